@@ -1,0 +1,39 @@
+"""Distributed training from a Jupyter notebook: ``%load_ext nbdist``, then ``%%distributed``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbdist.clusters import Cluster
+    from nbdist.current import cluster, jobs
+
+__version__ = "0.1.0"
+__all__ = ["Cluster", "__version__", "cluster", "jobs", "load_ipython_extension"]
+
+# A rank imports this package too and must stay light: the face is loaded when it is asked for.
+_FACE = {"Cluster": "nbdist.clusters", "cluster": "nbdist.current", "jobs": "nbdist.current"}
+
+
+def __getattr__(name: str) -> Any:  # whatever the name stands for
+    if name not in _FACE:
+        msg = f"module 'nbdist' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(_FACE[name]), name)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magics, and start what the first cell will need (``%load_ext nbdist``)."""
+    from nbdist.magics import register  # for notebooks only
+
+    register(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Stop the notebook's cluster and take the magics away (``%unload_ext nbdist``)."""
+    from nbdist.magics import unregister  # for notebooks only
+
+    unregister(shell)

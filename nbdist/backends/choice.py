@@ -1,0 +1,95 @@
+"""Which backend a rank uses, and what every backend can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from nbdist.wire.groups import GroupInfo, Waiting
+
+BACKENDS = ("ddp", "none")
+"""Names that `--backend` takes."""
+
+
+class Backend(Protocol):
+    """How ranks talk to each other; see `nbdist.backends.ddp.Ddp` for the full one."""
+
+    name: str
+
+    def device(self) -> Any: ...  # a torch.device, or a word without torch
+    def install(self) -> None: ...
+    def open_store(self) -> int: ...
+    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None: ...
+    def abort(self) -> None: ...
+    def formed(self) -> bool: ...
+    def groups(self) -> list[GroupInfo]: ...
+    def waiting(self) -> Waiting | None: ...
+    def adopt(self, models: list[Any], source: int) -> list[str]: ...
+    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]: ...
+    def checksums(self, namespace: dict[str, object]) -> dict[str, str]: ...
+    def sync(self, model: Any, source: int) -> None: ...
+
+
+class NoBackend:
+    """Ranks that do not talk to each other (`--backend none`)."""
+
+    name = "none"
+
+    def device(self) -> str:
+        """Return the word for plain memory; there need not be a torch."""
+        return "cpu"
+
+    def install(self) -> None:
+        """Do nothing: there is no group."""
+
+    def open_store(self) -> int:
+        """Return 0: there is no store."""
+        return 0
+
+    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
+        """Do nothing: there is no group."""
+
+    def abort(self) -> None:
+        """Do nothing: no rank waits for another."""
+
+    def formed(self) -> bool:
+        """Return True: nothing can be missing."""
+        return True
+
+    def groups(self) -> list[GroupInfo]:
+        """Return no groups."""
+        return []
+
+    def waiting(self) -> Waiting | None:
+        """Return None: no rank waits for another."""
+        return None
+
+    def adopt(self, models: list[Any], source: int) -> list[str]:
+        """Return no names: no model is shared."""
+        del models, source
+        return []
+
+    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]:
+        """Return no names: no model is shared."""
+        del namespace
+        return {}
+
+    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
+        """Return no digests: no model is shared."""
+        del namespace
+        return {}
+
+    def sync(self, model: Any, source: int) -> None:
+        """Refuse: there is no way between the ranks."""
+        del model, source
+        msg = "--backend none has no way to send anything between ranks"
+        raise RuntimeError(msg)
+
+
+def load(name: str, *, rank: int, local_rank: int, world_size: int) -> Backend:
+    """Return the backend that `name` stands for."""
+    if name == "none":
+        return NoBackend()
+    from nbdist.backends.ddp import Ddp  # needs torch
+
+    return Ddp(rank=rank, local_rank=local_rank, world_size=world_size)

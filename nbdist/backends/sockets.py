@@ -1,0 +1,91 @@
+"""The sockets of this process: finding our own, cutting them, listening on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Address = tuple[str, int]
+
+LOOPBACK = "127.0.0.1"
+_FD_FOLDER = "/dev/fd"
+_INTERNET = {socket.AF_INET, socket.AF_INET6}
+
+
+def listen(host: str = LOOPBACK) -> socket.socket:
+    """Listen on a free port of one address (torch's own stores would listen on all of them)."""
+    listener = socket.create_server((host, 0), backlog=1024)
+    listener.set_inheritable(False)
+    return listener
+
+
+def listening() -> set[Address]:
+    """Return the addresses this process listens on."""
+    return {
+        _plain(sock.getsockname())
+        for sock in _tcp_sockets()
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    }
+
+
+def cut(ours: Callable[[Address, Address], bool]) -> list[socket.socket]:
+    """End reading from the connected sockets for which ``ours(local, peer)`` holds.
+
+    Whoever waits on such a socket in this process is woken with an error. Listening sockets are
+    never touched: gloo aborts the process when its own fails.
+
+    Reading alone, and the connection held open by the duplicates that are returned: gloo forgets
+    to wake who waits for a write that fails in its own thread, so writing must not fail, neither
+    here nor, because gloo here has closed its descriptor, at the other end. `end` what was held
+    as soon as every rank has been woken.
+    """
+    held = []
+    for sock in _tcp_sockets():
+        # A socket that is not connected (any more) has no peer and nobody waiting on it.
+        with suppress(OSError):
+            if ours(_plain(sock.getsockname()), _plain(sock.getpeername())):
+                sock.shutdown(socket.SHUT_RD)
+                held.append(sock.dup())
+    return held
+
+
+def end(held: list[socket.socket]) -> None:
+    """Close connections for good, so that their other ends see it, too."""
+    for sock in held:
+        with sock, suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _tcp_sockets() -> Iterator[socket.socket]:
+    """Yield a duplicate of every TCP socket of this process, closing it afterwards.
+
+    The duplicate is looked at, not the number: another thread may close a descriptor and get the
+    same number for another file at any moment.
+    """
+    for name in os.listdir(_FD_FOLDER):  # numbers, not paths
+        sock = _duplicate(int(name))
+        if sock is not None:
+            with sock:
+                if sock.type == socket.SOCK_STREAM and sock.family in _INTERNET:
+                    yield sock
+
+
+def _duplicate(fd: int) -> socket.socket | None:
+    try:
+        copy = os.dup(fd)
+    except OSError:  # closed meanwhile
+        return None
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # not a socket
+        os.close(copy)
+        return None
+
+
+def _plain(address: tuple[str, int] | tuple[str, int, int, int]) -> Address:
+    return address[0].removeprefix("::ffff:"), address[1]

@@ -1,0 +1,160 @@
+"""What nbdist replaces inside torch, once in each rank, before any group exists."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from nbdist.backends import sockets
+from nbdist.backends.torch_private import groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import timedelta
+
+    from torch.distributed import ProcessGroup
+
+    from nbdist.backends.torch_private.stores import Store
+
+
+def replace_init(new: Callable[..., None]) -> Callable[..., None]:
+    """Put `new` wherever torch has ``init_process_group``; return torch's own."""
+    original: Callable[..., None] = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        new(*args, **kwargs)
+
+    _replace_everywhere("init_process_group", original, init_process_group)
+    return original
+
+
+def free_destroyed() -> None:
+    """Let ``destroy_process_group`` end the backends itself, not whoever drops the group last."""
+    original: Callable[[ProcessGroup | None], None] = c10d.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(group: ProcessGroup | None = None) -> None:
+        everything = group is None or group is groups.world()
+        going = list(groups.members().values()) if everything else [group]
+        original(group)
+        for gone in going:
+            if isinstance(gone, dist.ProcessGroup):  # the group of others is a mere number
+                groups.free(gone)
+
+    _replace_everywhere("destroy_process_group", original, destroy_process_group)
+
+
+def _replace_everywhere(name: str, old: object, new: object) -> None:
+    """Replace a function also in modules that took it by name, as torch's device_mesh does."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is old:
+            setattr(module, name, new)
+
+
+def guard_split() -> None:
+    """Let ``split_group`` work on groups that were filled again, once.
+
+    In C++ it asks the group for the store it was made with, which went with the old backends: a
+    crash. What it does, ``new_group`` among the members can do as well.
+    """
+    bare = dist.ProcessGroup.split_group
+    original: Callable[..., ProcessGroup | None] = c10d.split_group
+
+    @functools.wraps(original)
+    def split_group(
+        parent_pg: ProcessGroup | None = None,
+        split_ranks: list[list[int]] | None = None,
+        timeout: timedelta | None = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        **kwargs: Any,
+    ) -> ProcessGroup | None:
+        parent = parent_pg or groups.world()
+        if parent is None or not groups.was_emptied(parent) or not split_ranks:
+            return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **kwargs)
+        everyone = dist.get_process_group_ranks(parent)
+        for part in split_ranks:
+            if parent.rank() in part:
+                group: ProcessGroup = dist.new_group(
+                    [everyone[rank] for rank in sorted(part)],
+                    timeout,
+                    use_local_synchronization=True,
+                    group_desc=group_desc,
+                )
+                return group
+        return None
+
+    @functools.wraps(bare)
+    def split_bare(self: ProcessGroup, *args: Any, **kwargs: Any) -> ProcessGroup | None:
+        if groups.was_emptied(self):
+            raise RuntimeError(
+                "this process group was renewed after a fault and cannot be split by its own "
+                "method any more; use torch.distributed.new_group"
+            )
+        return bare(self, *args, **kwargs)
+
+    dist.ProcessGroup.split_group = split_bare  # type: ignore[method-assign]
+    _replace_everywhere("split_group", original, split_group)
+
+
+@contextmanager
+def kept_excepthook() -> Iterator[None]:
+    """Undo what ``init_process_group`` does to ``sys.excepthook``: a prefix on every line."""
+    before = sys.excepthook
+    try:
+        yield
+    finally:
+        sys.excepthook = before
+
+
+def share_gloo_device(host: str) -> sockets.Address:
+    """Let all gloo groups of this process use one device on `host`; return where it listens.
+
+    By itself every group makes a device, that is a listening socket and a thread, on whatever
+    interface the host's name stands for.
+    """
+    device, address = _gloo_device(host)
+    original = c10d.ProcessGroupGloo
+
+    class ProcessGroupGloo(original):  # type: ignore[misc, valid-type]
+        """torch's own, on the device of this process."""
+
+        def __init__(
+            self, store: Store, rank: int, size: int, timeout: timedelta | None = None
+        ) -> None:
+            options = original._Options()  # type: ignore[attr-defined]
+            options._devices = [device]
+            options._timeout = timeout or groups.default_timeout("gloo")
+            super().__init__(store, rank, size, options)
+
+    c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
+    return address
+
+
+def _gloo_device(host: str) -> tuple[object, sockets.Address]:
+    while True:
+        before = sockets.listening()
+        device = c10d.ProcessGroupGloo.create_device(hostname=host)
+        new = {address for address in sockets.listening() - before if address[0] == host}
+        # More than one: another thread began to listen just now. Try again.
+        if len(new) == 1:
+            return device, new.pop()
+
+
+def watch_ddp(seen: Callable[[Any], None]) -> None:
+    """Call `seen` with every DDP model when it is made, unpickled included."""
+    model_type = torch.nn.parallel.DistributedDataParallel
+    original = model_type._ddp_init_helper
+
+    def _ddp_init_helper(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        seen(self)
+
+    model_type._ddp_init_helper = _ddp_init_helper  # type: ignore[method-assign]

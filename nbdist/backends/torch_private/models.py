@@ -1,0 +1,108 @@
+"""The insides of DDP and FSDP2 models after a step that was broken off."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from nbdist.backends.torch_private import groups
+from nbdist.errors import UsageError
+
+
+def has_group(model: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Return whether torch still knows the model's process group."""
+    return model.process_group in c10d._world.pg_map
+
+
+def renew_ddp(model: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Give a DDP model a new reducer, as its constructor does (`DDP.__setstate__` in torch).
+
+    The old one may have stopped in the middle of a backward, or have ordered its buckets by a
+    backward that a replaced rank has never seen.
+    """
+    private: Any = model
+    for name in ("reducer", "logger"):
+        private.__dict__.pop(name, None)
+    parameters, sparse = private._build_params_for_reducer()
+    names = private._build_debug_param_to_name_mapping(parameters)
+    private._ddp_init_helper(parameters, sparse, names, private.static_graph)
+    if private.static_graph:
+        private.reducer._set_static_graph()
+        private.logger._set_static_graph()
+    for hook, state in private._comm_hooks:
+        dist._register_comm_hook(private.reducer, state, hook)  # type: ignore[attr-defined]
+
+
+def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
+    """Return all of a DDP model that can travel, its group by name; see `put_together`."""
+    state = {k: v for k, v in vars(model).items() if k not in ("reducer", "logger")}
+    state["process_group"] = model.process_group.group_name
+    return state
+
+
+def put_together(model: torch.nn.parallel.DistributedDataParallel, state: dict[str, Any]) -> None:
+    """Fill a DDP model from what `take_apart` returned; `renew_ddp` must follow on all ranks.
+
+    Torch's own unpickling knows only models on WORLD, and speaks with the other ranks.
+    """
+    group = groups.group_named(state["process_group"])
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError("it is trained by a group of ranks that the new one is not in")
+    vars(model).update(state)
+    model.process_group = group
+
+
+def verify_same_shapes(model: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Raise on all ranks if a DDP model's parameters have other shapes on another rank."""
+    parameters, _ = model._build_params_for_reducer()
+    dist._verify_params_across_processes(model.process_group, parameters, None)  # type: ignore[attr-defined]
+
+
+def settle_fsdp() -> None:
+    """Bring every FSDP2 model back to rest: parameters sharded, no collective pending.
+
+    A forward or backward that raised leaves marks (a final callback "already queued", a result
+    to wait for) that would silently spoil the next one.
+    """
+    # Not imported here: half a second in every rank, for nothing where no model is sharded.
+    if "torch.distributed.fsdp._fully_shard._fsdp_state" not in sys.modules:
+        return
+    from torch.distributed import _composable_state
+    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+    references = list(_composable_state._module_state_mapping.values())
+    for state in {id(state): state for state in (ref() for ref in references)}.values():
+        if isinstance(state, FSDPState):
+            _settle(state)
+
+
+def _settle(state: Any) -> None:  # an FSDPState, all of it private
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+    state._training_state = TrainingState.IDLE
+    state._modules_to_run_forward.clear()
+    state._state_ctx.iter_forward_root = None
+    state._state_ctx.post_backward_final_callback_queued = False
+    shared = state._comm_ctx
+    if hasattr(shared, "post_forward_order"):  # it has run forward once
+        shared.all_gather_state = None
+        shared.reduce_scatter_states.clear()
+        shared.post_forward_order.clear()
+        shared._last_post_reduce_events = {}
+    for group in state._fsdp_param_groups:
+        group._training_state = TrainingState.IDLE
+        group._all_gather_result = None
+        group._reshard_after_forward_event = None
+        group._post_reduce_event = None
+        group._all_reduce_state = None
+        group._partial_reduce_output = None
+        group._post_forward_indices.clear()
+        for param in group.fsdp_params:
+            param.unsharded_accumulated_grad = None
+            if hasattr(param, "_unsharded_param"):
+                param._unsharded_param.grad = None
+        group._to_sharded()

@@ -1,0 +1,161 @@
+"""The notebook's names and a cluster's: what is brought for a cell, pushed and pulled."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbdist.cell import bring
+from nbdist.cell.known import Known
+from nbdist.cell.used import mentioned, used
+from nbdist.errors import NbdistError, UsageError
+from nbdist.hub.bring import Offer, ask_for, hand_over
+from nbdist.hub.loop import hub_loop
+from nbdist.rank.parcels import unpack
+from nbdist.rank.pickles import namespace
+from nbdist.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+
+    from nbdist.hub.hub import Hub
+
+ASK_SECONDS = 1.0
+
+
+class Parsed(NamedTuple):
+    """A cell as the notebook's IPython reads it."""
+
+    source: str
+    """Its Python; empty where it is something else, such as a `%%bash` cell."""
+    code: CodeType
+
+
+class Names:
+    """Names between this process and the ranks of one cluster. Main thread.
+
+    Parameters
+    ----------
+    hub
+        The cluster's.
+    gpus
+        The GPUs its ranks see, by index; None for all of the machine's.
+    """
+
+    def __init__(self, hub: Hub, gpus: Sequence[int] | None) -> None:
+        self._hub, self._gpus = hub, gpus
+        self._known = Known()
+
+    def pack(self, wanted: bring.Wanted, ranks: Iterable[int]) -> bring.Bringing | None:
+        """Pack what these ranks lack; None if that is nothing.
+
+        Raises
+        ------
+        UsageError
+            If something cannot travel; nothing has been sent.
+        """
+        chosen = list(ranks)
+
+        def ask(names: list[str]) -> list[Mapping[str, str]]:
+            living = [rank for rank in chosen if self._hub.ranks[rank].alive]
+            question = self._hub.call_all(living, "holds", timeout=ASK_SECONDS, names=names)
+            answers = hub_loop().wait(question)
+            # One that is dead, or cannot answer now, is sent all; it knows what to leave alone.
+            found = [answers.get(rank) for rank in chosen]
+            return [answer if isinstance(answer, dict) else {} for answer in found]
+
+        return bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
+
+    def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
+        """Bind values on ranks, whatever they have under these names; return what to tell."""
+        space = {**namespace(), **values}
+        wanted = bring.Wanted(space, forced=list(values))
+        bringing = self.pack(wanted, ranks)
+        return [] if bringing is None else hub_loop().wait(self._push(bringing, ranks))
+
+    async def _push(self, bringing: bring.Bringing, ranks: Sequence[int]) -> list[str]:
+        hub = self._hub
+        try:
+            async with hub.turns.take(ranks):
+                gone = [rank for rank in ranks if not hub.ranks[rank].alive]
+                if gone:
+                    raise NbdistError(f"rank {gone[0]} has died; the next cell replaces it")
+                run = place(hub)
+                told = await hand_over(hub, ranks, bringing, run)
+                await hub.demand(ranks, "bind", parcel=bringing.parcel.id)
+                return told
+        finally:
+            bringing.close()
+
+    def pull(self, names: Sequence[str], rank: int) -> dict[str, Any]:
+        """Return copies of a rank's values.
+
+        Raises
+        ------
+        UsageError
+            If one is not there or cannot travel.
+        """
+        offer = hub_loop().wait(self._ask(list(names), rank))
+        values = self.take(offer)
+        if offer.refused:
+            raise UsageError(cannot_return(offer))
+        return values
+
+    async def _ask(self, names: list[str], rank: int) -> Offer:
+        async with self._hub.turns.take([rank]):
+            return await ask_for(self._hub, rank, names)
+
+    def take(self, offer: Offer) -> dict[str, Any]:
+        """Unpack what a rank holds for us, and let it go there."""
+        try:
+            return unpack(offer.parcel)
+        finally:
+            hub_loop().wait(self._hub.call_all([offer.rank], "let_go"))
+
+    def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
+        """Bind values that came from the ranks; those need not be sent them again."""
+        for name, value in values.items():
+            space[name] = value
+            self._known.returned(name, value)
+
+
+def place(hub: Hub) -> messages.Run:
+    """Return what a rank must know to find the modules the notebook finds."""
+    environ = {**hub.host.environ_changes(), **hub.environ}
+    return messages.Run("", "", 0, 0, "", False, "", sys.path, environ)
+
+
+def cannot_return(offer: Offer) -> str:
+    """Say which names a rank could not give, and why."""
+    return "\n".join(
+        f"`{name}` cannot be returned from rank {offer.rank}: {why}."
+        for name, why in offer.refused.items()
+    )
+
+
+def wanted_by(
+    shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
+) -> bring.Wanted | None:
+    """Return what a cell wants from the notebook; None if nothing.
+
+    Parameters
+    ----------
+    shell
+        The notebook's IPython shell.
+    cell
+        The cell.
+    forced
+        Names to bring whatever the ranks have.
+    automatic
+        Whether to look for names the cell uses.
+    """
+    wanted = bring.Wanted(
+        shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden
+    )
+    # First what is quick, and enough for most cells.
+    if automatic and any(wanted.has(name) for name in mentioned(cell.code)):
+        found = used(cell.source, cell.code)
+        wanted.surely = [name for name in found.surely if wanted.has(name)]
+        wanted.maybe = [name for name in found.maybe if wanted.has(name)]
+    return wanted if wanted.forced or wanted.surely or wanted.maybe else None

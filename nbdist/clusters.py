@@ -1,0 +1,382 @@
+"""`Cluster`: ranks that stay, as a notebook or a script uses them. Any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from nbdist.backends.choice import BACKENDS
+from nbdist.cell.names import Names
+from nbdist.cell.sharing import Sharing
+from nbdist.errors import NbdistError, UsageError
+from nbdist.hub import living
+from nbdist.hub.jobs import Job, show_ranks
+from nbdist.hub.loop import hub_loop
+from nbdist.hub.run import Run
+from nbdist.rank.vitals import STACKS_SIGNAL
+from nbdist.sizes import check_size, default_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import ipyparallel
+
+    from nbdist.cell.bring import Wanted
+    from nbdist.hub.ranks import Rank
+
+STACKS_SECONDS = 1.0
+
+
+class Cluster(Sharing):
+    """A persistent cluster of ranks on this machine.
+
+    Parameters
+    ----------
+    np
+        Number of ranks; by default one for each GPU, or 2.
+    backend
+        How ranks talk to each other: ``ddp`` (torch.distributed, the group is formed) or ``none``.
+    launcher
+        ``engines``: ipyparallel engines that live until `stop`.
+    gpus
+        The GPUs to use, by index; all by default.
+    env
+        Environment variables for the ranks.
+
+    Raises
+    ------
+    UsageError
+        If an argument cannot be met; nothing was started.
+    LaunchError
+        If the ranks did not come up.
+    """
+
+    def __init__(
+        self,
+        np: int | None = None,
+        *,
+        backend: str = "ddp",
+        launcher: str = "engines",
+        gpus: Sequence[int] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        if backend not in BACKENDS:
+            msg = f"unknown backend {backend!r}; there are {', '.join(BACKENDS)}"
+            raise UsageError(msg)
+        if launcher != "engines":
+            msg = f"unknown launcher {launcher!r}; there is 'engines'"
+            raise UsageError(msg)
+        size = check_size(default_size(gpus) if np is None else np)
+        environ = dict(env or {})
+        if gpus is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        self.backend, self.env, self.gpus = backend, environ, gpus
+        self.np = size
+        self._numbers = itertools.count(1)
+        self._jobs: list[Job] = []
+        self._client: ipyparallel.Client | None = None
+        self.hub = living.take()
+        try:
+            hub_loop().wait(self.hub.start(size, backend, environ))
+        except BaseException:  # an interrupt, too, must leave nothing behind
+            living.release(self.hub)
+            raise
+        self.names_between = Names(self.hub, gpus)
+        _clusters.append(self)
+
+    # -- cells ---------------------------------------------------------------------------------
+
+    def run(
+        self, code: str, *, ranks: Iterable[int] | None = None, timeout: float | None = None
+    ) -> Job:
+        """Run a cell and wait for its end.
+
+        Parameters
+        ----------
+        code
+            What stands in the cell; IPython syntax is understood.
+        ranks
+            The ranks to run on; all by default.
+        timeout
+            Seconds after which the cell is interrupted; None for no limit.
+
+        Returns
+        -------
+        Job
+            Ended, well or not: see `Job.ok` and `Job.errors`.
+        """
+        job = self.submit(code, ranks=ranks, timeout=timeout)
+        try:
+            job.wait()
+        except NbdistError:
+            pass  # told by the job
+        except KeyboardInterrupt:
+            job.interrupt()
+            raise
+        return job
+
+    def submit(
+        self,
+        code: str,
+        *,
+        ranks: Iterable[int] | None = None,
+        timeout: float | None = None,
+        number: int | None = None,
+        lines: int = 0,
+        output: str = "rank0",
+        autoreload: str = "",
+        viewed: bool = False,
+        wanted: Wanted | None = None,
+        returns: Sequence[str] = (),
+    ) -> Job:
+        """Start a cell without waiting; it queues behind those its ranks are busy with.
+
+        Parameters
+        ----------
+        code, ranks, timeout
+            As in `run`.
+        number
+            The cell's execution count, which its tracebacks name; counted here by default.
+        lines
+            Lines of the notebook's cell before `code`, for the line numbers of tracebacks.
+        output
+            What a viewer sees: ``rank0`` (the first of the ranks), ``all`` (every line labelled)
+            or ``collapse`` (lines that are equal on all ranks once).
+        autoreload
+            Mode of IPython's autoreload to follow, ``''`` for none.
+        viewed
+            Whether the caller will take all of `Job.events`.
+        wanted
+            Names of the notebook to bring where the ranks lack them.
+        returns
+            Names to pack for the notebook after the cell; see `Job.returned`.
+
+        Raises
+        ------
+        UsageError
+            If something cannot be brought; nothing was started.
+        """
+        self._check_alive()
+        chosen = self._chosen(ranks)
+        bringing = None if wanted is None else self.names_between.pack(wanted, chosen)
+        job = Job(
+            id=secrets.token_hex(4), code=code, ranks=chosen, number=number or next(self._numbers),
+            lines=lines, viewed=viewed, folder=self.hub.logs,
+        )  # fmt: skip
+        run = Run(
+            self.hub, job, output=output, autoreload=autoreload, timeout=timeout,
+            bringing=bringing, returns=returns,
+        )  # fmt: skip
+        loop = self.hub.loop
+
+        def press() -> None:
+            loop.call_soon_threadsafe(run.press, "interrupted")
+
+        job.on_interrupt = press
+        self._jobs.append(job)
+        hub_loop().soon(run.run())
+        return job
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of this cluster, the oldest first."""
+        return list(self._jobs)
+
+    # -- ranks ---------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """What is known of each rank."""
+        return [self.hub.ranks[rank] for rank in sorted(self.hub.ranks)]
+
+    @property
+    def client(self) -> ipyparallel.Client:
+        """An ipyparallel client of the same engines.
+
+        Raises
+        ------
+        LaunchError
+            If ipyparallel's controller has died; our own cells do not need it.
+        """
+        self._check_alive()
+        self.hub.host.check_controller()
+        if self._client is None:
+            import ipyparallel  # half a second, and few need it
+
+            self._client = ipyparallel.Client(str(self.hub.host.connection_file("client")))
+            self._client.wait_for_engines(self.np, timeout=30, interactive=False)
+        return self._client
+
+    def interrupt(self) -> None:
+        """Interrupt every job that runs or waits."""
+        for job in self._jobs:
+            if not job.done:
+                job.interrupt()
+
+    def restart(
+        self, ranks: Iterable[int] | None = None, *, like: int | None = None
+    ) -> dict[int, dict[str, str]]:
+        """Put new processes in the place of these ranks (all by default).
+
+        Parameters
+        ----------
+        ranks
+            The ranks to replace; the others keep their variables.
+        like
+            A rank whose variables are copied to the new ones; kept DDP models take them in.
+
+        Returns
+        -------
+        dict
+            For each new rank the names it lacks, compared with the others, and why where that is
+            known.
+        """
+        chosen = list(self._chosen(ranks))
+        if like is not None and (like in chosen or not 0 <= like < self.np):
+            msg = f"--like {like} must be one of the ranks that stay, not of {show_ranks(chosen)}"
+            raise UsageError(msg)
+        if self.lost or (self.hub.host.controller_died and len(chosen) == self.np):
+            self._renew()
+            return {}
+        return hub_loop().wait(self._restart(chosen, like))
+
+    async def _restart(self, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
+        hub = self.hub
+        async with hub.turns.take(range(self.np)):
+            lacking = await hub.replace(ranks)
+            why: dict[str, str] = {}
+            if like is not None:
+                why = await hub.copy_names(like, ranks)
+                names = set(await hub.call(like, "names"))
+                lacking = {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+        return {
+            rank: {name: why.get(name, "") for name in sorted(names)}
+            for rank, names in lacking.items()
+        }
+
+    def sync(self, name: str, source: int = 0) -> None:
+        """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
+        self._check_alive()
+        hub_loop().wait(self._sync(name, source))
+
+    async def _sync(self, name: str, source: int) -> None:
+        hub = self.hub
+        async with hub.turns.take(range(self.np)):
+            dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+            if dead:
+                msg = (
+                    f"rank {show_ranks(dead)} is dead, so that `{name}` cannot be made equal on "
+                    f"all ranks: `%dist restart {show_ranks(dead)}` replaces it"
+                )
+                raise UsageError(msg)
+            if hub.stale:
+                await hub.form()
+            await hub.demand(hub.ranks, "sync", name=name, source=source)
+
+    def vitals(self) -> dict[int, dict[str, Any]]:
+        """Ask every rank what it is doing; one that does not answer is left out."""
+        answers = hub_loop().wait(self.hub.call_all(self._living(), "vitals", timeout=1.0))
+        return {rank: answer for rank, answer in answers.items() if isinstance(answer, dict)}
+
+    def stacks(self) -> dict[int, str]:
+        """Return the Python stacks of every living rank, also of one whose main thread is stuck."""
+        return hub_loop().wait(self._stacks())
+
+    async def _stacks(self) -> dict[int, str]:
+        hub = self.hub
+        dumps = {rank: hub.host.folder / f"rank{rank}.stacks" for rank in self._living()}
+        before = {rank: path.stat().st_size if path.exists() else 0 for rank, path in dumps.items()}
+        answers = await hub.call_all(dumps, "stacks", timeout=STACKS_SECONDS)
+        found: dict[int, str] = {}
+        for rank, answer in answers.items():
+            if isinstance(answer, str):
+                found[rank] = answer
+                continue
+            # Its agent cannot run: C code holds the GIL. A signal handler of C's can.
+            hub.host.signal(hub.ranks[rank].pid, STACKS_SIGNAL)
+        await asyncio.sleep(0.2 if len(found) < len(dumps) else 0)
+        for rank, path in dumps.items():
+            if rank not in found:
+                text = path.read_text(encoding="utf-8", errors="replace")[before[rank] :]
+                found[rank] = "(the rank holds the GIL; innermost frame first)\n" + text
+        return dict(sorted(found.items()))
+
+    def _chosen(self, ranks: Iterable[int] | None) -> tuple[int, ...]:
+        """Return the ranks meant, all by default."""
+        chosen = tuple(sorted(set(range(self.np) if ranks is None else ranks)))
+        wrong = [rank for rank in chosen if not 0 <= rank < self.np]
+        if wrong or not chosen:
+            which = f"there is no rank {show_ranks(wrong)}" if wrong else "no rank is named"
+            msg = f"{which}; this cluster has ranks 0-{self.np - 1}"
+            raise UsageError(msg)
+        return chosen
+
+    def _living(self) -> list[int]:
+        return [rank.rank for rank in self.ranks if rank.alive]
+
+    # -- its end -------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> bool:
+        """Whether its warm process, and all ranks with it, is gone."""
+        return self.hub.host.warm.gone.is_set()
+
+    def names(self) -> list[str]:
+        """Return the names that cells have bound on the ranks."""
+        answers = hub_loop().wait(self.hub.call_all(self._living(), "names", timeout=1.0))
+        return sorted(
+            {name for names in answers.values() if isinstance(names, list) for name in names}
+        )
+
+    def resize(self, np: int) -> None:
+        """End all ranks and start `np` new ones."""
+        size = check_size(np)
+        if self.hub.host.controller_died:
+            self.np = size
+            self._renew()
+            return
+        self._drop_client()
+        hub_loop().wait(self.hub.empty())
+        self.np = size
+        hub_loop().wait(self.hub.start(size, self.backend, self.env))
+
+    def _renew(self) -> None:
+        """Start all over after the warm process or the controller was lost."""
+        self._drop_client()
+        living.release(self.hub)
+        self.hub = living.take()
+        self.names_between = Names(self.hub, self.gpus)
+        hub_loop().wait(self.hub.start(self.np, self.backend, self.env))
+
+    def stop(self) -> None:
+        """End all ranks and everything that was started for them."""
+        if self in _clusters:
+            _clusters.remove(self)
+            self.interrupt()
+            self._drop_client()
+            living.release(self.hub)
+
+    def _drop_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _check_alive(self) -> None:
+        if self not in _clusters:
+            msg = "this cluster was stopped; start another with nbdist.Cluster(...) or %dist start"
+            raise UsageError(msg)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self not in _clusters else "lost" if self.lost else "running"
+        return f"<nbdist.Cluster {self.np} ranks, {self.backend}, {state}>"
+
+
+_clusters: list[Cluster] = []
+
+
+def stop_all() -> None:
+    """End every cluster of this process, and what was prepared for one."""
+    while _clusters:
+        _clusters[-1].stop()
+    living.drop_prepared()

@@ -1,0 +1,120 @@
+"""The notebook's current cluster, and what its cells asked for last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbdist.clusters import Cluster, stop_all
+from nbdist.errors import UsageError
+from nbdist.sizes import check_size, default_size
+
+if TYPE_CHECKING:
+    from nbdist.hub.jobs import Job
+
+
+@dataclass
+class Wish:
+    """What a cell asks of the cluster; None where it says nothing."""
+
+    np: int | None = None
+    backend: str | None = None
+    launcher: str | None = None
+    gpus: list[int] | None = None
+    env: dict[str, str] | None = None
+
+
+_cluster: Cluster | None = None
+_last = Wish()
+
+
+def cluster() -> Cluster:
+    """Return the notebook's cluster.
+
+    Raises
+    ------
+    UsageError
+        If there is none yet.
+    """
+    if _cluster is None:
+        msg = "there is no cluster yet: run a %%distributed cell or %dist start"
+        raise UsageError(msg)
+    return _cluster
+
+
+def jobs() -> list[Job]:
+    """Return the notebook's jobs, the oldest first."""
+    return [] if _cluster is None else _cluster.jobs()
+
+
+def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
+    """Return a cluster that meets the wish, made or changed if need be, and what to tell of it."""
+    global _cluster, _last  # a notebook has one current cluster
+    if wish.np is not None:
+        check_size(wish.np)
+    now = _merge(wish)
+    notes: list[str] = []
+    if _cluster is not None and _changed(_cluster, wish):
+        lost = [] if _cluster.lost else _cluster.names()
+        what = f"-np {now.np}, --backend {now.backend}"
+        notes.append(f"The cluster was restarted with {what}." + _tell_lost(lost))
+        kept = _cluster.backend, _cluster.gpus, _last.env
+        if (now.backend, now.gpus, now.env) == kept:
+            _cluster.resize(now.np or _cluster.np)
+        else:
+            stop()
+    elif _cluster is not None and _cluster.lost:
+        notes.append(
+            "The cluster's warm process had died and all ranks with it; a new cluster was started. "
+            "All variables on the ranks are lost."
+        )
+        _cluster.restart()
+    if _cluster is None:
+        _cluster = Cluster(
+            now.np, backend=now.backend or "ddp", launcher=now.launcher or "engines",
+            gpus=now.gpus, env=now.env,
+        )  # fmt: skip
+    _last = now
+    return _cluster, notes
+
+
+def _merge(wish: Wish) -> Wish:
+    gpus = wish.gpus if wish.gpus is not None else _last.gpus
+    return Wish(
+        np=wish.np if wish.np is not None else _last.np or default_size(gpus),
+        backend=wish.backend or _last.backend or "ddp",
+        launcher=wish.launcher or _last.launcher or "engines",
+        gpus=gpus,
+        env=wish.env if wish.env is not None else _last.env,
+    )
+
+
+def _changed(old: Cluster, wish: Wish) -> bool:
+    return (
+        wish.np not in (None, old.np)
+        or wish.backend not in (None, old.backend)
+        or wish.gpus not in (None, old.gpus)
+        or wish.env not in (None, _last.env)
+    )
+
+
+def _tell_lost(names: list[str]) -> str:
+    return f" Lost with the old ranks: {', '.join(names)}." if names else ""
+
+
+def forget() -> None:
+    """Stop every cluster and forget what cells asked for."""
+    global _cluster, _last  # see cluster_for
+    _cluster, _last = None, Wish()
+    stop_all()
+
+
+def stop() -> list[str]:
+    """Stop the notebook's cluster; return the names that are lost."""
+    global _cluster  # see cluster_for
+    if _cluster is None:
+        return []
+    old, _cluster = _cluster, None
+    lost = [] if old.lost else old.names()
+    old.stop()
+    return lost

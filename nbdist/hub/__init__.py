@@ -1,0 +1,1 @@
+"""One thread that knows all ranks and jobs; everything a person sees is a view on it."""

@@ -1,0 +1,64 @@
+"""Names on their way to ranks and back, on the hub's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.errors import NbdistError, UsageError
+from nbdist.wire.parcel import Parcel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbdist.cell.bring import Bringing
+    from nbdist.hub.hub import Hub
+    from nbdist.wire import messages
+
+LONG_SECONDS = 3600.0
+"""Objects without number may be on their way; a rank that dies meanwhile answers by its death."""
+
+
+async def hand_over(
+    hub: Hub, ranks: Iterable[int], bringing: Bringing, run: messages.Run
+) -> list[str]:
+    """Have ranks take in names, all or none; they are bound by `Run.parcel`, or by `bind`.
+
+    Returns
+    -------
+    list
+        What to tell of it.
+
+    Raises
+    ------
+    UsageError
+        If a rank cannot take them in; then nothing is bound on any.
+    """
+    ranks = list(ranks)
+    try:
+        answers = await hub.call_all(
+            ranks, "receive", timeout=LONG_SECONDS, parcel=bringing.parcel, run=run
+        )
+    finally:
+        bringing.close()
+    for answer in answers.values():
+        if isinstance(answer, NbdistError):
+            await hub.call_all(ranks, "drop")
+            raise UsageError(f"{answer}\nNothing was brought or started.")
+    return bringing.told(answers)
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a rank has packed for the notebook; see `Names.offer`."""
+
+    parcel: Parcel
+    refused: dict[str, str]
+    sizes: dict[str, int]
+    rank: int = 0
+
+
+async def ask_for(hub: Hub, rank: int, names: list[str]) -> Offer:
+    """Have a rank pack names, which it holds until `let_go`."""
+    found: Any = await hub.call(rank, "offer", timeout=LONG_SECONDS, names=names)
+    return msgspec.convert(found | {"rank": rank}, Offer)

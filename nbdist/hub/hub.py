@@ -1,0 +1,371 @@
+"""The hub of one cluster: its ranks, its jobs, and the wire to every agent.
+
+Everything here runs on the hub's thread (`nbdist.hub.loop`). `Cluster` is the face other threads
+use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbdist import leftovers
+from nbdist.errors import LaunchError, NbdistError
+from nbdist.hub.jobs import Death, how_died, show_ranks
+from nbdist.hub.line import Heard, Line
+from nbdist.hub.ranks import Rank
+from nbdist.hub.turns import Turns
+from nbdist.launchers.engines import Host, make_specs
+from nbdist.launchers.supervised import Died, Refused, Started
+from nbdist.launchers.supervisor import tail_in_words
+from nbdist.settings import make_folder
+from nbdist.wire.messages import (
+    PROTOCOL,
+    Abort,
+    Display,
+    Done,
+    Hello,
+    Pulse,
+    Quit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbdist.settings import Settings
+
+QUIT_SECONDS = 1.0
+SOCKETS = 2
+"""Of each rank: its agent's and its main thread's."""
+
+
+class JobListener:
+    """What a running job wants to hear; see `nbdist.hub.run.Run`."""
+
+    def done(self, rank: int, done: Done) -> None:
+        """Take note that a rank's cell has ended."""
+
+    def display(self, rank: int, display: Display) -> None:
+        """Take a rich display of the shown rank."""
+
+    def died(self, death: Death) -> None:
+        """Take note that a rank's process has ended."""
+
+
+class Hub:
+    """Knows all ranks and jobs of a cluster."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.logs = _new_log_folder(settings)
+        self.host = Host(settings.home, self._hear)
+        self.line = Line(self._hear_agent)
+        self.send, self.call, self.call_all = self.line.send, self.line.call, self.line.call_all
+        self.ranks: dict[int, Rank] = {}
+        self.turns = Turns()
+        self.running: dict[str, JobListener] = {}
+        self.backend = "ddp"
+        self.environ: dict[str, str] = {}
+        self.generation = 0
+        self.stale = False
+        """Whether the process group must be formed anew before the next cell."""
+        self._arrivals: dict[int, asyncio.Future[None]] = {}
+        self._incarnations: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        """How many ranks the cluster has."""
+        return len(self.ranks)
+
+    # -- what agents say ------------------------------------------------------------------------
+
+    def _hear_agent(self, number: int, _incarnation: int, message: Heard) -> None:
+        rank = self.ranks[number]
+        if isinstance(message, Done):
+            rank.state, rank.pulse = "idle", None
+            if message.job in self.running:
+                self.running[message.job].done(rank.rank, message)
+        elif isinstance(message, Display):
+            if message.job in self.running:
+                self.running[message.job].display(rank.rank, message)
+        elif isinstance(message, Pulse):
+            rank.pulse = message if message.job in self.running else None
+        else:
+            self._arrived(rank, message)
+
+    def _arrived(self, rank: Rank, hello: Hello) -> None:
+        arrival = self._arrivals.get(rank.rank)
+        if hello.protocol != PROTOCOL and arrival is not None:
+            msg = (
+                f"rank {rank.rank} speaks version {hello.protocol} of the wire, "
+                f"the notebook version {PROTOCOL}"
+            )
+            self._arrivals.pop(rank.rank).set_exception(LaunchError(msg))
+            return
+        rank.hellos += 1
+        rank.device = hello.device or rank.device
+        if rank.hellos < SOCKETS:
+            return
+        rank.host, rank.pid, rank.state = hello.host, hello.pid, "idle"
+        if arrival is not None and not arrival.done():
+            self._arrivals.pop(rank.rank).set_result(None)
+
+    # -- births and deaths ---------------------------------------------------------------------
+
+    def _hear(self, word: Started | Died | Refused) -> None:
+        kind, _, identity = word.name.partition(" ")
+        if kind != "rank":
+            return
+        rank = self.ranks.get(int(identity.split(".")[0]))
+        if rank is None or rank.identity != identity.encode():
+            return
+        if isinstance(word, Started):
+            rank.pid, rank.created = word.pid, word.created
+        elif isinstance(word, Refused):
+            self._lost(rank, Death(rank.rank, 0, 0, 1, False, time.time(), None), word.why)
+        else:
+            line = rank.pulse.line if rank.pulse else None
+            death = Death(
+                rank.rank, word.pid, word.signum, word.code, word.out_of_memory, time.time(), line
+            )
+            self._lost(rank, death, f"it ended with exit code {word.code or -word.signum}")
+
+    def warm_lost(self) -> None:
+        """Take note that the warm process is gone, and all ranks with it."""
+        for rank in self.ranks.values():
+            if rank.state != "dead":
+                death = Death(rank.rank, rank.pid, 9, 0, False, time.time(), None)
+                self._lost(rank, death, "the warm process is gone")
+
+    def _lost(self, rank: Rank, death: Death, why: str) -> None:
+        rank.state, rank.death, self.stale = "dead", death, True
+        arrival = self._arrivals.pop(rank.rank, None)
+        if arrival is not None and not arrival.done():
+            log = tail_in_words(self.host.folder / f"rank{rank.rank}.log")
+            arrival.set_exception(LaunchError(f"rank {rank.rank} did not start: {why}; {log}"))
+        self.line.lost(rank.rank)
+        for listener in list(self.running.values()):
+            listener.died(death)
+
+    async def start(self, size: int, backend: str, environ: dict[str, str]) -> None:
+        """Start all ranks and form their group."""
+        self.backend, self.environ = backend, environ
+        warm, engine = await asyncio.gather(self.host.ready(), self.host.engine_info())
+        if backend == "ddp" and not warm.torch:
+            msg = (
+                "--backend ddp needs PyTorch, which this notebook's Python does not have. "
+                'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
+            )
+            raise LaunchError(msg)
+        self._watch_warm()
+        await self._bear(range(size), size, engine)
+        await self.form()
+
+    def _watch_warm(self) -> None:
+        async def watch() -> None:
+            await self.host.warm.gone.wait()
+            self.warm_lost()
+
+        self._warm_watch = self.loop.create_task(watch())
+
+    async def _bear(self, ranks: Iterable[int], size: int, engine: str) -> None:
+        """Start processes for these ranks and wait until each has said hello."""
+        ranks = list(ranks)
+        environ = {k: v for k, v in self.host.environ_changes().items() if v is not None}
+        specs = make_specs(
+            self.host, ranks, size, incarnations=self._incarnations, backend=self.backend,
+            url=self.line.url, keys=self.line.keys, engine=engine, environ=environ | self.environ,
+        )  # fmt: skip
+        for spec in specs:
+            path = self.logs / f"rank{spec.rank}.log"
+            end = path.stat().st_size if path.exists() else 0
+            self.ranks[spec.rank] = Rank(spec.rank, spec.incarnation, log_end=end)
+            self._incarnations[spec.rank] = spec.incarnation + 1
+            self.line.expect(spec.rank, spec.incarnation)
+            self._arrivals[spec.rank] = self.loop.create_future()
+            self.host.start_rank(spec)
+        arrivals = [self._arrivals[rank] for rank in ranks]
+        done, waiting = await asyncio.wait(
+            arrivals, timeout=self.settings.start_seconds, return_when=asyncio.FIRST_EXCEPTION
+        )
+        problems = [problem for arrival in done if (problem := arrival.exception())]
+        for arrival in waiting:
+            arrival.cancel()
+        if problems:
+            raise problems[0]
+        if waiting:
+            missing = [rank for rank in ranks if self.ranks[rank].state == "starting"]
+            log = tail_in_words(self.host.folder / f"rank{missing[0]}.log")
+            msg = (
+                f"ranks {show_ranks(missing)} were not there after "
+                f"{self.settings.start_seconds:g} s; {log}"
+            )
+            raise LaunchError(msg)
+
+    async def form(self) -> None:
+        """Form the process group on every rank, or put fresh connections into the kept groups."""
+        self.generation += 1
+        seconds = self.settings.form_seconds
+        port = await self.call(0, "open_store", timeout=seconds)
+        answers = await self.call_all(
+            self.ranks, "form", timeout=seconds, port=port, generation=self.generation
+        )
+        problems = [answer for answer in answers.values() if isinstance(answer, NbdistError)]
+        if problems:
+            msg = (
+                f"the process group could not be formed: {problems[0]}. "
+                "`%dist restart` starts all ranks anew."
+            )
+            raise LaunchError(msg)
+        self.stale = False
+
+    async def replace(self, ranks: Iterable[int]) -> dict[int, set[str]]:
+        """Put new processes in the place of these ranks; return the names each now lacks."""
+        ranks = sorted(ranks)
+        engine = await self.host.engine_info()
+        for rank in ranks:
+            await self._end([rank])
+            await self.host.forget_engine(rank)
+        await self._bear(ranks, self.size, engine)
+        await self.form()
+        others = [rank for rank in self.ranks if rank not in ranks]
+        if not others:
+            return {rank: set() for rank in ranks}
+        names = set(await self.call(others[0], "names"))
+        return {rank: names - set(await self.call(rank, "names")) for rank in ranks}
+
+    async def heal(self, tell: Callable[[str], None]) -> None:
+        """Replace dead ranks and form the group anew, if need be, and tell what was done."""
+        dead = [rank for rank in self.ranks.values() if rank.death is not None]
+        if not dead:
+            if self.stale:
+                await self.form()
+            return
+        how = ", ".join(f"rank {rank.rank} {how_died(rank.death)}" for rank in dead if rank.death)
+        tell(f"Since the last cell {how}; it is being replaced.")
+        for rank, names in (await self.replace(rank.rank for rank in dead)).items():
+            lacks = f"It lacks {', '.join(sorted(names))}: " if names else ""
+            tell(
+                f"Rank {rank} is a new process. {lacks}"
+                f"`%dist restart {rank} --like RANK` copies another rank's variables."
+            )
+
+    async def copy_names(self, source: int, ranks: list[int]) -> dict[str, str]:
+        """Give new ranks the variables of `source`; kept DDP models take the new ranks in.
+
+        Returns
+        -------
+        dict
+            Why a variable could not be copied, by name.
+        """
+        names = await self.call(source, "names")
+        refused = await self._copy(source, ranks, names)
+        if "" in refused:
+            # Something cannot be rebuilt on the new rank: find out what, copy the rest.
+            alone = {name: await self._copy(source, ranks, [name]) for name in names}
+            refused = {name: why for name, found in alone.items() for why in found.values()}
+            await self._copy(source, ranks, [name for name in names if name not in refused])
+        for members, models in (await self._shared_models()).items():
+            if not set(members).isdisjoint(ranks):
+                await self.demand(members, "adopt", names=sorted(models), source=source)
+        return refused
+
+    async def _shared_models(self) -> dict[tuple[int, ...], set[str]]:
+        """Return the DDP models that all ranks of their group hold, by the ranks of the group."""
+        known: dict[int, dict[str, list[int]]] = {
+            rank: answer
+            for rank, answer in (await self.call_all(self.ranks, "shared")).items()
+            if isinstance(answer, dict)
+        }
+        found: dict[tuple[int, ...], set[str]] = {}
+        for models in known.values():
+            for name, members in models.items():
+                if all(known.get(member, {}).get(name) == members for member in members):
+                    found.setdefault(tuple(members), set()).add(name)
+        return found
+
+    async def _copy(self, source: int, ranks: list[int], names: list[str]) -> dict[str, str]:
+        """Copy names; return what was refused and why, under '' what failed on arrival."""
+        path = self.host.folder / f"names-{source}.pickle"
+        seconds = self.settings.form_seconds
+        try:
+            given = await self.call(source, "give", timeout=seconds, path=str(path), names=names)
+            refused: dict[str, str] = dict(given)
+            for answer in (
+                await self.call_all(ranks, "take", timeout=seconds, path=str(path))
+            ).values():
+                if isinstance(answer, NbdistError):
+                    refused[""] = str(answer)
+        finally:
+            path.unlink(missing_ok=True)
+        return refused
+
+    async def demand(self, ranks: Iterable[int], method: str, **args: Any) -> None:
+        """Have all these ranks do something together; raise what the first one met."""
+        calls = {
+            self.loop.create_task(
+                self.call(rank, method, timeout=self.settings.form_seconds, **args)
+            ): rank
+            for rank in ranks
+        }
+        ended, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+        problems = [problem for call in ended if (problem := call.exception())]
+        if not problems:
+            return
+        self.stale = True
+        for call in waiting:
+            # It waits for the one that failed, and no cell is running.
+            self.send(calls[call], Abort(job="", why=str(problems[0])))
+        await asyncio.gather(*waiting, return_exceptions=True)
+        raise problems[0]
+
+    async def _end(self, ranks: Iterable[int]) -> None:
+        """End these ranks' processes: politely, then by force."""
+        living = [
+            self.ranks[rank]
+            for rank in ranks
+            if self.ranks[rank].pid and self.ranks[rank].death is None
+        ]
+        for rank in living:
+            self.send(rank.rank, Quit())
+        deadline = self.loop.time() + QUIT_SECONDS
+        while any(rank.death is None for rank in living) and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for rank in living:
+            if rank.death is None:
+                self.host.end(rank.pid, 0.0)
+        while any(rank.death is None for rank in living) and self.loop.time() < deadline + 2:
+            await asyncio.sleep(0.01)
+
+    async def empty(self) -> None:
+        """End all ranks; the warm process and the controller stay for the next ones."""
+        ended = list(self.ranks)
+        await self._end(ended)
+        self.ranks.clear()
+        for rank in ended:
+            await self.host.forget_engine(rank)
+        self.stale = False
+
+    async def stop(self) -> None:
+        """End everything of this cluster."""
+        if not self.host.warm.gone.is_set():
+            await self._end(list(self.ranks))
+        await self.host.stop()
+        self.line.close()
+        for rank in self.ranks.values():
+            rank.state = "dead"
+
+
+def _new_log_folder(settings: Settings) -> Path:
+    """Make the folder of a cluster's logs, which outlives it, and clear old ones away."""
+    place = settings.home / "logs"
+    folder = place / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    make_folder(folder)
+    leftovers.sign(folder)
+    leftovers.clear_logs(place, settings.log_days, settings.log_gigabytes)
+    return folder

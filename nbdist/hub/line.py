@@ -1,0 +1,155 @@
+"""The hub's end of the wire: messages to and from agents, and questions with their answers.
+
+Hub's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import zmq
+
+from nbdist.errors import NbdistError
+from nbdist.wire.channel import CELLS, Keys, Listener
+from nbdist.wire.messages import (
+    Call,
+    Display,
+    Done,
+    Hello,
+    Message,
+    Pulse,
+    Reply,
+    Run,
+    decode_to_hub,
+    encode,
+)
+
+CALL_SECONDS = 5.0
+
+Heard = Hello | Done | Display | Pulse
+
+
+class Line:
+    """Speaks with every agent; `hear` gets what they say of their own accord.
+
+    An agent is named by its rank and incarnation, which is also its socket's identity.
+    """
+
+    def __init__(self, hear: Callable[[int, int, Heard], None]) -> None:
+        self.keys = Keys.new()
+        self.garbage = 0
+        """Messages that fitted no type and were dropped."""
+        self._hear = hear
+        self._listener = Listener(self.keys)
+        self.url = self._listener.url
+        self._loop = asyncio.get_running_loop()
+        self._names: dict[int, bytes] = {}
+        self._call_ids = itertools.count(1)
+        self._calls: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self._loop.add_reader(self._listener.socket.FD, self._pump)
+
+    def expect(self, rank: int, incarnation: int) -> None:
+        """Take this incarnation for the rank from now on, and listen to no earlier one."""
+        self._names[rank] = f"{rank}.{incarnation}".encode()
+
+    def send(self, rank: int, message: Message) -> None:
+        """Send to a rank; one that is gone is left out, its death is told elsewhere."""
+        try:
+            name = self._names[rank] + (CELLS if isinstance(message, Run) else b"")
+            self._listener.socket.send_multipart([name, encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return
+        # The socket's descriptor is edge-triggered: a send may swallow the edge of an arrival.
+        self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        sock = self._listener.socket
+        while not sock.closed:
+            try:
+                frames = sock.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                identity, body = frames
+                name = identity.removesuffix(CELLS)
+                rank, incarnation = map(int, name.split(b"."))
+                message = decode_to_hub(body)
+            except (ValueError, msgspec.DecodeError):
+                self.garbage += 1
+                continue
+            if self._names.get(rank) != name:
+                continue
+            if isinstance(message, Reply):
+                self._answered(rank, message)
+            else:
+                self._hear(rank, incarnation, message)
+
+    def _answered(self, rank: int, reply: Reply) -> None:
+        _, future = self._calls.pop(reply.id, (0, None))
+        if future is None or future.done():
+            return
+        if reply.error:
+            future.set_exception(NbdistError(f"rank {rank}: {reply.error}"))
+        else:
+            future.set_result(reply.value)
+
+    async def call(
+        self,
+        rank: int,
+        method: str,
+        *,
+        timeout: float = CALL_SECONDS,
+        **args: Any,
+    ) -> Any:  # whatever the method returns
+        """Ask a rank and wait for the answer.
+
+        Raises
+        ------
+        NbdistError
+            If the rank raised, died or did not answer in time.
+        """
+        number = next(self._call_ids)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[number] = rank, future
+        self.send(rank, Call(number, method, args))
+        try:
+            return await asyncio.wait_for(future, timeout)
+        except asyncio.TimeoutError:
+            msg = f"rank {rank} did not answer `{method}` within {timeout:g} s"
+            raise NbdistError(msg) from None
+        finally:
+            self._calls.pop(number, None)
+
+    async def call_all(
+        self,
+        ranks: Iterable[int],
+        method: str,
+        *,
+        timeout: float = CALL_SECONDS,
+        **args: Any,
+    ) -> dict[int, Any]:
+        """Ask several ranks at once; each answer is a value or the `NbdistError` it met."""
+        ranks = list(ranks)
+        answers = await asyncio.gather(
+            *(self.call(rank, method, timeout=timeout, **args) for rank in ranks),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, NbdistError):
+                raise answer
+        return dict(zip(ranks, answers, strict=True))
+
+    def lost(self, rank: int) -> None:
+        """Answer the questions a rank leaves open by its death."""
+        for number, future in list(self._calls.values()):
+            if number == rank and not future.done():
+                future.set_exception(NbdistError(f"rank {rank} has died"))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._loop.remove_reader(self._listener.socket.FD)
+        self._listener.close()

@@ -1,0 +1,78 @@
+"""The hubs of this process: one prepared ahead of its cluster, all ended with the process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from nbdist.errors import NbdistError
+from nbdist.hub.hub import Hub
+from nbdist.hub.loop import hub_loop
+from nbdist.settings import Settings
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+EXIT_SECONDS = 3.0
+
+_living: list[Hub] = []
+_preparing: Future[Hub] | None = None
+
+
+def prepare() -> None:
+    """Start the warm process and the controller ahead of the first cluster, without waiting."""
+    global _preparing  # there is one to come
+    if _preparing is None:
+        _preparing = hub_loop().soon(_new())
+
+
+async def _new() -> Hub:
+    hub = Hub(Settings.read())
+    _living.append(hub)
+    return hub
+
+
+def take() -> Hub:
+    """Return a hub for a cluster: the prepared one if it is well, else a new one."""
+    global _preparing  # see prepare
+    preparing, _preparing = _preparing, None
+    hub = None
+    if preparing is not None:
+        with contextlib.suppress(NbdistError):  # told below, unless its cause has gone meanwhile
+            hub = preparing.result()
+    if hub is not None and not hub.host.warm.gone.is_set():
+        return hub
+    if hub is not None:
+        release(hub)
+    return hub_loop().wait(_new())
+
+
+def release(hub: Hub) -> None:
+    """End a hub and all it has started."""
+    _living.remove(hub)
+    hub_loop().wait(hub.stop())
+
+
+def drop_prepared() -> None:
+    """End what was prepared and not taken."""
+    global _preparing  # see prepare
+    preparing, _preparing = _preparing, None
+    if preparing is not None:
+        with contextlib.suppress(NbdistError):
+            release(preparing.result())
+
+
+def _at_exit(pid: int = os.getpid()) -> None:
+    # A fork of the notebook's kernel runs this too; the hubs are not its own.
+    if os.getpid() != pid:
+        return
+    if _preparing is not None:
+        with contextlib.suppress(Exception):  # it did not come up: nothing to end
+            _preparing.result(EXIT_SECONDS)
+    for hub in _living:
+        hub.host.warm.abandon()
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,74 @@
+"""The hub's thread: one asyncio loop per process, started when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbdist.errors import NbdistError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+
+class HubLoop:
+    """Runs coroutines of the hub; everything the hub owns is touched by its thread alone."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="nbdist-hub", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process started the thread (a fork has none)."""
+        return self._pid == os.getpid()
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` on the hub's thread and wait for its result. Any other thread.
+
+        Raises
+        ------
+        NbdistError
+            In a process forked from the one that has the cluster.
+        """
+        future = self.soon(work)
+        try:
+            return future.result(timeout)
+        except BaseException:  # who does not wait any more does not want the work, either
+            future.cancel()
+            raise
+
+    def soon(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `work` on the hub's thread without waiting; the errors are those of `wait`."""
+        if not self.ours:
+            work.close()
+            msg = (
+                "this process was forked from the notebook's kernel, which owns the cluster; "
+                "use the cluster from the notebook itself"
+            )
+            raise NbdistError(msg)
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+_current: HubLoop | None = None
+_making = threading.Lock()
+
+
+def hub_loop() -> HubLoop:
+    """Return this process's hub thread."""
+    global _current  # one thread for the process
+    with _making:
+        if _current is None:
+            _current = HubLoop()
+        return _current

@@ -1,0 +1,132 @@
+"""What went wrong, told once: the rank that failed first, then who was doing what."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from nbdist.errors import Interrupted, RankError
+from nbdist.hub.jobs import Death, Job, how_died, show_ranks
+
+if TYPE_CHECKING:
+    from nbdist.wire.groups import Waiting
+    from nbdist.wire.messages import Fault
+
+LOST = re.compile(
+    r"[Cc]onnection (closed|reset|refused|was)|[Bb]roken pipe|recvBytes|[Ss]ocket (is )?closed"
+    r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist"
+)
+"""How a rank complains that another has gone."""
+LAST_LINES = 5
+PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait"}
+
+
+class CellFailed(RankError):
+    """A job failed; IPython shows the failing rank's own traceback in place of ours."""
+
+    def __init__(self, summary: str, body: str) -> None:
+        super().__init__(summary)
+        self._body = body
+
+    def _render_traceback_(self) -> list[str]:
+        return self._body.splitlines()
+
+
+class CellInterrupted(Interrupted):
+    """A job was interrupted; no traceback, only who was where."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
+def secondary(fault: Fault | Death) -> bool:
+    """Whether this is a consequence of another rank's fault rather than a fault of its own."""
+    if isinstance(fault, Death):
+        return fault.asked
+    return fault.aborted or bool(LOST.search(fault.text))
+
+
+def first_of(errors: dict[int, Fault | Death]) -> int:
+    """Return the rank whose fault came first, consequences left aside."""
+    return min(errors, key=lambda rank: (secondary(errors[rank]), errors[rank].at))
+
+
+def failure(job: Job) -> RankError:
+    """Tell how a job failed."""
+    first = first_of(job.errors)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for rank, fault in sorted(job.errors.items()):
+        if not secondary(fault) or rank == first:
+            groups[_headline(fault, job)].append(rank)
+    order = sorted(groups, key=lambda line: first not in groups[line])
+    lines = [f"{_name(groups[line])} {agree(groups[line], line)}" for line in order]
+    body = [lines[0]]
+    fault = job.errors[first]
+    if isinstance(fault, Death):
+        body += _last_words(job, first)
+    else:
+        body += ["", *"\n".join(fault.traceback).splitlines()]
+    rest = lines[1:] + _others(job, first) + job.notes
+    return CellFailed(
+        "\n".join([lines[0], *rest]), "\n".join([*body, *([""] if rest else []), *rest])
+    )
+
+
+def interrupted(job: Job, why: str) -> Interrupted:
+    """Tell where the ranks were when the job was stopped."""
+    places = defaultdict(list)
+    for rank, fault in sorted(job.errors.items()):
+        places[_headline(fault, job) if isinstance(fault, Death) else _place(fault)].append(rank)
+    lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
+    lines = [line.replace("..", ".") for line in lines]
+    return CellInterrupted("\n".join([f"The cell was {why}.", *lines, *job.notes]))
+
+
+def _headline(fault: Fault | Death, job: Job) -> str:
+    if isinstance(fault, Death):
+        line = f" at cell line {fault.line}" if fault.line else ""
+        return f"{how_died(fault)}{line}"
+    text = fault.text.splitlines()[0] if fault.text else ""
+    line = f" (cell line {fault.line})" if fault.line else ""
+    del job
+    return f"failed: {fault.name}: {text}{line}" if text else f"failed: {fault.name}{line}"
+
+
+def _last_words(job: Job, rank: int) -> list[str]:
+    words = job.output(rank).splitlines()[-LAST_LINES:]
+    if not words:
+        return ["It had printed nothing."]
+    return ["Its last output:", *(f"    {word}" for word in words)]
+
+
+def _others(job: Job, first: int) -> list[str]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for rank, fault in sorted(job.errors.items()):
+        if rank != first and secondary(fault):
+            places[how_died(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
+    return [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
+
+
+def _place(fault: Fault) -> str:
+    line = f" at cell line {fault.line}" if fault.line else ""
+    if fault.waited is not None:
+        return f"{_verb(fault.waited)}{line}"
+    if LOST.search(fault.text):
+        return f"lost the connection{line}"
+    return f"was stopped{line}"
+
+
+def _verb(waiting: Waiting) -> str:
+    group = "" if waiting.group in ("", "0") else f" of group {waiting.group}"
+    return f"was waiting in {waiting.op}{group}"
+
+
+def _name(ranks: list[int]) -> str:
+    return f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {show_ranks(ranks)}"
+
+
+def agree(ranks: list[int], words: str) -> str:
+    """Put the verb that `words` begin with into the plural if there are several ranks."""
+    verb, _, rest = words.partition(" ")
+    return words if len(ranks) == 1 else f"{PLURALS.get(verb, verb)} {rest}"

@@ -1,0 +1,379 @@
+"""One job from its turn to its end: sent to the ranks, watched, and stopped if it must be.
+
+Stopping goes in steps, each only for the ranks the one before did not end: interrupt the Python
+code, free it from collectives, and after a countdown that a person sees, kill the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from nbdist.errors import NbdistError
+from nbdist.hub import bring, hang, report
+from nbdist.hub.hub import Hub, JobListener
+from nbdist.hub.jobs import Death, Job, Notice, show_ranks
+from nbdist.hub.output import Output
+from nbdist.launchers.engines import working_directory
+from nbdist.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbdist.cell.bring import Bringing
+    from nbdist.wire.messages import Display, Done, Pulse
+
+LOOK_SECONDS = 0.02
+"""How often the shown rank's log is looked at."""
+FULL = 1 << 16
+"""Bytes; with fewer left on the disk a cell that failed may have failed for it."""
+INTERRUPT_SECONDS = 0.4
+"""Python code has this long to react before collectives are broken up."""
+FREE_SECONDS = 3.0
+"""A freed rank has this long to end its cell before the countdown begins."""
+
+
+class Run(JobListener):
+    """Runs one job on the hub's thread."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        job: Job,
+        *,
+        output: str = "rank0",
+        autoreload: str = "",
+        timeout: float | None = None,
+        bringing: Bringing | None = None,
+        returns: Sequence[str] = (),
+    ) -> None:
+        self._hub, self._job = hub, job
+        self._bringing, self._returns = bringing, list(returns)
+        self._autoreload, self._timeout = autoreload, timeout
+        self._pending: set[int] = set(job.ranks)
+        self._unformed = False
+        self._output = Output(job, output)
+        self._over = asyncio.Event()
+        self._trouble = asyncio.Event()
+        self._pressed = asyncio.Event()
+        self._killed: set[int] = set()
+        self._waiting: asyncio.Task[None] | None = None
+        self._why = ""
+        self._hang = ""
+
+    # -- what the hub hears --------------------------------------------------------------------
+
+    def done(self, rank: int, done: Done) -> None:
+        """Note the end of a rank's cell."""
+        if rank not in self._pending:
+            return
+        self._pending.discard(rank)
+        self._close_part(rank, done.log_end)
+        self._unformed |= not done.formed
+        if done.fault is not None:
+            self._job.errors[rank] = done.fault
+            self._trouble.set()
+        if not self._pending:
+            self._over.set()
+            self._trouble.set()
+
+    def display(self, rank: int, display: Display) -> None:
+        """Pass on a rich display of the shown rank."""
+        del rank
+        self._output.display(display)
+
+    def died(self, death: Death) -> None:
+        """Note the death of a rank; it matters if its cell was not over."""
+        if death.rank in self._pending:
+            self._pending.discard(death.rank)
+            log = self._job.log(death.rank)
+            self._close_part(death.rank, log.stat().st_size if log.exists() else -1)
+            asked = death.rank in self._killed
+            self._job.errors[death.rank] = Death(
+                death.rank, death.pid, death.signum, death.code, death.out_of_memory, death.at,
+                death.line, asked,
+            )  # fmt: skip
+            self._trouble.set()
+            if not self._pending:
+                self._over.set()
+
+    def _close_part(self, rank: int, end: int) -> None:
+        begin, _ = self._job.parts[rank]
+        end = max(begin, end)
+        self._job.parts[rank] = begin, end
+        self._hub.ranks[rank].log_end = end
+
+    def press(self, why: str) -> None:
+        """Stop the job, or hurry a stop that is under way. Hub's thread."""
+        self._why = self._why or why
+        self._trouble.set()
+        self._pressed.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    # -- its life ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take the job through; it has ended when this returns, whatever happened."""
+        job = self._job
+        error: NbdistError | None = None
+        self._waiting = asyncio.current_task()
+        self._tell_of_queue()
+        try:
+            async with self._hub.turns.take(job.ranks):
+                self._waiting = None
+                error = await self._run()
+        except asyncio.CancelledError:
+            job.state, error = "interrupted", report.interrupted(job, self._why)
+        except NbdistError as err:
+            job.state, error = "failed", err
+        except Exception as err:  # a fault of ours must end the job, not hang it
+            job.state = "failed"
+            error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
+            error.__cause__ = err
+        finally:
+            if self._bringing is not None:
+                self._bringing.close()
+        job.end(error)
+
+    def _tell_of_queue(self) -> None:
+        ahead = self._hub.turns.ahead(self._job.ranks)
+        if ahead:
+            jobs = "an earlier job" if ahead == 1 else f"{ahead} earlier jobs"
+            self._job.events.put(Notice("queue", f"Its ranks are busy: this waits for {jobs}."))
+
+    async def _run(self) -> NbdistError | None:
+        job, hub = self._job, self._hub
+        await self._heal()
+        await self._bring()
+        if self._why:
+            job.state = "interrupted"
+            return report.interrupted(job, self._why)
+        began = time.monotonic()
+        job.state = "running"
+        hub.running[job.id] = self
+        watch = hub.loop.create_task(self._watch())
+        if self._timeout is not None:
+            late = f"stopped: it ran longer than --timeout {self._timeout:g} s"
+            timer = hub.loop.call_later(self._timeout, self.press, late)
+        try:
+            self._send_cell()
+            await self._trouble.wait()
+            if self._pending:
+                await self._stop()
+        finally:
+            watch.cancel()
+            if self._timeout is not None:
+                timer.cancel()
+            del hub.running[job.id]
+        job.seconds = time.monotonic() - began
+        hub.stale |= self._unformed
+        await self._show_rest()
+        if self._hang:
+            self._job.events.put(Notice("hang", f"The wait is over after {job.seconds:.0f} s."))
+        if job.errors:
+            return await self._settle()
+        if self._returns:
+            job.returned = await bring.ask_for(hub, job.ranks[0], self._returns)
+        job.state = "done"
+        return None
+
+    async def _heal(self) -> None:
+        """Make the cluster whole before the cell, holding all its ranks while that takes."""
+        hub = self._hub
+        if hub.stale and not hub.running:
+            await hub.heal(lambda text: self._job.events.put(Notice(text, text)))
+        missing = [rank for rank in self._job.ranks if not hub.ranks[rank].alive]
+        if missing:
+            msg = f"rank {show_ranks(missing)} is dead and other cells are running; try again then"
+            raise NbdistError(msg)
+
+    async def _bring(self) -> None:
+        """Hand over names, unless that is interrupted."""
+        if self._bringing is None:
+            return
+        loop, ranks = self._hub.loop, self._job.ranks
+        run = self._message(ranks[0], self._environ())
+        work = loop.create_task(bring.hand_over(self._hub, ranks, self._bringing, run))
+        pressed = loop.create_task(self._pressed.wait())
+        await asyncio.wait({work, pressed}, return_when=asyncio.FIRST_COMPLETED)
+        pressed.cancel()
+        if self._why:
+            work.cancel()
+            return
+        for line in await work:
+            self._job.events.put(Notice(line, line))
+
+    def _environ(self) -> dict[str, str | None]:
+        return {**self._hub.host.environ_changes(), **self._hub.environ}
+
+    def _send_cell(self) -> None:
+        job, hub = self._job, self._hub
+        environ = self._environ()
+        job.parts = {rank: (hub.ranks[rank].log_end, None) for rank in job.ranks}
+        self._output.begin()
+        for rank in job.ranks:
+            hub.ranks[rank].state = "busy"
+            hub.ranks[rank].pulse = None
+            hub.send(rank, self._message(rank, environ))
+
+    def _message(self, rank: int, environ: dict[str, str | None]) -> messages.Run:
+        job = self._job
+        return messages.Run(
+            job=job.id,
+            code=job.code,
+            filename_line=job.lines,
+            execution_count=job.number,
+            log=str(job.log(rank)),
+            shown=rank == job.ranks[0],
+            cwd=working_directory(),
+            sys_path=sys.path,
+            environ=environ,
+            autoreload=self._autoreload,
+            parcel=self._bringing.parcel.id if self._bringing else "",
+        )
+
+    async def _watch(self) -> None:
+        """Follow the log and look for hangs until cancelled."""
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._output.look()
+            looks += 1
+            if looks % 25 == 0:
+                self._look_for_hang()
+
+    def _look_for_hang(self) -> None:
+        pulses: dict[int, Pulse | None] = {r: self._hub.ranks[r].pulse for r in self._pending}
+        ended = set(self._job.ranks) - self._pending
+        text = hang.describe(pulses, ended, self._hub.settings.hang_seconds)
+        if text != self._hang:
+            if text or self._hang:
+                self._job.events.put(Notice("hang", text or "The wait is over; the cell goes on."))
+            self._hang = text
+
+    async def _show_rest(self) -> None:
+        """Show what the ranks printed to the end, at the pace of the viewer."""
+        while not self._output.finish() and self._job.viewed:
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        hub, job = self._hub, self._job
+        if not self._why:
+            # A fault: the others may be about to end or to fail by themselves.
+            await self._ended_within(hub.settings.grace_seconds)
+        self._pressed.clear()
+        if self._why:
+            self._interrupt()
+            await self._ended_within(INTERRUPT_SECONDS)
+        why = self._why or "another rank failed"
+        deadline = hub.loop.time() + FREE_SECONDS
+        self._pressed.clear()
+        self._output.quiet()
+        while self._pending and hub.loop.time() < deadline and not self._pressed.is_set():
+            for rank in self._pending:
+                hub.send(rank, messages.Abort(job.id, why))
+            self._interrupt()
+            await self._ended_within(0.5)
+        await self._count_down()
+
+    def _interrupt(self) -> None:
+        for rank in self._pending:
+            self._hub.send(rank, messages.Interrupt(self._job.id))
+
+    async def _count_down(self) -> None:
+        left = self._hub.settings.kill_seconds
+        self._pressed.clear()
+        while self._pending and left > 0 and not self._pressed.is_set():
+            who = show_ranks(list(self._pending))
+            self._job.events.put(
+                Notice(
+                    "countdown",
+                    f"Rank {who} does not react, it is inside a C call. It will be killed in "
+                    f"{left:.0f} s and replaced before the next cell; "
+                    "interrupt again to kill it now.",
+                )
+            )
+            await self._ended_within(min(1.0, left))
+            left -= 1
+        for rank in self._pending:
+            self._killed.add(rank)
+            self._hub.host.signal(self._hub.ranks[rank].pid, 9)
+        if self._killed:
+            self._job.events.put(
+                Notice("countdown", f"Rank {show_ranks(list(self._killed))} was killed.")
+            )
+        await self._ended_within(5.0)
+
+    async def _ended_within(self, seconds: float) -> None:
+        """Wait for the job to be over or the stop to be hurried."""
+        over = self._hub.loop.create_task(self._over.wait())
+        pressed = self._hub.loop.create_task(self._pressed.wait())
+        await asyncio.wait({over, pressed}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        pressed.cancel()
+
+    # -- after a fault -------------------------------------------------------------------------
+
+    async def _settle(self) -> NbdistError:
+        """Leave the cluster usable: fresh groups, and word of models that no longer agree."""
+        hub, job = self._hub, self._job
+        hub.stale = True
+        dead = [rank for rank in hub.ranks.values() if not rank.alive]
+        alone = len(hub.running) == 0 and hub.turns.ahead(hub.ranks) <= 1
+        if not dead and alone:
+            try:
+                await hub.form()
+                job.notes += await self._disagreements()
+            except NbdistError as err:
+                job.notes.append(str(err))
+        if shutil.disk_usage(job.folder).free < FULL:
+            job.notes.append(
+                f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "
+                "place for them."
+            )
+        if hub.host.warm.gone.is_set():
+            dead = []
+            job.notes.append(
+                "The cluster's warm process has died, and all ranks with it; the next cell starts "
+                "a new cluster."
+            )
+        for rank in dead:
+            job.notes.append(
+                f"Rank {rank.rank} will be replaced before the next cell, without its variables; "
+                f"`%dist restart {rank.rank} --like {_other(hub, rank.rank)}` replaces it and "
+                "copies them from another rank."
+            )
+        if self._why:
+            job.state = "timed out" if "--timeout" in self._why else "interrupted"
+            return report.interrupted(job, self._why)
+        job.state = "failed"
+        return report.failure(job)
+
+    async def _disagreements(self) -> list[str]:
+        hub = self._hub
+        if hub.backend == "none":
+            return []
+        answers = await hub.call_all(hub.ranks, "checksums", timeout=1.0)
+        digests: dict[str, set[str]] = {}
+        for answer in answers.values():
+            for name, digest in (answer if isinstance(answer, dict) else {}).items():
+                digests.setdefault(name, set()).add(digest)
+        parted = sorted(name for name, found in digests.items() if len(found) > 1)
+        if not parted:
+            return []
+        listed = ", ".join(f"`{name}`" for name in parted)
+        note = (
+            f"No longer equal on all ranks, which stopped at different points of a step: {listed}. "
+            f"`%dist sync {' '.join(parted)} --from 0` makes them equal."
+        )
+        return [note]
+
+
+def _other(hub: Hub, rank: int) -> int:
+    return min((other for other in hub.ranks if other != rank), default=rank)

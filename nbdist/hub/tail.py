@@ -1,0 +1,58 @@
+"""Follows a rank's log while it grows."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHUNK = 1 << 16
+"""Bytes read at a time."""
+NOISE = re.compile(
+    r"(?m)^(\[[WE]\d+ .*|\[rank\d+\]:\[[WE].*|Exception raised from .*|frame #\d+: .*)(\n|\Z)"
+)
+"""What torch's C++ side prints when a connection is cut: true, long and of no use to anybody."""
+
+
+class Tail:
+    """Reads one rank's log from where its job begins. Hub's thread."""
+
+    def __init__(self, path: Path, at: int) -> None:
+        self._path = path
+        self._file = -1
+        self.at = at
+        """Bytes of the log read so far."""
+        self.quiet = False
+        """Whether the rank was cut off on purpose; its complaints stay in the log."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self, end: int | None = None) -> str | None:
+        """Return what is new, a chunk at most and not beyond `end`; None if nothing is."""
+        size = CHUNK if end is None else min(CHUNK, end - self.at)
+        data = self._read(size) if size > 0 else b""
+        if not data:
+            return None
+        self.at += len(data)
+        return self._clean(self._decoder.decode(data))
+
+    def close(self) -> str:
+        """Close the log and return what half a character is left."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        return self._clean(self._decoder.decode(b"", final=True))
+
+    def _clean(self, text: str) -> str:
+        return NOISE.sub("", text) if self.quiet else text
+
+    def _read(self, size: int) -> bytes:
+        if self._file < 0:
+            try:
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return b""
+        return os.pread(self._file, size, self.at)

@@ -1,0 +1,218 @@
+"""The persistent cluster: ipyparallel's controller, and engines forked from the warm process.
+
+The controller is the real one and the engines register with it, so `ipyparallel.Client` and `%px`
+work on them. It is started without `ipyparallel.Cluster`, whose import and polling the kernel
+would pay for and whose launchers add a process for every engine. Hub's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbdist import leftovers
+from nbdist.errors import LaunchError
+from nbdist.launchers.supervised import (
+    Died,
+    End,
+    Refused,
+    Signal,
+    StartController,
+    Started,
+    StartRank,
+    Warm,
+)
+from nbdist.launchers.supervisor import WarmProcess, tail_in_words
+from nbdist.rank.spec import RankSpec
+from nbdist.settings import make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.wire.channel import Keys
+
+CONTROLLER_SECONDS = 30.0
+
+
+class Host:
+    """Our machine's warm process and controller, in one private folder."""
+
+    def __init__(self, home: Path, tell: Callable[[Started | Died | Refused], None]) -> None:
+        self.id = secrets.token_hex(4)
+        self.folder = home / "clusters" / self.id
+        self.profile = self.folder / "profile"
+        make_folder(self.folder)
+        make_folder(self.profile / "security")
+        # In the temp folder and with a short name, since a socket's path must be short.
+        self.temp = Path(tempfile.mkdtemp(prefix="nbd-"))
+        leftovers.sign(self.folder, str(self.temp))
+        leftovers.clear(home / "clusters")
+        self._base_environ = dict(os.environ)
+        self._changed: set[str] = set()
+        self._tell = tell
+        self.warm = WarmProcess(
+            self.folder / "warm.log", [self.folder, self.temp], self._hear, self.id
+        )
+        self.controller_died: Died | None = None
+        self._engine_info = ""
+        self._start_controller()
+
+    def _hear(self, word: Started | Died | Refused) -> None:
+        if isinstance(word, Died) and word.name == "controller":
+            self.controller_died = word
+        self._tell(word)
+
+    def _start_controller(self) -> None:
+        args = [
+            f"--profile-dir={self.profile}",
+            f"--cluster-id={self.id}",
+            "--ip=127.0.0.1",
+            "--location=127.0.0.1",
+            "--IPController.use_threads=True",
+            "--log-level=30",
+            # Registration waits for a heartbeat; deaths we see ourselves, at once, so that a
+            # frozen engine need never be given up.
+            "--HeartMonitor.period=100",
+            "--HeartMonitor.max_heartmonitor_misses=1000000",
+        ]
+        environ = {"IPP_CLUSTER_ID": self.id, "IPP_PROFILE_DIR": str(self.profile)}
+        self.warm.order(StartController(args, environ, str(self.folder / "controller.log")))
+
+    def connection_file(self, kind: str) -> Path:
+        """Return the file of ipyparallel's connection info for `engine` or `client`."""
+        return self.profile / "security" / f"ipcontroller-{self.id}-{kind}.json"
+
+    async def engine_info(self) -> str:
+        """Wait for the controller and return what engines need to find it.
+
+        Raises
+        ------
+        LaunchError
+            If the controller did not come up, or has died since.
+        """
+        if self._engine_info:
+            self.check_controller()
+            return self._engine_info
+        log = self.folder / "controller.log"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CONTROLLER_SECONDS
+        while loop.time() < deadline:
+            if self.controller_died is not None or self.warm.gone.is_set():
+                msg = f"ipyparallel's controller ended at its start; {tail_in_words(log)}"
+                raise LaunchError(msg)
+            # The client's file is written last.
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                json.loads(self.connection_file("client").read_text(encoding="utf-8"))
+                self._engine_info = self.connection_file("engine").read_text(encoding="utf-8")
+                return self._engine_info
+            await asyncio.sleep(0.01)
+        msg = (
+            f"ipyparallel's controller was not there after {CONTROLLER_SECONDS:g} s; "
+            f"{tail_in_words(log)}"
+        )
+        raise LaunchError(msg)
+
+    def check_controller(self) -> None:
+        """Raise `LaunchError` if the controller that was there has died. Any thread."""
+        who = "warm process" if self.warm.gone.is_set() else "ipyparallel controller"
+        if self.controller_died is not None or self.warm.gone.is_set():
+            msg = (
+                f"the {who} of this cluster has died; without it %px does not work and no rank can "
+                "be started. `%dist restart` starts the whole cluster anew."
+            )
+            raise LaunchError(msg)
+
+    async def ready(self) -> Warm:
+        """Wait until ranks can be started."""
+        return await asyncio.shield(self.warm.warm)
+
+    def environ_changes(self) -> dict[str, str | None]:
+        """Return what the notebook has changed in its environment since the host was started."""
+        now, base = os.environ, self._base_environ
+        self._changed |= {k for k in now.keys() | base.keys() if now.get(k) != base.get(k)}
+        # What was changed back is told too: ranks hold the value in between.
+        return {name: now.get(name) for name in self._changed}
+
+    def start_rank(self, spec: RankSpec) -> None:
+        """Fork a rank; `tell` hears how it went."""
+        self.warm.order(StartRank(spec))
+
+    def signal(self, pid: int, signum: int) -> None:
+        """Signal a process of this host."""
+        self.warm.order(Signal(pid, signum))
+
+    def end(self, pid: int, grace: float) -> None:
+        """End a process of this host and its session."""
+        self.warm.order(End(pid, grace))
+
+    async def forget_engine(self, rank: int) -> None:
+        """Tell the controller that an engine is gone, as ipyparallel's nanny would."""
+        await asyncio.to_thread(_unregister, self.connection_file("engine"), rank)
+
+    async def stop(self) -> None:
+        """End the controller and all ranks; remove the folder."""
+        await self.warm.stop()
+        for folder in (self.folder, self.temp):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unregister(connection_file: Path, rank: int) -> None:
+    import zmq
+    from jupyter_client.session import Session  # only when a rank was replaced
+
+    info = json.loads(connection_file.read_text(encoding="utf-8"))
+    session = Session(
+        key=info["key"].encode(), signature_scheme=info["signature_scheme"], packer=info["pack"]
+    )
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.linger = 1000
+        sock.connect(f"{info['interface']}:{info['registration']}")
+        session.send(sock, "unregistration_request", content={"id": rank})
+
+
+def working_directory() -> str:
+    """Return the notebook's working directory, '' if it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def make_specs(
+    host: Host, ranks: list[int], size: int, *, incarnations: dict[int, int], backend: str,
+    url: str, keys: Keys, engine: str, environ: dict[str, str],
+) -> list[RankSpec]:  # fmt: skip
+    """Describe ranks of this host."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return [
+        RankSpec(
+            rank=rank,
+            local_rank=rank,
+            world_size=size,
+            local_world_size=size,
+            host=socket.gethostname(),
+            incarnation=incarnations.get(rank, 0),
+            backend=backend,
+            url=url,
+            keys=keys,
+            folder=str(host.folder),
+            temp=str(host.temp),
+            engine=engine,
+            profile_dir=str(host.profile),
+            cluster_id=host.id,
+            cwd=working_directory(),
+            environ=environ,
+            threads=max(1, cores // size),
+        )
+        for rank in ranks
+    ]

@@ -1,0 +1,94 @@
+"""What the kernel and the warm process of a host say to each other, over a socket pair."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nbdist.rank.spec import RankSpec
+
+
+class Order(msgspec.Struct, frozen=True, tag=True):
+    """Base of what the kernel asks for."""
+
+
+class StartController(Order, frozen=True):
+    """Start ipyparallel's controller, before torch is imported if it is the first order."""
+
+    args: list[str]
+    environ: dict[str, str]
+    log: str
+
+
+class StartRank(Order, frozen=True):
+    """Fork a rank."""
+
+    spec: RankSpec
+
+
+class Signal(Order, frozen=True):
+    """Send a signal to a process the warm process started itself."""
+
+    pid: int
+    signum: int
+
+
+class End(Order, frozen=True):
+    """End a process and all it left in its session: SIGTERM, then SIGKILL after `grace` seconds."""
+
+    pid: int
+    grace: float
+
+
+class Word(msgspec.Struct, frozen=True, tag=True):
+    """Base of what the warm process tells."""
+
+
+class Warm(Word, frozen=True):
+    """Imports are done, ranks can be started."""
+
+    pid: int
+    torch: str
+    """torch's version, '' without torch."""
+    plain: str
+    """Why ranks cannot be forked and are started plainly, '' where they are forked."""
+
+
+class Started(Word, frozen=True):
+    """A process lives. `name` is `controller` or `rank 3.0` (rank and incarnation)."""
+
+    name: str
+    pid: int
+    created: float
+
+
+class Died(Word, frozen=True):
+    """A process has ended, and all its session with it."""
+
+    name: str
+    pid: int
+    signum: int
+    """The signal that ended it, 0 if it exited."""
+    code: int
+    out_of_memory: bool
+    """The kernel's out-of-memory killer was at work while the process lived."""
+
+
+class Refused(Word, frozen=True):
+    """A process could not be started."""
+
+    name: str
+    why: str
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_order = msgspec.msgpack.Decoder(StartController | StartRank | Signal | End).decode
+decode_word = msgspec.msgpack.Decoder(Warm | Started | Died | Refused).decode
+
+LENGTH = 4
+"""Bytes of the big-endian length before every message."""
+
+
+def pack(message: Order | Word) -> bytes:
+    """Frame a message for the stream."""
+    body = encode(message)
+    return len(body).to_bytes(LENGTH, "big") + body

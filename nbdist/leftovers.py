@@ -1,0 +1,65 @@
+"""What clusters leave on disk: folders nobody removed any more, and logs that have grown old."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from nbdist.system import private
+
+OWNER = "owner.json"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Whose a cluster's folder is: a process, named beyond doubt, and its temp folder."""
+
+    pid: int
+    created: float
+    temp: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.created) < 1
+        except psutil.Error:
+            return False
+
+
+def sign(folder: Path, temp: str = "") -> None:
+    """Write into a cluster's folder that it is this process's."""
+    owner = Owner(os.getpid(), psutil.Process().create_time(), temp)
+    with open(folder / OWNER, "wb", opener=private) as file:
+        file.write(msgspec.json.encode(owner))
+
+
+def clear(clusters: Path) -> None:
+    """Remove the folders of clusters whose kernel and warm process were both killed."""
+    for folder in clusters.iterdir():
+        # One without a signature is being made, or another's; a file that is no signature too.
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            owner = msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)
+            if not owner.alive:
+                if owner.temp:
+                    shutil.rmtree(owner.temp, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
+    """Remove logs that are too old, and the oldest while all take too much; none in use."""
+    folders = [(path.stat().st_mtime, path) for path in logs.iterdir() if path.is_dir()]
+    sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for _, path in folders}
+    too_much = sum(sizes.values()) - gigabytes * 1e9
+    for changed, path in sorted(folders):
+        if too_much <= 0 and time.time() - changed < days * 86400:
+            continue
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            if not msgspec.json.decode((path / OWNER).read_bytes(), type=Owner).alive:
+                shutil.rmtree(path, ignore_errors=True)
+                too_much -= sizes[path]

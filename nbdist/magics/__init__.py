@@ -1,0 +1,32 @@
+"""The magics: argument parsing and help; each is a thin call on the Python API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist import current
+from nbdist.hub import living
+from nbdist.magics.complete import add_completer, remove_completer
+from nbdist.magics.dist import DistMagics
+from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.px import register_px, unregister_px
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def register(shell: InteractiveShell) -> None:
+    """Make the magics known and start the warm process behind them."""
+    shell.register_magics(DistributedMagics, DistMagics)
+    register_px(shell)
+    add_completer(shell)
+    living.prepare()
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """End the clusters and forget the magics."""
+    current.forget()
+    remove_completer(shell)
+    unregister_px(shell)
+    for kind, name in (("cell", "distributed"), ("line", "distributed"), ("line", "dist")):
+        shell.magics_manager.magics[kind].pop(name, None)

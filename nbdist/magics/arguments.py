@@ -1,0 +1,119 @@
+"""Flags of the magics, and errors that help."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError as IPythonUsageError
+from IPython.core.magic_arguments import argument
+
+from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+RST_BLOCK = "::\n\n  "
+"""What IPython writes before a magic's usage line, for its manual."""
+
+
+class UsageMistake(UsageError):
+    """Shown as one line, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"UsageError: {self}"]
+
+
+def parse(magic: Callable[..., Any], line: str) -> argparse.Namespace | None:
+    """Parse a magic's line; None if it only asked for help, which has been printed.
+
+    Raises
+    ------
+    UsageMistake
+        If the line does not fit; it names the flag that was probably meant.
+    """
+    parser: argparse.ArgumentParser = magic.parser  # type: ignore[attr-defined]
+    parser.allow_abbrev = False
+    if re.search(r"(^|\s)(-h|--help)(\s|$)", line):
+        print(parser.format_help().removeprefix(RST_BLOCK))  # help is display
+        return None
+    try:
+        return parser.parse_args(shlex.split(line))
+    except (IPythonUsageError, ValueError) as err:
+        raise UsageMistake(_helped(str(err), parser)) from None
+
+
+def _helped(message: str, parser: argparse.ArgumentParser) -> str:
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    unknown = re.match(r"unrecognized arguments: (\S+)", message)
+    if unknown:
+        word = unknown[1].split("=")[0]
+        if not word.startswith("-"):
+            return f"nothing is expected where {unknown[1]!r} stands (-h explains)"
+        near = difflib.get_close_matches(word, flags, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"unknown flag {word}{hint} (-h lists all)"
+    return f"{message} (-h explains)"
+
+
+def ranks_list(text: str) -> list[int]:
+    """Read ranks as a person writes them: ``0,2-3``."""
+    return _numbers(text, "ranks")
+
+
+def names_list(text: str) -> list[str]:
+    """Read names as a person writes them: ``a,b``."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name.isidentifier():
+            msg = f"{name!r} is not a name; a list of names is written x,y"
+            raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def gpus_list(text: str) -> list[int]:
+    """Read GPUs as a person writes them: ``0,2-3``."""
+    return _numbers(text, "GPUs")
+
+
+def _numbers(text: str, what: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        numbers = range(int(span[1]), int(span[2] or span[1]) + 1) if span else ()
+        if not numbers:
+            msg = f"{text!r} is not a list of {what} such as 0,2-3"
+            raise argparse.ArgumentTypeError(msg)
+        found.extend(numbers)
+    return found
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read ``KEY=VALUE``."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        msg = f"{text!r} is not KEY=VALUE"
+        raise argparse.ArgumentTypeError(msg)
+    return key, value
+
+
+def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags that say what cluster is wanted."""
+    for decorate in reversed(
+        (
+            argument("-np", type=int, metavar="N", help="number of ranks (one a GPU, or 2)"),
+            argument("--backend", choices=["ddp", "none"], help="how ranks talk (default: ddp)"),
+            argument("--launcher", choices=["engines"], help="how ranks are started"),
+            argument("--gpus", type=gpus_list, metavar="0,1", help="the GPUs to use"),
+            argument(
+                "--env", type=assignment, action="append", metavar="KEY=VALUE",
+                help="environment variable for the ranks; may be given several times",
+            ),
+        )
+    ):  # fmt: skip
+        magic = decorate(magic)
+    return magic

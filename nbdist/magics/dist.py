@@ -1,0 +1,198 @@
+"""``%dist``: look at the cluster and steer it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbdist import current
+from nbdist.errors import NbdistError
+from nbdist.magics.arguments import (
+    UsageMistake,
+    cluster_arguments,
+    parse,
+    ranks_list,
+)
+from nbdist.magics.distributed import wish
+from nbdist.magics.logs import logs
+from nbdist.magics.table import job_table, rank_table
+from nbdist.rank.pickles import namespace
+
+Command = Callable[..., None]
+
+
+def _say(text: str) -> None:
+    print(text)  # this is display code
+
+
+@magic_arguments("dist status")
+def status(args: Any) -> None:
+    """Show every rank: host, process, device, state, memory."""
+    del args
+    cluster = current.cluster()
+    table = rank_table(cluster.ranks, cluster.vitals())
+    _say(f"{cluster!r}\n{table}")
+
+
+@magic_arguments("dist start")
+@cluster_arguments
+def start(args: Any) -> None:
+    """Start the cluster without running a cell."""
+    began = time.monotonic()
+    cluster, notes = current.cluster_for(wish(args))
+    for note in notes:
+        _say(note)
+    _say(f"{cluster!r} ready after {time.monotonic() - began:.1f} s")
+
+
+@magic_arguments("dist stop")
+def stop(args: Any) -> None:
+    """Stop the cluster; variables on its ranks are lost."""
+    del args
+    current.cluster()
+    lost = current.stop()
+    _say("The cluster was stopped." + (f" Lost: {', '.join(lost)}." if lost else ""))
+
+
+@magic_arguments("dist restart")
+@argument("--like", type=int, metavar="RANK", help="copy this rank's variables to the new ones")
+@argument(
+    "ranks",
+    nargs="?",
+    type=ranks_list,
+    metavar="RANKS",
+    help="which ranks, such as 1 or 0,2-3; all by default",
+)
+def restart(args: Any) -> None:
+    """Put new processes in the place of ranks; the others keep their variables."""
+    lacking = current.cluster().restart(args.ranks, like=args.like)
+    for rank, names in sorted(lacking.items()):
+        lacks = f"It lacks: {', '.join(names)}." if names else "It lacks no names the others have."
+        _say(f"Rank {rank} was replaced. {lacks}")
+        for name, why in names.items():
+            if why:
+                _say(f"  {name}: {why}")
+    if not lacking:
+        _say("The cluster was started anew.")
+
+
+@magic_arguments("dist interrupt")
+def interrupt(args: Any) -> None:
+    """Interrupt the running jobs."""
+    del args
+    current.cluster().interrupt()
+
+
+@magic_arguments("dist stacks")
+def stacks(args: Any) -> None:
+    """Show where every rank is, also one that is stuck."""
+    del args
+    for rank, text in current.cluster().stacks().items():
+        _say(f"=== rank {rank} ===\n{text}")
+
+
+@magic_arguments("dist jobs")
+def jobs(args: Any) -> None:
+    """List the notebook's jobs."""
+    del args
+    _say(job_table(current.jobs()))
+
+
+@magic_arguments("dist sync")
+@argument(
+    "--from", dest="source", type=int, default=0, metavar="RANK", help="whose values (default: 0)"
+)
+@argument("names", nargs="+", metavar="NAME", help="variables that hold models or optimizers")
+def sync(args: Any) -> None:
+    """Make models equal on all ranks."""
+    for name in args.names:
+        current.cluster().sync(name, args.source)
+        _say(f"`{name}` is now on all ranks as it was on rank {args.source}.")
+
+
+@magic_arguments("dist push")
+@argument("--ranks", type=ranks_list, metavar="0,2-3", help="only to these ranks")
+@argument("names", nargs="+", metavar="NAME", help="variables of the notebook")
+def push(args: Any) -> None:
+    """Bind variables of the notebook on the ranks, whatever those have under their names."""
+    space = namespace()
+    missing = [name for name in args.names if name not in space]
+    if missing:
+        msg = f"the notebook has no variable `{missing[0]}`"
+        raise UsageMistake(msg)
+    cluster = current.cluster()
+    for line in cluster.send({name: space[name] for name in args.names}, args.ranks):
+        _say(line)
+
+
+@magic_arguments("dist pull")
+@argument(
+    "--ranks", type=ranks_list, default=[0], metavar="0,2-3",
+    help="whose; of several, each name becomes a dict by rank (default: 0)",
+)  # fmt: skip
+@argument("names", nargs="+", metavar="NAME", help="variables of the ranks")
+def pull(args: Any) -> None:
+    """Bind variables of the ranks in the notebook."""
+    cluster = current.cluster()
+    found = {rank: cluster.fetch(args.names, rank) for rank in args.ranks}
+    if len(found) == 1:
+        cluster.names_between.bind(found[args.ranks[0]], namespace())
+    else:
+        for name in args.names:
+            namespace()[name] = {rank: values[name] for rank, values in found.items()}
+    _say(f"Bound in the notebook: {', '.join(args.names)}.")
+
+
+COMMANDS: dict[str, Command] = {
+    command.__name__: command
+    for command in (status, start, stop, restart, interrupt, logs, stacks, jobs, sync, push, pull)
+}
+
+
+@magics_class
+class DistMagics(Magics):
+    """The line magic."""
+
+    @line_magic
+    def dist(self, line: str) -> None:
+        """Look at the cluster and steer it: `%dist COMMAND`, each with `-h`.
+
+        status     every rank: host, process, device, state, memory
+        start      start the cluster without running a cell
+        stop       stop it
+        restart    put new processes in the place of ranks: `%dist restart 1 --like 0`
+        interrupt  interrupt the running jobs
+        logs       all a rank has printed: `%dist logs 1`
+        stacks     where every rank is
+        jobs       the notebook's jobs
+        sync       make a model equal on all ranks: `%dist sync model --from 0`
+        push       bind variables of the notebook on the ranks: `%dist push x y`
+        pull       bind variables of the ranks here: `%dist pull history --ranks 0`
+        """
+        name, _, rest = line.strip().partition(" ")
+        if name in ("", "-h", "--help"):
+            _say(DistMagics.dist.__doc__ or "")
+            return
+        command = COMMANDS.get(name)
+        if command is None:
+            raise UsageMistake(_unknown(name))
+        try:
+            args = parse(command, rest)
+            if args is not None:
+                command(args)
+        except UsageMistake:
+            raise
+        except NbdistError as err:
+            raise UsageMistake(str(err)) from err
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"%dist knows no {name!r}{hint} It knows {', '.join(COMMANDS)}."

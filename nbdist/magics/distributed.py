@@ -1,0 +1,161 @@
+"""``%%distributed``: run this cell on every rank."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbdist import current
+from nbdist.cell.names import Parsed, cannot_return, wanted_by
+from nbdist.errors import NbdistError, UsageError
+from nbdist.hub.output import OUTPUTS
+from nbdist.magics.arguments import (
+    UsageMistake,
+    cluster_arguments,
+    names_list,
+    parse,
+    ranks_list,
+)
+from nbdist.magics.show import notice, show
+from nbdist.memory import in_words
+from nbdist.rank.lines import align
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.clusters import Cluster
+    from nbdist.hub.bring import Offer
+
+
+class CellSyntaxError(UsageError):
+    """The cell does not parse; nothing was sent to the ranks."""
+
+    def __init__(self, message: str, traceback: list[str]) -> None:
+        super().__init__(message)
+        self._traceback = traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self._traceback, "Nothing was sent to the ranks."]
+
+
+@magics_class
+class DistributedMagics(Magics):
+    """The cell magic."""
+
+    @magic_arguments("%distributed")
+    @cluster_arguments
+    @argument("--ranks", type=ranks_list, metavar="0,2-3", help="run on these ranks only")
+    @argument("--timeout", type=float, metavar="S", help="interrupt the cell after S seconds")
+    @argument(
+        "--output", choices=OUTPUTS, default="rank0",
+        help="show rank zero (default), all ranks with labels, or equal lines once",
+    )  # fmt: skip
+    @argument(
+        "--bring", type=names_list, default=[], metavar="NAMES",
+        help="bring these names of the notebook, whatever the ranks have",
+    )  # fmt: skip
+    @argument("--no-bring", action="store_true", help="bring nothing else")
+    @argument(
+        "--return", dest="returns", type=names_list, default=[], metavar="NAMES",
+        help="bind these names in the notebook as rank zero has them after the cell",
+    )  # fmt: skip
+    @line_cell_magic
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """Run this cell on every rank of the cluster, which the first such cell starts.
+
+        Rank zero's output appears here as it comes; every rank's is kept whole: `%dist logs RANK`.
+        Variables stay on the ranks between cells. In every rank `rank`, `local_rank`, `world_size`
+        and `device` are defined, and with `--backend ddp` the process group is formed. Names of
+        the notebook that the cell uses and the ranks lack are brought to them, and again when the
+        notebook has bound them anew. Flags of the cluster that are left out keep their last value.
+        """
+        args = parse(self.distributed, line)
+        if args is None:
+            return
+        if cell is None:
+            msg = "%%distributed stands on the first line of a cell, and what to run below it"
+            raise UsageMistake(msg)
+        shell = self.shell
+        assert shell is not None
+        parsed = check_syntax(shell, cell)
+        try:
+            cluster, notes = current.cluster_for(wish(args))
+            for note in notes:
+                notice(note)
+            job = cluster.submit(
+                cell,
+                ranks=args.ranks,
+                timeout=args.timeout,
+                output=args.output,
+                number=shell.execution_count,
+                lines=1,
+                autoreload=autoreload_mode(shell),
+                viewed=True,
+                wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
+                returns=args.returns,
+            )
+        except NbdistError as err:
+            raise UsageMistake(str(err)) from err
+        try:
+            show(job)
+        except UsageError as err:
+            raise UsageMistake(str(err)) from err
+        if job.returned is not None:
+            bind_returned(cluster, job.returned, shell.user_ns)
+
+
+def bind_returned(cluster: Cluster, offer: Offer, space: dict[str, Any]) -> None:
+    """Bind what a rank has packed for the notebook and say how large it was."""
+    try:
+        values = cluster.names_between.take(offer)
+    except NbdistError as err:
+        raise UsageMistake(f"nothing was returned: {err}") from err
+    cluster.names_between.bind(values, space)
+    if values:
+        listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
+        notice(f"Returned from rank {offer.rank}: {listed}.")
+    if offer.refused:
+        raise UsageMistake(cannot_return(offer))
+
+
+def wish(args: argparse.Namespace) -> current.Wish:
+    """Return what a line of flags asks of the cluster."""
+    env = None if args.env is None else dict(args.env)
+    return current.Wish(args.np, args.backend, args.launcher, args.gpus, env)
+
+
+def check_syntax(shell: Any, cell: str) -> Parsed:  # IPython's shell
+    """Return the cell parsed; raise `CellSyntaxError` if it cannot be.
+
+    Lines are counted from the magic's own, as the notebook counts them.
+    """
+    code = align(cell, 1).python
+    try:
+        code = shell.transform_cell(code)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the ranks will warn
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            return Parsed(code, compile(code, "<cell>", "exec", flags, dont_inherit=True))
+    except SyntaxError as err:
+        err.filename = "%%distributed cell"
+        number = err.lineno or 0
+        err.text = err.text or "".join(["", *code.splitlines()][number : number + 1])
+        text = shell.SyntaxTB.structured_traceback(type(err), err, [])
+        raise CellSyntaxError(str(err), list(text)) from None
+
+
+def autoreload_mode(shell: Any) -> str:  # IPython's shell
+    """Return the mode of IPython's autoreload in the notebook, '' where it is off."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    if magics is None:
+        return ""
+    reloader = magics._reloader
+    if not reloader.enabled:
+        return "off"
+    if reloader.autoload_obj:
+        return "complete"
+    return "all" if reloader.check_all else "explicit"

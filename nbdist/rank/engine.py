@@ -1,0 +1,121 @@
+"""A rank on the persistent cluster: an ordinary ipyparallel engine with our agent in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import process
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from ipyparallel.engine.app import IPEngine
+from traitlets.config import Config
+
+from nbdist.backends import choice
+from nbdist.rank import guests, libraries, vitals
+from nbdist.rank.agent import Agent
+from nbdist.rank.execute import CellRunner
+from nbdist.rank.mirror import Mirror
+from nbdist.rank.pickles import serve_workers
+from nbdist.rank.spec import RankSpec
+
+
+class RankEngine(IPEngine):
+    """Starts the agent as soon as the engine has its shell."""
+
+    spec: RankSpec
+
+    async def complete_registration(self, *args: Any) -> None:  # passed through
+        """Finish ipyparallel's own start, then meet the hub."""
+        with _without_debugger():
+            await super().complete_registration(*args)
+        try:
+            start_agent(self.spec, self.kernel, self.loop)
+        except Exception:  # ipyparallel would bury it under its own exit
+            traceback.print_exc(file=sys.__stderr__)
+            os._exit(1)
+
+
+@contextmanager
+def _without_debugger() -> Iterator[None]:
+    """Keep ipykernel from loading a debugger that nothing could attach to: 40 MB in every rank."""
+    name = "debugpy"
+    absent = name not in sys.modules
+    if absent:
+        sys.modules[name] = None  # type: ignore[assignment]  # makes its import fail
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules[name]
+
+
+def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
+    """Make this engine a rank: names in its namespace, its backend, its agent. Main thread."""
+    shell = kernel.shell
+    backend = choice.load(
+        spec.backend, rank=spec.rank, local_rank=spec.local_rank, world_size=spec.world_size
+    )
+    names = {
+        "rank": spec.rank,
+        "local_rank": spec.local_rank,
+        "world_size": spec.world_size,
+        "device": backend.device(),
+        # As in a script; IPython's own would end the rank.
+        "exit": sys.exit,
+        "quit": sys.exit,
+    }
+    for name in ("exit", "quit"):
+        del shell.user_ns[name]
+    runner = CellRunner(shell, Mirror(shell, own=spec.torchrun_environ()), names)
+    runner.define_names()
+    guests.admit(kernel, runner.lock)
+    backend.install()
+    libraries.welcome(backend)
+    serve_workers()
+    agent = Agent(spec, loop, runner, backend, shell)
+    agent.start()
+    return agent
+
+
+def main(spec: RankSpec) -> None:
+    """Be a rank until told to quit."""
+    folder = Path(spec.folder)
+    log = os.open(folder / f"rank{spec.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.environ.update(spec.torchrun_environ() | spec.environ)
+    if spec.cwd:
+        os.chdir(spec.cwd)
+    # DataLoader workers that are killed cannot remove what they made; the supervisor can.
+    process.current_process()._config["tempdir"] = spec.temp  # type: ignore[attr-defined]
+    vitals.answer_stack_signal(str(folder / f"rank{spec.rank}.stacks"))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(spec.threads)
+    # ipyparallel's handler would speak up in every worker of a cell's that is told to end.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    config = Config()
+    config.IPEngine.id = spec.rank
+    config.IPEngine.enable_nanny = False
+    config.IPEngine.out_stream_factory = guests.EngineStream
+    config.IPEngine.cluster_id = spec.cluster_id
+    config.IPEngine.log_level = 30
+    # The supervisor sees the controller die; an engine must not leave because it was frozen.
+    config.IPEngine.max_heartbeat_misses = 0
+    config.ProfileDir.location = spec.profile_dir
+    config.HistoryManager.hist_file = ":memory:"
+    engine = RankEngine.instance(config=config, connection_info_env=spec.engine)
+    engine.spec = spec
+    engine.initialize([])
+    engine.start()
+
+
+if __name__ == "__main__":
+    main(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=RankSpec))

@@ -1,0 +1,101 @@
+"""ipyparallel's own work on this engine, such as `%px`: its turn, its whole output, its signals.
+
+Streams are read by a thread each; all else belongs to the main thread, except that signals arrive
+on ipykernel's control thread.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import secrets
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ipykernel.iostream import OutStream
+
+from nbdist.rank.output import lent
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
+
+CATCH_UP_SECONDS = 5.0
+
+
+class EngineStream(OutStream):
+    """The engine's stdout or stderr, with a descriptor for all that does not print through Python.
+
+    ipykernel's own watching of the descriptors cannot be waited for: what C code prints last would
+    come after its cell, and be lost.
+    """
+
+    def __init__(self, session: Any, pub_thread: Any, name: str) -> None:  # ipykernel's
+        super().__init__(session, pub_thread, name, watchfd=False)
+        self._from, self._to = os.pipe()
+        self._mark = b"\0" + secrets.token_bytes(16)
+        self._marked = threading.Event()
+        threading.Thread(target=self._listen, name=f"nbdist-{name}", daemon=True).start()
+
+    def fileno(self) -> int:
+        """Return a descriptor whose text goes where `write` goes."""
+        return self._to
+
+    def catch_up(self) -> None:
+        """Wait until what was written to the descriptor is here, and has been sent."""
+        self._marked.clear()
+        os.write(self._to, self._mark)
+        self._marked.wait(CATCH_UP_SECONDS)
+        self.flush()
+
+    def _listen(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rest = b""
+        while True:
+            *whole, rest = (rest + os.read(self._from, 1 << 16)).split(self._mark)
+            for part in whole:
+                self.write(decoder.decode(part))
+                self._marked.set()
+            cut = max(n for n in range(len(self._mark)) if rest.endswith(self._mark[:n]))
+            if text := decoder.decode(rest[: len(rest) - cut]):
+                self.write(text)
+            rest = rest[len(rest) - cut :]
+
+
+def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped kernel
+    """Let ipyparallel's requests and our cells take turns, each with its own output."""
+    execute, apply = kernel.do_execute, kernel.do_apply
+    out, err = sys.stdout, sys.stderr
+    assert isinstance(out, EngineStream)  # config.IPEngine.out_stream_factory
+    assert isinstance(err, EngineStream)
+
+    @contextmanager
+    def as_engine() -> Iterator[None]:
+        with lent(out, err):
+            kernel.shell.set_parent(kernel.get_parent("shell"))  # also of the streams just lent
+            try:
+                yield
+            finally:
+                out.catch_up()
+                err.catch_up()
+
+    async def do_execute(*args: object, **kwargs: object) -> object:
+        async with lock:
+            with as_engine():
+                return await execute(*args, **kwargs)
+
+    def do_apply(*args: object, **kwargs: object) -> object:
+        with as_engine():
+            return apply(*args, **kwargs)
+
+    async def signal_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Do what ipyparallel's nanny process does elsewhere."""
+        wanted = parent["content"]["sig"]
+        os.kill(os.getpid(), getattr(signal, wanted) if isinstance(wanted, str) else wanted)
+        kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=parent, ident=ident)
+
+    kernel.do_execute, kernel.do_apply = do_execute, do_apply
+    kernel.control_handlers["signal_request"] = signal_request

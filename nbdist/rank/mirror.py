@@ -1,0 +1,63 @@
+"""What a rank takes over from the notebook before each cell. Main thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbdist.wire.messages import Run
+
+
+class Mirror:
+    """Follows what changes in the notebook; what cells change on the rank itself stays.
+
+    Parameters
+    ----------
+    shell
+        The rank's shell.
+    own
+        Environment variables that say who the rank is; the notebook's are never taken over.
+    """
+
+    def __init__(self, shell: InteractiveShell, own: Iterable[str]) -> None:
+        self._shell = shell
+        self._own = frozenset(own)
+        self._cwd = ""
+        self._path: list[str] | None = None
+        self._environ: dict[str, str | None] = {}
+
+    def follow(self, run: Run) -> None:
+        """Take over the working directory, the import path, the environment and autoreload."""
+        if run.cwd and run.cwd != self._cwd:
+            os.chdir(run.cwd)
+            self._cwd = run.cwd
+        if run.sys_path != self._path:
+            before = sys.path if self._path is None else self._path
+            sys.path[:] = [place for place in sys.path if place not in before] + run.sys_path
+            self._path = run.sys_path
+        if run.environ != self._environ:
+            self._take(run.environ)
+        if run.autoreload:
+            self._autoreload(run.autoreload)
+
+    def _take(self, environ: dict[str, str | None]) -> None:
+        for name, value in environ.items():
+            known = name in self._environ and self._environ[name] == value
+            if known or name in self._own:
+                continue
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._environ = environ
+
+    def _autoreload(self, mode: str) -> None:
+        if "AutoreloadMagics" not in self._shell.magics_manager.registry:
+            self._shell.run_line_magic("load_ext", "autoreload")
+        self._shell.run_line_magic("autoreload", mode)

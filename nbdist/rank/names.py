@@ -1,0 +1,214 @@
+"""The names a rank holds: which it has, and copies of them for a rank that was replaced."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from nbdist.memory import Blocks
+from nbdist.rank.parcels import Packing, unpack
+from nbdist.rank.pickles import ByValue
+from nbdist.rank.refusals import CannotTravel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbdist.wire.parcel import Parcel
+
+OURS = frozenset({"rank", "local_rank", "world_size", "device"})
+"""Names every rank gets from us; each rank keeps its own."""
+
+
+class Names:
+    """The shell's namespace as the user sees it. Main thread, `holds` and `let_go` aside."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._brought: dict[str, tuple[str, Callable[[], object]]] = {}
+        """Names that are as the notebook bound them: which version, and the object."""
+        self._waiting: tuple[Parcel, dict[str, Any]] | None = None
+        """Received and not yet bound: another rank may fail to receive it."""
+        self._offered = Blocks()
+
+    # -- brought from the notebook -------------------------------------------------------------
+
+    def holds(self, names: list[str]) -> dict[str, str]:
+        """Return the versions of these names here, '' for the ranks' own. Any thread."""
+        return {name: self._version(name) for name in names if name in self._shell.user_ns}
+
+    def _version(self, name: str) -> str:
+        token, value = self._brought.get(name, ("", None))
+        return token if value is not None and value() is self._shell.user_ns.get(name) else ""
+
+    def receive(self, parcel: Parcel) -> list[str]:
+        """Take in a parcel without binding anything; return the names that will be bound."""
+        self._waiting = None
+        values = unpack(parcel)
+        space = self._shell.user_ns
+        chosen = {}
+        for name, token in parcel.names.items():
+            own = name in space and not self._version(name)
+            if name in parcel.forced or (not own and self.holds([name]).get(name) != token):
+                chosen[name] = values[name]
+        self._waiting = parcel, chosen
+        return list(chosen)
+
+    def bind(self, parcel: str) -> None:
+        """Bind what was received."""
+        if self._waiting is None or self._waiting[0].id != parcel:
+            return
+        (received, values), self._waiting = self._waiting, None
+        self._shell.user_ns.update(values)
+        for name, value in values.items():
+            self._note(name, received.names[name], value)
+
+    def _note(self, name: str, token: str, value: object) -> None:
+        if token:
+            self._brought[name] = token, held(value)
+        else:
+            self._brought.pop(name, None)
+
+    def drop(self) -> None:
+        """Forget what was received and not bound."""
+        self._waiting = None
+
+    def let_go_of_rebound(self) -> None:
+        """Forget the versions of names that a cell has bound anew or deleted."""
+        space = self._shell.user_ns
+        for name, (_, value) in list(self._brought.items()):
+            if value() is not space.get(name):
+                del self._brought[name]
+
+    # -- on their way to the notebook ----------------------------------------------------------
+
+    def offer(self, names: list[str]) -> dict[str, Any]:
+        """Pack values for the notebook, and say why some could not be packed."""
+        self._offered.close()
+        space = self._shell.user_ns
+        refused = {name: "it is not defined there" for name in names if name not in space}
+        there = [name for name in names if name in space]
+        refused |= cannot_travel({name: space[name] for name in there}, _for_notebook)
+        packing = _for_notebook()
+        for name in there:
+            if name not in refused:
+                packing.add(name, space[name])
+        sizes = {item.name: item.size for item in packing.items.values()}
+        parcel = packing.close(self._offered, self.holds(there))
+        return {"parcel": parcel, "refused": refused, "sizes": sizes}
+
+    def let_go(self) -> None:
+        """Let go of what was offered: the notebook has it. Any thread."""
+        self._offered.close()
+
+    # -- copied to a replaced rank -------------------------------------------------------------
+
+    def mine(self) -> list[str]:
+        """Return the names the user's cells have bound here."""
+        hidden = self._shell.user_ns_hidden
+        return sorted(
+            name
+            for name in self._shell.user_ns
+            if not name.startswith("_") and name not in hidden and name not in OURS
+        )
+
+    def give(self, path: str, names: list[str]) -> dict[str, str]:
+        """Write the values of `names` to a private file; return why some could not be written."""
+        space = self._shell.user_ns
+        refused: dict[str, str] = {}
+        for name in names:
+            try:
+                _dumps(space[name])
+            except Exception as err:  # a user's __reduce__ may raise anything
+                refused[name] = f"{type(err).__name__}: {err}"
+        # In one piece: an optimizer must go on pointing at its model's parameters.
+        good = {name: (space[name], self._version(name)) for name in names if name not in refused}
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_dumps(good))
+        return refused
+
+    def take(self, path: str) -> list[str]:
+        """Bind what another rank wrote; return the names."""
+        with Path(path).open("rb") as file:
+            good: dict[str, tuple[object, str]] = cloudpickle.load(file)
+        for name, (value, token) in good.items():
+            self._shell.user_ns[name] = value
+            self._note(name, token, value)
+        return sorted(good)
+
+
+def held(value: object) -> Callable[[], object]:
+    """Return what gives `value`, without keeping it alive where that can be avoided."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[str, str]:
+    """Try each value by itself and say why it cannot be packed."""
+    refused = {}
+    for name, value in values.items():
+        try:
+            new().add(name, value)
+        except CannotTravel as err:
+            refused[name] = str(err)
+    return refused
+
+
+def _for_notebook() -> Packing:
+    return Packing(carry_globals=True)
+
+
+class _Pickler(ByValue):
+    """Leaves out what the other rank has of its own: process groups, and what it cannot use."""
+
+    def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and isinstance(obj, distributed.ProcessGroup):
+            return _group_named, (obj.group_name,)
+        parallel = sys.modules.get("torch.nn.parallel")
+        if parallel is not None and isinstance(obj, parallel.DistributedDataParallel):
+            return _blank, (type(obj),), _ddp_state(obj), None, None, _set_ddp_state
+        tensors = sys.modules.get("torch.distributed.tensor")
+        if tensors is not None and isinstance(obj, tensors.DTensor):
+            msg = "it holds shards, and each rank has others: those of the dead rank are lost"
+            raise pickle.PicklingError(msg)
+        return super().reducer_override(obj)
+
+
+def _group_named(name: str) -> Any:  # a ProcessGroup, where torch is
+    from nbdist.backends import torch_private  # needs torch
+
+    return torch_private.group_named(name)
+
+
+def _blank(cls: Any) -> Any:
+    return cls.__new__(cls)
+
+
+def _ddp_state(model: Any) -> dict[str, Any]:
+    from nbdist.backends.torch_private import models  # needs torch
+
+    return models.take_apart(model)
+
+
+def _set_ddp_state(model: Any, state: dict[str, Any]) -> None:
+    from nbdist.backends.torch_private import models  # needs torch
+
+    models.put_together(model, state)
+
+
+def _dumps(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, carry_globals=False).dump(value)
+    return buffer.getvalue()

@@ -1,0 +1,189 @@
+"""Values into a parcel and out of it; both ends of a bringing use this. Any process."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import secrets
+import time
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbdist import memory
+from nbdist.errors import NbdistError
+from nbdist.rank.parts import Parts
+from nbdist.rank.pickles import ByValue
+from nbdist.rank.refusals import CannotTravel, look_at, why_not
+from nbdist.wire.parcel import Parcel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SHARED_BYTES = 1 << 18
+"""Buffers of this size go into shared memory; smaller ones, and streams, into the message."""
+TOLD_BYTES = 10_000
+"""Of what is smaller the type is told instead of the size."""
+MOST_BLOCKS = 100
+"""Each name has a block of its own, so that its memory can be given back, up to this many."""
+
+
+@dataclass
+class Item:
+    """One name in a parcel."""
+
+    name: str
+    kind: str
+    size: int
+    seconds: float
+    objects: int
+    """Bytes of it that had to be pickled object by object."""
+
+    def __str__(self) -> str:
+        size = memory.in_words(self.size)
+        plain = self.kind in ("module", "class", "function") or self.size < TOLD_BYTES
+        return f"{self.name} ({self.kind if plain else size})"
+
+
+class Packing:
+    """A parcel being made. Nothing is copied before `close`.
+
+    Parameters
+    ----------
+    devices
+        How many GPUs the receivers see; None lets everything arrive on the CPU.
+    carry_globals
+        Whether functions bring the globals they use.
+    """
+
+    def __init__(self, devices: int | None = None, *, carry_globals: bool = False) -> None:
+        self._stream = io.BytesIO()
+        self._buffers: list[list[memoryview]] = []
+        self.parts = Parts()
+        """What the receivers have already."""
+        self._pickler = _Packer(
+            self._stream, self._keep, devices, self.parts, carry_globals=carry_globals
+        )
+        self.items: dict[str, Item] = {}
+
+    @property
+    def uses(self) -> dict[str, None]:
+        """Names that the receivers need besides."""
+        return self._pickler.uses
+
+    def add(self, name: str, value: object) -> None:
+        """Pickle a value.
+
+        Raises
+        ------
+        CannotTravel
+            If it cannot be; the parcel is of no use then.
+        """
+        if not self._buffers or (self._buffers[-1] and len(self._buffers) < MOST_BLOCKS):
+            self._buffers.append([])
+        shared = sum(buffer.nbytes for buffer in self._buffers[-1])
+        start, began = self._stream.tell(), time.monotonic()
+        try:
+            self._pickler.dump(value)
+        except Exception as err:  # a user's __reduce__ may raise anything
+            raise CannotTravel(why_not(err)) from err
+        stream = self._stream.tell() - start
+        size = stream + sum(buffer.nbytes for buffer in self._buffers[-1]) - shared
+        seconds = time.monotonic() - began
+        self.items[name] = Item(name, _kind(value), size, seconds, stream)
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        """Take a large buffer out of the stream; True leaves a small one in it."""
+        raw = buffer.raw()
+        if raw.nbytes < SHARED_BYTES:
+            return True
+        self._buffers[-1].append(raw)
+        return False
+
+    def close(
+        self, blocks: memory.Blocks, tokens: dict[str, str], forced: Iterable[str] = (),
+        imports: Iterable[str] = (),
+    ) -> Parcel:  # fmt: skip
+        """Put everything where receivers find it.
+
+        Raises
+        ------
+        NbdistError
+            If there is no room for it.
+        """
+        stream = self._stream.getvalue()
+        parts = [part for part in self._buffers if part]
+        if len(stream) >= SHARED_BYTES:
+            parts.insert(0, [memoryview(stream)])
+            stream = b""
+        memory.check_room(sum(buffer.nbytes for part in parts for buffer in part))
+        return Parcel(
+            id=secrets.token_hex(4),
+            names={name: tokens.get(name, "") for name in self.items},
+            stream=stream,
+            blocks=[blocks.write(part) for part in parts],
+            imports=list(imports),
+            forced=list(forced),
+        )
+
+
+class _Packer(ByValue):
+    """Pickles with every large buffer apart, and refuses what is of no use elsewhere."""
+
+    def __init__(
+        self,
+        file: io.BytesIO,
+        keep: Any,
+        devices: int | None,
+        parts: Parts,
+        *,
+        carry_globals: bool,
+    ) -> None:
+        super().__init__(file, carry_globals=carry_globals, buffer_callback=keep)
+        self._devices, self._parts = devices, parts
+        self._known: dict[type, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
+        kind = type(obj)
+        if kind not in self._known:
+            self._known[kind] = look_at(kind, self._devices)
+        own = self._known[kind]
+        reduced = self._parts.reduce(obj) if own is None else own(obj)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+
+def unpack(parcel: Parcel) -> dict[str, Any]:
+    """Return the values of a parcel, each with memory of this process's own.
+
+    Raises
+    ------
+    NbdistError
+        If there is not enough memory for them.
+    """
+    if not parcel.names:
+        return {}
+    try:
+        buffers = [buffer for block in parcel.blocks for buffer in memory.attach(block)]
+        stream = parcel.stream or buffers.pop(0)
+        for name in parcel.imports:
+            importlib.import_module(name)
+        # The sender is this cluster's notebook or rank, on a channel that only they can use.
+        unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=iter(buffers))  # noqa: S301
+        return {name: unpickler.load() for name in parcel.names}
+    except (MemoryError, OSError) as err:
+        if isinstance(err, OSError) and err.errno not in memory.SHORT:
+            raise
+        size = sum(block.size for block in parcel.blocks)
+        raise NbdistError(
+            f"there is not enough memory for {', '.join(list(parcel.names)[:5])} "
+            f"({memory.in_words(size)})"
+        ) from err
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, ModuleType):
+        return "module"
+    if isinstance(value, type):
+        return "class"
+    return "function" if isinstance(value, FunctionType) else type(value).__name__

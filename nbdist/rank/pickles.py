@@ -1,0 +1,156 @@
+"""Pickles of what was defined in a notebook: by value, to live in the receiver's namespace.
+
+cloudpickle gives a function copies of the globals it uses. Here it gets the namespace of the
+receiving side itself, as if it had been defined there: it sees names that are bound again later.
+"""
+
+from __future__ import annotations
+
+import io
+import weakref
+from multiprocessing import context
+from multiprocessing.reduction import ForkingPickler
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+from cloudpickle import cloudpickle as inside
+
+_sent: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of this process: one that comes back stays as it is."""
+_received: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def namespace() -> dict[str, Any]:
+    """Return where this process's cells bind their names."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    if InteractiveShell.initialized():
+        space: dict[str, Any] = InteractiveShell.instance().user_ns
+        return space
+    import __main__
+
+    return vars(__main__)
+
+
+class _There:
+    """Becomes the receiver's namespace."""
+
+    def __reduce__(self) -> Any:
+        return namespace, ()
+
+
+_THERE = _There()
+
+
+class ByValue(cloudpickle.Pickler):
+    """Pickles functions and classes of the notebook by value.
+
+    Parameters
+    ----------
+    file
+        Where to write.
+    carry_globals
+        Whether functions bring the globals they use, for a receiver that lacks them.
+    buffer_callback
+        As in `pickle.Pickler`.
+    """
+
+    def __init__(self, file: Any, *, carry_globals: bool, buffer_callback: Any = None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self._space = namespace()
+        self._carry_globals = carry_globals
+        self.uses: dict[str, None] = {}
+        """Names that what was pickled so far needs where it arrives."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how to rebuild `obj` (pickle's protocol)."""
+        reduced = super().reducer_override(obj)
+        if not isinstance(reduced, tuple) or reduced[-1] is not inside._class_setstate:
+            return reduced
+        if obj not in _received:
+            _sent.add(obj)
+        self._use(obj.__name__, obj)
+        return *reduced[:-1], set_class_state
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        if func.__globals__ is not self._space:
+            return reduced
+        make, (code, _, *rest), (attributes, slots), *_ = reduced
+        self.uses.update(dict.fromkeys(slots["__globals__"]))
+        self._use(func.__name__, func)
+        if not self._carry_globals:
+            slots["__globals__"] = {}
+        arguments = code, _THERE, *rest
+        return make, arguments, (attributes, slots), None, None, set_function_state
+
+    def _use(self, name: str, obj: object) -> None:
+        """Note the name under which the notebook has a function or class."""
+        if self._space.get(name) is obj:
+            self.uses[name] = None
+
+
+def set_function_state(func: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Fill in a function; what its namespace has already stays."""
+    _, slots = state
+    space = func.__globals__
+    for name, value in slots["__globals__"].items():
+        space.setdefault(name, value)
+    builtins = space.get("__builtins__")
+    slots["__globals__"] = {}
+    inside._function_setstate(func, state)
+    if builtins is not None:
+        space["__builtins__"] = builtins
+
+
+def set_class_state(cls: type, state: Any) -> None:
+    """Fill in a class, unless it is this process's own, on its way back."""
+    if cls not in _sent:
+        _received.add(cls)
+        inside._class_setstate(cls, state)
+
+
+def global_names(code: CodeType) -> list[str]:
+    """Return the globals that a function's code names, those of functions in it included."""
+    return list(inside._extract_code_globals(code))
+
+
+def submodules(code: CodeType, modules: list[ModuleType]) -> list[str]:
+    """Return the imported submodules that code may use through the names of `modules`."""
+    return [module.__name__ for module in inside._find_imported_submodules(code, modules)]
+
+
+# -- processes started by a cell ---------------------------------------------------------------
+
+
+def serve_workers() -> None:
+    """Let processes that are spawned (not forked) by a cell have its functions and classes.
+
+    Theirs is another `__main__`, which they cannot import: it was never a file.
+    """
+    vars_of: Any = ForkingPickler
+    vars_of.reducer_override = _for_worker
+
+
+def _for_worker(_pickler: ForkingPickler, obj: Any) -> Any:
+    if (
+        isinstance(obj, (FunctionType, type))
+        and obj.__module__ == "__main__"
+        and context.get_spawning_popen() is not None
+    ):
+        buffer = io.BytesIO()
+        ByValue(buffer, carry_globals=True).dump(obj)
+        return _in_worker, (buffer.getvalue(),)
+    return NotImplemented
+
+
+def _in_worker(data: bytes) -> Any:
+    """Make a function or class that this process's `__main__` has from now on."""
+    import __main__
+
+    made = cloudpickle.loads(data)
+    if made.__qualname__ == made.__name__:
+        # So that the worker can send its instances back by name.
+        vars(__main__).setdefault(made.__name__, made)
+    return made

@@ -1,0 +1,65 @@
+"""What a process must know to become a rank."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from nbdist.wire.channel import Keys
+
+CLUSTER_NAME = "TORCHELASTIC_RUN_ID"
+"""Environment variable that holds the cluster's id in every rank and in what ranks start."""
+
+
+class RankSpec(msgspec.Struct, frozen=True):
+    """Handed to a rank at birth over a private socket, never on a command line or in a file."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    host: str
+    incarnation: int
+    """How many processes have been this rank before."""
+    backend: str
+    url: str
+    """Where the hub listens."""
+    keys: Keys
+    folder: str
+    """The cluster's own folder: engine logs and stack dumps of this host."""
+    temp: str
+    """Where multiprocessing may keep its sockets; removed with the cluster."""
+    engine: str
+    """ipyparallel's connection info for engines, as JSON."""
+    profile_dir: str
+    cluster_id: str
+    cwd: str
+    environ: dict[str, str]
+    """Variables set besides the torchrun ones."""
+    threads: int
+    """Threads each rank may use for one operation (cores shared out over the host's ranks)."""
+
+    @property
+    def identity(self) -> bytes:
+        """Name of this rank's socket at the hub."""
+        return f"{self.rank}.{self.incarnation}".encode()
+
+    def torchrun_environ(self, port: int = 0) -> dict[str, str]:
+        """Return the variables a torchrun worker finds, so that other libraries feel at home."""
+        names = {
+            "RANK": self.rank,
+            "LOCAL_RANK": self.local_rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+            "GROUP_RANK": 0,
+            "ROLE_RANK": self.rank,
+            "ROLE_WORLD_SIZE": self.world_size,
+            "ROLE_NAME": "nbdist",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            CLUSTER_NAME: self.cluster_id,
+            "TORCHELASTIC_RESTART_COUNT": self.incarnation,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", self.threads),
+        }
+        return {name: str(value) for name, value in names.items()}

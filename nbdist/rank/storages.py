@@ -1,0 +1,73 @@
+"""What torch's tensors lie in, pickled without a copy. Needs torch."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+from typing import Any
+
+import torch
+
+from nbdist.rank.refusals import CannotTravel
+
+OWN_BYTES = 1 << 18
+"""Storages up to this size get memory of their own where they arrive; they can be resized."""
+
+
+def reduce_typed(storage: torch.storage.TypedStorage) -> Any:
+    """Reduce what a tensor pickles of itself to the storage that tensors may share."""
+    return _typed, (storage._untyped_storage, storage.dtype)
+
+
+def reduce(storage: torch.UntypedStorage, devices: int | None) -> Any:
+    """Reduce a storage to its bytes and to where they belong.
+
+    Parameters
+    ----------
+    storage
+        On the CPU or a GPU.
+    devices
+        How many GPUs the receivers see; None lets it arrive on the CPU.
+    """
+    device = storage.device
+    where = ""
+    if device.type == "meta":
+        return NotImplemented
+    if device.type != "cpu":
+        if devices is not None:
+            where = _checked(device, devices)
+        storage = storage.cpu()
+    return _storage, (pickle.PickleBuffer(_bytes(storage)), where)
+
+
+def _checked(device: torch.device, devices: int) -> str:
+    if device.type == "cuda" and (device.index or 0) < devices:
+        return str(device)
+    raise CannotTravel(
+        f"it lies on {device}, which the ranks do not have; bring it as `.cpu()`, and put it "
+        "on the rank's own `device` in the cell"
+    )
+
+
+def _bytes(storage: torch.UntypedStorage) -> Any:
+    size = storage.nbytes()
+    if not size:
+        return b""
+    made: Any = (ctypes.c_ubyte * size).from_address(storage.data_ptr())
+    made.storage = storage  # alive as long as somebody looks at its bytes
+    return made
+
+
+def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _storage(data: Any, where: str) -> torch.UntypedStorage:
+    size = memoryview(data).nbytes
+    if not size:
+        made = torch.UntypedStorage(0)
+    elif size <= OWN_BYTES:
+        made = torch.frombuffer(data, dtype=torch.uint8).untyped_storage().clone()
+    else:
+        made = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+    return made.to(device=where) if where else made

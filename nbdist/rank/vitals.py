@@ -1,0 +1,78 @@
+"""What a rank is doing: its stacks, its cell line, its memory. Any thread may ask."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 5
+"""Makes a rank write all its stacks to its dump file, even while C code holds the GIL."""
+
+
+def answer_stack_signal(path: str) -> None:
+    """Let `STACKS_SIGNAL` write this process's stacks to `path` from within the signal handler."""
+    # The file stays open as long as the process: the handler must not open anything.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    dump = os.fdopen(handle, "w", encoding="utf-8")
+    faulthandler.register(STACKS_SIGNAL, file=dump, all_threads=True, chain=False)
+
+
+def stacks(main: int, engine: Collection[int], cell: str) -> str:
+    """Return the Python stacks of the user's threads, the main thread's first.
+
+    Parameters
+    ----------
+    main
+        Ident of the main thread.
+    engine
+        Idents of the engine's own threads, which are left out as ours are.
+    cell
+        The running cell's file name; what called the cell is left out.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    parts = []
+    for ident in sorted(frames, key=lambda ident: ident != main):
+        name = "main thread" if ident == main else f"thread {names.get(ident, ident)}"
+        if ident in engine or names.get(ident, "").startswith("nbdist-"):
+            continue
+        stack = traceback.extract_stack(frames[ident])
+        first = next((i for i, frame in enumerate(stack) if frame.filename == cell), None)
+        if ident == main and first is None:
+            parts.append(f"{name}: in no cell\n")
+        else:
+            parts.append(f"{name}:\n" + "".join(traceback.format_list(stack[first or 0 :])))
+    return "\n".join(parts)
+
+
+def where(main: int) -> str:
+    """Say in one line where the main thread is."""
+    frame = sys._current_frames().get(main)
+    if frame is None:
+        return "ended"
+    code = frame.f_code
+    return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
+
+
+def memory() -> dict[str, Any]:
+    """Return this process's memory in bytes: resident, and what only it holds."""
+    full = psutil.Process().memory_full_info()
+    return {"rss": full.rss, "unique": getattr(full, "uss", None), "gpu": _gpu_memory()}
+
+
+def _gpu_memory() -> int | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.memory_reserved())

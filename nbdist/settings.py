@@ -1,0 +1,77 @@
+"""What can be set, all of it by environment variables that begin with ``NBDIST_``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import platformdirs
+
+from nbdist.errors import UsageError
+
+
+def _home() -> Path:
+    return Path(os.environ.get("NBDIST_HOME") or platformdirs.user_state_path("nbdist"))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits and places; read anew for every cluster."""
+
+    home: Path = field(default_factory=_home)
+    """NBDIST_HOME: where clusters and their logs lie (`platformdirs` state folder)."""
+    hang_seconds: float = 10.0
+    """NBDIST_HANG_SECONDS: ranks that wait this long for others are reported."""
+    grace_seconds: float = 0.15
+    """NBDIST_GRACE_SECONDS: after a rank's fault the others may end by themselves this long."""
+    kill_seconds: float = 5.0
+    """NBDIST_KILL_SECONDS: countdown after which a rank that cannot be interrupted is killed."""
+    start_seconds: float = 60.0
+    """NBDIST_START_SECONDS: ranks must be there by then."""
+    form_seconds: float = 30.0
+    """NBDIST_FORM_SECONDS: the process group must be formed by then."""
+    log_days: float = 30.0
+    """NBDIST_LOG_DAYS: logs are kept this long."""
+    log_gigabytes: float = 10.0
+    """NBDIST_LOG_GIGABYTES: all logs together may take this much, then the oldest go."""
+
+    @classmethod
+    def read(cls) -> Settings:
+        """Read the environment.
+
+        Raises
+        ------
+        UsageError
+            If a variable does not hold a number.
+        """
+        values = {}
+        for item in fields(cls):
+            name = f"NBDIST_{item.name.upper()}"
+            text = os.environ.get(name)
+            if item.name == "home" or not text:
+                continue
+            try:
+                values[item.name] = float(text)
+            except ValueError:
+                msg = f"{name}={text!r} is not a number"
+                raise UsageError(msg) from None
+        return cls(**values)  # type: ignore[arg-type]  # every field but home is a number
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that only its owner may enter; the same holds for each made on the way to it.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be made.
+    """
+    missing = [parent for parent in path.parents if not parent.exists()]
+    try:
+        for parent in reversed(missing):
+            parent.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except OSError as err:
+        msg = f"a folder cannot be made: {err}. NBDIST_HOME names another place for such folders."
+        raise UsageError(msg) from err

@@ -1,0 +1,47 @@
+"""How many ranks a person may ask for, and how many there are by default."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+
+from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RANK_BYTES = 40 * 2**20
+"""Memory of an idle rank, measured as what only it holds; see benchmarks."""
+
+
+def check_size(size: int) -> int:
+    """Return `size` if that many ranks can be asked for.
+
+    Raises
+    ------
+    UsageError
+        If it is below 1, or more than fit into memory.
+    """
+    if size < 1:
+        msg = f"-np {size}: at least one rank is needed"
+        raise UsageError(msg)
+    free = psutil.virtual_memory().available
+    if size * RANK_BYTES > free:
+        msg = (
+            f"-np {size}: that many ranks need {size * RANK_BYTES / 2**30:.0f} GB before they do "
+            f"anything, and this machine has {free / 2**30:.0f} GB free"
+        )
+        raise UsageError(msg)
+    return size
+
+
+def default_size(gpus: Sequence[int] | None = None) -> int:
+    """Return one rank for each GPU, or 2."""
+    if gpus:
+        return len(gpus)
+    devices = [
+        name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()
+    ]
+    return len(devices) or 2

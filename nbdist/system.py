@@ -1,0 +1,101 @@
+"""What the warm process needs of the operating system."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CANARY_SECONDS = 10.0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever our descendants leave, so that it can be ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read (an `opener`)."""
+    return os.open(path, flags, 0o600)
+
+
+def kill_session(leader: int) -> None:
+    """SIGKILL every process of a session; its number stays taken until then."""
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
+
+
+def die_with_parent() -> None:
+    """Let this process be killed when the thread that started it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def reseed() -> None:
+    """Give a forked process random numbers of its own."""
+    # Modules imported before the fork hold one stream of numbers for all ranks.
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy.random" in sys.modules:
+        numpy.random.seed()
+
+
+def oom_kills() -> int:
+    """Return how often this host's kernel has killed for lack of memory since it started."""
+    try:
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
+
+
+def torch_version() -> str:
+    """Return the version of the torch that was imported, '' if none was."""
+    torch = sys.modules.get("torch")
+    return str(torch.__version__) if torch is not None else ""
+
+
+def why_not_fork(*, canary: bool = True) -> str:
+    """Say why ranks cannot be forked from this process, '' if they can."""
+    if os.environ.get("NBDIST_NO_FORK"):
+        return "NBDIST_NO_FORK is set"
+    if not hasattr(os, "fork") or sys.platform == "darwin":
+        return f"{sys.platform} cannot fork a process with these libraries safely"
+    with contextlib.suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if str(Path("/proc/self/fd", fd).readlink()).startswith("/dev/nvidia"):
+                    return "an import opened the GPU in the warm process"
+    if canary and "torch" in sys.modules and not _canary_lives():
+        return "a forked process could not run a torch operation"
+    return ""
+
+
+def _canary_lives() -> bool:
+    """Fork a child that uses torch's thread pool; a broken fork hangs or dies there."""
+    pid = os.fork()
+    if pid == 0:
+        torch = sys.modules["torch"]
+        os._exit(0 if float(torch.ones(300, 300).mm(torch.ones(300, 300)).sum()) > 0 else 1)
+    deadline = time.monotonic() + CANARY_SECONDS
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status == 0
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False

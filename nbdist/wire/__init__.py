@@ -1,0 +1,1 @@
+"""The one typed, encrypted message channel between agents and the hub."""

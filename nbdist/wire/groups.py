@@ -1,0 +1,39 @@
+"""What a rank tells about its process groups and about the collective it waits in."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """One process group of a rank, enough for a newcomer to build the same one."""
+
+    name: str
+    ranks: list[int]
+    backend: str
+    timeout: float
+    world: bool = False
+    description: str = "undefined"
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The collective a rank is inside right now.
+
+    `op` is named as torch names it (``all_reduce``, ``new_group``, ``backward``), `group` is the
+    process group's name (empty when unknown), `seq` its count of collectives, and `since` the
+    seconds the rank has been inside.
+    """
+
+    op: str
+    group: str
+    seq: int | None
+    since: float
+
+
+class Roster(msgspec.Struct, frozen=True):
+    """What a rank brings to the forming of a generation."""
+
+    formed: bool
+    group_count: int
+    groups: list[GroupInfo]
+    gloo: tuple[str, int] | None

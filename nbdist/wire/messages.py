@@ -1,0 +1,158 @@
+"""Every message on the wire: small frozen structs, msgpack on the line.
+
+A message is decoded against these types before anything looks at it; what does not fit is counted
+and dropped. ``PROTOCOL`` goes up when a field changes meaning; hub and agents must agree on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nbdist.wire.groups import Waiting
+
+PROTOCOL = 1
+"""Version of the messages below, said in `Hello`."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Base of all messages: the struct's name travels as its tag."""
+
+
+# -- hub to agent ------------------------------------------------------------------------------
+
+
+class Run(Message, frozen=True):
+    """Run a cell on this rank's main thread."""
+
+    job: str
+    code: str
+    filename_line: int
+    """How many lines of the notebook's cell stand before `code` (the magic's own line)."""
+    execution_count: int
+    log: str
+    """Path of this rank's log file."""
+    shown: bool
+    """Whether this rank's rich display and last value are shown in the notebook."""
+    cwd: str
+    sys_path: list[str]
+    environ: dict[str, str | None]
+    """Changed environment variables; None removes one."""
+    autoreload: str = ""
+    """Mode of IPython's autoreload in the notebook, '' where it is off."""
+    parcel: str = ""
+    """Names received before (see `Names.receive`) that are bound now, '' for none."""
+
+
+class Interrupt(Message, frozen=True):
+    """Raise KeyboardInterrupt in the cell."""
+
+    job: str
+
+
+class Abort(Message, frozen=True):
+    """Free this rank from whatever collective it waits in."""
+
+    job: str
+    why: str
+
+
+class Call(Message, frozen=True):
+    """Ask the rank for something besides a cell; answered by `Reply`."""
+
+    id: int
+    method: str
+    args: dict[str, Any] = {}
+
+
+class Quit(Message, frozen=True):
+    """Leave: end the process after its exit handlers."""
+
+
+# -- agent to hub ------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """First message of a rank: who it is."""
+
+    rank: int
+    incarnation: int
+    pid: int
+    host: str
+    device: str = ""
+    protocol: int = PROTOCOL
+
+
+class Frame(Message, frozen=True):
+    """One line of a traceback that lies in the cell."""
+
+    line: int
+    function: str
+    source: str = ""
+
+
+class Fault(Message, frozen=True):
+    """How a cell ended on a rank that did not finish it."""
+
+    name: str
+    """The exception's class."""
+    text: str
+    traceback: list[str]
+    line: int | None
+    """The cell's own line, None where the traceback does not touch the cell."""
+    at: float
+    """When it was raised, `time.time()`."""
+    waited: Waiting | None = None
+    """The collective this rank was freed from, if it was."""
+    aborted: bool = False
+    """Whether the rank had been told to stop before it raised."""
+
+
+class Done(Message, frozen=True):
+    """A cell has ended on this rank; its output goes up to `log_end`, -1 if there is none."""
+
+    job: str
+    log_end: int
+    fault: Fault | None = None
+    formed: bool = True
+    """Whether the process group is still the one the hub formed."""
+    checksums: dict[str, str] = {}
+    """Digest of every kept model, sent after a fault or when the hub asked."""
+
+
+class Display(Message, frozen=True):
+    """A rich display of a shown rank, at the place of the log where it belongs."""
+
+    job: str
+    offset: int
+    kind: str
+    """`display_data`, `update_display_data`, `execute_result` or `clear_output`."""
+    content: dict[str, Any]
+
+
+class Pulse(Message, frozen=True):
+    """What a busy rank is doing, about twice a second."""
+
+    job: str
+    line: int | None
+    where: str
+    """Innermost frame in words."""
+    waiting: Waiting | None
+    rss: int
+
+
+class Reply(Message, frozen=True):
+    """Answer to a `Call`."""
+
+    id: int
+    value: Any = None
+    error: str = ""
+
+
+ToAgent = Run | Interrupt | Abort | Call | Quit
+ToHub = Hello | Done | Display | Pulse | Reply
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
+decode_to_hub = msgspec.msgpack.Decoder(ToHub).decode

@@ -1,0 +1,30 @@
+"""Names on their way from one process to another of the same host."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Memory (or a file) that the sender holds until everybody has mapped it."""
+
+    path: str
+    size: int
+    spans: list[tuple[int, int]]
+    """Offset and length of each buffer in it."""
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """Pickled values, each name's after the other's; what is large lies in `blocks`."""
+
+    id: str
+    names: dict[str, str]
+    """By name the version the notebook gave it, '' for what is the ranks' own from now on."""
+    stream: bytes
+    """The pickles, empty where they are the first buffer."""
+    blocks: list[Block]
+    """All buffers, in the order they were pickled."""
+    imports: list[str] = []
+    """Modules to import first: submodules that are used through their package's name."""
+    forced: list[str] = []
+    """Names to bind whatever the rank has under them."""
