@@ -1,0 +1,53 @@
+"""The benchmarks' own environment: this checkout, its torch, and the peers from PyPI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / ".bench-venv"
+CONSTRAINTS = ROOT / "constraints.txt"
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+PEERS = ("ipyparallel==9.2.0", "nbdistributed==0.1.0", "jupyter-distributed==0.1.1")
+TOOLS = ("ipykernel==7.4.0", "psutil>=6", "scikit-learn>=1.5")
+
+
+def make() -> Path:
+    """Make it, or bring it up to date, and return its Python."""
+    python = FOLDER / "bin" / "python"
+    if not python.exists():
+        venv.create(FOLDER, with_pip=True)
+        (FOLDER / ".gitignore").write_text("*\n")
+        if _wants_cpu_torch():
+            _install(python, "--no-deps", "--index-url", CPU_TORCH, "torch")
+    print(f"Installing nbdist and its peers into {FOLDER.name}", flush=True)
+    _install(python, f"{ROOT}[torch]", *PEERS, *TOOLS)
+    return python
+
+
+def _install(python: Path, *what: str) -> None:
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(CONSTRAINTS), *what], check=True)
+
+
+def _wants_cpu_torch() -> bool:
+    """PyPI's torch for Linux brings gigabytes of CUDA; without a GPU the CPU build will do."""
+    if sys.platform != "linux" or Path("/dev/nvidiactl").exists():
+        return False
+    with suppress(OSError), urlopen(f"{CPU_TORCH}/torch/", timeout=5):  # noqa: S310
+        return True
+    return False
+
+
+def enter(arguments: list[str]) -> None:
+    """Go on in that environment with the same command; does not return."""
+    python = make()
+    os.chdir(ROOT)
+    # Not a child: Ctrl-C must reach the one process that has kernels to end.
+    os.execv(python, [str(python), "-m", "benchmarks", "--in-place", *arguments])  # noqa: S606

@@ -1,0 +1,146 @@
+"""A real kernel driven as a front end drives it, and every process that came of it."""
+
+from __future__ import annotations
+
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_client.manager import KernelManager
+
+from benchmarks.processes import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psutil
+    from typing_extensions import Self
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class CellError(Exception):
+    """A cell failed."""
+
+
+class CellHangsError(CellError):
+    """A cell was not over in time."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of one cell."""
+
+    seconds: float  # from sending the cell to the kernel being idle again
+    ended: float  # time.time() when it was idle
+    text: str  # streams, errors and the text form of displays, without colours
+
+
+class Notebook:
+    """A kernel with a client; leaves no process and no file behind when closed."""
+
+    def __init__(self, module: str, environ: Mapping[str, str] | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="nbdist-bench-"))
+        self._family = Family()
+        self._manager = KernelManager(kernel_name="python3")
+        assert self._manager.kernel_spec is not None
+        self._manager.kernel_spec.argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
+        try:
+            self._manager.start_kernel(
+                cwd=str(self.folder),
+                env=self._environ() | dict(environ or {}),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            self._client = self._manager.client()
+            self._client.start_channels()
+            self._client.wait_for_ready(timeout=60)
+        except BaseException:  # Ctrl-C, too, must leave no process
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, *cells: str, timeout: float = 120, check: bool = True) -> Reply:
+        """Send the cells all at once; return when the kernel is idle after the last."""
+        text: list[str] = []
+        failed = False
+        until = time.monotonic() + timeout
+        start = time.perf_counter()
+        sent = [self._client.execute(cell) for cell in cells]
+        while True:
+            try:
+                message = self._client.get_iopub_msg(timeout=max(0, until - time.monotonic()))
+            except queue.Empty:
+                raise CellHangsError(f"the cell still hangs after {timeout:.0f} s") from None
+            parent, kind = message["parent_header"].get("msg_id"), message["msg_type"]
+            if kind == "status":
+                if parent == sent[-1] and message["content"]["execution_state"] == "idle":
+                    break
+            elif parent in sent:
+                text.append(_text(message["content"]))
+                failed |= kind == "error"
+        seconds, ended = time.perf_counter() - start, time.time()
+        for _ in cells:
+            failed |= self._client.get_shell_msg(timeout=10)["content"]["status"] == "error"
+        reply = Reply(seconds, ended, _ANSI.sub("", "".join(text)))
+        if failed and check:
+            raise CellError(reply.text.strip() or f"failed without a word: {cells[-1]}")
+        return reply
+
+    def interrupt(self) -> None:
+        """Press the stop button."""
+        self._manager.interrupt_kernel()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that came of this kernel, the kernel itself left out."""
+        provisioner: Any = self._manager.provisioner
+        return [process for process in self._family.living() if process.pid != provisioner.pid]
+
+    def settle(self, quiet: float = 0.5, timeout: float = 60) -> None:
+        """Wait until what the kernel started uses no processor time for a while."""
+        until = time.monotonic() + timeout
+        time.sleep(1)  # what is to start has started
+        before, now = -1.0, self._processor_seconds()
+        while now - before > 0.02:
+            if time.monotonic() > until:
+                raise CellHangsError(f"the kernel's processes are not quiet after {timeout:.0f} s")
+            time.sleep(quiet)
+            before, now = now, self._processor_seconds()
+
+    def close(self) -> None:
+        """End the kernel and whatever it left."""
+        with suppress(AttributeError):  # no client yet
+            self._client.stop_channels()
+        with suppress(Exception):  # a kernel that died or never lived
+            self._manager.shutdown_kernel(now=True)
+        self._family.end()
+        self._manager.cleanup_resources()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _processor_seconds(self) -> float:
+        times = [process.cpu_times() for process in self.processes()]
+        return sum(each.user + each.system for each in times)
+
+    def _environ(self) -> dict[str, str]:
+        # Settings and profiles of whoever runs this stay out; so does what a peer would write.
+        own = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")
+        return self._family.environ | {name: str(self.folder / name.lower()) for name in own}
+
+
+def _text(content: dict[str, Any]) -> str:
+    if "traceback" in content:
+        return "\n".join(content["traceback"]) + "\n"
+    return str(content.get("text") or content.get("data", {}).get("text/plain", ""))

@@ -1,0 +1,1 @@
+"""Tests: real kernels, real ranks, real collectives."""

@@ -1,0 +1,143 @@
+"""What a cell run by a test kernel has shown, as a front end would see it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass
+class Output:
+    """One message of a cell, in the order and at the time it arrived.
+
+    Attributes
+    ----------
+    kind : str
+        ``stdout``, ``stderr``, ``display``, ``update``, ``result``, ``error``, ``clear`` or
+        ``comm``.
+    text : str
+        The stream's text, the error's traceback, or the ``text/plain`` of a display.
+    data : dict
+        The MIME bundle of a display or result; the message's content for the other kinds.
+    seconds : float
+        Time of arrival, counted from the sending of the cell.
+    display_id : str or None
+        What later updates of this display name.
+    """
+
+    kind: str
+    text: str
+    data: dict[str, Any]
+    seconds: float
+    display_id: str | None = None
+
+
+@dataclass
+class Cell:
+    """One run of code in a kernel: what it has shown so far and how it ended."""
+
+    code: str
+    sent: float = field(default_factory=time.monotonic)
+    events: list[Output] = field(default_factory=list)
+    """Everything that arrived, in order."""
+    outputs: list[Output] = field(default_factory=list)
+    """What the cell shows now: streams joined, displays updated, cleared output gone."""
+    reply: dict[str, Any] | None = None
+    seconds: float | None = None
+    """From sending the cell to the kernel being idle again."""
+    _clear_on_next: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the kernel has answered and is idle."""
+        return self.reply is not None and self.seconds is not None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell ended without an error."""
+        return self.done and self.reply is not None and self.reply["status"] == "ok"
+
+    @property
+    def stdout(self) -> str:
+        """What reached stdout, whole, cleared or not."""
+        return self._stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        """What reached stderr, whole, cleared or not."""
+        return self._stream("stderr")
+
+    @property
+    def text(self) -> str:
+        """The text the cell shows now: streams, ``text/plain`` of displays, tracebacks."""
+        return "".join(
+            out.text if out.text.endswith("\n") else out.text + "\n" for out in self.outputs
+        )
+
+    @property
+    def error(self) -> str:
+        """``Name: message`` of the error the cell ended with, or the empty string."""
+        if self.reply is None or self.reply["status"] == "ok":
+            return ""
+        return f"{self.reply.get('ename', 'aborted')}: {self.reply.get('evalue', '')}"
+
+    def mime(self, kind: str) -> list[Any]:
+        """Return the data of one MIME type in all displays and results shown now."""
+        return [out.data[kind] for out in self.outputs if kind in out.data]
+
+    def seen(self) -> str:
+        """Describe the cell so far, for the message of a failing test."""
+        state = "done" if self.done else f"not done after {time.monotonic() - self.sent:.1f} s"
+        lines = [f"--- cell ({state}) ---", self.code, "--- seen ---"]
+        lines += [f"{out.seconds:7.2f}s {out.kind}: {out.text.rstrip()}" for out in self.events]
+        return "\n".join([*lines, self.error])
+
+    def receive(self, kind: str, content: dict[str, Any]) -> Output | None:
+        """Take in one message of the kernel; returns what it displays or updates, if so."""
+        if kind == "clear_output":
+            self._record("clear", "", content)
+            self._clear_on_next = bool(content["wait"])
+            if not content["wait"]:
+                self.outputs.clear()
+            return None
+        if kind == "stream":
+            self._show_stream(self._record(content["name"], content["text"], content))
+            return None
+        if kind == "error":
+            self._show(self._record("error", "\n".join(content["traceback"]), content))
+            return None
+        if kind.startswith("comm_"):
+            self._record("comm", kind, content)
+            return None
+        bundle = content["data"]
+        display_id = content.get("transient", {}).get("display_id")
+        name = {"display_data": "display", "execute_result": "result"}.get(kind, "update")
+        out = self._record(name, bundle.get("text/plain", ""), bundle, display_id)
+        return out if name == "update" else self._show(out)
+
+    def _record(
+        self, kind: str, text: str, data: dict[str, Any], display_id: str | None = None
+    ) -> Output:
+        out = Output(kind, text, data, time.monotonic() - self.sent, display_id)
+        self.events.append(out)
+        return out
+
+    def _show(self, out: Output) -> Output:
+        """Show a copy: updates change what is shown, not what was recorded."""
+        if self._clear_on_next:
+            self.outputs.clear()
+            self._clear_on_next = False
+        shown = replace(out)
+        self.outputs.append(shown)
+        return shown
+
+    def _show_stream(self, out: Output) -> None:
+        last = self.outputs[-1] if self.outputs and not self._clear_on_next else None
+        if last is not None and last.kind == out.kind:
+            last.text += out.text
+        else:
+            self._show(out)
+
+    def _stream(self, name: str) -> str:
+        return "".join(out.text for out in self.events if out.kind == name)

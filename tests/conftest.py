@@ -1,0 +1,103 @@
+"""Fixtures: kernels of their own, an isolated home, and a look at what each test leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jupyter_core.utils import ensure_event_loop
+
+from tests.kernel import Kernel
+from tests.leaks import SESSION, SESSION_MARK, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    KernelFactory = Callable[..., Kernel]
+
+HAS_GPU = Path("/dev/nvidiactl").exists()
+NUMBERS = itertools.count(1)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") and not HAS_GPU:
+        pytest.skip("needs an NVIDIA GPU, and /dev/nvidiactl is not there")
+
+
+def _fail_if_left(watch: Watch, name: str) -> None:
+    left = watch.check()
+    if left:
+        pytest.fail(f"{name} left behind:\n" + "\n".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep the session's state and temp files in a folder that must be clean at the end."""
+    folder = tmp_path_factory.mktemp("s", numbered=False)
+    for name in ("tmp", "homes", "homes/tests"):
+        (folder / name).mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SESSION_MARK, SESSION)
+        patch.setenv("NBDIST_HOME", str(folder / "homes" / "tests"))
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        patch.setenv("TMPDIR", str(folder / "tmp"))
+        patch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+        watch = Watch(folder)
+        yield folder
+        ensure_event_loop().close()  # jupyter_client makes one for the main thread and keeps it
+        _fail_if_left(watch, "The session")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(scratch: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test whose processes, files, shared memory or threads stay behind."""
+    watch = Watch(scratch)
+    yield
+    _fail_if_left(watch, request.node.name)
+
+
+def _factory(scratch: Path) -> Iterator[KernelFactory]:
+    kernels: list[Kernel] = []
+
+    def start(home: str = "", **options: Any) -> Kernel:
+        folder = scratch / "homes" / (home or f"k{next(NUMBERS)}")
+        kernels.append(Kernel(folder, **options))
+        return kernels[-1]
+
+    yield start
+    for kernel in kernels:
+        kernel.shutdown()
+
+
+@pytest.fixture
+def start_kernel(scratch: Path) -> Iterator[KernelFactory]:
+    """Start kernels: ``start_kernel(home="name", env={...}, cwd=path)``; they may share a home."""
+    yield from _factory(scratch)
+
+
+@pytest.fixture
+def kernel(start_kernel: KernelFactory) -> Kernel:
+    """Return a fresh kernel."""
+    return start_kernel()
+
+
+@pytest.fixture(scope="module")
+def shared_kernel(scratch: Path, request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """Return a kernel for all tests of a module; they must not depend on each other's cells."""
+    watch = Watch(scratch)
+    for start in _factory(scratch):
+        yield start()
+    _fail_if_left(watch, f"The kernel shared in {request.node.name}")
+
+
+@pytest.fixture(scope="module")
+def notebook(shared_kernel: Kernel) -> Kernel:
+    """Return the module's shared kernel with nbdist loaded and two ranks started."""
+    shared_kernel.run("%load_ext nbdist")
+    shared_kernel.run("%%distributed -np 2 --backend ddp\npass")
+    return shared_kernel

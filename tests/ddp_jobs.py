@@ -1,0 +1,272 @@
+"""What ranks run in the tests of the ddp backend; `kept` is their namespace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Kept = dict[str, Any]
+
+
+class Broken(Exception):
+    """What a failing rank raises."""
+
+
+def all_reduce(kept: Kept) -> float:
+    value = torch.tensor(float(dist.get_rank() + 1))
+    dist.all_reduce(value)
+    return value.item()
+
+
+def make(kept: Kept, kind: str) -> None:
+    """Make a model of a kind and its optimizer."""
+    torch.manual_seed(dist.get_rank())
+    ranks = list(range(dist.get_world_size()))
+    if kind == "subgroup":
+        dist.new_group([0])
+        kept["group"] = dist.new_group(ranks)
+    kept["model"] = wrap(kept, kind, nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)))
+    kept["optimizer"] = torch.optim.Adam(kept["model"].parameters(), lr=0.01)
+
+
+def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
+    if kind == "tensor":
+        for parameter in net.parameters():
+            dist.broadcast(parameter.detach(), src=0)
+        return net
+    if kind == "ddp":
+        return DistributedDataParallel(net)
+    if kind == "subgroup":
+        return DistributedDataParallel(net, process_group=kept["group"])
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(net[0])
+    fully_shard(net)
+    return net
+
+
+def batch(rank: int) -> torch.Tensor:
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+
+
+def step(kept: Kept, fail: str = "") -> None:
+    """Train one step; raise at the named place."""
+    model = kept["model"]
+    kept["optimizer"].zero_grad()
+    if fail == "before":
+        raise Broken(fail)
+    hooks = list(_traps(model)) if fail == "forward" else []
+    try:
+        loss = model(batch(dist.get_rank())).square().mean()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if fail == "backward":
+        loss.register_hook(_break)
+    loss.backward()
+    if isinstance(model, nn.Sequential) and not hasattr(model, "unshard"):
+        _average(model)
+    if fail == "after":
+        raise Broken(fail)
+    kept["optimizer"].step()
+
+
+def _average(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def _traps(model: nn.Module) -> Iterator[Any]:
+    last = list(model.modules())[-1]
+    yield last.register_forward_pre_hook(_break)
+
+
+def _break(*_args: object) -> None:
+    raise Broken
+
+
+def gradient_error(kept: Kept) -> float:
+    """Train a step; return how far its gradients are from those of one process without groups."""
+    model = kept["model"]
+    whole = {name.removeprefix("module."): _whole(p) for name, p in model.named_parameters()}
+    alone = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    alone.load_state_dict(whole)
+    size = dist.get_world_size()
+    (sum(alone(batch(rank)).square().mean() for rank in range(size)) / size).backward()
+    step(kept)
+    pairs = zip(alone.parameters(), model.parameters(), strict=True)
+    return max((p.grad - _whole(q.grad)).abs().max().item() for p, q in pairs)  # type: ignore[operator]
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach().clone()  # type: ignore[no-any-return]
+
+
+def checksum(kept: Kept) -> str | None:
+    return kept["ddp"].checksums(kept).get("model")  # type: ignore[no-any-return]
+
+
+def identities(kept: Kept) -> list[int]:
+    """Return what must stay the same objects over a fault."""
+    held = [kept["model"], kept["optimizer"], dist.group.WORLD, *kept["model"].parameters()]
+    return [id(thing) for thing in held]
+
+
+def compute(kept: Kept) -> None:
+    """Be long in a DDP model's forward without any collective."""
+    model = kept["model"]
+    model.module.register_forward_pre_hook(lambda *_: time.sleep(1))
+    with torch.no_grad():
+        model(batch(0))
+
+
+def sync(kept: Kept, source: int) -> None:
+    kept["ddp"].sync(kept["model"], source)
+    kept["ddp"].sync(kept["optimizer"], source)
+
+
+def optimizer_state(kept: Kept) -> list[float]:
+    state = kept["optimizer"].state_dict()["state"]
+    return [float(value.sum()) for entry in state.values() for value in entry.values()]
+
+
+def new_group(kept: Kept, fail: str = "") -> str:
+    if fail:
+        raise Broken(fail)
+    group = dist.new_group()
+    assert group is not None
+    value = torch.ones(1)
+    dist.all_reduce(value, group=group)
+    assert value.item() == dist.get_world_size()
+    return str(group.group_name)
+
+
+def mismatched(kept: Kept) -> None:
+    """Wait forever, every rank in something else."""
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.all_reduce(torch.ones(3))
+        dist.barrier()
+    elif rank == 1:
+        dist.recv(torch.ones(5), src=0)
+    else:
+        dist.broadcast(torch.ones(7), src=1)
+
+
+def die(kept: Kept) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take_in(kept: Kept, kind: str, source: int) -> list[str]:
+    """Take replaced ranks in; those make the model as they first did, without the others."""
+    if "model" not in kept:
+        if kind == "subgroup":
+            from nbdist.backends import torch_private
+
+            kept["group"] = torch_private.group_named("2")
+        net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+        # As unpickling does: without a word to the other ranks.
+        kept["model"] = DistributedDataParallel(
+            net, process_group=kept.get("group"), init_sync=False
+        )
+        kept["optimizer"] = torch.optim.Adam(kept["model"].parameters(), lr=0.01)
+    taken: list[str] = kept["ddp"].adopt([kept["model"]], source)
+    kept["ddp"].sync(kept["optimizer"], source)
+    return taken
+
+
+def resources(kept: Kept) -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def memory(kept: Kept) -> int:
+    import psutil
+
+    return int(psutil.Process().memory_full_info().uss)
+
+
+def user_inits(kept: Kept) -> list[str]:
+    """Call ``init_process_group`` as people do; return what was seen."""
+    world = dist.group.WORLD
+    dist.init_process_group()
+    dist.init_process_group("gloo", init_method="env://")
+    dist.init_process_group(
+        backend="cpu:gloo,cuda:nccl", rank=dist.get_rank(), world_size=dist.get_world_size()
+    )
+    assert dist.group.WORLD is world
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+    assert not kept["ddp"].formed()
+    dist.init_process_group("gloo")
+    assert dist.group.WORLD is not world
+    assert kept["ddp"].formed()
+    alone = dist.get_rank()
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    seen = [f"{alone} of {dist.get_world_size()}", str(kept["ddp"].formed())]
+    dist.destroy_process_group()
+    return seen
+
+
+def accelerate_twice(kept: Kept) -> float:
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+
+    for _ in range(2):
+        accelerator = Accelerator(cpu=True)
+        total = accelerator.reduce(torch.ones(1)).item()
+        model = accelerator.prepare(nn.Linear(2, 2))
+        accelerator.backward(model(torch.ones(1, 2)).sum())
+        accelerator.end_training()
+        accelerator.state._reset_state(reset_partial_state=True)
+    assert not kept["ddp"].formed()
+    return float(total)
+
+
+def device_mesh(kept: Kept) -> float:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    value = torch.ones(1)
+    dist.all_reduce(value, group=mesh.get_group())
+    return value.item()
+
+
+def split(kept: Kept) -> tuple[float, str]:
+    ranks = list(range(dist.get_world_size()))
+    group = dist.split_group(split_ranks=[ranks])
+    value = torch.ones(1)
+    dist.all_reduce(value, group=group)
+    try:
+        dist.group.WORLD.split_group(ranks)  # type: ignore[union-attr]
+    except RuntimeError as error:
+        return value.item(), str(error)
+    return value.item(), ""
+
+
+def keep_old_backends(kept: Kept) -> None:
+    """Let torch look as if it had no way to empty a group."""
+    from nbdist.backends.torch_private import groups
+
+    groups._release = lambda: None  # type: ignore[assignment]
+
+
+def init_and_destroy(kept: Kept) -> None:
+    """Destroy groups that a model still holds, again and again."""
+    for _ in range(60):
+        dist.init_process_group()
+        model = DistributedDataParallel(nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        dist.destroy_process_group()

@@ -1,0 +1,123 @@
+"""Models to break, ways to break them, and the check that they train on."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from tests.notebook import distributed, plain
+
+if TYPE_CHECKING:
+    from tests.cell import Cell
+    from tests.kernel import Kernel
+
+SECONDS = 2.0
+"""From a fault to the end of the cell, on a machine that has time for us; see `slowdown`."""
+
+_BEGIN = """
+import os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.manual_seed(0)
+"""
+_STEP = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def step():
+    optimizer.zero_grad()
+    loss = (model(torch.randn(4, 8)) - torch.randn(4, 1)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+"""
+_LAYERS = "torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))"
+_FSDP = f"""
+from torch.distributed.fsdp import fully_shard
+model = {_LAYERS}
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+"""
+
+PLAIN = f"""{_BEGIN}
+model = optimizer = None
+def step():
+    total = torch.ones(4) * (rank + 1)
+    dist.all_reduce(total)
+    return float(total[0])
+"""
+MODELS = {
+    "plain": PLAIN,
+    "ddp": f"{_BEGIN}\nmodel = DDP({_LAYERS})\n{_STEP}",
+    "subgroup": f"{_BEGIN}\npair = dist.new_group([0, 1])\n"
+    f"model = DDP({_LAYERS}, process_group=pair)\n{_STEP}",
+    "fsdp": f"{_BEGIN}\n{_FSDP}\n{_STEP}",
+}
+"""Cells that make a model, its optimizer and `step()` on two ranks."""
+
+TRAIN = """
+def numbers():
+    parts = [getattr(p, "to_local", lambda p=p: p)() for p in model.parameters()]
+    return torch.cat([part.detach().flatten() for part in parts])
+losses = []
+if model is not None:
+    before = numbers()
+for _ in range(3):
+    losses.append(step())
+if model is not None:
+    assert all(loss == loss for loss in losses), losses
+    assert not torch.equal(before, numbers()), "nothing was learned"
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert held == {id(p) for p in model.parameters()}, "the optimizer has lost the model"
+if isinstance(model, DDP):
+    mine = numbers()
+    theirs = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(theirs, mine, group=model.process_group)
+    assert torch.equal(*theirs), "the ranks have parted"
+print("trained", len(losses))
+"""
+
+
+def slowdown() -> float:
+    """Return how much longer than its processor time a busy loop takes here, now."""
+    cpu, wall = time.process_time(), time.monotonic()
+    while time.process_time() - cpu < 0.05:
+        pass
+    return max(1.0, (time.monotonic() - wall) / (time.process_time() - cpu))
+
+
+def shown(cell: Cell) -> str:
+    """Return all a cell has shown, without colours."""
+    return plain(cell.seen())
+
+
+def ended_in_time(cell: Cell, fault: float | None = None) -> None:
+    """Check that a cell ended soon after a fault, by default at the time its text tells (``at=``).
+
+    Times are ``time.monotonic()``, which all processes of a machine share.
+    """
+    assert cell.seconds is not None
+    if fault is None:
+        stamps = re.findall(r"at=(\d+\.\d+)", cell.text)
+        assert stamps, cell.seen()
+        fault = float(stamps[0])
+    took, limit = cell.sent + cell.seconds - fault, SECONDS * slowdown()
+    assert took < limit, f"{took:.2f} s, not {limit:.2f}\n{cell.seen()}"
+
+
+def fails(kernel: Kernel, body: str, flags: str = "") -> Cell:
+    """Run a cell that must fail."""
+    failed = kernel.run(distributed(body, flags), check=False)
+    assert not failed.ok, failed.seen()
+    return failed
+
+
+def trains_on(kernel: Kernel, failed: Cell) -> None:
+    """Check that the kept model and optimizer take steps in place, and that the ranks agree.
+
+    Where the failed cell told that they no longer do, what it told to do must make them agree.
+    """
+    told = re.search(r"`(%dist sync [\w ]+ --from 0)` makes them equal", failed.text)
+    if told:
+        kernel.run(told[1])
+    assert "trained 3" in kernel.run(distributed(TRAIN)).text

@@ -1,0 +1,237 @@
+"""A real Jupyter kernel, driven the way a front end drives one.
+
+`Kernel` starts an ipykernel process and talks to it over its own channels. Two threads share it:
+the test's thread owns the shell and control channels, a reader thread owns iopub and stamps every
+message when it arrives, so that a test may sleep, or signal processes, while a cell runs. What
+both touch (the cells and the registry of displays) is guarded by one condition.
+
+Every wait has a deadline and fails with what had been seen until then.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from jupyter_client.manager import KernelManager
+
+from tests.cell import Cell, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+KERNEL_MARK = "NBDIST_TEST_KERNEL"
+"""Environment name by which the leak check tells whose a process is."""
+
+open_kernels: dict[str, Path] = {}
+"""Mark and home of the kernels that are allowed to have processes and files now."""
+
+
+class KernelGoneError(AssertionError):
+    """The kernel process ended while a test waited for it."""
+
+
+class LateError(AssertionError):
+    """The kernel did not do what a test waited for before the deadline."""
+
+
+class Kernel:
+    """One kernel process and the cells run in it.
+
+    Parameters
+    ----------
+    home : Path
+        Folder for the state and log of this kernel; becomes its ``NBDIST_HOME``.
+    env : mapping, optional
+        Environment variables on top of the test's own.
+    cwd : Path, optional
+        Working directory of the kernel.
+    """
+
+    def __init__(
+        self, home: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
+        self.home = home
+        self.mark = uuid.uuid4().hex
+        self.cells: dict[str, Cell] = {}
+        self._news = threading.Condition()
+        self._displays: dict[str, list[Output]] = {}
+        self._last = ""
+        self._closing = threading.Event()
+        home.mkdir(parents=True, exist_ok=True)
+        self._env = {**os.environ, "NBDIST_HOME": str(home), KERNEL_MARK: self.mark, **(env or {})}
+        self._cwd = str(cwd or home)
+        self._log_path = home / "kernel.log"
+        self._manager: Any = KernelManager(kernel_name="python3")
+        open_kernels[self.mark] = home
+        with self._log_path.open("ab") as log:
+            self._manager.start_kernel(env=self._env, cwd=self._cwd, stdout=log, stderr=log)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._client: Any = self._manager.client()
+        self._client.start_channels()
+        try:
+            self._client.wait_for_ready(timeout=60)
+        except RuntimeError as error:
+            raise KernelGoneError(f"The kernel did not come up: {error}\n{self.log()}") from error
+        self._closing.clear()
+        self._reader = threading.Thread(target=self._read, name="test-kernel-iopub", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the kernel."""
+        return int(self._manager.provisioner.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the kernel process runs."""
+        return bool(self._manager.is_alive())
+
+    @property
+    def cell(self) -> Cell:
+        """The cell started last."""
+        return self.cells[self._last]
+
+    def log(self) -> str:
+        """Return the end of what the kernel process itself wrote to its stdout and stderr."""
+        text = self._log_path.read_text(errors="replace")
+        return f"--- kernel log ---\n{text[-4000:]}" if text else ""
+
+    def run(self, code: str, timeout: float = 60, *, check: bool = True) -> Cell:
+        """Run a cell to its end; with `check`, an error in it fails the test.
+
+        Parameters
+        ----------
+        code : str
+            The cell, magics included.
+        timeout : float
+            Seconds it may take.
+        check : bool
+            Set to False for a cell that is meant to fail.
+        """
+        cell = self.start(code)
+        self.wait(timeout)
+        if check and not cell.ok:
+            raise AssertionError(f"The cell failed.\n{cell.seen()}\n{self.log()}")
+        return cell
+
+    def start(self, code: str) -> Cell:
+        """Send a cell and return at once."""
+        with self._news:
+            cell = Cell(code)
+            self._last = self._client.execute(code, stop_on_error=False)
+            self.cells[self._last] = cell
+        return cell
+
+    def wait(self, timeout: float = 60, cell: Cell | None = None) -> Cell:
+        """Wait until a cell (the last one, if none is named) has ended."""
+        cell = cell or self.cell
+        self.until(lambda: cell.done, timeout, cell)
+        return cell
+
+    def expect(self, text: str, timeout: float = 60, cell: Cell | None = None) -> Cell:
+        """Wait until a text has appeared in the cell, on a stream or in a display."""
+        cell = cell or self.cell
+        self.until(
+            lambda: text in cell.text or text in cell.stdout or text in cell.stderr, timeout, cell
+        )
+        return cell
+
+    def until(
+        self, condition: Callable[[], bool], timeout: float, cell: Cell | None = None
+    ) -> None:
+        """Wait until a condition on what the kernel sends holds."""
+        cell = cell or self.cell
+        deadline = time.monotonic() + timeout
+        while True:
+            self._take_replies()
+            with self._news:
+                if condition():
+                    return
+                self._news.wait(0.02)
+            if not self.alive:
+                raise KernelGoneError(f"The kernel ended.\n{cell.seen()}\n{self.log()}")
+            if time.monotonic() > deadline:
+                raise LateError(f"Waited {timeout} s in vain.\n{cell.seen()}\n{self.log()}")
+
+    def interrupt(self) -> None:
+        """Press the stop button."""
+        self._manager.interrupt_kernel()
+
+    def sigkill(self) -> None:
+        """Kill the kernel process, and only it, so that it can clean nothing up."""
+        os.kill(self.pid, signal.SIGKILL)
+        self._close(now=True)
+
+    def restart(self) -> None:
+        """Restart the kernel as the menu does; variables are gone, the connection is kept."""
+        self._disconnect()
+        with self._log_path.open("ab") as log:
+            self._manager.restart_kernel(stdout=log, stderr=log)
+        self._connect()
+
+    def shutdown(self) -> None:
+        """End the kernel as a front end does; does nothing where it has ended already."""
+        self._close(now=False)
+
+    def _close(self, *, now: bool) -> None:
+        if self.mark not in open_kernels:
+            return
+        self._disconnect()
+        self._manager.shutdown_kernel(now=now)
+        del open_kernels[self.mark]
+
+    def _disconnect(self) -> None:
+        self._closing.set()
+        self._reader.join(5)
+        self._client.stop_channels()
+
+    def _take_replies(self) -> None:
+        """Test thread only: it owns the shell channel."""
+        while True:
+            try:
+                message = self._client.get_shell_msg(timeout=0)
+            except queue.Empty:
+                return
+            cell = self.cells.get(message["parent_header"].get("msg_id"))
+            if cell is not None and message["msg_type"] == "execute_reply":
+                cell.reply = message["content"]
+
+    def _read(self) -> None:
+        """Reader thread: the only one to touch iopub."""
+        socket = self._client.iopub_channel.socket
+        while not self._closing.is_set():
+            if not socket.poll(100):
+                continue
+            # Not get_iopub_msg(): that makes an event loop in this thread, which nobody closes.
+            _, message = self._client.session.recv(socket)
+            with self._news:
+                cell = self.cells.get(message["parent_header"].get("msg_id"))
+                if cell is not None:
+                    self._deliver(cell, message["msg_type"], message["content"])
+                self._news.notify_all()
+
+    def _deliver(self, cell: Cell, kind: str, content: dict[str, Any]) -> None:
+        if kind == "status":
+            if content["execution_state"] == "idle":
+                cell.seconds = time.monotonic() - cell.sent
+        elif kind != "execute_input":
+            out = cell.receive(kind, content)
+            if out is not None and out.display_id is not None:
+                self._register(out, out.display_id)
+
+    def _register(self, out: Output, display_id: str) -> None:
+        """Remember a display, or bring every earlier one of its name up to date."""
+        shown = self._displays.setdefault(display_id, [])
+        for earlier in shown:
+            earlier.text, earlier.data = out.text, out.data
+        if out.kind != "update":
+            shown.append(out)

@@ -1,0 +1,157 @@
+"""What tests left behind: processes, sockets, shared memory, temp folders, threads.
+
+A process is ours when it was started with this session's mark in its environment, or descends from
+the test process. Marks outlive re-parenting, so an orphan is found too. Allowed are the processes
+of a kernel that is still open and those that were there when the test began, with what they start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests.kernel import KERNEL_MARK, open_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SESSION_MARK = "NBDIST_TEST_SESSION"
+SESSION = uuid.uuid4().hex
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the system's folder, listed and never written
+
+Identity = tuple[int, float]
+"""Pid and start time: pids are used again."""
+
+
+class Watch:
+    """Remembers how things stood when it was made; `check` tells what has come and stayed.
+
+    Parameters
+    ----------
+    scratch : Path
+        The session's folder: ``tmp`` in it is ``TMPDIR``, each folder in ``homes`` the
+        ``NBDIST_HOME`` of a kernel.
+    grace : float
+        Seconds that things may take to go.
+    """
+
+    def __init__(self, scratch: Path, grace: float = 5.0) -> None:
+        self.scratch = scratch
+        self.grace = grace
+        self._processes = {_identity(process) for process in _ours()}
+        self._segments = _segments()
+        self._files = set(self._state_files())
+        self._threads = set(threading.enumerate())
+
+    def check(self) -> list[str]:
+        """Return a line for each thing left behind, after waiting for it and removing it."""
+        deadline = time.monotonic() + self.grace
+        while any(self._left()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        processes, files, segments, threads = self._left()
+        lines = [_describe(process) for process in processes]
+        lines += [f"file {path}" for path in (*files, *segments)]
+        lines += [f"thread {thread.name} in the test process" for thread in threads]
+        _kill(processes)
+        _remove((*files, *segments))
+        return lines
+
+    def _left(self) -> tuple[list[psutil.Process], list[Path], list[Path], list[threading.Thread]]:
+        processes = [process for process in _ours() if not self._allowed(process)]
+        return (
+            processes,
+            [path for path in self._state_files() if path not in self._files],
+            sorted(_segments() - self._segments),
+            [
+                thread
+                for thread in set(threading.enumerate()) - self._threads
+                if thread.name.startswith("nbdist")
+            ],
+        )
+
+    def _allowed(self, process: psutil.Process) -> bool:
+        """Whether it, or who started it, was there before."""
+        try:
+            line = [process, *process.parents()]
+        except psutil.Error:
+            return False
+        return any(_identity(each) in self._processes for each in line)
+
+    def _state_files(self) -> Iterable[Path]:
+        """Cluster folders of kernels that have ended, and what lies in the temp folder."""
+        for home in (self.scratch / "homes").iterdir():
+            if home not in open_kernels.values():
+                yield from home.glob("clusters/*")
+        for path in (self.scratch / "tmp").iterdir():
+            if not path.name.startswith("torchinductor_"):  # torch's own cache, kept between runs
+                yield path
+
+
+def _ours() -> list[psutil.Process]:
+    """Return the session's processes, but this one and those of open kernels."""
+    found = []
+    family = set(psutil.Process().children(recursive=True))
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        environment = _environment(process)
+        of_ours = process in family or environment.get(SESSION_MARK) == SESSION
+        if of_ours and environment.get(KERNEL_MARK) not in open_kernels and _runs(process):
+            found.append(process)
+    return found
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}  # gone meanwhile, or another user's
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _identity(process: psutil.Process) -> Identity:
+    try:
+        return process.pid, process.create_time()
+    except psutil.Error:
+        return process.pid, 0.0
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        command = " ".join(process.cmdline())[:160]
+        return f"process {process.pid} ({process.status()}, parent {process.ppid()}): {command}"
+    except psutil.Error:
+        return f"process {process.pid}, which ended meanwhile"
+
+
+def _segments() -> set[Path]:
+    """Return nbdist's shared memory; by its name, since other programs have some, too."""
+    return set(SHARED_MEMORY.glob("*nbdist*"))
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

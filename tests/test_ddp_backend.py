@@ -1,0 +1,312 @@
+"""The ddp backend with real ranks: stuck ones are freed, kept models train on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from nbdist.backends.agreement import kept
+from nbdist.wire.groups import GroupInfo, Roster
+from tests import ddp_jobs as jobs
+from tests.ddp_ranks import LIMIT, Freed, Ranks, cool_down, warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SECONDS = 2.0
+"""A cell whose rank failed ends within this."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    warm_up(tmp_path_factory.mktemp("forks"))
+    yield
+    cool_down()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[int], Ranks]]:
+    """Start ranks and form their first generation."""
+    started: list[Ranks] = []
+
+    def start(size: int) -> Ranks:
+        started.append(Ranks(size))
+        started[-1].form()
+        return started[-1]
+
+    yield start
+    for ranks in started:
+        ranks.end()
+
+
+def others(ranks: Ranks, failing: int) -> list[int]:
+    return [number for number in range(ranks.size) if number != failing]
+
+
+def fail_one(ranks: Ranks, fail: str, failing: int = 1) -> list[str]:
+    """Let one rank fail in a step while the others wait for it; free them; say who said what."""
+    waiting = others(ranks, failing)
+    ranks.start(jobs.step, fail, ranks=[failing])
+    ranks.start(jobs.step, ranks=waiting)
+    if fail == "after":  # its collectives are done: the others wait in the next step
+        said = ranks.outcomes(LIMIT)
+        assert not any(said[number] for number in waiting)
+        ranks.start(jobs.step, ranks=waiting)
+        ranks.start(jobs.new_group, fail, ranks=[failing])
+    ranks.wait_until_done(failing)
+    for number in waiting:
+        ranks.wait_until_waiting(number)
+    began = time.monotonic()
+    ranks.abort()
+    said = ranks.outcomes()
+    assert time.monotonic() - began < SECONDS
+    return said
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", ["tensor", "ddp", "subgroup", "fsdp"])
+def test_a_kept_model_trains_on_after_a_rank_failed_anywhere_in_a_step(
+    start: Callable[[int], Ranks], kind: str, size: int
+) -> None:
+    ranks = start(size)
+    ranks.run(jobs.make, kind)
+    ranks.run(jobs.step)
+    same = ranks.run(jobs.identities)
+    for fail in ("before", "forward", "backward", "after"):
+        said = fail_one(ranks, fail)
+        assert "Broken" in said[1]
+        assert all("Connection" in said[number] for number in others(ranks, 1)), said
+        ranks.form()
+        sums = ranks.run(jobs.checksum)
+        assert (sums[0] == sums[1]) == (fail != "after" or kind == "fsdp")
+        if fail == "after" and kind != "fsdp":
+            ranks.run(jobs.sync, 0)
+            assert len(set(ranks.run(jobs.checksum))) == 1
+            states = ranks.run(jobs.optimizer_state)
+            assert all(state == states[0] for state in states)
+        assert max(ranks.run(jobs.gradient_error)) < 1e-6
+        assert len(set(ranks.run(jobs.checksum))) == 1
+    assert ranks.run(jobs.identities) == same
+
+
+def test_ranks_blocked_in_new_group_are_freed_and_later_groups_have_the_same_name(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(3)
+    ranks.start(jobs.new_group, ranks=[0, 2])
+    for number in (0, 2):
+        assert ranks.wait_until_waiting(number).op == "new_group"
+    began = time.monotonic()
+    ranks.abort()
+    for number in (0, 2):
+        with pytest.raises(Freed, match="new_group"):
+            ranks.ranks[number].result(SECONDS)
+    assert time.monotonic() - began < SECONDS
+    ranks.form()
+    names = ranks.run(jobs.new_group)
+    assert len(set(names)) == 1
+    ranks.form()
+    assert [len(rank.ask("groups")) for rank in ranks.ranks] == [2, 2, 2]
+    assert ranks.run(jobs.all_reduce) == [6.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_in_mismatched_collectives_are_freed(
+    start: Callable[[int], Ranks], size: int
+) -> None:
+    ranks = start(size)
+    ranks.start(jobs.mismatched)
+    time.sleep(0.3)
+    ranks.abort()
+    assert all("RuntimeError" in said for said in ranks.outcomes())
+    ranks.form()
+    assert len(set(ranks.run(jobs.all_reduce))) == 1
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("kind", ["ddp", "subgroup"])
+def test_a_killed_rank_is_replaced_and_taken_into_kept_models(
+    start: Callable[[int], Ranks], kind: str, dead: int
+) -> None:
+    ranks = start(3)
+    alive = others(ranks, dead)
+    ranks.run(jobs.make, kind)
+    ranks.run(jobs.step)
+    ranks.start(jobs.step, ranks=alive)
+    ranks.start(jobs.die, ranks=[dead])
+    ranks.ranks[dead].process.join(LIMIT)
+    ranks.abort(alive)
+    for number in alive:
+        with pytest.raises(Freed, match="Connection"):
+            ranks.ranks[number].result(SECONDS)
+    ranks.replace(dead)
+    ranks.form()
+    before = ranks.run(jobs.checksum, ranks=alive)[0]
+    taken = ranks.run(jobs.take_in, kind, alive[0])
+    assert taken == [["Sequential"]] * 3
+    assert ranks.run(jobs.checksum) == [before] * 3
+    assert max(ranks.run(jobs.gradient_error)) < 1e-6
+    assert len(set(ranks.run(jobs.checksum))) == 1
+    assert len(set(ranks.run(jobs.new_group))) == 1
+
+
+def test_the_death_of_the_store_frees_who_waits_in_it(start: Callable[[int], Ranks]) -> None:
+    ranks = start(3)
+    ranks.start(jobs.new_group, ranks=[1, 2])
+    ranks.wait_until_waiting(1, "new_group")
+    ranks.replace(0)
+    for number in (1, 2):
+        with pytest.raises(Freed):
+            ranks.ranks[number].result(SECONDS)
+    ranks.form()
+    assert ranks.run(jobs.all_reduce) == [6.0] * 3
+
+
+def test_a_rank_freed_while_it_forms_forms_next_time(start: Callable[[int], Ranks]) -> None:
+    ranks = start(2)
+    ranks.run(jobs.make, "ddp")
+    ranks.run(jobs.step)
+    ranks.form_only([0])
+    time.sleep(0.3)
+    ranks.abort()
+    with pytest.raises(Freed):
+        ranks.ranks[0].result(SECONDS)
+    assert not ranks.ranks[0].ask("formed")
+    ranks.form()
+    assert max(ranks.run(jobs.gradient_error)) < 1e-6
+
+
+def test_a_hundred_faults_leave_descriptors_threads_and_memory_as_they_were(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(2)
+    ranks.run(jobs.make, "subgroup")
+    for _ in range(3):
+        fail_one(ranks, "backward")
+        ranks.form()
+    before, used = ranks.run(jobs.resources), ranks.run(jobs.memory)
+    for fault in range(100):
+        fail_one(ranks, ("before", "forward", "backward")[fault % 3], failing=fault % 2)
+        ranks.form()
+    assert ranks.run(jobs.resources) == before
+    grown = [after - early for after, early in zip(ranks.run(jobs.memory), used, strict=True)]
+    assert max(grown) < 20e6
+    assert max(ranks.run(jobs.gradient_error)) < 1e-6
+
+
+def test_without_a_way_to_empty_groups_the_new_backend_stands_beside_the_old(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(2)
+    ranks.run(jobs.keep_old_backends)
+    ranks.run(jobs.make, "subgroup")
+    for _ in range(3):
+        fail_one(ranks, "backward")
+        ranks.form()
+        assert max(ranks.run(jobs.gradient_error)) < 1e-6
+
+
+def test_nothing_listens_beyond_loopback(start: Callable[[int], Ranks]) -> None:
+    ranks = start(2)
+    ranks.run(jobs.make, "subgroup")
+    ranks.run(jobs.step)
+    fail_one(ranks, "backward")
+    ranks.form()
+    listening = [
+        connection.laddr.ip
+        for rank in ranks.ranks
+        for connection in psutil.Process(rank.process.pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening == ["127.0.0.1"] * 3  # gloo in each rank, one store
+
+
+def test_the_users_init_process_group_is_given_the_formed_group_or_its_own(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(2)
+    assert ranks.run(jobs.user_inits) == [["0 of 1", "False"], ["1 of 1", "False"]]
+    assert [rank.ask("formed") for rank in ranks.ranks] == [False, False]
+    ranks.form()
+    assert [rank.ask("formed") for rank in ranks.ranks] == [True, True]
+    assert ranks.run(jobs.all_reduce) == [3.0, 3.0]
+
+
+def test_destroying_a_group_that_a_model_holds_never_hangs(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(2)
+    ranks.run(jobs.init_and_destroy)
+    ranks.form()
+    assert ranks.run(jobs.all_reduce) == [3.0, 3.0]
+
+
+def test_accelerate_works_twice_and_after_it_the_group_is_formed_anew(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(2)
+    assert ranks.run(jobs.accelerate_twice) == [2.0, 2.0]
+    ranks.form()
+    assert ranks.run(jobs.all_reduce) == [3.0, 3.0]
+
+
+def test_renewed_groups_can_be_meshed_and_split(start: Callable[[int], Ranks]) -> None:
+    ranks = start(2)
+    assert ranks.run(jobs.device_mesh) == [2.0, 2.0]
+    ranks.abort()
+    ranks.form()
+    assert ranks.run(jobs.device_mesh) == [2.0, 2.0]
+    for total, refused in ranks.run(jobs.split):
+        assert total == 2.0
+        assert "new_group" in refused
+
+
+def test_waiting_names_the_operation_its_group_and_since_when(
+    start: Callable[[int], Ranks],
+) -> None:
+    ranks = start(2)
+    assert ranks.ranks[0].ask("waiting") is None
+    ranks.run(jobs.all_reduce)
+    ranks.start(jobs.all_reduce, ranks=[0])
+    ranks.wait_until_waiting(0)
+    time.sleep(0.5)
+    found = ranks.ranks[0].ask("waiting")
+    assert (found.op, found.group, found.seq) == ("all_reduce", "0", 2)
+    assert 0.4 < found.since < 2
+    ranks.run(jobs.all_reduce, ranks=[1])
+    ranks.ranks[0].result()
+    ranks.run(jobs.make, "ddp")
+    ranks.start(jobs.step, ranks=[0])
+    assert ranks.wait_until_waiting(0, "backward").op == "all_reduce in backward"
+    ranks.run(jobs.step, ranks=[1])
+    ranks.ranks[0].result()
+    ranks.start(jobs.compute)
+    time.sleep(0.3)
+    assert [rank.ask("waiting") for rank in ranks.ranks] == [None, None]
+
+
+def test_groups_are_kept_if_every_old_member_has_them() -> None:
+    world = GroupInfo("0", [0, 1, 2], "gloo", 60.0, world=True)
+    pair, half = GroupInfo("10", [0, 1], "gloo", 60.0), GroupInfo("2", [0, 2], "gloo", 60.0)
+    new = Roster(formed=False, group_count=0, groups=[], gloo=None)
+
+    def old(*groups: GroupInfo) -> Roster:
+        return Roster(formed=True, group_count=3, groups=list(groups), gloo=None)
+
+    assert kept([new, new, new]) == []
+    assert kept([old(world, pair, half), old(world, pair), old(world)]) == [world, pair]
+    assert kept([old(world, pair, half), new, old(world, half)]) == [world, half, pair]
+    other = GroupInfo("0", [0, 1, 2], "cpu:gloo,cuda:nccl", 60.0, world=True)
+    assert kept([old(world), old(other), old(world)]) == []
+
+
+def test_without_torch_the_message_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; import nbdist.backends.ddp"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UsageError: --backend ddp needs PyTorch" in done.stderr
+    assert 'pip install "nbdist[torch]"' in done.stderr

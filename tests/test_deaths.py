@@ -1,0 +1,151 @@
+"""A rank that dies: named with its cause and last words, replaced alone, taken in again."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.faults import MODELS, ended_in_time, fails, shown, trains_on
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kernel import Kernel
+
+LAST_WORDS = "print(f'last words at={time.monotonic():.3f}', flush=True)"
+DEATHS = {
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+    "os._exit": ("os._exit(3)", "exited with code 3"),
+    "segfault": ("import ctypes; ctypes.string_at(0)", "was ended by SIGSEGV"),
+    "abort": ("os.abort()", "was ended by SIGABRT"),
+}
+WORKERS = """
+    from torch.utils.data import DataLoader
+    loader = iter(DataLoader(list(range(1000)), num_workers=2))
+    next(loader)
+    print(*[worker.pid for worker in loader._workers])
+"""
+MEGABYTE = 1 << 20
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with two ranks."""
+    shared_kernel.run("%load_ext nbdist")
+    on_ranks(shared_kernel, "import os, time", "-np 2")
+    return shared_kernel
+
+
+@pytest.mark.parametrize("workers", [0, 2], ids=["alone", "with workers"])
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_dead_rank_is_named_and_the_kept_model_takes_its_successor_in(
+    cluster: Kernel, death: str, workers: int
+) -> None:
+    kind = {"SIGKILL": "ddp", "os._exit": "subgroup"}.get(death, "plain")
+    on_ranks(cluster, MODELS[kind] + "\nfirst = step()")
+    pids = on_ranks(cluster, WORKERS).stdout.split() if workers else []
+    kill, told = DEATHS[death]
+    failed = fails(cluster, f"{LAST_WORDS}\nif rank == 1: {kill}\nwhile True: step()")
+    ended_in_time(failed)
+    text = shown(failed)
+    assert f"Rank 1 {told}" in failed.error
+    assert "Its last output:\n    last words" in text
+    assert re.search(r"Rank 0 (lost the connection|was waiting in|was stopped)", text)
+    assert "Traceback" not in failed.text
+    assert "`%dist restart 1 --like 0`" in text
+    restarted = cluster.run("%dist restart 1 --like 0")
+    lacking = "It lacks: loader." if workers else "It lacks no names"
+    assert f"Rank 1 was replaced. {lacking}" in restarted.stdout
+    trains_on(cluster, failed)
+    if pids:
+        assert all(psutil.pid_exists(int(pid)) for pid in pids), "rank 0's workers live on"
+        on_ranks(cluster, "del loader", check=False)
+
+
+def test_the_next_cell_replaces_it_and_lists_what_it_lacks(cluster: Kernel) -> None:
+    on_ranks(cluster, "kept = rank")
+    ended = fails(cluster, f"{LAST_WORDS}\nif rank == 1: os._exit(1)")
+    ended_in_time(ended)
+    go_on = """
+        import torch, torch.distributed as dist
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print("kept" in globals(), int(total))
+    """
+    cell = on_ranks(cluster, go_on)
+    assert "rank 1 exited with code 1; it is being replaced" in cell.text
+    assert re.search(r"It lacks .*\bkept\b", cell.text)
+    assert cell.stdout == "True 2\n"
+
+
+def test_functions_copied_to_a_new_rank_see_its_own_names(cluster: Kernel) -> None:
+    on_ranks(cluster, "x = 1\ndef f(): return x\nclass A:\n    def g(self): return x\na = A()")
+    assert "It lacks no names" in cluster.run("%dist restart 1 --like 0").stdout
+    on_ranks(cluster, "x = 5\nassert (f(), a.g(), A().g(), type(a)) == (5, 5, 5, A)")
+
+
+def test_shards_that_died_are_said_to_be_lost(cluster: Kernel) -> None:
+    on_ranks(cluster, MODELS["fsdp"] + "\nfirst = step()\nother = [1]")
+    failed = fails(cluster, f"{LAST_WORDS}\nif rank == 1: os.kill(os.getpid(), 9)\nstep()")
+    ended_in_time(failed)
+    told = cluster.run("%dist restart 1 --like 0").stdout
+    assert re.search(r"It lacks: .*\bmodel\b", told)
+    assert re.search(r"^  model: .*shards.* of the dead rank are lost", told, re.MULTILINE)
+    assert on_ranks(cluster, "print(other)").stdout == "[1]\n"
+    on_ranks(cluster, MODELS["fsdp"])
+    trains_on(cluster, failed)
+
+
+@contextmanager
+def memory_limit(limit: int) -> Iterator[Path]:
+    """Make a control group in which processes may take so much memory; skip where we may not."""
+    name = f"nbdist-test-{uuid.uuid4().hex[:8]}"
+    second = "memory" in _read(CGROUPS / "cgroup.subtree_control").split()
+    group = CGROUPS / name if second else CGROUPS / "memory" / name
+    file = "memory.max" if second else "memory.limit_in_bytes"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"a memory limit needs a control group, and none can be made: {error}")
+    try:
+        (group / file).write_text(str(limit))
+        yield group
+    except OSError as error:
+        pytest.skip(f"the control group cannot be used: {error}")
+    finally:
+        group.rmdir()
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
+    on_ranks(cluster, "import time")
+    with memory_limit(100 * MEGABYTE) as group:
+        pid = cluster.run("import nbdist\nnbdist.cluster().ranks[1].pid").text.strip()
+        try:
+            (group / "cgroup.procs").write_text(pid)
+        except OSError as error:
+            pytest.skip(f"a process cannot be moved into the control group: {error}")
+        hungry = "if rank == 1: much = bytearray(1 << 30)\ntime.sleep(60)"
+        failed = fails(cluster, f"{LAST_WORDS}\n{hungry}")
+    assert "Rank 1 was killed by the operating system: out of memory (SIGKILL)" in failed.error
+    ended_in_time(failed)
+    assert on_ranks(cluster, "print('goes on')").stdout == "goes on\n"
+
+
+def test_no_rank_is_left(cluster: Kernel) -> None:
+    failed = fails(cluster, "import os\nos._exit(7)")
+    assert "Ranks 0-1 exited with code 7" in failed.error
+    cell = on_ranks(cluster, "print(rank)")
+    assert cell.stdout == "0\n"
+    assert "it is being replaced" in cell.text

@@ -1,0 +1,58 @@
+"""On GPUs: one device a rank, nccl, and the same care after a fault.
+
+Skipped where there is no GPU; the rest of the suite runs the same paths on gloo.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def ranks() -> int:
+    """Return how many ranks can have a GPU of their own."""
+    return int(torch.cuda.device_count())
+
+
+def test_each_rank_has_its_gpu_and_nccl(kernel: Kernel, ranks: int) -> None:
+    kernel.run("%load_ext nbdist")
+    seen = kernel.run(
+        f"%%distributed -np {ranks}\n"
+        "import torch, torch.distributed as dist\n"
+        "total = torch.ones(1, device=device)\n"
+        "dist.all_reduce(total)\n"
+        "assert device.index == local_rank == torch.cuda.current_device()\n"
+        "print(dist.get_backend(), int(total))"
+    )
+    assert "nccl" in seen.text
+    assert str(ranks) in seen.text
+
+
+def test_a_kept_model_trains_on_after_a_fault(kernel: Kernel, ranks: int) -> None:
+    if ranks < 2:
+        pytest.skip("a rank that waits for another needs 2 GPUs")
+    kernel.run("%load_ext nbdist")
+    kernel.run(
+        f"%%distributed -np {ranks}\n"
+        "import torch\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "model = DDP(torch.nn.Linear(8, 1).to(device), device_ids=[local_rank])\n"
+        "def step():\n"
+        "    model(torch.ones(4, 8, device=device)).mean().backward()\n"
+        "    torch.cuda.synchronize()\n"
+        "step()"
+    )
+    failed = kernel.run(
+        "%%distributed\nif rank == 1: raise ValueError('boom')\nstep()", check=False
+    )
+    assert "Rank 1 failed: ValueError: boom" in failed.seen()
+    assert kernel.run("%%distributed\nstep()\nprint('went on')").text.strip() == "went on"

@@ -1,0 +1,163 @@
+"""Ranks that wait for each other, or that nothing can reach, and the disk that is full."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import ended_in_time, fails, shown
+from tests.notebook import distributed, on_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+HANG = """
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        time.sleep(4)
+        dist.all_reduce(torch.ones(1))
+    print('went on')
+"""
+MISMATCHED = """
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        dist.barrier(pair)
+"""
+HOLDS_THE_GIL = """
+    import ctypes
+    c, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    def deep():
+        while True: c.pthread_mutex_lock(lock)  # a second time it never returns
+    if rank == 1:
+        deep()
+    dist.all_reduce(torch.ones(1))
+"""
+LOOK_MEANWHILE = """
+import nbdist, threading
+seen = {}
+look = threading.Timer(1.0, lambda: seen.update(nbdist.cluster().stacks()))
+look.start()
+"""
+SMALL = 1 << 19
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with two ranks and little patience."""
+    shared_kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=2\n%load_ext nbdist")
+    on_ranks(shared_kernel, "import time, torch, torch.distributed as dist", "-np 2")
+    on_ranks(shared_kernel, "pair = dist.new_group([0, 1])\nkept = f'kept by {rank}'")
+    return shared_kernel
+
+
+def test_a_hang_is_told_kept_current_and_resolved(cluster: Kernel) -> None:
+    done = on_ranks(cluster, HANG)
+    told = [out.text for out in done.events if out.kind in ("display", "update")]
+    first, *later = told
+    seconds = [int(found) for text in told for found in re.findall(r"each other for (\d+) s", text)]
+    assert len(set(seconds)) > 1, done.seen()
+    assert seconds == sorted(seconds)
+    assert re.search(r"rank 0 waits in all_reduce #\d+ at cell line 3", first)
+    assert re.search(r"rank 1 is at cell line 5", first)
+    assert "Nothing is stopped" in first
+    assert "The wait is over" in later[-1]
+    assert done.text.count("wait") == 1, "it is one display, kept current"
+    assert done.stdout == "went on\n"
+
+
+def test_different_collectives_are_told_by_name(cluster: Kernel) -> None:
+    cluster.start(distributed(MISMATCHED))
+    text = shown(cluster.expect("waiting for each other", 20))
+    assert re.search(r"rank 0 waits in all_reduce #\d+ at cell line 3", text)
+    assert re.search(r"rank 1 waits in barrier(?: #\d+)? at cell line 5 \(group \d+\)", text)
+    cluster.interrupt()
+    cluster.wait(20)
+    assert on_ranks(cluster, "print(kept)").stdout == "kept by 0\n"
+
+
+def test_a_rank_that_holds_the_gil_is_seen_and_in_the_end_replaced(cluster: Kernel) -> None:
+    cluster.run(LOOK_MEANWHILE)
+    cluster.start(distributed(HOLDS_THE_GIL))
+    cluster.expect("C code may hold the GIL", 20)
+    cluster.interrupt()
+    cluster.expect("It will be killed in 2 s", 20)
+    cluster.expect("It will be killed in 1 s", 20)
+    stopped = cluster.wait(20)
+    text = shown(stopped)
+    assert "Rank 1 could not be interrupted and was killed" in text
+    assert "Rank 0 was waiting in all_reduce at cell line 8" in text
+    stacks = cluster.run("look.join()\nprint(seen[0])\nprint('---')\nprint(seen[1])").stdout
+    waiting, _, stuck = stacks.partition("---")
+    assert "all_reduce" in waiting
+    assert re.search(r"line 5 in deep", stuck)
+    assert on_ranks(cluster, "print(kept if rank == 0 else '')").stdout == "kept by 0\n"
+
+
+def test_a_taken_port_does_not_matter(cluster: Kernel) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cell = f"""
+            import os
+            import torch, torch.distributed as dist
+            os.environ["MASTER_PORT"] = "{port}"
+            dist.init_process_group("gloo", init_method="env://")
+            total = torch.ones(1)
+            dist.all_reduce(total)
+            print(int(total))
+        """
+        assert on_ranks(cluster, cell).stdout == "2\n"
+        cluster.run("%dist restart")
+        assert on_ranks(cluster, cell).stdout == "2\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk that is soon full; skip where we may not."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "nbdist-test", str(tmp_path)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk must be mounted, and that is not allowed here: {error}")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_is_told_and_the_ranks_live_on(
+    start_kernel: KernelFactory, small_disk: Path
+) -> None:
+    kernel = start_kernel(env={"NBDIST_HOME": str(small_disk / "home")})
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "kept = 1", "-np 2")
+    full = fails(kernel, "for _ in range(20_000): print('x' * 100)")
+    assert "OSError: [Errno 28] No space left on device (cell line 2)" in full.error
+    assert "The disk with the ranks' logs is full" in shown(full)
+    assert str(small_disk) in shown(full)
+    on_ranks(kernel, "assert kept == 1\nkept += 1")
+    for log in small_disk.glob("home/logs/*/*.log"):
+        with log.open("r+b") as file:
+            file.truncate(0)
+    assert on_ranks(kernel, "kept").text == "2\n"
+    kernel.shutdown()
+
+
+def test_a_log_folder_that_cannot_be_is_told_and_can_be_mended(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    kernel = start_kernel(env={"NBDIST_HOME": "/proc/nbdist"})
+    kernel.run("%load_ext nbdist")
+    failed = fails(kernel, "print('hello')", "-np 2")
+    ended_in_time(failed, failed.sent)
+    assert "/proc/nbdist" in failed.error
+    assert "NBDIST_HOME names another place" in failed.error
+    kernel.run(f"%env NBDIST_HOME={tmp_path}")
+    assert on_ranks(kernel, "print('hello')", "-np 2").stdout == "hello\n"

@@ -1,0 +1,49 @@
+"""Logs are cleared by age and by size, and never those of a cluster that runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from nbdist import leftovers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Return a folder with logs of 1, 10 and 40 days, 1 MB each, of clusters that have ended."""
+    gone = leftovers.Owner(pid=1, created=0.0)
+    for days in (1, 10, 40):
+        folder = tmp_path / str(days)
+        folder.mkdir()
+        (folder / "rank0.log").write_bytes(b"x" * 1_000_000)
+        (folder / leftovers.OWNER).write_bytes(msgspec.json.encode(gone))
+        at = time.time() - days * 86400
+        os.utime(folder, (at, at))
+    return tmp_path
+
+
+def kept(logs: Path) -> set[str]:
+    return {path.name for path in logs.iterdir()}
+
+
+def test_old_logs_go(logs: Path) -> None:
+    leftovers.clear_logs(logs, days=30, gigabytes=1)
+    assert kept(logs) == {"1", "10"}
+
+
+def test_the_oldest_go_when_all_take_too_much(logs: Path) -> None:
+    leftovers.clear_logs(logs, days=365, gigabytes=0.0015)
+    assert kept(logs) == {"1"}
+
+
+def test_logs_in_use_stay(logs: Path) -> None:
+    leftovers.sign(logs / "40")
+    leftovers.clear_logs(logs, days=0, gigabytes=0)
+    assert kept(logs) == {"40"}

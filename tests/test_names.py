@@ -1,0 +1,309 @@
+"""Names of the notebook on the ranks, and the ranks' in the notebook."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.notebook import on_ranks, plain, printed_by
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+SHM = "/dev/shm"  # noqa: S108 - looked at, not used
+MODEL = """
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+    def forward(self, x):
+        return activate(self.layer(x))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(4), Block(4))
+    def forward(self, x):
+        return self.blocks(x).sum(1)
+def activate(x):
+    return torch.relu(x) + OFFSET
+OFFSET = 0.5
+torch.manual_seed(3)
+net = Net()
+"""
+DATA = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+FACTOR = 2
+def scaled(x):
+    return x * FACTOR
+class Batch:
+    def __init__(self, rows):
+        self.x = torch.stack(rows)
+class Numbers(Dataset):
+    def __init__(self, n):
+        self.x = torch.arange(float(n))
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return scaled(self.x[i])
+numbers = Numbers(20)
+collate = lambda rows: Batch(rows)
+"""
+
+
+def test_what_a_cell_uses_is_there(notebook: Kernel) -> None:
+    notebook.run(
+        "import os.path, math as m\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Conf:\n    lr: float = 0.1\n"
+        "def outer(n):\n    def inner(x):\n        return x * n + base\n    return inner\n"
+        "base = 100\nclosure = outer(3)\nanon = lambda v: v + rank\nconf = Conf(0.5)"
+    )
+    cell = on_ranks(notebook, "print(closure(2), anon(1), conf, m.pi > 3, os.path.sep)")
+    assert cell.stdout == "106 1 Conf(lr=0.5) True /\n"
+    assert printed_by(notebook, 1) == "106 2 Conf(lr=0.5) True /\n"
+    assert "Brought to 2 ranks: closure (function), base (int), anon (function)" in cell.text
+    again = on_ranks(notebook, "print(closure(2), type(conf) is Conf)")
+    assert again.text == "106 True\n", "nothing is brought twice, nor told"
+
+
+def test_the_notebooks_changes_arrive_and_the_ranks_own_stay(notebook: Kernel) -> None:
+    notebook.run("def step():\n    return 'old', speed\nspeed = 1")
+    assert on_ranks(notebook, "print(*step())").stdout == "old 1\n"
+    notebook.run("speed = 2")
+    assert on_ranks(notebook, "print(*step())").stdout == "old 2\n"
+    notebook.run("def step():\n    return 'new', speed")
+    assert on_ranks(notebook, "print(*step())").stdout == "new 2\n"
+    notebook.run("step.__code__ = (lambda: ('edited in place', speed)).__code__")
+    assert on_ranks(notebook, "print(*step())").stdout == "edited in place 2\n"
+    on_ranks(notebook, "speed = 70 + rank")
+    assert on_ranks(notebook, "print(*step())").text == "edited in place 70\n"
+    notebook.run("speed = 3")
+    cell = on_ranks(notebook, "print(*step())")
+    assert cell.stdout == "edited in place 70\n"
+    assert "`--bring speed` brings the notebook's" in cell.text
+    assert on_ranks(notebook, "print(*step())").text == "edited in place 70\n", "it is told once"
+    assert on_ranks(notebook, "print(*step())", "--bring speed").stdout == "edited in place 3\n"
+    on_ranks(notebook, "del speed")
+    assert on_ranks(notebook, "print(*step())").stdout == "edited in place 3\n"
+
+
+def test_a_trained_model_is_not_overwritten(notebook: Kernel) -> None:
+    notebook.run(MODEL)
+    notebook.run("optimizer = torch.optim.SGD(net.parameters(), lr=0.1)")
+    on_ranks(notebook, "start = [p.detach().clone() for p in net.parameters()]")
+    train = """
+        from torch.nn.parallel import DistributedDataParallel
+        ddp = DistributedDataParallel(net)
+        ddp(torch.ones(2, 4) * (rank + 1)).mean().backward()
+        optimizer.step()
+        print(not all(map(torch.equal, net.parameters(), start)))
+    """
+    cell = on_ranks(notebook, train)
+    assert cell.stdout == "True\n", "the optimizer moves the parameters of the model on the ranks"
+    notebook.run("net.eval()")
+    check = "print(net.training, all(map(torch.equal, net.parameters(), start)))"
+    assert on_ranks(notebook, check).text == "True False\n"
+
+    returned = on_ranks(notebook, "weights = net.blocks[0].layer.weight", "--return net,weights")
+    assert "Returned from rank 0: net (" in returned.text
+    here = notebook.run(
+        "print(type(net) is Net, net.blocks[0].layer.weight is weights, "
+        "net(torch.ones(1, 4)).shape)"
+    )
+    assert here.text == "True True torch.Size([1])\n"
+    assert on_ranks(notebook, check).text == "True False\n", "what was returned is not sent again"
+    edited = on_ranks(notebook, "print(net(torch.ones(1, 4)).shape)")
+    assert edited.text == "torch.Size([1])\n"
+
+
+def test_a_ddp_model_and_a_generator_are_not_returned(notebook: Kernel) -> None:
+    cell = on_ranks(
+        notebook,
+        """
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+        wrapped = DistributedDataParallel(torch.nn.Linear(1, 1))
+        count, stream = 7, (i for i in range(3))
+        print("ran")
+        """,
+        "--return count,wrapped,stream,missing",
+        check=False,
+    )
+    assert not cell.ok
+    assert cell.stdout == "ran\n"
+    text = plain(cell.text)
+    assert "`wrapped` cannot be returned from rank 0" in text
+    assert "`.module` can travel" in text
+    assert "`stream` cannot be returned from rank 0: it is or holds a generator" in text
+    assert "`missing` cannot be returned from rank 0: it is not defined there" in text
+    assert notebook.run("count").text == "7\n"
+
+
+def test_classes_of_the_ranks_work_in_the_notebook(notebook: Kernel) -> None:
+    body = """
+        class Made:
+            def show(self):
+                return helper_there(self.x)
+        def helper_there(x):
+            return f"<{x}>"
+        made = Made()
+        made.x = 3
+    """
+    on_ranks(notebook, body, "--return made")
+    assert notebook.run("print(made.show())").text == "<3>\n"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_loader_workers_know_what_was_brought(notebook: Kernel, method: str) -> None:
+    notebook.run(DATA)
+    cell = on_ranks(
+        notebook,
+        f"""
+        def again(rows):
+            return collate(rows)
+        for chosen in (collate, again):
+            loader = DataLoader(
+                numbers, batch_size=5, num_workers=2, collate_fn=chosen,
+                multiprocessing_context={method!r},
+            )
+            batches = list(loader)
+            print(sum(int(b.x.sum()) for b in batches), type(batches[0]) is Batch)
+        """,
+        timeout=200,
+    )
+    assert cell.stdout == "380 True\n380 True\n", cell.seen()
+
+
+def test_what_cannot_travel_is_named_before_anything_starts(notebook: Kernel) -> None:
+    notebook.run(
+        "import socket, threading, torch\nfrom torch.utils.data import DataLoader\n"
+        "numbers_left = (i for i in range(3))\nguard = threading.Lock()\n"
+        "log = open('/dev/null')\nline = socket.socket()\nrunning = iter(DataLoader([1, 2]))\n"
+        "deep = {'a': [guard]}\ndef uses():\n    return deep\nfine = 5"
+    )
+    code = "print('started', fine, numbers_left, guard, log, line, running, uses())"
+    cell = on_ranks(notebook, code, check=False)
+    assert not cell.ok
+    text = plain(cell.text)
+    assert "`numbers_left` cannot be brought to the ranks: it is or holds a generator" in text
+    assert "make a list of it" in text
+    assert "`guard` cannot be brought to the ranks: it is or holds a _thread.lock" in text
+    assert "`log` cannot be brought to the ranks: it is or holds an open file ('/dev/null')" in text
+    assert "`line` cannot be brought to the ranks: it is or holds a socket" in text
+    assert "`running` cannot be brought to the ranks: it is or holds a running iterator" in text
+    assert "`deep`, which `uses` uses, cannot be brought" in text
+    assert "started" not in cell.stdout
+    assert on_ranks(notebook, "print('fine' in globals())").stdout == "False\n"
+    bound = on_ranks(notebook, "for guard in [1]: pass\nprint(guard)")
+    assert bound.stdout == "1\n", "a name that is only perhaps read does not stop the cell"
+    left_out = on_ranks(notebook, "print('log' in globals()); log", "--no-bring", check=False)
+    assert "NameError" in plain(left_out.text)
+    notebook.run("line.close(); log.close()")
+
+
+def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
+    shared = set(os.listdir(SHM))
+    notebook.run(
+        "import numpy as np, torch\nbig = torch.zeros(4_000_000)\nhalf = big[2_000_000:]\n"
+        "array = np.ones(1_000_000)"
+    )
+    cell = on_ranks(
+        notebook,
+        """
+        import torch.distributed as dist
+        big += rank + 1
+        array *= rank + 5
+        dist.barrier()
+        print(float(big.sum()), float(half[0]), float(array.sum()))
+        """,
+    )
+    assert "big (16.0 MB)" in cell.text
+    assert "array (8.0 MB)" in cell.text
+    assert cell.stdout == "4000000.0 1.0 5000000.0\n"
+    assert printed_by(notebook, 1) == "8000000.0 2.0 6000000.0\n"
+    assert notebook.run("print(float(big.sum()), array.sum())").text == "0.0 1000000.0\n"
+    assert set(os.listdir(SHM)) == shared
+    opened = [str(path.readlink()) for path in Path(f"/proc/{notebook.pid}/fd").iterdir()]
+    assert not [path for path in opened if "memfd:nbdist" in path]
+
+
+def test_a_rank_short_of_memory_says_so_and_nothing_is_bound(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport torch\nbig = torch.zeros(300_000_000)")
+    limit = """
+        import resource
+        if rank == 1:
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))
+    """
+    on_ranks(kernel, limit, "-np 2 --backend none")
+    cell = on_ranks(kernel, "print(big.shape)", check=False)
+    assert "rank 1: there is not enough memory for big (1.2 GB)" in plain(cell.text)
+    assert "Nothing was brought or started" in plain(cell.text)
+    assert on_ranks(kernel, "print('big' in globals())").stdout == "False\n"
+
+
+def test_a_replaced_rank_gets_what_it_lacks(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\ndef f():\n    return 'from the notebook'")
+    on_ranks(kernel, "f(); own = 1", "-np 2 --backend none")
+    kernel.run("%dist restart 1")
+    cell = on_ranks(kernel, "print(f())")
+    assert "Brought to rank 1: f (function)." in cell.text
+    kernel.run("%dist restart 1 --like 0")
+    assert on_ranks(kernel, "print(f())").text == "from the notebook\n"
+    kernel.run("def f():\n    return 'edited'")
+    assert "Brought to 2 ranks: f (function)." in on_ranks(kernel, "print(f())").text
+    assert printed_by(kernel, 1) == "edited\n"
+
+
+def test_push_and_pull(notebook: Kernel) -> None:
+    notebook.run("pushed = [1, 2]")
+    on_ranks(notebook, "pushed = 'the ranks own'\nplace = {'rank': rank}")
+    assert notebook.run("%dist push pushed").stdout == "Brought to 2 ranks: pushed (list).\n"
+    assert on_ranks(notebook, "print(pushed)").text == "[1, 2]\n"
+    notebook.run("pushed = 'new'")
+    notebook.run("%dist push pushed --ranks 1")
+    on_ranks(notebook, "print(pushed)", "--no-bring")
+    assert printed_by(notebook, 1) == "new\n"
+    notebook.run("%dist pull place")
+    assert notebook.run("place").text == "{'rank': 0}\n"
+    notebook.run("%dist pull place --ranks 0-1")
+    assert notebook.run("place").text == "{0: {'rank': 0}, 1: {'rank': 1}}\n"
+    assert "it is not defined there" in plain(notebook.run("%dist pull nowhere", check=False).text)
+    assert "no variable `nowhere`" in plain(notebook.run("%dist push nowhere", check=False).text)
+    code = """
+import nbdist
+cluster = nbdist.cluster()
+cluster.push(given=5, twice=lambda x: 2 * x)
+print(cluster.run("print(twice(given) + rank)").output(1), cluster.pull("given"))
+print(cluster.pull("place", ranks=[0, 1]))
+"""
+    assert notebook.run(code).stdout == "11\n 5\n{0: {'rank': 0}, 1: {'rank': 1}}\n"
+
+
+def test_names_of_ours_and_of_ipython_stay_where_they_are(notebook: Kernel) -> None:
+    notebook.run("rank = 'the notebook has one too'\n_ = 5\n7")
+    cell = on_ranks(notebook, "print(rank, world_size, len(In) > 0, get_ipython() is not None)")
+    assert cell.text == "0 2 True True\n"
+    notebook.run("del rank")
+
+
+def test_many_small_names(notebook: Kernel) -> None:
+    notebook.run("for i in range(300):\n    globals()[f'small{i}'] = i")
+    code = "print(sum([\n" + "\n".join(f"small{i}," for i in range(300)) + "\n]))"
+    cell = on_ranks(notebook, code)
+    assert cell.stdout == "44850\n"
+    assert "small11 (int), and 288 more (" in cell.text
+
+
+def test_slow_pickles_are_told(notebook: Kernel) -> None:
+    notebook.run("class Row:\n    pass\nrows = [Row() for _ in range(400_000)]")
+    cell = on_ranks(notebook, "print(len(rows))", timeout=60)
+    assert cell.stdout == "400000\n"
+    assert "to pickle object by object" in cell.text
+    on_ranks(notebook, "del rows")

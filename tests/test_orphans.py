@@ -1,0 +1,227 @@
+"""However the kernel, the controller or the warm process ends, no process of ours outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.faults import shown
+from tests.kernel import KernelGoneError
+from tests.notebook import distributed, on_ranks
+
+if TYPE_CHECKING:
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+SECONDS = 5.0
+"""From the end of the kernel to the end of the last process."""
+
+TRAIN = """
+    import subprocess, time, torch, torch.distributed as dist
+    from torch.utils.data import DataLoader
+    loader = iter(DataLoader(list(range(100_000)), num_workers=2))
+    child = subprocess.Popen(["sleep", "600"])
+    # Out of the session, and its parent ends at once.
+    subprocess.run(["setsid", "--fork", "sleep", "600"], check=True)
+    while True:
+        next(loader)
+        dist.all_reduce(torch.ones(1))
+        print("training", flush=True) if rank == 0 else None
+        time.sleep(0.05)
+"""
+FORK = """
+import os, time
+if (forked := os.fork()) == 0:
+    os.setsid()
+    time.sleep(8)
+    os._exit(0)
+"""
+
+
+def family(kernel: Kernel) -> list[psutil.Process]:
+    """Return all processes that descend from a kernel."""
+    return psutil.Process(kernel.pid).children(recursive=True)
+
+
+def warm_of(kernel: Kernel) -> psutil.Process:
+    """Return the warm process of a kernel, its only child."""
+    (warm,) = psutil.Process(kernel.pid).children()
+    return warm
+
+
+def controller_of(kernel: Kernel) -> psutil.Process:
+    """Return ipyparallel's controller: what the warm process has started besides ranks."""
+    ranks = kernel.run("import nbdist\nprint(*[r.pid for r in nbdist.cluster().ranks])").stdout
+    (controller,) = [p for p in warm_of(kernel).children() if str(p.pid) not in ranks.split()]
+    return controller
+
+
+def all_end(processes: list[psutil.Process], seconds: float = SECONDS) -> None:
+    """Check that these processes end in time; whether they are reaped is their new parent's."""
+    deadline = time.monotonic() + seconds
+    while (left := [p for p in processes if _runs(p)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, left
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def kill_kernel(kernel: Kernel) -> None:
+    os.kill(kernel.pid, signal.SIGKILL)
+
+
+def crash_kernel(kernel: Kernel) -> None:
+    """End it as `os.abort()` in it would, also while it is busy with a cell."""
+    os.kill(kernel.pid, signal.SIGABRT)
+
+
+def shut_down(kernel: Kernel) -> None:
+    kernel.shutdown()
+
+
+def restart(kernel: Kernel) -> None:
+    kernel.restart()
+
+
+ENDS = {"SIGKILL": kill_kernel, "crash": crash_kernel, "exit": shut_down, "restart": restart}
+
+
+@pytest.mark.parametrize(
+    ("end", "busy"),
+    [("SIGKILL", "idle"), ("restart", "idle"), *((end, "training") for end in ENDS)],
+)
+def test_nothing_outlives_the_kernel(kernel: Kernel, end: str, busy: str) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2")
+    if busy == "training":
+        kernel.start(distributed(TRAIN))
+        kernel.expect("training", 30)
+    processes = family(kernel)
+    assert len(processes) >= (4 + 2 * 3 if busy == "training" else 4)
+    sleepers = [p for p in psutil.process_iter() if _is_ours(p, processes)]
+    ENDS[end](kernel)
+    all_end(processes + sleepers)
+    if end == "restart":
+        kernel.run("%load_ext nbdist")
+        assert on_ranks(kernel, "print('again')", "-np 2").stdout == "again\n"
+
+
+def _is_ours(process: psutil.Process, family: list[psutil.Process]) -> bool:
+    """Whether it is a `sleep` that a rank has put out of its session."""
+    with contextlib.suppress(psutil.Error):
+        return process.name() == "sleep" and process.parent() in family
+    return False
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.2])
+def test_a_kernel_killed_while_it_starts(kernel: Kernel, delay: float) -> None:
+    kernel.run("%load_ext nbdist")
+    kernel.start(distributed("pass", "-np 2"))
+    time.sleep(delay)
+    processes = family(kernel)
+    kernel.sigkill()
+    all_end(processes)  # and what was born meanwhile is found at the end of the test
+
+
+def test_what_a_kernel_killed_at_once_left_goes_with_the_next(start_kernel: KernelFactory) -> None:
+    """Between the making of a folder and the birth of who removes it there is nobody to do so."""
+    first = start_kernel(home="at-once")
+    first.run("%load_ext nbdist")
+    processes = family(first)
+    first.sigkill()
+    all_end(processes)
+    second = start_kernel(home="at-once")
+    second.run("%load_ext nbdist")
+    on_ranks(second, "pass", "-np 1")
+
+
+def test_a_kernel_that_exits_right_after_loading(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    processes = family(kernel)
+    kernel.start("import os; os._exit(0)")
+    with pytest.raises(KernelGoneError):
+        kernel.wait(20)
+    all_end(processes)
+
+
+def test_a_fork_of_the_kernel_keeps_nothing_alive(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2")
+    processes = family(kernel)
+    kernel.run(FORK)
+    fork = psutil.Process(int(kernel.run("forked").text))
+    kill_kernel(kernel)
+    all_end(processes)
+    assert fork.is_running()
+    fork.kill()
+    fork.wait(5)
+
+
+def test_the_warm_process_dies(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2")
+    warm = warm_of(kernel)
+    kernel.start(distributed(TRAIN))
+    kernel.expect("training", 30)
+    processes = family(kernel)
+    warm.kill()
+    stopped = kernel.wait(20)
+    assert "The cluster's warm process has died, and all ranks with it" in shown(stopped)
+    all_end(processes)
+    assert "lost" in kernel.run("%dist status").stdout
+    again = on_ranks(kernel, "print('again', 'loader' in globals())")
+    assert "a new cluster was started. All variables on the ranks are lost." in again.text
+    assert again.stdout == "again False\n"
+
+
+def test_the_controller_dies(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "kept = rank", "-np 2")
+    assert "0" in kernel.run("%px print(rank)").text
+    controller_of(kernel).kill()
+    time.sleep(0.3)
+    assert on_ranks(kernel, "print('on', kept)").stdout == "on 0\n"
+    for line in ("%px print(rank)", "%dist restart 1"):
+        began = time.monotonic()
+        told = kernel.run(line, check=False)
+        assert time.monotonic() - began < SECONDS
+        assert "the ipyparallel controller of this cluster has died" in told.error
+        assert "`%dist restart`" in told.error
+    assert on_ranks(kernel, "print('on', kept)").stdout == "on 0\n"
+    assert "started anew" in kernel.run("%dist restart").stdout
+    assert on_ranks(kernel, "print('kept' in globals())").stdout == "False\n"
+    assert "1" in kernel.run("%px print(rank)").text
+
+
+def test_two_clusters_in_one_process_end_one_by_one(kernel: Kernel) -> None:
+    kernel.run("import nbdist\na, b = nbdist.Cluster(2), nbdist.Cluster(1, backend='none')")
+    kernel.run("jobs = a.run('x = rank'), b.run('x = 7')\nassert all(job.ok for job in jobs)")
+    assert kernel.run("print(b.run('print(x)').output())").stdout == "7\n\n"
+    before = family(kernel)
+    kernel.run("b.stop()")
+    gone = [process for process in before if not process.is_running()]
+    assert gone
+    assert kernel.run("print(a.run('print(x)').output(1))").stdout == "1\n\n"
+    kernel.run("a.stop()")
+    all_end(before)
+
+
+def test_unloading_ends_everything(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2")
+    processes = family(kernel)
+    kernel.run("%unload_ext nbdist")
+    all_end(processes)
+    assert "distributed" not in kernel.run("%lsmagic").text
+    kernel.run("%load_ext nbdist")
+    assert on_ranks(kernel, "print('again')", "-np 2").stdout == "again\n"

@@ -1,0 +1,143 @@
+"""Everything printed, nothing drowned."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tqdm import tqdm
+
+from nbdist.hub.merge import Merger, Rows
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+LINES = 200_000
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_kernel: Kernel) -> Kernel:
+    shared_kernel.run("%load_ext nbdist")
+    shared_kernel.run("%%distributed -np 2\nimport sys, time\nfrom tqdm import tqdm")
+    return shared_kernel
+
+
+def merged(*prints: tuple[int, str], collapse: bool) -> str:
+    merger = Merger((0, 1, 2), collapse=collapse)
+    for rank, text in prints:
+        merger.feed(rank, text, 0.0)
+    return merger.flush(0.0)
+
+
+def test_lines_are_labelled() -> None:
+    assert merged((0, "a\nb"), (1, "a\n"), (0, "c\n"), collapse=False) == "[0] a\n[1] a\n[0] bc\n"
+
+
+def test_equal_lines_are_shown_once_and_odd_ones_apart() -> None:
+    shown = merged((0, "a\nb\nc\n"), (2, "a\nodd\nc\n"), (1, "a\nb\nc\n"), collapse=True)
+    assert shown == "[0-2] a\n[2] odd\n[0-1] b\n[0-2] c\n"
+
+
+def test_a_late_rank_is_waited_for_and_not_for_ever() -> None:
+    merger = Merger((0, 1), collapse=True)
+    merger.feed(0, "a\n", 0.0)
+    assert merger.ready(0.5) == ""
+    merger.feed(1, "a\n", 0.6)
+    assert merger.ready(0.7) == "[0-1] a\n"
+    merger.feed(0, "b\n", 1.0)
+    assert merger.ready(2.5) == "[0] b\n"
+    merger.feed(1, "b\n", 3.0)
+    assert merger.ready(4.5) == "[1] b\n"
+
+
+def test_bars_stay_one_line_each() -> None:
+    rows, printed = Rows(), io.StringIO()
+    done: list[str] = []
+    for _ in tqdm(range(3), file=printed, mininterval=0, ascii=True):
+        for _ in tqdm(range(5), file=printed, mininterval=0, leave=False, ascii=True):
+            done += rows.feed(printed.getvalue())
+            printed.seek(0)
+            printed.truncate()
+            assert rows.open().count("\n") <= 1
+    done += rows.feed(printed.getvalue() + "after\n")
+    done += rows.rest()
+    assert len([line for line in done if "3/3" in line]) == 1
+    assert done[-1] == "after"
+    assert not any("/5" in line for line in done)
+
+
+def test_all_labels_every_rank(cluster: Kernel) -> None:
+    text = cluster.run("%%distributed --output all\nprint('from', rank)\nprint('x', end='')").text
+    assert sorted(text.split("\n")) == ["", "[0] from 0", "[0] x", "[1] from 1", "[1] x"]
+
+
+def test_collapse_over_late_ranks(cluster: Kernel) -> None:
+    text = cluster.run(
+        "%%distributed --output collapse\n"
+        "print('same')\nif rank: print('odd')\ntime.sleep(0.3 * rank)\nprint('late but same')"
+    ).text
+    assert text == "[0-1] same\n[1] odd\n[0-1] late but same\n"
+
+
+def test_one_bar_a_rank(cluster: Kernel) -> None:
+    cell = cluster.run("%%distributed --output all\nfor _ in tqdm(range(20)): time.sleep(0.05)")
+    bars = [line for line in cell.seen().splitlines() if "20/20" in line]
+    assert len([line for line in cell.text.splitlines() if "20/20" in line]) <= 2
+    assert bars
+
+
+@pytest.mark.parametrize("how", ["rank0", "all", "collapse"])
+def test_a_loud_cell_is_bounded_here_and_whole_in_the_log(cluster: Kernel, how: str) -> None:
+    cell = cluster.run(
+        f"%%distributed --output {how}\nfor i in range({LINES}): print('line', i)", timeout=100
+    )
+    assert len(cell.text) < 400_000
+    assert "line 0\n" in cell.text
+    assert f"line {LINES - 1}\n" in cell.text
+    assert re.search(r"… [\d,]+ lines \(.* MB\) are not shown here; `%dist logs 0`", cell.seen())
+    counted = cluster.run(
+        "import nbdist\njob = nbdist.jobs()[-1]\n"
+        f"whole = [f'line {{i}}' for i in range({LINES})]\n"
+        "print([job.output(rank).splitlines() == whole for rank in (0, 1)])"
+    )
+    assert "[True, True]" in counted.text
+
+
+def test_displays_keep_their_place_among_prints(cluster: Kernel) -> None:
+    cell = cluster.run(
+        "%%distributed\n"
+        "from IPython.display import display, HTML\n"
+        "for i in range(3):\n    print('before', i)\n    display(HTML(f'<b>{i}</b>'))\nprint('end')"
+    )
+    kinds = [out.kind for out in cell.outputs]
+    assert kinds == ["stdout", "display", "stdout", "display", "stdout", "display", "stdout"]
+
+
+def test_logs_in_part_and_as_they_come(cluster: Kernel) -> None:
+    cluster.run("%%distributed\nfor i in range(50): print('line', i, 'of', rank)")
+    assert cluster.run("%dist logs 1 --tail 2").text == "line 48 of 1\nline 49 of 1\n"
+    assert cluster.run("%dist logs 1 --grep 'line 4 '").text == "line 4 of 1\n"
+    assert "no regular expression" in cluster.run("%dist logs 1 --grep '['", check=False).seen()
+    began = time.monotonic()
+    text = cluster.run(
+        "job = nbdist.cluster().submit('import time\\nfor i in range(5):\\n"
+        '    print("tick", i, flush=True)\\n    time.sleep(0.2)\')\n'
+        "get_ipython().run_line_magic('dist', 'logs 1 -f')"
+    ).text
+    assert "tick 4" in text
+    assert time.monotonic() - began < 10
+
+
+def test_a_cell_that_waits_for_busy_ranks_says_so_and_can_be_stopped(cluster: Kernel) -> None:
+    cluster.run("slow = nbdist.cluster().submit('import time; time.sleep(30)')")
+    waiting = cluster.start("%%distributed\nprint('late')")
+    cluster.expect("Its ranks are busy: this waits for an earlier job", 10)
+    cluster.interrupt()
+    cluster.wait(5)
+    assert "The cell was interrupted" in waiting.seen()
+    assert "running" in cluster.run("print(slow.state)").text
+    cluster.run("slow.interrupt()\ntry: slow.wait(10)\nexcept nbdist.errors.Interrupted: pass")
+    assert "next" in cluster.run("%%distributed\nprint('next')").text

@@ -1,0 +1,115 @@
+"""The quickstart, run as a newcomer runs it: every cell, in order, in a real kernel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
+
+
+def _text(cell: Any) -> str:
+    """Return what a cell shows, without colours."""
+    parts = []
+    for out in cell.outputs:
+        if out.output_type == "stream":
+            parts.append(out.text)
+        elif out.output_type == "error":
+            parts += [*out.traceback, f"{out.ename}: {out.evalue}"]
+        else:
+            parts.append(out.data.get("text/plain", ""))
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))
+
+
+def _losses(cell: Any) -> list[float]:
+    return [float(loss) for loss in re.findall(r"epoch \d+: loss ([\d.]+)", _text(cell))]
+
+
+def _accuracy(cell: Any) -> float:
+    (figure,) = re.findall(r"accuracy on held-out digits: ([\d.]+)", _text(cell))
+    return float(figure)
+
+
+@pytest.fixture(scope="module")
+def demo(
+    tmp_path_factory: pytest.TempPathFactory, scratch: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run what `make demo` runs; stdout is what it showed, the notebook is in its last line."""
+    executed = tmp_path_factory.mktemp("demo") / "executed.ipynb"
+    return subprocess.run(
+        [sys.executable, "tools/run_notebook.py", NOTEBOOK, executed],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def cells(demo: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the executed cells by their ids."""
+    path = demo.stdout.strip().rpartition("The executed notebook: ")[2]
+    return {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
+
+
+def test_it_is_stored_without_outputs() -> None:
+    stored = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(stored)
+    assert all(not cell.get("outputs") for cell in stored.cells)
+
+
+def test_the_demo_runs_to_its_end_and_shows_it(demo: subprocess.CompletedProcess[str]) -> None:
+    assert demo.returncode == 0, demo.stdout[-4000:] + demo.stderr[-4000:]
+    assert "accuracy on held-out digits" in demo.stdout
+    assert "The executed notebook: " in demo.stdout
+
+
+def test_loading_is_silent(cells: dict[str, Any]) -> None:
+    assert _text(cells["load"]) == ""
+
+
+def test_the_data_is_split_over_the_ranks(cells: dict[str, Any]) -> None:
+    assert "rank 0 of 2 on" in _text(cells["data"])
+    assert "700 of 1400 images" in _text(cells["data"])
+
+
+def test_it_learns(cells: dict[str, Any]) -> None:
+    losses = _losses(cells["train"])
+    assert len(losses) == 10
+    assert losses[-1] < losses[0] / 10
+    assert _accuracy(cells["evaluate"]) > 0.95
+
+
+def test_rank_zero_plots(cells: dict[str, Any]) -> None:
+    data = [out.data for out in cells["plot"].outputs if "data" in out]
+    assert any("image/png" in bundle for bundle in data)
+
+
+def test_status_and_logs_show_both_ranks(cells: dict[str, Any]) -> None:
+    assert re.search(r"\b0\b.*\n.*\b1\b", _text(cells["status"]))
+    assert "idle" in _text(cells["status"])
+    assert "accuracy on held-out digits" in _text(cells["logs"])
+
+
+def test_the_mistake_is_told_first_and_shortly(cells: dict[str, Any]) -> None:
+    said = _text(cells["mistake"])
+    assert "bad batch on rank 1" in said
+    assert next(line for line in said.splitlines() if "ank" in line).startswith("Rank 1 failed")
+    for secondary in ("KeyboardInterrupt", "Connection", "RuntimeError"):
+        assert secondary not in said, "what follows from the mistake is not shown as an error"
+    assert len(said.splitlines()) < 40
+
+
+def test_the_same_model_trains_on_after_the_mistake(cells: dict[str, Any]) -> None:
+    losses = _losses(cells["after"])
+    assert len(losses) == 4
+    assert max(losses) < _losses(cells["train"])[2], "it went on where it was"
+    assert _accuracy(cells["after"]) > 0.95

@@ -1,0 +1,94 @@
+"""What nbdist touches inside torch is where it was: the first test to fail on a new torch."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed import _composable_state, device_mesh
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group, _fsdp_state
+from torch.nn.parallel import DistributedDataParallel
+
+from nbdist.backends.torch_private import groups
+
+WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
+C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
+    _cleanup_process_group_global_state init_process_group destroy_process_group
+    ProcessGroupGloo"""
+NAMES = [
+    (c10d._world, WORLD),
+    (c10d, C10D),
+    (_distributed_c10d, "_resolve_process_group _register_process_group _dump_fr_trace_json"),
+    (_distributed_c10d, "_unregister_process_group TCPStore PrefixStore Store"),
+    (dist.ProcessGroup, "_device_types _get_backend _id _register_backend split_group"),
+    (c10d.ProcessGroupGloo, "create_device _Options options"),
+    (dist.Backend, "backend_type_map"),
+    (dist, "_register_comm_hook _verify_params_across_processes Reducer Logger"),
+    (DistributedDataParallel, "_ddp_init_helper _build_params_for_reducer"),
+    (DistributedDataParallel, "_build_debug_param_to_name_mapping"),
+    (_composable_state, "_module_state_mapping"),
+    (_fsdp_common.TrainingState, "IDLE"),
+    (_fsdp_param_group.FSDPParamGroup, "_to_sharded"),
+    (device_mesh, "init_process_group split_group"),
+    (torch.autograd.graph, "_engine_run_backward"),
+]
+
+
+@pytest.mark.parametrize(("where", "name"), [(w, n) for w, names in NAMES for n in names.split()])
+def test_torch_still_has(where: object, name: str) -> None:
+    assert hasattr(where, name)
+
+
+def test_groups_can_be_emptied() -> None:
+    assert groups._release() is not None
+
+
+def test_the_helper_that_makes_groups_takes_what_we_give_it() -> None:
+    given = inspect.signature(c10d._new_process_group_helper).parameters
+    assert list(given)[:6] == [
+        "group_size",
+        "group_rank",
+        "global_ranks_in_group",
+        "backend",
+        "store",
+        "group_name",
+    ]
+    assert {"timeout", "device_id", "group_desc"} <= set(given)
+
+
+def test_a_store_takes_over_a_listening_socket() -> None:
+    assert "master_listen_fd" in (_distributed_c10d.TCPStore.__init__.__doc__ or "")
+
+
+def test_what_a_broken_off_fsdp_step_leaves_has_the_names_we_reset() -> None:
+    source = inspect.getsource(_fsdp_state) + inspect.getsource(_fsdp_param_group)
+    for name in (
+        "self._modules_to_run_forward: ",
+        "self.iter_forward_root: ",
+        "self.post_backward_final_callback_queued: ",
+        "self.all_gather_state: ",
+        "self.reduce_scatter_states: ",
+        "self.post_forward_order: ",
+        "self._last_post_reduce_events: ",
+        "self._all_gather_result: ",
+        "self._reshard_after_forward_event: ",
+        "self._post_reduce_event: ",
+        "self._all_reduce_state: ",
+        "self._partial_reduce_output: ",
+        "self._post_forward_indices: ",
+    ):
+        assert name in source, name
+
+
+def test_a_reducer_is_made_from_what_setstate_gives_it() -> None:
+    assert list(inspect.signature(DistributedDataParallel._ddp_init_helper).parameters) == [
+        "self",
+        "parameters",
+        "expect_sparse_gradient",
+        "param_to_name_mapping",
+        "static_graph",
+    ]

@@ -1,0 +1,50 @@
+"""Which names a cell is found to read."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbdist.cell.used import used
+from nbdist.magics.distributed import check_syntax
+
+CELLS = {
+    "reads": ("print(x, y.z)", "print x y", ""),
+    "binds before": ("x = 1\nprint(x)", "print", ""),
+    "binds after": ("print(x)\nx = 1", "print x", ""),
+    "augments": ("x += y", "x y", ""),
+    "imports": ("import a.b, c as d\nfrom e import f\na, d, f, c", "c", ""),
+    "binds on one way": ("if a:\n    x = 1\nx", "a", "x"),
+    "binds on both ways": ("if a:\n    x = 1\nelse:\n    x = 2\nx", "a", ""),
+    "binds in a loop": ("for i in r:\n    x = i\nx, i", "r", "x i"),
+    "binds in with": ("with open(p) as f:\n    x = f.read()\nx", "open p", ""),
+    "binds in try": ("try:\n    x = a\nexcept E as e:\n    e\nx", "a E", "x"),
+    "walrus": ("if (n := f()):\n    n", "f", ""),
+    "comprehension": ("[i + k for i in r for j in i if j]", "r k", ""),
+    "lambda": ("g = lambda a, b=d: a + e", "d e", ""),
+    "function": ("def f(a, b=d, *c) -> t:\n    u = a\n    return g(u)", "d t g", ""),
+    "function before its global": ("def f():\n    return x\nf()\nx = 1", "", ""),
+    "function and a sometimes global": ("def f():\n    return x\nif a:\n    x = 1", "a", "x"),
+    "class": ("class A(B, k=m):\n    y = x\n    z = y\n    def f(self):\n        w", "B m x w", ""),
+    "decorated": ("@d(a)\ndef f(): ...", "d a", ""),
+    "match": ("match v:\n    case [a, *b]:\n        a, b, c", "v c", ""),
+    "await": ("await f(x)", "f x", ""),
+    "deletes": ("x = 1\ndel x\nx", "", "x"),
+    "annotates": ("x: t\nx", "t x", ""),
+    "line magic": ("%time y = f(x)", "", "x f y"),
+    "shell": ("!echo {x} $y z", "", "x y"),
+    "cell magic": ("%%time\nf(x)", "f x", ""),
+    "another language": ("%%bash\necho $x", "", ""),
+}
+
+
+@pytest.mark.parametrize(("cell", "surely", "maybe"), CELLS.values(), ids=CELLS)
+def test_names_a_cell_reads(cell: str, surely: str, maybe: str) -> None:
+    found = used(*check_syntax(InteractiveShell.instance(), dedent(cell)))
+    ours = {"get_ipython"}
+    assert set(found.surely) - ours == set(surely.split())
+    assert set(maybe.split()) <= set(found.maybe)
+    if "%" not in cell:
+        assert set(found.maybe) == set(maybe.split())
