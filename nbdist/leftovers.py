@@ -14,6 +14,8 @@ import psutil
 from nbdist.system import private
 
 OWNER = "owner.json"
+UNSIGNED_SECONDS = 60.0
+"""A folder is signed as soon as it is made; one older than this and unsigned is nobody's."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -42,8 +44,12 @@ def sign(folder: Path, temp: str = "") -> None:
 def clear(clusters: Path) -> None:
     """Remove the folders of clusters whose kernel and warm process were both killed."""
     for folder in clusters.iterdir():
-        # One without a signature is being made, or another's; a file that is no signature too.
+        # A signature that cannot be read is left alone: it may be a newer version's.
         with contextlib.suppress(OSError, msgspec.DecodeError):
+            if not (folder / OWNER).exists():
+                if time.time() - folder.stat().st_mtime > UNSIGNED_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
             owner = msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)
             if not owner.alive:
                 if owner.temp:

@@ -1,4 +1,4 @@
-"""Logs are cleared by age and by size, and never those of a cluster that runs."""
+"""What clusters left is cleared: folders nobody owns, logs by age and size; never what is in use."""
 
 from __future__ import annotations
 
@@ -47,3 +47,14 @@ def test_logs_in_use_stay(logs: Path) -> None:
     leftovers.sign(logs / "40")
     leftovers.clear_logs(logs, days=0, gigabytes=0)
     assert kept(logs) == {"40"}
+
+
+def test_a_folder_without_a_signature_goes_when_it_is_old(tmp_path: Path) -> None:
+    for name, age in (("being-made", 0.0), ("died-early", 3600.0)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    (tmp_path / "unreadable").mkdir()
+    (tmp_path / "unreadable" / leftovers.OWNER).write_bytes(b"of a newer version")
+    os.utime(tmp_path / "unreadable", (0, 0))
+    leftovers.clear(tmp_path)
+    assert kept(tmp_path) == {"being-made", "unreadable"}

@@ -145,13 +145,20 @@ def test_what_a_kernel_killed_at_once_left_goes_with_the_next(start_kernel: Kern
     on_ranks(second, "pass", "-np 1")
 
 
-def test_a_kernel_that_exits_right_after_loading(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    processes = family(kernel)
-    kernel.start("import os; os._exit(0)")
+def test_a_kernel_that_exits_right_after_loading(start_kernel: KernelFactory) -> None:
+    first = start_kernel(home="left")
+    first.run("%load_ext nbdist")
+    processes = family(first)
+    first.start("import os; os._exit(0)")
     with pytest.raises(KernelGoneError):
-        kernel.wait(20)
+        first.wait(20)
     all_end(processes)
+    # It may have made its folders and not yet the warm process that clears them: the next one does.
+    second = start_kernel(home="left")
+    second.run("%load_ext nbdist")
+    on_ranks(second, "pass", "-np 1 --backend none")
+    assert len(list((first.home / "clusters").iterdir())) == 1
+    second.run("%dist stop")
 
 
 def test_a_fork_of_the_kernel_keeps_nothing_alive(kernel: Kernel) -> None:

@@ -49,11 +49,13 @@ class Host:
         self.id = secrets.token_hex(4)
         self.folder = home / "clusters" / self.id
         self.profile = self.folder / "profile"
-        make_folder(self.folder)
-        make_folder(self.profile / "security")
         # In the temp folder and with a short name, since a socket's path must be short.
-        self.temp = Path(tempfile.mkdtemp(prefix="nbd-"))
+        self.temp = Path(tempfile.gettempdir(), f"nbd-{self.id}")
+        make_folder(self.folder)
+        # Signed before anything else is made: whoever comes later knows then what to clear.
         leftovers.sign(self.folder, str(self.temp))
+        self.temp.mkdir(mode=0o700)
+        make_folder(self.profile / "security")
         leftovers.clear(home / "clusters")
         self._base_environ = dict(os.environ)
         self._changed: set[str] = set()
