@@ -1,4 +1,4 @@
-"""What clusters left is cleared: folders nobody owns, logs by age and size; never what is in use."""
+"""Cleared is what clusters left: folders nobody owns, logs by age and size; nothing in use."""
 
 from __future__ import annotations
 
