@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist import memory
-from nbdist.cell.known import Known, closed_over, methods
+from nbdist.cell.known import PLAIN, Known, closed_over, methods
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import show_ranks
 from nbdist.rank.names import OURS, cannot_travel
@@ -172,9 +172,10 @@ class _Trip:
                 except CannotTravel:
                     rest = {name: wanted.space[name] for name in lacking[i:]}
                     return cannot_travel(rest, lambda: Packing(self._devices))
-                for used in list(self._packing.uses)[before:]:
-                    if used not in self._seen:
-                        self.via.setdefault(used, name)
+                if len(self._packing.uses) > before:
+                    for used in list(self._packing.uses)[before:]:
+                        if used not in self._seen:
+                            self.via.setdefault(used, name)
             names = list(self._packing.uses)
         return {}
 
@@ -201,10 +202,10 @@ class _Trip:
         answers = self._ask([*dict.fromkeys((*names, *there))])
         lacking = []
         for name in names:
-            changed = self._known.changed(name, space[name])
-            token = self._tokens[name] = self._known.token(name, space[name])
-            versions = [answer.get(name) for answer in answers]
-            if name in self._wanted.forced or any(v not in ("", token) for v in versions):
+            token, changed = self._known.version(name, space[name])
+            self._tokens[name] = token
+            versions = {answer.get(name) for answer in answers}
+            if name in self._wanted.forced or versions - {"", token}:
                 lacking.append(name)
             elif changed and "" in versions:
                 self._kept.append(name)
@@ -238,6 +239,8 @@ def codes(value: object, depth: int = 3) -> list[CodeType]:
         own = [value.__code__] if value.__module__ == "__main__" else []
         return own + _all_codes(closed_over(value), depth - 1)
     kind = value if isinstance(value, type) else type(value)
+    if kind in PLAIN:
+        return []
     bases = [base for base in kind.__mro__ if base.__module__ == "__main__"]
     return _all_codes([part for base in bases for part in methods(base)], depth - 1)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.rank.names import held
 
@@ -19,8 +18,7 @@ PLAIN = (int, float, complex, str, bytes, type(None), list, tuple, dict, set, fr
 """What pickle copies without asking anybody."""
 
 
-@dataclass(frozen=True)
-class _Version:
+class _Version(NamedTuple):
     token: str
     value: Callable[[], object]
     code: tuple[CodeType, ...]
@@ -31,19 +29,16 @@ class Known:
 
     def __init__(self) -> None:
         self._versions: dict[str, _Version] = {}
-        self._tokens = (f"{secrets.token_hex(3)}.{n}" for n in itertools.count(1))
+        series = secrets.token_hex(3)
+        self._tokens = (f"{series}.{n}" for n in itertools.count(1))
 
-    def token(self, name: str, value: object) -> str:
-        """Return the version that `name` has with this value."""
-        known = self._versions.get(name)
-        if known is None or self.changed(name, value):
-            known = self._versions[name] = _Version(next(self._tokens), held(value), _code(value))
-        return known.token
-
-    def changed(self, name: str, value: object) -> bool:
-        """Return whether the notebook has changed a name it is known by."""
-        known = self._versions.get(name)
-        return known is not None and (known.value() is not value or known.code != _code(value))
+    def version(self, name: str, value: object) -> tuple[str, bool]:
+        """Return the version of `name` with this value, and whether the notebook changed it."""
+        known, code = self._versions.get(name), _code(value)
+        changed = known is not None and (known.value() is not value or known.code != code)
+        if known is None or changed:
+            known = self._versions[name] = _Version(next(self._tokens), held(value), code)
+        return known.token, changed
 
     def returned(self, name: str, value: object) -> None:
         """Note that a name's value has come from the ranks: they need not be sent it."""

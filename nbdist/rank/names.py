@@ -56,8 +56,9 @@ class Names:
         space = self._shell.user_ns
         chosen = {}
         for name, token in parcel.names.items():
-            own = name in space and not self._version(name)
-            if name in parcel.forced or (not own and self.holds([name]).get(name) != token):
+            # '' where a cell here bound it, which stays.
+            version = self._version(name) if name in space else None
+            if name in parcel.forced or version not in ("", token):
                 chosen[name] = values[name]
         self._waiting = parcel, chosen
         return list(chosen)

@@ -60,6 +60,7 @@ class Packing:
     def __init__(self, devices: int | None = None, *, carry_globals: bool = False) -> None:
         self._stream = io.BytesIO()
         self._buffers: list[list[memoryview]] = []
+        self._shared = 0  # bytes in them
         self.parts = Parts()
         """What the receivers have already."""
         self._pickler = _Packer(
@@ -82,15 +83,13 @@ class Packing:
         """
         if not self._buffers or (self._buffers[-1] and len(self._buffers) < MOST_BLOCKS):
             self._buffers.append([])
-        shared = sum(buffer.nbytes for buffer in self._buffers[-1])
-        start, began = self._stream.tell(), time.monotonic()
+        start, shared, began = self._stream.tell(), self._shared, time.monotonic()
         try:
             self._pickler.dump(value)
         except Exception as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
         stream = self._stream.tell() - start
-        size = stream + sum(buffer.nbytes for buffer in self._buffers[-1]) - shared
-        seconds = time.monotonic() - began
+        size, seconds = stream + self._shared - shared, time.monotonic() - began
         self.items[name] = Item(name, _kind(value), size, seconds, stream)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
@@ -99,6 +98,7 @@ class Packing:
         if raw.nbytes < SHARED_BYTES:
             return True
         self._buffers[-1].append(raw)
+        self._shared += raw.nbytes
         return False
 
     def close(
