@@ -123,7 +123,7 @@ class Names:
 def place(hub: Hub) -> messages.Run:
     """Return what a rank must know to find the modules the notebook finds."""
     environ = {**hub.host.environ_changes(), **hub.environ}
-    return messages.Run("", "", 0, 0, "", False, "", sys.path, environ)
+    return messages.Run("", "", 0, 0, "", 0, "", sys.path, environ)
 
 
 def cannot_return(offer: Offer) -> str:

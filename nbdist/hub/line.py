@@ -57,10 +57,18 @@ class Line:
         self._names[rank] = f"{rank}.{incarnation}".encode()
 
     def send(self, rank: int, message: Message) -> None:
-        """Send to a rank; one that is gone is left out, its death is told elsewhere."""
+        """Send to a rank's agent; one that is gone is left out, its death is told elsewhere."""
+        self._send(self._names[rank], encode(message))
+
+    def send_cell(self, ranks: Iterable[int], run: Run) -> None:
+        """Send a cell to the main threads of these ranks."""
+        body = encode(run)
+        for rank in ranks:
+            self._send(self._names[rank] + CELLS, body)
+
+    def _send(self, name: bytes, body: bytes) -> None:
         try:
-            name = self._names[rank] + (CELLS if isinstance(message, Run) else b"")
-            self._listener.socket.send_multipart([name, encode(message)], zmq.NOBLOCK)
+            self._listener.socket.send_multipart([name, body], zmq.NOBLOCK)
         except zmq.ZMQError:
             return
         # The socket's descriptor is edge-triggered: a send may swallow the edge of an arrival.

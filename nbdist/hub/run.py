@@ -196,7 +196,7 @@ class Run(JobListener):
         if self._bringing is None:
             return
         loop, ranks = self._hub.loop, self._job.ranks
-        run = self._message(ranks[0], self._environ())
+        run = self._message()
         work = loop.create_task(bring.hand_over(self._hub, ranks, self._bringing, run))
         pressed = loop.create_task(self._pressed.wait())
         await asyncio.wait({work, pressed}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,31 +207,27 @@ class Run(JobListener):
         for line in await work:
             self._job.events.put(Notice(line, line))
 
-    def _environ(self) -> dict[str, str | None]:
-        return {**self._hub.host.environ_changes(), **self._hub.environ}
-
     def _send_cell(self) -> None:
         job, hub = self._job, self._hub
-        environ = self._environ()
         job.parts = {rank: (hub.ranks[rank].log_end, None) for rank in job.ranks}
         self._output.begin()
         for rank in job.ranks:
             hub.ranks[rank].state = "busy"
             hub.ranks[rank].pulse = None
-            hub.send(rank, self._message(rank, environ))
+        hub.line.send_cell(job.ranks, self._message())
 
-    def _message(self, rank: int, environ: dict[str, str | None]) -> messages.Run:
-        job = self._job
+    def _message(self) -> messages.Run:
+        job, hub = self._job, self._hub
         return messages.Run(
             job=job.id,
             code=job.code,
             filename_line=job.lines,
             execution_count=job.number,
-            log=str(job.log(rank)),
-            shown=rank == job.ranks[0],
+            logs=str(job.folder),
+            shown=job.ranks[0],
             cwd=working_directory(),
             sys_path=sys.path,
-            environ=environ,
+            environ={**hub.host.environ_changes(), **hub.environ},
             autoreload=self._autoreload,
             parcel=self._bringing.parcel.id if self._bringing else "",
         )

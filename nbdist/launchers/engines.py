@@ -58,7 +58,8 @@ class Host:
         make_folder(self.profile / "security")
         leftovers.clear(home / "clusters")
         self._base_environ = dict(os.environ)
-        self._changed: set[str] = set()
+        self._seen_environ = _raw_environ()
+        self._changed: dict[str, str | None] = {}
         self._tell = tell
         self.warm = WarmProcess(
             self.folder / "warm.log", [self.folder, self.temp], self._hear, self.id
@@ -138,10 +139,14 @@ class Host:
 
     def environ_changes(self) -> dict[str, str | None]:
         """Return what the notebook has changed in its environment since the host was started."""
-        now, base = os.environ, self._base_environ
-        self._changed |= {k for k in now.keys() | base.keys() if now.get(k) != base.get(k)}
-        # What was changed back is told too: ranks hold the value in between.
-        return {name: now.get(name) for name in self._changed}
+        raw = _raw_environ()
+        if raw != self._seen_environ:
+            now, base = dict(os.environ), self._base_environ
+            changed = {k for k in now.keys() | base.keys() if now.get(k) != base.get(k)}
+            # What was changed back is told too: ranks hold the value in between.
+            self._changed = {name: now.get(name) for name in changed | self._changed.keys()}
+            self._seen_environ = raw
+        return self._changed
 
     def start_rank(self, spec: RankSpec) -> None:
         """Fork a rank; `tell` hears how it went."""
@@ -178,6 +183,15 @@ def _unregister(connection_file: Path, rank: int) -> None:
         sock.linger = 1000
         sock.connect(f"{info['interface']}:{info['registration']}")
         session.send(sock, "unregistration_request", content={"id": rank})
+
+
+def _raw_environ() -> dict[bytes, bytes]:
+    """Return a copy of the environment as the system holds it.
+
+    Every cell looks for a change: decoding all variables for that would take as long as all else
+    the hub does for it.
+    """
+    return dict(vars(os.environ)["_data"])
 
 
 def working_directory() -> str:

@@ -72,7 +72,7 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
     }
     for name in ("exit", "quit"):
         del shell.user_ns[name]
-    runner = CellRunner(shell, Mirror(shell, own=spec.torchrun_environ()), names)
+    runner = CellRunner(spec.rank, shell, Mirror(shell, own=spec.torchrun_environ()), names)
     runner.define_names()
     guests.admit(kernel, runner.lock)
     backend.install()

@@ -40,7 +40,10 @@ TIMED = ("<timed exec>", "<timed eval>")
 class CellRunner:
     """Runs cells one after the other in the engine's shell."""
 
-    def __init__(self, shell: InteractiveShell, mirror: Mirror, names: dict[str, Any]) -> None:
+    def __init__(
+        self, rank: int, shell: InteractiveShell, mirror: Mirror, names: dict[str, Any]
+    ) -> None:
+        self._rank = rank
         self._shell = shell
         self.mirror = mirror
         self._names = names
@@ -126,7 +129,7 @@ class CellRunner:
         if run.job in self._stop_early:
             raise KeyboardInterrupt
         self.mirror.follow(run)
-        self._log.take(run.log)
+        self._log.take(f"{run.logs}/rank{self._rank}.log")
         self.define_names()
 
     def define_names(self) -> None:
@@ -143,7 +146,7 @@ class CellRunner:
         def show(kind: str, content: dict[str, Any]) -> None:
             self._send(Display(run.job, self._log.size(), kind, content))
 
-        stack.enter_context(self._display.to(show if run.shown else output.as_text))
+        stack.enter_context(self._display.to(show if run.shown == self._rank else output.as_text))
         stack.enter_context(no_questions())
         stack.enter_context(self._keep_traceback())
         stack.enter_context(self._sigint())

@@ -24,17 +24,17 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Run(Message, frozen=True):
-    """Run a cell on this rank's main thread."""
+    """Run a cell on the main thread; the same for all ranks, so that it is encoded once."""
 
     job: str
     code: str
     filename_line: int
     """How many lines of the notebook's cell stand before `code` (the magic's own line)."""
     execution_count: int
-    log: str
-    """Path of this rank's log file."""
-    shown: bool
-    """Whether this rank's rich display and last value are shown in the notebook."""
+    logs: str
+    """Folder of the ranks' logs, one file each."""
+    shown: int
+    """The rank whose rich display and last value are shown in the notebook."""
     cwd: str
     sys_path: list[str]
     environ: dict[str, str | None]
