@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
-from nbdist.errors import NbdistError, UsageError
+from nbdist.errors import UsageError
 from nbdist.hub import living
 from nbdist.hub.jobs import Job, show_ranks
 from nbdist.hub.loop import hub_loop
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from nbdist.hub.ranks import Rank
 
 STACKS_SECONDS = 1.0
+END_SECONDS = 5.0
+"""Jobs of a cluster that is stopped end by then."""
 
 
 class Cluster(Sharing):
@@ -109,11 +110,9 @@ class Cluster(Sharing):
         """
         job = self.submit(code, ranks=ranks, timeout=timeout)
         try:
-            job.wait()
-        except NbdistError:
-            pass  # told by the job
+            job.until_end()
         except KeyboardInterrupt:
-            job.interrupt()
+            job.cancel()
             raise
         return job
 
@@ -162,7 +161,7 @@ class Cluster(Sharing):
         chosen = self._chosen(ranks)
         bringing = None if wanted is None else self.names_between.pack(wanted, chosen)
         job = Job(
-            id=secrets.token_hex(4), code=code, ranks=chosen, number=number or next(self._numbers),
+            id=str(next(_job_ids)), code=code, ranks=chosen, number=number or next(self._numbers),
             lines=lines, viewed=viewed, folder=self.hub.logs,
         )  # fmt: skip
         run = Run(
@@ -171,10 +170,10 @@ class Cluster(Sharing):
         )  # fmt: skip
         loop = self.hub.loop
 
-        def press() -> None:
-            loop.call_soon_threadsafe(run.press, "interrupted")
+        def press(why: str) -> None:
+            loop.call_soon_threadsafe(run.press, why)
 
-        job.on_interrupt = press
+        job.on_cancel = press
         self._jobs.append(job)
         hub_loop().soon(run.run())
         return job
@@ -182,6 +181,11 @@ class Cluster(Sharing):
     def jobs(self) -> list[Job]:
         """Return the jobs of this cluster, the oldest first."""
         return list(self._jobs)
+
+    def unfinished(self, ranks: Iterable[int] | None = None) -> list[Job]:
+        """Return the jobs that run or wait on any of these ranks (all by default)."""
+        wanted = set(range(self.np) if ranks is None else ranks)
+        return [job for job in self._jobs if not job.done and wanted & set(job.ranks)]
 
     # -- ranks ---------------------------------------------------------------------------------
 
@@ -210,9 +214,8 @@ class Cluster(Sharing):
 
     def interrupt(self) -> None:
         """Interrupt every job that runs or waits."""
-        for job in self._jobs:
-            if not job.done:
-                job.interrupt()
+        for job in self.unfinished():
+            job.cancel()
 
     def restart(
         self, ranks: Iterable[int] | None = None, *, like: int | None = None
@@ -243,7 +246,7 @@ class Cluster(Sharing):
 
     async def _restart(self, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
         hub = self.hub
-        async with hub.turns.take(range(self.np)):
+        async with hub.turns.take(range(self.np), "the restart of ranks"):
             lacking = await hub.replace(ranks)
             why: dict[str, str] = {}
             if like is not None:
@@ -262,7 +265,7 @@ class Cluster(Sharing):
 
     async def _sync(self, name: str, source: int) -> None:
         hub = self.hub
-        async with hub.turns.take(range(self.np)):
+        async with hub.turns.take(range(self.np), "models that are made equal"):
             dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
             if dead:
                 msg = (
@@ -330,8 +333,15 @@ class Cluster(Sharing):
         )
 
     def resize(self, np: int) -> None:
-        """End all ranks and start `np` new ones."""
+        """End all ranks and start `np` new ones.
+
+        Raises
+        ------
+        UsageError
+            If that would end a job that runs or waits.
+        """
         size = check_size(np)
+        self.check_idle()
         if self.hub.host.controller_died:
             self.np = size
             self._renew()
@@ -340,6 +350,16 @@ class Cluster(Sharing):
         hub_loop().wait(self.hub.empty())
         self.np = size
         hub_loop().wait(self.hub.start(size, self.backend, self.env))
+
+    def check_idle(self) -> None:
+        """Raise `UsageError` if a job runs or waits that a change of the cluster would end."""
+        jobs = [] if self.lost else self.unfinished()
+        if jobs:
+            msg = (
+                f"job {jobs[0].id} ({jobs[0].state}) is on this cluster, which would have to be "
+                f"restarted: wait for its end, or `%dist cancel {jobs[0].id}` first"
+            )
+            raise UsageError(msg)
 
     def _renew(self) -> None:
         """Start all over after the warm process or the controller was lost."""
@@ -353,9 +373,13 @@ class Cluster(Sharing):
         """End all ranks and everything that was started for them."""
         if self in _clusters:
             _clusters.remove(self)
-            self.interrupt()
+            unfinished = self.unfinished()
+            for job in unfinished:
+                job.on_cancel("ended with its cluster")
             self._drop_client()
             living.release(self.hub)
+            for job in unfinished:
+                job.until_end(END_SECONDS)
 
     def _drop_client(self) -> None:
         if self._client is not None:
@@ -373,6 +397,7 @@ class Cluster(Sharing):
 
 
 _clusters: list[Cluster] = []
+_job_ids = itertools.count(1)
 
 
 def stop_all() -> None:

@@ -26,6 +26,8 @@ class Wish:
 
 _cluster: Cluster | None = None
 _last = Wish()
+_past: list[Job] = []
+"""Jobs of the clusters before this one."""
 
 
 def cluster() -> Cluster:
@@ -43,8 +45,8 @@ def cluster() -> Cluster:
 
 
 def jobs() -> list[Job]:
-    """Return the notebook's jobs, the oldest first."""
-    return [] if _cluster is None else _cluster.jobs()
+    """Return the notebook's jobs, the oldest first; each is also the handle on it."""
+    return _past + ([] if _cluster is None else _cluster.jobs())
 
 
 def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
@@ -55,6 +57,7 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     now = _merge(wish)
     notes: list[str] = []
     if _cluster is not None and _changed(_cluster, wish):
+        _cluster.check_idle()
         lost = [] if _cluster.lost else _cluster.names()
         what = f"-np {now.np}, --backend {now.backend}"
         notes.append(f"The cluster was restarted with {what}." + _tell_lost(lost))
@@ -106,6 +109,7 @@ def forget() -> None:
     """Stop every cluster and forget what cells asked for."""
     global _cluster, _last  # see cluster_for
     _cluster, _last = None, Wish()
+    _past.clear()
     stop_all()
 
 
@@ -115,6 +119,7 @@ def stop() -> list[str]:
     if _cluster is None:
         return []
     old, _cluster = _cluster, None
+    _past.extend(old.jobs())
     lost = [] if old.lost else old.names()
     old.stop()
     return lost

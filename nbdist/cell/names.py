@@ -77,7 +77,7 @@ class Names:
     async def _push(self, bringing: bring.Bringing, ranks: Sequence[int]) -> list[str]:
         hub = self._hub
         try:
-            async with hub.turns.take(ranks):
+            async with hub.turns.take(ranks, "names that are pushed"):
                 gone = [rank for rank in ranks if not hub.ranks[rank].alive]
                 if gone:
                     raise NbdistError(f"rank {gone[0]} has died; the next cell replaces it")
@@ -103,15 +103,12 @@ class Names:
         return values
 
     async def _ask(self, names: list[str], rank: int) -> Offer:
-        async with self._hub.turns.take([rank]):
+        async with self._hub.turns.take([rank], "names that are pulled"):
             return await ask_for(self._hub, rank, names)
 
     def take(self, offer: Offer) -> dict[str, Any]:
-        """Unpack what a rank holds for us, and let it go there."""
-        try:
-            return unpack(offer.parcel)
-        finally:
-            hub_loop().wait(self._hub.call_all([offer.rank], "let_go"))
+        """Unpack what a rank has given us, which may have gone since then."""
+        return unpack(offer.parcel, offer.buffers)
 
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
         """Bind values that came from the ranks; those need not be sent them again."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError, UsageError
+from nbdist.rank.parcels import map_blocks
 from nbdist.wire.parcel import Parcel
 
 if TYPE_CHECKING:
@@ -56,9 +57,24 @@ class Offer(msgspec.Struct, frozen=True):
     refused: dict[str, str]
     sizes: dict[str, int]
     rank: int = 0
+    buffers: list[memoryview] = []
+    """Its large buffers, mapped: they stay whatever becomes of the rank."""
 
 
 async def ask_for(hub: Hub, rank: int, names: list[str]) -> Offer:
-    """Have a rank pack names, which it holds until `let_go`."""
+    """Have a rank pack names, and map what it holds for us until `let_go`.
+
+    The notebook may take its time to unpack it, and the rank's next cell may return others.
+
+    Raises
+    ------
+    NbdistError
+        If there is not enough memory.
+    """
     found: Any = await hub.call(rank, "offer", timeout=LONG_SECONDS, names=names)
-    return msgspec.convert(found | {"rank": rank}, Offer)
+    offer = msgspec.convert(found | {"rank": rank}, Offer)
+    try:
+        buffers = map_blocks(offer.parcel)
+    finally:
+        await hub.call_all([rank], "let_go")
+    return msgspec.structs.replace(offer, buffers=buffers)

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Fault
 
 
+MINUTE = 60
+FEW_SECONDS = 10
+"""Below this, a duration is told with its tenths."""
+
+
 @dataclass(frozen=True)
 class Text:
     """Output of the shown rank."""
@@ -62,11 +67,15 @@ class Death:
     """Whether it was killed at the end of a countdown."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Job:
-    """One run of a cell. The hub's thread writes it; any thread may read and wait."""
+    """One run of a cell, and the handle on it while it runs.
+
+    The hub's thread writes it; any thread may read, wait and cancel.
+    """
 
     id: str
+    """Counted in this process, from 1."""
     code: str
     ranks: tuple[int, ...]
     folder: Path
@@ -78,7 +87,12 @@ class Job:
     state: str = "queued"
     """queued, running, done, failed, interrupted or timed out."""
     created: float = field(default_factory=time.time)
+    began: float | None = None
+    """When its ranks were free and it was sent to them; None before."""
     seconds: float | None = None
+    """How long it ran; None before its end, or if it never began."""
+    waits_for: list[str] = field(default_factory=list)
+    """What kept its ranks busy when it came."""
     errors: dict[int, Fault | Death] = field(default_factory=dict)
     """What went wrong, by rank."""
     parts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -93,7 +107,9 @@ class Job:
     viewed: bool = False
     """Whether somebody takes `events`; without a viewer nobody waits for one."""
     _ended: threading.Event = field(default_factory=threading.Event)
-    on_interrupt: Callable[[], None] = lambda: None
+    on_cancel: Callable[[str], None] = lambda _: None
+    on_waited: Callable[[], None] = lambda: None
+    """What whoever waits does first after its end: bind in the notebook what it returns."""
 
     @property
     def ok(self) -> bool:
@@ -133,17 +149,26 @@ class Job:
             msg = f"job {self.id} ran on ranks {show_ranks(self.ranks)}, not on {rank}"
             raise NbdistError(msg)
 
-    def interrupt(self) -> None:
-        """Stop it: interrupt, then free from collectives, then (after a countdown) kill."""
-        self.on_interrupt()
+    def cancel(self) -> None:
+        """Stop it as an interrupt of its cell would, without waiting for its end.
+
+        A job that waits for its turn leaves the queue. One that runs is interrupted, then freed
+        from collectives, then (after a countdown) killed; cancelling again hurries that.
+        """
+        self.on_cancel("interrupted")
 
     def wait(self, timeout: float | None = None) -> Job:
-        """Wait for its end.
+        """Wait for its end; an interrupt ends the waiting and not the job.
 
         Parameters
         ----------
         timeout
             Seconds; None waits for as long as it takes.
+
+        Returns
+        -------
+        Job
+            Itself, when every rank has finished; what ``--return`` names is bound then.
 
         Raises
         ------
@@ -152,18 +177,42 @@ class Job:
         TimeoutError
             If it has not ended in time; the job goes on.
         """
-        if not self._ended.wait(timeout):
-            msg = f"job {self.id} has not ended after {timeout:g} s; it goes on"
-            raise TimeoutError(msg)
+        try:
+            if not self.until_end(timeout):
+                msg = f"job {self.id} has not ended after {timeout:g} s; it goes on"
+                raise TimeoutError(msg)
+        except KeyboardInterrupt:
+            msg = f"only the waiting was stopped: job {self.id} goes on, its cancel() stops it"
+            raise KeyboardInterrupt(msg) from None
+        self.on_waited()
         if self.error is not None:
             raise self.error
         return self
 
+    def until_end(self, timeout: float | None = None) -> bool:
+        """Wait for its end, well or not; return whether it came within these seconds."""
+        return self._ended.wait(timeout)
+
     def end(self, error: NbdistError | None) -> None:
         """Let viewers and waiters go. Hub's thread."""
         self.error = error
+        self.on_cancel = lambda _: None
         self._ended.set()
         self.events.put(None)
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}: {self.state}{self._so_far()} on {name_ranks(self.ranks)}>"
+
+    def _so_far(self) -> str:
+        if self.done:
+            return f" after {in_time(self.seconds or 0)}"
+        if self.began is None:
+            return ""
+        return f" for {in_time(time.time() - self.began)}"
+
+    def told(self) -> str:
+        """Return the first line of how it failed, '' if it did not."""
+        return str(self.error).partition("\n")[0] if self.error is not None else ""
 
 
 def how_died(death: Death) -> str:
@@ -175,6 +224,26 @@ def how_died(death: Death) -> str:
     if death.signum:
         return f"was ended by {signal.Signals(death.signum).name}"
     return f"exited with code {death.code}"
+
+
+def in_time(seconds: float) -> str:
+    """Write a duration as a person would: ``3.2 s``, ``12 min 5 s``."""
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s" if seconds < FEW_SECONDS else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), MINUTE)
+    if minutes < MINUTE:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // MINUTE} h {minutes % MINUTE} min"
+
+
+def clock(at: float) -> str:
+    """Write a time as a clock shows it."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def name_ranks(ranks: tuple[int, ...] | list[int]) -> str:
+    """Write ranks with the word before them: ``rank 0``, ``ranks 0,2-4``."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
 
 
 def show_ranks(ranks: tuple[int, ...] | list[int]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, hang, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import Death, Job, Notice, show_ranks
+from nbdist.hub.jobs import Death, Job, Notice, in_time, show_ranks
 from nbdist.hub.output import Output
 from nbdist.launchers.engines import working_directory
 from nbdist.wire import messages
@@ -123,10 +123,13 @@ class Run(JobListener):
         self._waiting = asyncio.current_task()
         self._tell_of_queue()
         try:
-            async with self._hub.turns.take(job.ranks):
+            async with self._hub.turns.take(job.ranks, f"job {job.id} (cell [{job.number}])"):
                 self._waiting = None
+                if job.waits_for:
+                    self._tell_of_turn()
                 error = await self._run()
         except asyncio.CancelledError:
+            job.notes.append(f"It had not begun: its ranks were busy with {_all_of(job)}.")
             job.state, error = "interrupted", report.interrupted(job, self._why)
         except NbdistError as err:
             job.state, error = "failed", err
@@ -140,10 +143,18 @@ class Run(JobListener):
         job.end(error)
 
     def _tell_of_queue(self) -> None:
-        ahead = self._hub.turns.ahead(self._job.ranks)
-        if ahead:
-            jobs = "an earlier job" if ahead == 1 else f"{ahead} earlier jobs"
-            self._job.events.put(Notice("queue", f"Its ranks are busy: this waits for {jobs}."))
+        job = self._job
+        job.waits_for = self._hub.turns.ahead(job.ranks)
+        if job.waits_for:
+            text = (
+                f"Its ranks are busy with {_all_of(job)}: this waits for its turn. "
+                "An interrupt takes only this cell out of the queue."
+            )
+            job.events.put(Notice("queue", text))
+
+    def _tell_of_turn(self) -> None:
+        waited = in_time(time.time() - self._job.created)
+        self._job.events.put(Notice("queue", f"It waited {waited} for {_all_of(self._job)}."))
 
     async def _run(self) -> NbdistError | None:
         job, hub = self._job, self._hub
@@ -153,7 +164,7 @@ class Run(JobListener):
             job.state = "interrupted"
             return report.interrupted(job, self._why)
         began = time.monotonic()
-        job.state = "running"
+        job.began, job.state = time.time(), "running"
         hub.running[job.id] = self
         watch = hub.loop.create_task(self._watch())
         if self._timeout is not None:
@@ -321,7 +332,7 @@ class Run(JobListener):
         hub, job = self._hub, self._job
         hub.stale = True
         dead = [rank for rank in hub.ranks.values() if not rank.alive]
-        alone = len(hub.running) == 0 and hub.turns.ahead(hub.ranks) <= 1
+        alone = len(hub.running) == 0 and len(hub.turns.ahead(hub.ranks)) <= 1
         if not dead and alone:
             try:
                 await hub.form()
@@ -369,6 +380,11 @@ class Run(JobListener):
             f"`%dist sync {' '.join(parted)} --from 0` makes them equal."
         )
         return [note]
+
+
+def _all_of(job: Job) -> str:
+    first, *rest = job.waits_for
+    return f"{first} and {len(rest)} more" if rest else first
 
 
 def _other(hub: Hub, rank: int) -> int:

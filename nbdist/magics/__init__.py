@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbdist import current
 from nbdist.hub import living
+from nbdist.magics.background import add_display, remove_display
 from nbdist.magics.complete import add_completer, remove_completer
 from nbdist.magics.dist import DistMagics
 from nbdist.magics.distributed import DistributedMagics
@@ -20,6 +21,7 @@ def register(shell: InteractiveShell) -> None:
     shell.register_magics(DistributedMagics, DistMagics)
     register_px(shell)
     add_completer(shell)
+    add_display(shell)
     living.prepare()
 
 
@@ -27,6 +29,7 @@ def unregister(shell: InteractiveShell) -> None:
     """End the clusters and forget the magics."""
     current.forget()
     remove_completer(shell)
+    remove_display(shell)
     unregister_px(shell)
     for kind, name in (("cell", "distributed"), ("line", "distributed"), ("line", "dist")):
         shell.magics_manager.magics[kind].pop(name, None)

@@ -54,7 +54,7 @@ def _helped(message: str, parser: argparse.ArgumentParser) -> str:
         word = unknown[1].split("=")[0]
         if not word.startswith("-"):
             return f"nothing is expected where {unknown[1]!r} stands (-h explains)"
-        near = difflib.get_close_matches(word, flags, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(word, flags, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"unknown flag {word}{hint} (-h lists all)"
     return f"{message} (-h explains)"

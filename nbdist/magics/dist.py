@@ -18,8 +18,8 @@ from nbdist.magics.arguments import (
     ranks_list,
 )
 from nbdist.magics.distributed import wish
-from nbdist.magics.logs import logs
-from nbdist.magics.table import job_table, rank_table
+from nbdist.magics.logs import find_job, logs
+from nbdist.magics.table import job_page, job_table, rank_table
 from nbdist.rank.pickles import namespace
 
 Command = Callable[..., None]
@@ -27,6 +27,14 @@ Command = Callable[..., None]
 
 def _say(text: str) -> None:
     print(text)  # this is display code
+
+
+def _tell_of_wait(ranks: list[int] | None = None) -> None:
+    """Say that a command has to wait for jobs in the background, if so."""
+    jobs = current.cluster().unfinished(ranks)
+    if jobs:
+        listed = ", ".join(f"job {job.id}" for job in jobs)
+        _say(f"The ranks are busy: this waits for {listed}. An interrupt stops only the waiting.")
 
 
 @magic_arguments("dist status")
@@ -69,6 +77,7 @@ def stop(args: Any) -> None:
 )
 def restart(args: Any) -> None:
     """Put new processes in the place of ranks; the others keep their variables."""
+    _tell_of_wait()
     lacking = current.cluster().restart(args.ranks, like=args.like)
     for rank, names in sorted(lacking.items()):
         lacks = f"It lacks: {', '.join(names)}." if names else "It lacks no names the others have."
@@ -82,9 +91,21 @@ def restart(args: Any) -> None:
 
 @magic_arguments("dist interrupt")
 def interrupt(args: Any) -> None:
-    """Interrupt the running jobs."""
+    """Interrupt the jobs that run or wait, also in the background."""
     del args
     current.cluster().interrupt()
+
+
+@magic_arguments("dist cancel")
+@argument("jobs", nargs="+", metavar="JOB", help="a job's number (see %%dist jobs)")
+def cancel(args: Any) -> None:
+    """Interrupt these jobs, or take them out of the queue."""
+    for job in [find_job(number) for number in args.jobs]:
+        if job.done:
+            _say(f"Job {job.id} has ended before: {job.state}.")
+        else:
+            job.cancel()
+            _say(f"Job {job.id} is being stopped; its cell says how it ends.")
 
 
 @magic_arguments("dist stacks")
@@ -96,10 +117,10 @@ def stacks(args: Any) -> None:
 
 
 @magic_arguments("dist jobs")
+@argument("job", nargs="?", metavar="JOB", help="tell all about the job with this number")
 def jobs(args: Any) -> None:
     """List the notebook's jobs."""
-    del args
-    _say(job_table(current.jobs()))
+    _say(job_table(current.jobs()) if args.job is None else job_page(find_job(args.job)))
 
 
 @magic_arguments("dist sync")
@@ -109,6 +130,7 @@ def jobs(args: Any) -> None:
 @argument("names", nargs="+", metavar="NAME", help="variables that hold models or optimizers")
 def sync(args: Any) -> None:
     """Make models equal on all ranks."""
+    _tell_of_wait()
     for name in args.names:
         current.cluster().sync(name, args.source)
         _say(f"`{name}` is now on all ranks as it was on rank {args.source}.")
@@ -125,6 +147,7 @@ def push(args: Any) -> None:
         msg = f"the notebook has no variable `{missing[0]}`"
         raise UsageMistake(msg)
     cluster = current.cluster()
+    _tell_of_wait(args.ranks)
     for line in cluster.send({name: space[name] for name in args.names}, args.ranks):
         _say(line)
 
@@ -138,6 +161,7 @@ def push(args: Any) -> None:
 def pull(args: Any) -> None:
     """Bind variables of the ranks in the notebook."""
     cluster = current.cluster()
+    _tell_of_wait(args.ranks)
     found = {rank: cluster.fetch(args.names, rank) for rank in args.ranks}
     if len(found) == 1:
         cluster.names_between.bind(found[args.ranks[0]], namespace())
@@ -149,7 +173,20 @@ def pull(args: Any) -> None:
 
 COMMANDS: dict[str, Command] = {
     command.__name__: command
-    for command in (status, start, stop, restart, interrupt, logs, stacks, jobs, sync, push, pull)
+    for command in (
+        status,
+        start,
+        stop,
+        restart,
+        interrupt,
+        cancel,
+        logs,
+        stacks,
+        jobs,
+        sync,
+        push,
+        pull,
+    )
 }
 
 
@@ -165,10 +202,11 @@ class DistMagics(Magics):
         start      start the cluster without running a cell
         stop       stop it
         restart    put new processes in the place of ranks: `%dist restart 1 --like 0`
-        interrupt  interrupt the running jobs
+        interrupt  interrupt all jobs, also those in the background
+        cancel     interrupt one: `%dist cancel 3`
         logs       all a rank has printed: `%dist logs 1`
         stacks     where every rank is
-        jobs       the notebook's jobs
+        jobs       the notebook's jobs, or all about one: `%dist jobs 3`
         sync       make a model equal on all ranks: `%dist sync model --from 0`
         push       bind variables of the notebook on the ranks: `%dist push x y`
         pull       bind variables of the ranks here: `%dist pull history --ranks 0`

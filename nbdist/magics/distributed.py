@@ -20,15 +20,20 @@ from nbdist.magics.arguments import (
     parse,
     ranks_list,
 )
+from nbdist.magics.background import Follower
 from nbdist.magics.show import notice, show
 from nbdist.memory import in_words
 from nbdist.rank.lines import align
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+    from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.clusters import Cluster
     from nbdist.hub.bring import Offer
+    from nbdist.hub.jobs import Job
 
 
 class CellSyntaxError(UsageError):
@@ -63,8 +68,12 @@ class DistributedMagics(Magics):
         "--return", dest="returns", type=names_list, default=[], metavar="NAMES",
         help="bind these names in the notebook as rank zero has them after the cell",
     )  # fmt: skip
+    @argument(
+        "--async", dest="background", action="store_true",
+        help="do not wait: output goes on in this cell, whose value is a handle on the job",
+    )  # fmt: skip
     @line_cell_magic
-    def distributed(self, line: str, cell: str | None = None) -> None:
+    def distributed(self, line: str, cell: str | None = None) -> Job | None:
         """Run this cell on every rank of the cluster, which the first such cell starts.
 
         Rank zero's output appears here as it comes; every rank's is kept whole: `%dist logs RANK`.
@@ -72,44 +81,87 @@ class DistributedMagics(Magics):
         and `device` are defined, and with `--backend ddp` the process group is formed. Names of
         the notebook that the cell uses and the ranks lack are brought to them, and again when the
         notebook has bound them anew. Flags of the cluster that are left out keep their last value.
+
+        With `--async` the cell is over at once and its job goes on; the value is a handle with
+        `wait()`, `done` and `cancel()`. `%dist jobs` lists all jobs. Names of `--return` are bound
+        by `wait()`, or before the next cell that begins after the job's end.
         """
-        args = parse(self.distributed, line)
-        if args is None:
-            return
-        if cell is None:
-            msg = "%%distributed stands on the first line of a cell, and what to run below it"
-            raise UsageMistake(msg)
-        shell = self.shell
-        assert shell is not None
-        parsed = check_syntax(shell, cell)
-        try:
-            cluster, notes = current.cluster_for(wish(args))
-            for note in notes:
-                notice(note)
-            job = cluster.submit(
-                cell,
-                ranks=args.ranks,
-                timeout=args.timeout,
-                output=args.output,
-                number=shell.execution_count,
-                lines=1,
-                autoreload=autoreload_mode(shell),
-                viewed=True,
-                wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
-                returns=args.returns,
-            )
-        except NbdistError as err:
-            raise UsageMistake(str(err)) from err
-        try:
-            show(job)
-        except UsageError as err:
-            raise UsageMistake(str(err)) from err
-        if job.returned is not None:
-            bind_returned(cluster, job.returned, shell.user_ns)
+        assert self.shell is not None
+        return run_cell(self.shell, line, cell)
 
 
-def bind_returned(cluster: Cluster, offer: Offer, space: dict[str, Any]) -> None:
-    """Bind what a rank has packed for the notebook and say how large it was."""
+def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None:
+    """Run a cell as ``%%distributed`` does; return its job if it stays in the background.
+
+    Parameters
+    ----------
+    shell
+        The notebook's.
+    line
+        The flags.
+    cell
+        What stands below them.
+
+    Raises
+    ------
+    UsageMistake, CellSyntaxError
+        If nothing could be started.
+    RankError, Interrupted
+        If it failed, or was stopped.
+    """
+    args = parse(DistributedMagics.distributed, line)
+    if args is None:
+        return None
+    if cell is None:
+        msg = "%%distributed stands on the first line of a cell, and what to run below it"
+        raise UsageMistake(msg)
+    parsed = check_syntax(shell, cell)
+    try:
+        cluster, job = _submit(shell, args, cell, parsed)
+    except NbdistError as err:
+        raise UsageMistake(str(err)) from err
+
+    def bind(tell: Callable[[str], Any]) -> None:
+        assert job.returned is not None
+        bind_returned(cluster, job.returned, shell.user_ns, tell)
+
+    if args.background:
+        Follower(shell, job, bind)
+        return job
+    try:
+        show(job)
+    except UsageError as err:
+        raise UsageMistake(str(err)) from err
+    if job.returned is not None:
+        bind(notice)
+    return None
+
+
+def _submit(
+    shell: InteractiveShell, args: argparse.Namespace, cell: str, parsed: Parsed
+) -> tuple[Cluster, Job]:
+    cluster, notes = current.cluster_for(wish(args))
+    for note in notes:
+        notice(note)
+    job = cluster.submit(
+        cell,
+        ranks=args.ranks,
+        timeout=args.timeout,
+        output=args.output,
+        number=shell.execution_count,
+        lines=1,
+        autoreload=autoreload_mode(shell),
+        viewed=True,
+        wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
+        returns=args.returns,
+    )
+    return cluster, job
+
+
+def bind_returned(
+    cluster: Cluster, offer: Offer, space: dict[str, Any], tell: Callable[[str], Any]
+) -> None:
+    """Bind what a rank has packed for the notebook and say how large it was. Main thread."""
     try:
         values = cluster.names_between.take(offer)
     except NbdistError as err:
@@ -117,7 +169,7 @@ def bind_returned(cluster: Cluster, offer: Offer, space: dict[str, Any]) -> None
     cluster.names_between.bind(values, space)
     if values:
         listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
-        notice(f"Returned from rank {offer.rank}: {listed}.")
+        tell(f"Returned from rank {offer.rank}: {listed}.")
     if offer.refused:
         raise UsageMistake(cannot_return(offer))
 

@@ -1,16 +1,32 @@
-"""A job's output in the cell that started it, in any front end. Kernel's main thread."""
+"""A job's output in the running cell, in any front end. Kernel's main thread."""
 
 from __future__ import annotations
 
 import html
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.display import clear_output, display
 
-from nbdist.hub.jobs import Job, Notice, Shown, Text
+from nbdist.hub.jobs import Notice, Shown, Text
+
+if TYPE_CHECKING:
+    from nbdist.hub.jobs import Job
 
 NOTICE_STYLE = "border-left:3px solid #e09020;padding:2px 8px;margin:2px 0;white-space:pre-wrap"
+
+
+class Area(Protocol):
+    """Where the output of a cell appears."""
+
+    def text(self, text: str) -> None:
+        """Show what was printed."""
+
+    def shown(self, event: Shown) -> None:
+        """Show a rich display."""
+
+    def notice(self, key: str, text: str) -> None:
+        """Show a line of ours in the place of an earlier one with this key."""
 
 
 def show(job: Job) -> None:
@@ -18,35 +34,64 @@ def show(job: Job) -> None:
 
     An interrupt stops the job, and what it still has to say is shown; a second one hurries that.
     """
-    notices: dict[str, Any] = {}
+    area = RunningCell()
     while True:
         try:
             event = job.events.get()
             if event is None:
                 break
-            _show(event, notices)
+            pass_on(event, area)
         except KeyboardInterrupt:
-            job.interrupt()
+            job.cancel()
     if job.error is not None:
         raise job.error
 
 
-def _show(event: Text | Shown | Notice, notices: dict[str, Any]) -> None:
+def pass_on(event: Text | Shown | Notice, area: Area) -> None:
+    """Show one event of a job."""
     if isinstance(event, Text):
-        sys.stdout.write(event.text)
-        sys.stdout.flush()
+        area.text(event.text)
     elif isinstance(event, Notice):
-        if event.key in notices:
-            notices[event.key].update(_bundle(event.text), raw=True)
-        else:
-            notices[event.key] = notice(event.text)
-    elif event.kind == "clear_output":
-        clear_output(wait=event.content["wait"])
-    elif event.kind == "execute_result":
-        # At once and not as the magic's own value: a figure of the cell may follow it.
-        sys.displayhook(RankValue(event.content["data"], event.content["metadata"]))
+        area.notice(event.key, event.text)
     else:
-        _display(event)
+        area.shown(event)
+
+
+class RunningCell:
+    """The cell that runs now, reached the way its own code would."""
+
+    def __init__(self) -> None:
+        self._notices: dict[str, Any] = {}
+
+    def text(self, text: str) -> None:
+        """See `Area`."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def notice(self, key: str, text: str) -> None:
+        """See `Area`."""
+        if key in self._notices:
+            self._notices[key].update(bundle(text), raw=True)
+        else:
+            self._notices[key] = notice(text)
+
+    def shown(self, event: Shown) -> None:
+        """See `Area`."""
+        content = event.content
+        if event.kind == "clear_output":
+            clear_output(wait=content["wait"])
+        elif event.kind == "execute_result":
+            # At once and not as the magic's own value: a figure of the cell may follow it.
+            sys.displayhook(RankValue(content["data"], content["metadata"]))
+        else:
+            display(
+                content["data"],
+                raw=True,
+                metadata=content["metadata"],
+                transient=content["transient"] or None,
+                update=event.kind == "update_display_data",
+                display_id=content["transient"].get("display_id"),
+            )
 
 
 class RankValue:
@@ -62,24 +107,13 @@ class RankValue:
         return self._data, self._metadata
 
 
-def _display(event: Shown) -> None:
-    content = event.content
-    display(
-        content["data"],
-        raw=True,
-        metadata=content["metadata"],
-        transient=content["transient"] or None,
-        update=event.kind == "update_display_data",
-        display_id=content["transient"].get("display_id"),
-    )
-
-
 def notice(text: str) -> Any:  # IPython's display handle
     """Show a line of ours, apart from the ranks' own output."""
-    return display(_bundle(text), raw=True, display_id=True)
+    return display(bundle(text), raw=True, display_id=True)
 
 
-def _bundle(text: str) -> dict[str, str]:
+def bundle(text: str) -> dict[str, str]:
+    """Return a line of ours as front ends take it."""
     return {
         "text/plain": text,
         "text/html": f'<div style="{NOTICE_STYLE}">{html.escape(text)}</div>',

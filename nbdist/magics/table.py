@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from nbdist.hub.jobs import Job, how_died, show_ranks
+from nbdist.hub.jobs import Job, clock, how_died, in_time, show_ranks
 
 if TYPE_CHECKING:
     from nbdist.hub.ranks import Rank
+
+
+MOST_WIDE = 50
+"""Characters of a line of code or of a message that a table has room for."""
 
 
 def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
@@ -43,14 +48,42 @@ def job_table(jobs: list[Job]) -> str:
     """Return a row for each job."""
     if not jobs:
         return "No cell has run yet."
-    rows: list[tuple[str, ...]] = [("job", "cell", "ranks", "state", "seconds", "first line")]
+    titles = ("job", "cell", "ranks", "state", "started", "took", "first line", "result")
+    rows: list[tuple[str, ...]] = [titles]
     for job in jobs:
         first = next((line for line in job.code.splitlines() if line.strip()), "")
-        seconds = "" if job.seconds is None else f"{job.seconds:.1f}"
         rows.append(
-            (job.id, f"[{job.number}]", show_ranks(job.ranks), job.state, seconds, first[:50])
-        )
+            (
+                job.id, f"[{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
+                in_time(_took(job)) if job.began else "", shortened(first), shortened(job.told()),
+            )
+        )  # fmt: skip
     return table(rows)
+
+
+def _took(job: Job) -> float:
+    return job.seconds if job.seconds is not None else time.time() - (job.began or 0)
+
+
+def _clock(at: float | None) -> str:
+    return "" if at is None else clock(at)
+
+
+def shortened(text: str) -> str:
+    """Return what of a line there is room for in a table."""
+    return text if len(text) <= MOST_WIDE else text[: MOST_WIDE - 1] + "…"
+
+
+def job_page(job: Job) -> str:
+    """Return all that is known of one job."""
+    lines = [repr(job), f"cell [{job.number}], asked for at {clock(job.created)}"]
+    if job.began is None and not job.done and job.waits_for:
+        lines.append(f"waits for {', '.join(job.waits_for)}")
+    if job.error is not None:
+        lines += ["", *str(job.error).splitlines()]
+    lines += ["", *(f"    {line}" for line in job.code.splitlines()), ""]
+    lines += [f"rank {rank}: {job.log(rank)}" for rank in job.ranks]
+    return "\n".join(lines)
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

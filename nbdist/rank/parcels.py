@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import pickle
@@ -19,7 +20,7 @@ from nbdist.rank.refusals import CannotTravel, look_at, why_not
 from nbdist.wire.parcel import Parcel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 SHARED_BYTES = 1 << 18
 """Buffers of this size go into shared memory; smaller ones, and streams, into the message."""
@@ -153,8 +154,15 @@ class _Packer(ByValue):
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
-def unpack(parcel: Parcel) -> dict[str, Any]:
+def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> dict[str, Any]:
     """Return the values of a parcel, each with memory of this process's own.
+
+    Parameters
+    ----------
+    parcel
+        What was packed.
+    buffers
+        Its blocks, if they have been mapped before.
 
     Raises
     ------
@@ -163,14 +171,32 @@ def unpack(parcel: Parcel) -> dict[str, Any]:
     """
     if not parcel.names:
         return {}
-    try:
-        buffers = [buffer for block in parcel.blocks for buffer in memory.attach(block)]
+    buffers = map_blocks(parcel) if buffers is None else list(buffers)
+    with _telling_of_memory(parcel):
         stream = parcel.stream or buffers.pop(0)
         for name in parcel.imports:
             importlib.import_module(name)
         # The sender is this cluster's notebook or rank, on a channel that only they can use.
         unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=iter(buffers))  # noqa: S301
         return {name: unpickler.load() for name in parcel.names}
+
+
+def map_blocks(parcel: Parcel) -> list[memoryview]:
+    """Map the large buffers of a parcel while its sender still holds them.
+
+    Raises
+    ------
+    NbdistError
+        If there is not enough memory for them.
+    """
+    with _telling_of_memory(parcel):
+        return [buffer for block in parcel.blocks for buffer in memory.attach(block)]
+
+
+@contextlib.contextmanager
+def _telling_of_memory(parcel: Parcel) -> Iterator[None]:
+    try:
+        yield
     except (MemoryError, OSError) as err:
         if isinstance(err, OSError) and err.errno not in memory.SHORT:
             raise
