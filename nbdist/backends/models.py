@@ -28,17 +28,29 @@ def is_shard(value: object) -> bool:
     return tensors is not None and isinstance(value, tensors.DTensor)
 
 
-def digest(target: torch.nn.Module | torch.optim.Optimizer) -> str | None:
-    """Return a short digest of a model's parameters or an optimizer's state; None if sharded.
+def _is_fsdp(target: object) -> bool:
+    """Return whether a part of a model is FSDP's first kind, whose parameters look like tensors."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return isinstance(target, torch.nn.Module) and any(
+        fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)
+        for part in target.modules()
+    )
 
-    It is computed where the tensors are, from their bits, and fetched in one transfer.
+
+def digest(target: torch.nn.Module | torch.optim.Optimizer | Tensor) -> str | None:
+    """Return a short digest of a tensor, a model's parameters or an optimizer's state.
+
+    It is None for what is sharded. It is computed where the tensors are, from their bits, and
+    fetched in one transfer.
     """
-    if isinstance(target, torch.nn.Module):
-        named: dict[str, Tensor] = dict(_bare(target).named_parameters())
+    if isinstance(target, torch.Tensor):
+        named: dict[str, Tensor] = {"": target}
+    elif isinstance(target, torch.nn.Module):
+        named = dict(_bare(target).named_parameters())
     else:
         state, _ = pytree.tree_flatten_with_path(target.state_dict()["state"])
         named = {str(path): leaf for path, leaf in state if isinstance(leaf, torch.Tensor)}
-    if any(is_shard(tensor) for tensor in named.values()):
+    if any(is_shard(tensor) for tensor in named.values()) or _is_fsdp(target):
         return None
     hasher = hashlib.blake2b(digest_size=8)
     sums: dict[torch.device, list[Tensor]] = {}

@@ -1,19 +1,24 @@
-"""Tab completion of the magics' flags, their values, and ``%dist``'s commands."""
+"""Tab completion: the magics' flags and commands, and in a cell's code what the ranks know."""
 
 from __future__ import annotations
 
+import argparse
+import re
 from typing import TYPE_CHECKING
 
 from IPython.core.completer import SimpleCompletion, completion_matcher
 
+from nbdist import current
+from nbdist.errors import NbdistError
+from nbdist.magics.arguments import ranks_list
 from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
 
 if TYPE_CHECKING:
-    import argparse
-
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
+
+RANKS = re.compile(r"--ranks[ =]\s*(\S+)")
 
 
 def add_completer(shell: InteractiveShell) -> None:
@@ -26,18 +31,48 @@ def remove_completer(shell: InteractiveShell) -> None:
     shell.Completer.custom_matchers.remove(match)
 
 
-@completion_matcher(identifier="nbdist", api_version=2)
+# Before the matcher of keys, which would keep ours from being asked.
+@completion_matcher(identifier="nbdist", api_version=2, priority=60)
 def match(context: CompletionContext) -> SimpleMatcherResult:
-    """Offer what fits on a line of our magics, and nothing else there."""
+    """Offer what fits on a line of our magics, and beside the notebook's own what ranks know."""
+    first, _, code = context.full_text.lstrip("\n").partition("\n")
+    if first.split()[:1] == ["%%distributed"] and context.cursor_line > 0:
+        return _of_ranks(context, first, code)
     before = context.text_until_cursor.removesuffix(context.token).split()
     fitting = [text for text in _offers(before, context) if text.startswith(context.token)]
+    return _result(list(map(SimpleCompletion, fitting)), context.token, ordered=True, suppress=True)
+
+
+def _result(
+    texts: list[SimpleCompletion],
+    fragment: str,
+    *,
+    ordered: bool = False,
+    suppress: bool = False,
+) -> SimpleMatcherResult:
     return {
-        "completions": [SimpleCompletion(text) for text in fitting],
-        "matched_fragment": context.token,
-        "ordered": True,
-        "suppress": True,
+        "completions": texts,
+        "matched_fragment": fragment,
+        "ordered": ordered,
+        "suppress": suppress,
         "do_not_suppress": set(),
     }
+
+
+def _of_ranks(context: CompletionContext, first: str, code: str) -> SimpleMatcherResult:
+    named = RANKS.search(first)
+    before = context.full_text.split("\n")[: context.cursor_line]
+    skipped = len(context.full_text) - len(code)
+    cursor = sum(len(line) + 1 for line in before) + context.cursor_position - skipped
+    try:
+        ranks = ranks_list(named[1]) if named else None
+        found = current.cluster().complete(code, cursor, ranks)
+    except (NbdistError, argparse.ArgumentTypeError):
+        return _result([], context.token)  # no cluster, or no such rank: the cell itself will tell
+    texts = [SimpleCompletion(text, type=kind) for text, kind in found.texts]
+    keys = any(kind == "dict key" for _, kind in found.texts)
+    # Keys stand alone: the cell runs there, and the notebook would offer its files beside them.
+    return _result(texts, code[cursor - found.back : cursor], suppress=keys)
 
 
 def _offers(before: list[str], context: CompletionContext) -> list[str]:

@@ -20,6 +20,7 @@ from nbdist.magics.arguments import (
 from nbdist.magics.distributed import wish
 from nbdist.magics.logs import find_job, logs
 from nbdist.magics.table import job_page, job_table, rank_table
+from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
 
 Command = Callable[..., None]
@@ -186,6 +187,8 @@ COMMANDS: dict[str, Command] = {
         sync,
         push,
         pull,
+        who,
+        free,
     )
 }
 
@@ -210,6 +213,8 @@ class DistMagics(Magics):
         sync       make a model equal on all ranks: `%dist sync model --from 0`
         push       bind variables of the notebook on the ranks: `%dist push x y`
         pull       bind variables of the ranks here: `%dist pull history --ranks 0`
+        who        the ranks' variables, and where ranks differ: `%dist who opt*`
+        free       give back memory that no variable needs
         """
         name, _, rest = line.strip().partition(" ")
         if name in ("", "-h", "--help"):

@@ -21,8 +21,11 @@ import zmq
 from nbdist.errors import NbdistError, UsageError
 from nbdist.rank import vitals
 from nbdist.rank.cells import CellSocket
+from nbdist.rank.completion import Completing
 from nbdist.rank.names import Names
+from nbdist.rank.who import Who, free
 from nbdist.wire import channel
+from nbdist.wire.inspection import Completions, Freed, State
 from nbdist.wire.messages import (
     Abort,
     Call,
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from nbdist.rank.spec import RankSpec
 
 PULSE_SECONDS = 0.5
+INSPECT_SECONDS = 1.0
+"""A look at the user's values that could not begin by then is left undone."""
 
 
 class Agent(threading.Thread):
@@ -74,12 +79,14 @@ class Agent(threading.Thread):
         self._cells = CellSocket(self._context, spec, self._run, self.send)
         runner.start(self._cells.send)
         engine = {thread.ident for thread in threading.enumerate() if thread.ident} - {runner.main}
+        who, completing = Who(shell), Completing(shell)
         self._now: dict[str, Callable[..., Any]] = {
             "open_store": backend.open_store,
             "stacks": lambda: vitals.stacks(runner.main, engine, runner.cell_file),
             "vitals": self._vitals,
             "holds": self._names.holds,
             "let_go": self._names.let_go,
+            "starting_with": completing.names,
         }
         self._on_main: dict[str, Callable[..., Any]] = {
             "form": self._form,
@@ -95,6 +102,15 @@ class Agent(threading.Thread):
             "offer": self._names.offer,
             "adopt": self._adopt,
         }
+        self._if_idle: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+            "who": (who.look, lambda **args: who.glance(self._busy(), **args)),
+            "complete": (completing.complete, lambda **_: Completions(self._busy())),
+            "free": (
+                lambda: free(shell, runner.forget_value),
+                lambda: Freed(self._busy()),
+            ),
+        }
+        """What is done on the main thread if it is idle, and what is answered if it is busy."""
 
     def send(self, message: Message) -> None:
         """Queue a message for the hub. Any thread."""
@@ -145,6 +161,8 @@ class Agent(threading.Thread):
                 self._backend.abort()
         elif message.method in self._now:
             self._answer(message, self._now[message.method])
+        elif message.method in self._if_idle:
+            self._inspect(message)
         else:
             self._loop.add_callback(self._call_on_main, message)
 
@@ -153,6 +171,23 @@ class Agent(threading.Thread):
         done = await self._runner.run(message, self._backend.formed)
         self._names.let_go_of_rebound()
         return done
+
+    def _inspect(self, call: Call) -> None:
+        if self._runner.lock.locked():
+            self._answer(call, self._if_idle[call.method][1])
+        else:
+            late = time.monotonic() + INSPECT_SECONDS
+            self._loop.add_callback(self._inspect_on_main, call, late)
+
+    def _inspect_on_main(self, call: Call, late: float) -> None:
+        # It may have had to wait for a cell, and must not make the next one wait for an answer that
+        # nobody waits for. All is done before the loop runs on, so it needs no turn.
+        idle, busy = self._if_idle[call.method]
+        in_time = time.monotonic() < late and not self._runner.lock.locked()
+        self._answer(call, idle if in_time else busy)
+
+    def _busy(self) -> State:
+        return State(busy=True, line=self._runner.line() if self._runner.job else None)
 
     async def _call_on_main(self, call: Call) -> None:
         async with self._runner.lock:

@@ -16,7 +16,7 @@ import traceback
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbdist.rank import output
+from nbdist.rank import kept, output
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.lines import Aligned, align
 from nbdist.rank.questions import no_questions, refuse_breakpoint
@@ -61,6 +61,8 @@ class CellRunner:
         self._failed_at = 0.0
         self._showing = False
         """Whether a traceback is being made: the cell has failed already."""
+        self._error_kept = False
+        """Whether IPython has the exception of an earlier cell, for `%tb`."""
         self.job = ""
         """The job whose cell is running, '' when idle."""
         self._aborted = False
@@ -115,15 +117,30 @@ class CellRunner:
                 with ExitStack() as stack:
                     result = await self._cell(run, stack)
                 fault = self._fault(result)
+                error, result.result = result.error_before_exec or result.error_in_exec, None
             except BaseException as err:  # the hub must hear of it, whatever IPython let through
-                fault = self._plain_fault(err)
+                fault, error = self._plain_fault(err), err
             finally:
                 self.job = ""
                 self._stop_early.discard(run.job)
             if os.getpid() != self._pid:
                 # A child that the cell forked: its copy of the cell is over, and it is no rank.
                 os._exit(0 if fault is None or fault.text in ("0", "None") else 1)
+            if fault is not None or self._failed_at or self._error_kept:
+                self._let_go(error)
             return Done(run.job, self._log.size() if began else -1, fault, formed())
+
+    def _let_go(self, error: BaseException | None) -> None:
+        """Let go of what a failed cell held, and of its exception once another cell has run."""
+        kept.empty_frames(error)
+        failed = error is not None or bool(self._failed_at)
+        if self._error_kept and not failed:
+            kept.forget_error(self._shell)
+        self._error_kept = failed
+
+    def forget_value(self) -> None:
+        """Let go of the last cell's value. Main thread."""
+        self._display.forget_value()
 
     def _begin(self, run: Run) -> None:
         if run.job in self._stop_early:
@@ -142,6 +159,7 @@ class CellRunner:
 
     async def _cell(self, run: Run, stack: ExitStack) -> ExecutionResult:
         shell = self._shell
+        self._display.begin(run.code)
 
         def show(kind: str, content: dict[str, Any]) -> None:
             self._send(Display(run.job, self._log.size(), kind, content))

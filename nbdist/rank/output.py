@@ -7,8 +7,10 @@ a crash are on disk already.
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +21,14 @@ from IPython.core import page
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
+from nbdist.rank.describe import PLAIN
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
+UNDERSCORE = re.compile(r"\b_\b")
+"""The last cell's value, in a cell's code."""
 Show = Callable[[str, dict[str, Any]], None]
 """Takes a message kind and its content; see `nbdist.wire.messages.Display`."""
 
@@ -116,6 +122,33 @@ class _Hook(DisplayHook):
     """Takes the value of a cell's last expression."""
 
     show: Show
+    others: tuple[DisplayHook, ...] = ()
+    """Hooks that bind `_` as well."""
+    holds = False
+    """Whether `_` holds a value that may be large, or hold others."""
+
+    def update_user_ns(self, result: Any) -> None:  # the cell's value
+        """Bind `_`, unless that is a variable of the user's. `Out` and its like stay empty.
+
+        A rank's last value may hold all of a model's activations.
+        """
+        space = self._space
+        before = space.get("_")
+        if any(before is hook._ for hook in (self, *self.others)) and not hasattr(builtins, "_"):
+            self._ = space["_"] = result
+            self.holds = type(result) not in PLAIN
+
+    @property
+    def _space(self) -> dict[str, Any]:
+        assert self.shell is not None  # given when it was made
+        space: dict[str, Any] = self.shell.user_ns
+        return space
+
+    def forget_value(self) -> None:
+        """Let go of what `_` is bound to."""
+        if self._space.get("_") is self._:
+            self._space["_"] = ""
+        self._, self.holds = "", False
 
     def write_output_prompt(self) -> None:
         """Write nothing: the notebook draws the prompt."""
@@ -153,8 +186,18 @@ class RichDisplay:
         # Made once: building traitlets objects costs as much as running an empty cell.
         self._publisher = _Publisher(parent=shell, shell=shell)
         self._hook = _Hook(parent=shell, shell=shell)
+        self._hook.others = (shell.displayhook,)
         # `name?` and `%prun` open a pager in a notebook; here their text stands in the output.
         shell.set_hook("show_in_pager", page.as_hook(page.display_page), priority=90)
+
+    def begin(self, code: str) -> None:
+        """Let go of the last cell's value, unless it is plain or this cell asks for it."""
+        if self._hook.holds and not UNDERSCORE.search(code):
+            self._hook.forget_value()
+
+    def forget_value(self) -> None:
+        """Let go of the last cell's value."""
+        self._hook.forget_value()
 
     @contextmanager
     def to(self, show: Show) -> Iterator[None]:

@@ -1,0 +1,74 @@
+"""What IPython keeps for its user: the last exception, `_` and `Out`. Main thread.
+
+On a rank each may be a model's activations on a GPU, and the next cell needs the room.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+LAST = ("last_type", "last_value", "last_traceback", "last_exc")
+
+
+def empty_frames(error: BaseException | None) -> None:
+    """Let go of the local variables in an exception's traceback, and in those it came from.
+
+    The traceback can be shown still (`%tb`): lines need no variables.
+    """
+    for trace in _traces(error):
+        try:
+            trace.tb_frame.clear()
+            # Before Python 3.13 this is a copy, made for who showed the traceback; a look at it
+            # makes it follow what was cleared.
+            _ = trace.tb_frame.f_locals
+        except RuntimeError:  # it runs still: what called the cell, or a generator of the user's
+            continue
+
+
+def _traces(error: BaseException | None) -> Iterator[TracebackType]:
+    waiting, known = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in known:
+            continue
+        known.add(id(one))
+        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        trace = one.__traceback__
+        while trace is not None:
+            yield trace
+            trace = trace.tb_next
+
+
+def forget_error(shell: InteractiveShell) -> None:
+    """Let go of the last exception itself: what it carries may be large, too."""
+    empty_frames(getattr(sys, "last_value", None))
+    for name in LAST:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    result = shell.last_execution_result
+    if result is not None:
+        result.error_before_exec = result.error_in_exec = None
+    shell.InteractiveTB.tb = None
+    shell.SyntaxTB.last_syntax_error = None
+
+
+def forget_values(shell: InteractiveShell) -> None:
+    """Let go of `_`, `Out` and their like, as `%px` cells fill them."""
+    space, hook = shell.user_ns, shell.displayhook
+    for name in ("_", "__", "___"):
+        if space.get(name) is getattr(hook, name, ""):
+            space[name] = ""
+        setattr(hook, name, "")
+    out: dict[Any, Any] = space.get("_oh", {})
+    for number in list(out):
+        space.pop(f"_{number}", None)
+    out.clear()
+    if shell.last_execution_result is not None:
+        shell.last_execution_result.result = None

@@ -1,0 +1,112 @@
+"""Tab inside a distributed cell knows what the ranks know."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.notebook import complete, on_ranks
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+VARIABLES = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+network = Net()
+batch = {"images": torch.zeros(2), "labels": 1}
+def train_step(momentum=0.9):
+    pass
+if rank == 1:
+    only_on_one = 1
+class Slow:
+    def __dir__(self):
+        print("LOUD")
+        while True:
+            pass
+slow = Slow()
+"""
+TAB = {
+    "netw": ["network"],
+    "only_": ["only_on_one"],
+    "world_s": ["world_size"],
+    "network.backb": ["backbone"],
+    "x = 1\ny = network.backbone[0].wei": ["weight"],
+    "nn.LeakyR": ["LeakyReLU"],
+    'batch["': ["images", "labels"],
+    'batch["im': ["images"],
+    "train_step(momen": ["momentum="],
+    "%%time\nbatch.setd": ["setdefault"],
+}
+
+
+@pytest.fixture(scope="module")
+def filled(notebook: Kernel) -> Kernel:
+    """Return the notebook with variables on its ranks."""
+    on_ranks(notebook, VARIABLES)
+    return notebook
+
+
+def offered(kernel: Kernel, code: str, flags: str = "") -> list[str]:
+    return complete(kernel, f"%%distributed {flags}\n{code}")
+
+
+@pytest.mark.parametrize("jedi", [True, False])
+def test_names_attributes_and_keys_of_the_ranks(filled: Kernel, jedi: bool) -> None:  # noqa: FBT001 - a parameter
+    filled.run(f"get_ipython().Completer.use_jedi = {jedi}")
+    assert {code: offered(filled, code) for code in TAB} == TAB
+    assert complete(filled, "only_") == [], "a plain cell runs in the notebook"
+
+
+def test_the_notebooks_own_names_stand_beside(filled: Kernel) -> None:
+    filled.run("netto = 1")
+    on_ranks(filled, "netted = 1")
+    assert sorted(offered(filled, "nett")) == ["netted", "netto"]
+    filled.run("del netto")
+
+
+def test_the_ranks_of_the_cell_are_asked(filled: Kernel) -> None:
+    on_ranks(filled, "part = 'text' if rank == 0 else []")
+    assert offered(filled, "part.startsw") == ["startswith"]
+    assert offered(filled, "part.startsw", "--ranks 1") == []
+    assert offered(filled, "part.exten", "--ranks 1") == ["extend"]
+    assert offered(filled, "only_", "--ranks 0") == []
+    assert offered(filled, "network.backb", "--ranks 9") == [], "no such rank, and no error"
+
+
+def test_what_takes_long_is_left_out_and_nothing_is_printed(filled: Kernel) -> None:
+    began = time.monotonic()
+    assert offered(filled, "slow.x") == []
+    assert time.monotonic() - began < 10
+    assert on_ranks(filled, "print('fine')").text == "fine\n"
+
+
+def test_busy_ranks_offer_their_names(filled: Kernel) -> None:
+    filled.run(
+        "import nbdist, time\n"
+        "job = nbdist.cluster().submit('import time\\nwhile True:\\n    time.sleep(0.05)')\n"
+        "deadline = time.monotonic() + 20\n"
+        "while len(nbdist.cluster().who('batch').busy) < 2 and time.monotonic() < deadline:\n"
+        "    time.sleep(0.05)"
+    )
+    try:
+        assert offered(filled, "netw") == ["network"]
+        assert offered(filled, "only_") == ["only_on_one"]
+        assert offered(filled, "network.backb") == [], "that would run the user's code"
+    finally:
+        filled.run("job.cancel()")
+    deadline = time.monotonic() + 20
+    while offered(filled, "network.backb") != ["backbone"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_without_a_cluster_only_the_notebook_is_asked(filled: Kernel) -> None:
+    filled.run("%dist stop\nonly_here = 1")
+    assert offered(filled, "only_") == ["only_here"]

@@ -1,0 +1,143 @@
+"""What a failed cell, `_` and `Out` held on the ranks is let go; `%dist free` does the rest."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.notebook import on_ranks, plain, printed_by
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+LARGE = """
+import gc, sys, weakref, psutil
+import torch
+gc.collect()  # the first one makes memory shared with the warm process the rank's own
+gc.disable()  # what goes must go by itself
+alive = {}
+def large(name):
+    tensor = torch.ones(16_000_000)
+    alive[name] = weakref.ref(tensor)
+    return tensor
+def living():
+    return sorted(name for name, tensor in alive.items() if tensor() is not None)
+def step(data):
+    activations = large("activations")
+    raise RuntimeError("out of memory")
+class Trainer:
+    def fit(self):
+        batch = large("batch")
+        try:
+            step(batch)
+        except RuntimeError as err:
+            scratch = large("scratch")
+            raise ValueError("the step failed") from err
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(notebook: Kernel) -> Kernel:
+    """Return the notebook with what the tests need on its ranks."""
+    on_ranks(notebook, LARGE)
+    return notebook
+
+
+def test_a_failed_cells_locals_are_let_go(filled: Kernel) -> None:
+    failed = on_ranks(filled, "Trainer().fit()", check=False)
+    assert "the step failed" in failed.text
+    assert on_ranks(filled, "print(living())").stdout == "[]\n"
+    assert printed_by(filled, 1) == "[]\n"
+
+
+def test_the_traceback_can_be_shown_in_the_next_cell(filled: Kernel) -> None:
+    on_ranks(filled, "Trainer().fit()", check=False)
+    shown = plain(on_ranks(filled, "%tb").text)
+    assert "raise ValueError" in shown
+    assert "out of memory" in shown
+
+
+def test_what_the_exception_carries_is_let_go_after_the_next_cell(filled: Kernel) -> None:
+    on_ranks(filled, "raise ValueError('bad', large('carried'))", check=False)
+    on_ranks(filled, "pass")
+    assert on_ranks(filled, "print(living(), hasattr(sys, 'last_value'))").stdout == "[] False\n"
+
+
+def test_an_interrupted_and_a_stopped_rank_let_go_too(filled: Kernel) -> None:
+    failed = on_ranks(
+        filled,
+        """
+        import torch.distributed as dist
+        def wait():
+            held = large("held")
+            if rank == 1:
+                raise ValueError("boom")
+            dist.barrier()
+        wait()
+        """,
+        check=False,
+    )
+    assert "boom" in failed.text
+    assert on_ranks(filled, "print(living())").stdout == "[]\n"
+    assert printed_by(filled, 1) == "[]\n"
+
+
+def test_the_last_value_is_there_for_the_cell_that_asks_for_it(filled: Kernel) -> None:
+    assert on_ranks(filled, "large('value')[:1]").text
+    assert on_ranks(filled, "print(_.shape, living())").stdout == "torch.Size([1]) ['value']\n"
+    assert on_ranks(filled, "print(living())").stdout == "[]\n"
+    assert on_ranks(filled, "2 + 3").text.strip() == "5"
+    assert on_ranks(filled, "_ + 1").text.strip() == "6"
+    on_ranks(filled, "pass")
+    assert on_ranks(filled, "_ + 1").text.strip() == "7", "a number holds nothing"
+    assert (
+        on_ranks(filled, "print(Out, [name for name in globals() if name == '_5'])").text
+        == "{} []\n"
+    )
+
+
+def test_a_users_own_underscore_stays(filled: Kernel) -> None:
+    on_ranks(filled, "_ = 'mine'")
+    on_ranks(filled, "1 + 1")
+    assert on_ranks(filled, "print(_)").stdout == "mine\n"
+    on_ranks(filled, "del _")
+    assert on_ranks(filled, "1 + 1").text.strip() == "2"
+
+
+def test_free_gives_back_memory_and_says_how_much(filled: Kernel) -> None:
+    on_ranks(
+        filled,
+        """
+        def make():
+            ring = [large("ring")]
+            ring.append(ring)
+        make()
+        """,
+    )
+    on_ranks(filled, "raise ValueError(large('carried'))", check=False)
+    said = filled.run("%dist free").stdout
+    found = re.findall(r"^(\d) +([\d.]+) MB -> ([\d.]+) MB$", said, flags=re.MULTILINE)
+    assert [rank for rank, _, _ in found] == ["0", "1"], said
+    assert all(float(before) - float(after) > 120 for _, before, after in found), said
+    assert on_ranks(filled, "print(living(), hasattr(sys, 'last_value'))").stdout == "[] False\n"
+
+
+def test_free_leaves_busy_ranks_alone(filled: Kernel) -> None:
+    filled.run(
+        "import nbdist, time\n"
+        "code = 'import time\\nwhile True:\\n    time.sleep(0.05)'\n"
+        "job = nbdist.cluster().submit(code, ranks=[1])\n"
+        "deadline = time.monotonic() + 20\n"
+        "while not nbdist.cluster().who('x').busy and time.monotonic() < deadline:\n"
+        "    time.sleep(0.05)"
+    )
+    try:
+        said = filled.run("%dist free").stdout
+    finally:
+        filled.run("job.cancel()")
+    assert re.search(r"^0 +[\d.]+ MB -> [\d.]+ MB$", said, flags=re.MULTILINE), said
+    assert re.search(r"^rank 1 is busy \(running cell line \d\): left alone$", said, re.MULTILINE)
+    wrong = filled.run("%dist free --ranks 5", check=False)
+    assert "there is no rank 5" in wrong.error
