@@ -11,10 +11,9 @@ from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
 from nbdist.errors import UsageError
 from nbdist.hub import living
-from nbdist.hub.jobs import Job, show_ranks
+from nbdist.hub.jobs import Job, check_idle, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
-from nbdist.inspecting import Inspecting
 from nbdist.rank.vitals import STACKS_SIGNAL
 from nbdist.sizes import check_size, default_size
 
@@ -31,7 +30,7 @@ END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
 
-class Cluster(Sharing, Inspecting):
+class Cluster(Sharing):
     """A persistent cluster of ranks on this machine.
 
     Parameters
@@ -130,8 +129,11 @@ class Cluster(Sharing, Inspecting):
         viewed: bool = False,
         wanted: Wanted | None = None,
         returns: Sequence[str] = (),
+        background: bool = False,
     ) -> Job:
         """Start a cell without waiting; it queues behind those its ranks are busy with.
+
+        The job it returns is the handle: `Job.done`, `Job.wait` and `Job.cancel`.
 
         Parameters
         ----------
@@ -152,6 +154,8 @@ class Cluster(Sharing, Inspecting):
             Names of the notebook to bring where the ranks lack them.
         returns
             Names to pack for the notebook after the cell; see `Job.returned`.
+        background
+            Whether the notebook goes on meanwhile, so that advice to interrupt would not help.
 
         Raises
         ------
@@ -163,7 +167,7 @@ class Cluster(Sharing, Inspecting):
         bringing = None if wanted is None else self.names_between.pack(wanted, chosen)
         job = Job(
             id=str(next(_job_ids)), code=code, ranks=chosen, number=number or next(self._numbers),
-            lines=lines, viewed=viewed, folder=self.hub.logs,
+            lines=lines, viewed=viewed, background=background, folder=self.hub.logs,
         )  # fmt: skip
         run = Run(
             self.hub, job, output=output, autoreload=autoreload, timeout=timeout,
@@ -342,7 +346,8 @@ class Cluster(Sharing, Inspecting):
             If that would end a job that runs or waits.
         """
         size = check_size(np)
-        self.check_idle()
+        if not self.lost:
+            check_idle(self.unfinished())
         if self.hub.host.controller_died:
             self.np = size
             self._renew()
@@ -351,16 +356,6 @@ class Cluster(Sharing, Inspecting):
         hub_loop().wait(self.hub.empty())
         self.np = size
         hub_loop().wait(self.hub.start(size, self.backend, self.env))
-
-    def check_idle(self) -> None:
-        """Raise `UsageError` if a job runs or waits that a change of the cluster would end."""
-        jobs = [] if self.lost else self.unfinished()
-        if jobs:
-            msg = (
-                f"job {jobs[0].id} ({jobs[0].state}) is on this cluster, which would have to be "
-                f"restarted: wait for its end, or `%dist cancel {jobs[0].id}` first"
-            )
-            raise UsageError(msg)
 
     def _renew(self) -> None:
         """Start all over after the warm process or the controller was lost."""

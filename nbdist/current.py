@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbdist.clusters import Cluster, stop_all
 from nbdist.errors import UsageError
+from nbdist.hub.jobs import check_idle
 from nbdist.sizes import check_size, default_size
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     now = _merge(wish)
     notes: list[str] = []
     if _cluster is not None and _changed(_cluster, wish):
-        _cluster.check_idle()
+        if not _cluster.lost:
+            check_idle(_cluster.unfinished())
         lost = [] if _cluster.lost else _cluster.names()
         what = f"-np {now.np}, --backend {now.backend}"
         notes.append(f"The cluster was restarted with {what}." + _tell_lost(lost))

@@ -155,6 +155,21 @@ def test_jobs_on_different_ranks_run_side_by_side(notebook: Kernel, gate: Gate) 
     gate.open()
 
 
+def test_jobs_side_by_side_find_a_mended_cluster(notebook: Kernel) -> None:
+    on_ranks(notebook, "import os\nif rank == 1: os._exit(3)", check=False)
+    two = "[nbdist.cluster().submit('rank + 1', ranks=[each]) for each in (0, 1)]"
+    notebook.run(f"import nbdist\nfor job in {two}: job.wait(60)")
+    total = "import torch.distributed as dist\ndist.barrier()\nprint(dist.get_world_size())"
+    assert on_ranks(notebook, total).stdout == "2\n"
+
+
+def test_a_loud_job_is_bounded_in_its_cell(notebook: Kernel) -> None:
+    cell = start(notebook, "for number in range(60_000): print('line', number)")
+    notebook.expect("line 59999", cell=cell)
+    notebook.expect("are not shown here; `%dist logs 0`", cell=cell)
+    assert len(cell.text) < 400_000
+
+
 def test_how_it_fails_is_told_in_its_cell_alone(notebook: Kernel, gate: Gate) -> None:
     cell = start(notebook, f"{gate.wait}if rank == 1: raise ValueError('no good')")
     gate.open()

@@ -270,6 +270,11 @@ def test_terminal_ipython_shows_all_and_interrupts() -> None:
         terminal.sendline("%dist status")
         terminal.expect("2 ranks")
         terminal.expect("idle")
+        _type(terminal, "%%distributed --async", "time.sleep(0.5); print('slept')", "1 / 0")
+        terminal.expect(r"Out\[5\]: <job 3: \w+ .*on ranks 0-1>")
+        terminal.expect("slept\r\n")
+        terminal.expect(r"Job 3 on ranks 0-1: failed after")
+        terminal.expect("ZeroDivisionError: division by zero")
         terminal.sendline("exit")
         terminal.expect(pexpect.EOF)
 

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Pulse
 
 
-def describe(pulses: dict[int, Pulse | None], ended: set[int], patience: float) -> str:
+def describe(
+    pulses: dict[int, Pulse | None], ended: set[int], patience: float, stop_by: str
+) -> str:
     """Return a report if some ranks have waited too long for others, '' if none has.
 
     Parameters
@@ -23,6 +25,8 @@ def describe(pulses: dict[int, Pulse | None], ended: set[int], patience: float) 
         Ranks whose cell is over.
     patience
         Seconds a rank may wait before it counts.
+    stop_by
+        How a person stops the job.
     """
     waiting: dict[tuple[str, str], list[int]] = defaultdict(list)
     elsewhere: dict[str, list[int]] = defaultdict(list)
@@ -49,9 +53,7 @@ def describe(pulses: dict[int, Pulse | None], ended: set[int], patience: float) 
         lines.append(f"{_name(ranks)} {agree(ranks, 'waits')} in {place}{of_group}")
     lines += [f"{_name(ranks)} {agree(ranks, place)}" for place, ranks in elsewhere.items()]
     head = f"Ranks have been waiting for each other for {longest:.0f} s:"
-    return (
-        "\n  ".join([head, *lines]) + "\nNothing is stopped; interrupt the cell if this is a hang."
-    )
+    return "\n  ".join([head, *lines]) + f"\nNothing is stopped; {stop_by} if this is a hang."
 
 
 def _name(ranks: list[int]) -> str:

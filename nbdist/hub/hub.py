@@ -69,6 +69,10 @@ class Hub:
         self.ranks: dict[int, Rank] = {}
         self.turns = Turns()
         self.running: dict[str, JobListener] = {}
+        self.mending = asyncio.Lock()
+        """Held while the group is renewed; a job whose turn comes meanwhile waits for it."""
+        self.begun: set[str] = set()
+        """Jobs that count on the group as it is: nobody may renew it beside them."""
         self.backend = "ddp"
         self.environ: dict[str, str] = {}
         self.generation = 0

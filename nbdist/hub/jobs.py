@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbdist.errors import NbdistError
+from nbdist.errors import NbdistError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ class Death:
     """Whether it was killed at the end of a countdown."""
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Job:
     """One run of a cell, and the handle on it while it runs.
 
@@ -106,6 +106,8 @@ class Job:
     """What the shown rank has packed for the notebook, if it was asked for something."""
     viewed: bool = False
     """Whether somebody takes `events`; without a viewer nobody waits for one."""
+    background: bool = False
+    """Whether its cell is over, so that an interrupt of the kernel does not mean it."""
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[str], None] = lambda _: None
     on_waited: Callable[[], None] = lambda: None
@@ -210,9 +212,24 @@ class Job:
             return ""
         return f" for {in_time(time.time() - self.began)}"
 
+    @property
+    def stop_by(self) -> str:
+        """What a person does to stop it."""
+        return f"`%dist cancel {self.id}`" if self.background else "interrupt the cell"
+
     def told(self) -> str:
         """Return the first line of how it failed, '' if it did not."""
         return str(self.error).partition("\n")[0] if self.error is not None else ""
+
+
+def check_idle(unfinished: list[Job]) -> None:
+    """Raise `UsageError` if there are jobs that a change of their cluster would end."""
+    for job in unfinished:
+        msg = (
+            f"job {job.id} ({job.state}) is on this cluster, which would have to be restarted: "
+            f"wait for its end, or `%dist cancel {job.id}` first"
+        )
+        raise UsageError(msg)
 
 
 def how_died(death: Death) -> str:

@@ -138,6 +138,7 @@ class Run(JobListener):
             error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
             error.__cause__ = err
         finally:
+            self._hub.begun.discard(job.id)
             if self._bringing is not None:
                 self._bringing.close()
         job.end(error)
@@ -146,9 +147,10 @@ class Run(JobListener):
         job = self._job
         job.waits_for = self._hub.turns.ahead(job.ranks)
         if job.waits_for:
+            how = job.stop_by if job.background else "An interrupt"
             text = (
                 f"Its ranks are busy with {_all_of(job)}: this waits for its turn. "
-                "An interrupt takes only this cell out of the queue."
+                f"{how} takes only this cell out of the queue."
             )
             job.events.put(Notice("queue", text))
 
@@ -195,8 +197,10 @@ class Run(JobListener):
     async def _heal(self) -> None:
         """Make the cluster whole before the cell, holding all its ranks while that takes."""
         hub = self._hub
-        if hub.stale and not hub.running:
-            await hub.heal(lambda text: self._job.events.put(Notice(text, text)))
+        async with hub.mending:
+            if hub.stale and not hub.begun:
+                await hub.heal(lambda text: self._job.events.put(Notice(text, text)))
+            hub.begun.add(self._job.id)
         missing = [rank for rank in self._job.ranks if not hub.ranks[rank].alive]
         if missing:
             msg = f"rank {show_ranks(missing)} is dead and other cells are running; try again then"
@@ -256,7 +260,8 @@ class Run(JobListener):
     def _look_for_hang(self) -> None:
         pulses: dict[int, Pulse | None] = {r: self._hub.ranks[r].pulse for r in self._pending}
         ended = set(self._job.ranks) - self._pending
-        text = hang.describe(pulses, ended, self._hub.settings.hang_seconds)
+        patience = self._hub.settings.hang_seconds
+        text = hang.describe(pulses, ended, patience, self._job.stop_by)
         if text != self._hang:
             if text or self._hang:
                 self._job.events.put(Notice("hang", text or "The wait is over; the cell goes on."))
@@ -303,7 +308,7 @@ class Run(JobListener):
                     "countdown",
                     f"Rank {who} does not react, it is inside a C call. It will be killed in "
                     f"{left:.0f} s and replaced before the next cell; "
-                    "interrupt again to kill it now.",
+                    f"{self._job.stop_by} again to kill it now.",
                 )
             )
             await self._ended_within(min(1.0, left))
@@ -332,13 +337,13 @@ class Run(JobListener):
         hub, job = self._hub, self._job
         hub.stale = True
         dead = [rank for rank in hub.ranks.values() if not rank.alive]
-        alone = len(hub.running) == 0 and len(hub.turns.ahead(hub.ranks)) <= 1
-        if not dead and alone:
-            try:
-                await hub.form()
-                job.notes += await self._disagreements()
-            except NbdistError as err:
-                job.notes.append(str(err))
+        async with hub.mending:
+            if not dead and hub.begun == {job.id}:
+                try:
+                    await hub.form()
+                    job.notes += await self._disagreements()
+                except NbdistError as err:
+                    job.notes.append(str(err))
         if shutil.disk_usage(job.folder).free < FULL:
             job.notes.append(
                 f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "

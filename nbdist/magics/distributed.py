@@ -154,6 +154,7 @@ def _submit(
         viewed=True,
         wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
+        background=args.background,
     )
     return cluster, job
 
