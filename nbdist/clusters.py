@@ -14,6 +14,7 @@ from nbdist.hub import living
 from nbdist.hub.jobs import Job, check_idle, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
+from nbdist.inspecting import Inspecting
 from nbdist.rank.vitals import STACKS_SIGNAL
 from nbdist.sizes import check_size, default_size
 
@@ -30,7 +31,7 @@ END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
 
-class Cluster(Sharing):
+class Cluster(Sharing, Inspecting):
     """A persistent cluster of ranks on this machine.
 
     Parameters
