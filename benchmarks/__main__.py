@@ -13,7 +13,9 @@ from pathlib import Path
 
 from benchmarks import environment
 
-FIGURES = ("empty_cell", "ready", "training", "fault", "footprint")  # a module each
+FIGURES = (  # a module each
+    "empty_cell", "ready", "training", "fault", "footprint", "output", "names",
+)  # fmt: skip
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 

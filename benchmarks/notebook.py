@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import shutil
 import subprocess
@@ -36,12 +35,26 @@ class CellHangsError(CellError):
 
 
 @dataclass(frozen=True)
+class Heard:
+    """One message that a page gets."""
+
+    at: float  # time.time() when it was here
+    text: str
+    size: int  # bytes on the wire
+
+
+@dataclass(frozen=True)
 class Reply:
     """What came of one cell."""
 
     seconds: float  # from sending the cell to the kernel being idle again
     ended: float  # time.time() when it was idle
-    text: str  # streams, errors and the text form of displays, without colours
+    heard: tuple[Heard, ...]
+
+    @property
+    def text(self) -> str:
+        """Streams, errors and the text form of displays, without colours."""
+        return _ANSI.sub("", "".join(each.text for each in self.heard))
 
 
 class Notebook:
@@ -75,39 +88,52 @@ class Notebook:
 
     def run(self, *cells: str, timeout: float = 120, check: bool = True) -> Reply:
         """Send the cells all at once; return when the kernel is idle after the last."""
-        text: list[str] = []
+        heard: list[Heard] = []
         failed = False
         until = time.monotonic() + timeout
         start = time.perf_counter()
         sent = [self._client.execute(cell) for cell in cells]
         while True:
-            try:
-                message = self._client.get_iopub_msg(timeout=max(0, until - time.monotonic()))
-            except queue.Empty:
-                raise CellHangsError(f"the cell still hangs after {timeout:.0f} s") from None
+            message, size = self._receive(until)
+            if message is None:
+                raise CellHangsError(f"the cell still hangs after {timeout:.0f} s")
             parent, kind = message["parent_header"].get("msg_id"), message["msg_type"]
             if kind == "status":
                 if parent == sent[-1] and message["content"]["execution_state"] == "idle":
                     break
             elif parent in sent:
-                text.append(_text(message["content"]))
+                heard.append(Heard(time.time(), _text(message["content"]), size))
                 failed |= kind == "error"
         seconds, ended = time.perf_counter() - start, time.time()
         for _ in cells:
             failed |= self._client.get_shell_msg(timeout=10)["content"]["status"] == "error"
-        reply = Reply(seconds, ended, _ANSI.sub("", "".join(text)))
+        reply = Reply(seconds, ended, tuple(heard))
         if failed and check:
             raise CellError(reply.text.strip() or f"failed without a word: {cells[-1]}")
         return reply
+
+    def _receive(self, until: float) -> tuple[dict[str, Any] | None, int]:
+        """Return the next message of iopub and its bytes, None if none comes by then."""
+        channel = self._client.iopub_channel
+        if not channel.socket.poll(max(0, 1e3 * (until - time.monotonic()))):
+            return None, 0
+        frames = channel.socket.recv_multipart()
+        _, message = channel.session.feed_identities(frames)
+        return channel.session.deserialize(message), sum(map(len, frames))
 
     def interrupt(self) -> None:
         """Press the stop button."""
         self._manager.interrupt_kernel()
 
+    @property
+    def pid(self) -> int:
+        """Process id of the kernel."""
+        provisioner: Any = self._manager.provisioner
+        return int(provisioner.pid)
+
     def processes(self) -> list[psutil.Process]:
         """Every living process that came of this kernel, the kernel itself left out."""
-        provisioner: Any = self._manager.provisioner
-        return [process for process in self._family.living() if process.pid != provisioner.pid]
+        return [process for process in self._family.living() if process.pid != self.pid]
 
     def settle(self, quiet: float = 0.5, timeout: float = 60) -> None:
         """Wait until what the kernel started uses no processor time for a while."""

@@ -65,15 +65,22 @@ class Figure:
 
     what: str
     unit: str
-    target: Target
+    target: Target | None  # None: what it is good to know beside the others
     measured: Mapping[str, Measured | str]  # by system; a text says why there is no number
 
     @property
     def verdict(self) -> str:
         """Whether nbdist meets the target; a figure that could not be measured does not."""
+        if self.target is None:
+            return ""
         mine = self.measured.get(NBDIST.name)
         met = isinstance(mine, Measured) and self.target.met(mine.median)
         return "met" if met else "MISSED"
+
+    @property
+    def aim(self) -> str:
+        """Write the target."""
+        return f"{self.target.sign} {self.target.bound:g}{self.unit}" if self.target else ""
 
     def shown(self, name: str) -> str:
         """Tell what was measured for one system."""
@@ -104,8 +111,8 @@ def show(section: Section) -> str:
     """Write a section for the terminal."""
     lines = [f"{section.name} ({section.seconds:.0f} s)"]
     for figure in section.figures:
-        target = f"target {figure.target.sign} {figure.target.bound:g}{figure.unit}"
-        lines.append(f"  {figure.what}: {target}: {figure.verdict}")
+        target = f"target {figure.aim}: {figure.verdict}" if figure.target else "no target"
+        lines.append(f"  {figure.what}: {target}")
         lines += [f"    {name:<20} {figure.shown(name)}" for name in figure.measured]
     return "\n".join(lines)
 
@@ -120,7 +127,7 @@ def write(path: Path, sections: Sequence[Section], load: float) -> None:
     rows = [
         [
             f"{figure.what}",
-            f"{figure.target.sign} {figure.target.bound:g}{figure.unit}",
+            figure.aim,
             figure.verdict,
             *(figure.shown(name) for name in names),
         ]

@@ -70,12 +70,12 @@ def measure(options: Options) -> Section:
 def _demo() -> str:
     cells: list[str] = []
     for cell in json.loads(DEMO.read_text())["cells"]:
-        first_line, _, body = "".join(cell["source"]).partition("\n")
-        if cell["cell_type"] == "code" and first_line.startswith("%%distributed"):
-            cells.append(body)
-            if "def train_epoch" in body:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and not source.startswith("%load_ext"):
+            cells.append(source.partition("\n")[2] if source.startswith("%%") else source)
+            if "def train_epoch" in source:
                 return THREADS + "\n".join(cells)
-    raise LookupError(f"no %%distributed cell of {DEMO} defines train_epoch")
+    raise LookupError(f"no cell of {DEMO} defines train_epoch")
 
 
 def _measure(demo: str, turns: int) -> Measured:

@@ -77,8 +77,14 @@ def test_loading_is_silent(cells: dict[str, Any]) -> None:
 
 
 def test_the_data_is_split_over_the_ranks(cells: dict[str, Any]) -> None:
-    assert "rank 0 of 2 on" in _text(cells["data"])
-    assert "700 of 1400 images" in _text(cells["data"])
+    assert re.search(r"\[0\] rank 0 of 2 on .*: 700 of 1400 images", _text(cells["data"]))
+    assert re.search(r"\[1\] rank 1 of 2 on .*: 700 of 1400 images", _text(cells["data"]))
+
+
+def test_the_notebooks_names_are_brought_and_returned(cells: dict[str, Any]) -> None:
+    assert re.search(r"Brought to 2 ranks: .*train \(.*Digits", _text(cells["data"]))
+    assert "Net (class)" in _text(cells["model"])
+    assert "Returned from rank 0: losses (" in _text(cells["train"])
 
 
 def test_it_learns(cells: dict[str, Any]) -> None:
@@ -88,7 +94,7 @@ def test_it_learns(cells: dict[str, Any]) -> None:
     assert _accuracy(cells["evaluate"]) > 0.95
 
 
-def test_rank_zero_plots(cells: dict[str, Any]) -> None:
+def test_what_was_returned_is_plotted(cells: dict[str, Any]) -> None:
     data = [out.data for out in cells["plot"].outputs if "data" in out]
     assert any("image/png" in bundle for bundle in data)
 
