@@ -56,3 +56,21 @@ def test_a_kept_model_trains_on_after_a_fault(kernel: Kernel, ranks: int) -> Non
     )
     assert "Rank 1 failed: ValueError: boom" in failed.seen()
     assert kernel.run("%%distributed\nstep()\nprint('went on')").text.strip() == "went on"
+
+
+def test_a_failed_cells_memory_is_let_go_and_free_gives_it_back(kernel: Kernel, ranks: int) -> None:
+    kernel.run("%load_ext nbdist")
+    kernel.run(
+        f"%%distributed -np {ranks}\n"
+        "import torch\n"
+        "def step():\n"
+        "    held = torch.ones(64_000_000, device=device)\n"
+        "    raise ValueError('boom')\n"
+        "step()",
+        check=False,
+    )
+    show = "%%distributed\nprint(torch.cuda.memory_{}() < {})"
+    assert kernel.run(show.format("allocated", 1e6)).text == "True\n"
+    said = kernel.run("%dist free").stdout
+    assert "GPU, by tensors  GPU, by torch" in said.splitlines()[0]
+    assert kernel.run(show.format("reserved", 1e8)).text == "True\n"

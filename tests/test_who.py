@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 VARIABLES = """
 import collections
+import warnings
 import numpy as np
 import torch
 from torch import nn
@@ -36,6 +37,10 @@ bits = torch.tensor([True, False])
 half = torch.zeros(3, dtype=torch.bfloat16)
 array = np.arange(6.0).reshape(2, 3)
 number = np.float32(2)
+sparse, unreal = torch.eye(2).to_sparse(), torch.zeros(2, device="meta")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch means to drop them; reading their bits is a crash
+    coded = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 data = TensorDataset(torch.zeros(5))
 loader = DataLoader(data, batch_size=2)
 lr = 0.1 * (rank + 1)
@@ -64,6 +69,7 @@ name  type  shape  dtype  device  size  between the ranks
 array  ndarray  (2, 3)  float64  48 B  equal
 batch  dict  2 items  cpu  32 B  values differ
 bits  Tensor  (2,)  bool  cpu  2 B  equal
+coded  Tensor  (3,)  qint8  cpu  3 B
 data  TensorDataset  5 items
 half  Tensor  (3,)  bfloat16  cpu  6 B  equal
 loader  DataLoader  3 items
@@ -77,7 +83,9 @@ queue  deque  2 items  equal
 rows  Tensor  (2, 3)  float32  cpu  24 B  rank 1: shape (3, 3)
 same  dict  2 items  cpu  24 B  equal
 single  Linear  6 parameters  float32  cpu  24 B  values differ
+sparse  Tensor  (2, 2)  float32  cpu
 stubborn  Stubborn
+unreal  Tensor  (2,)  float32  meta
 words  str  'many many many many many many many many' of 500  equal
 """
 SLOW = "import time\nfor _ in range(1200):\n    time.sleep(0.05)"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nbdist.hub.hub import Hub
 
-WHO_SECONDS = 5.0
+WHO_SECONDS = 4.0
 """An idle rank has answered by then; see `nbdist.rank.who` for its own limits."""
 GLANCE_SECONDS = 1.0
 FREE_SECONDS = 30.0
@@ -58,7 +58,7 @@ class Inventory:
     busy: dict[int, State] = field(default_factory=dict)
     """Ranks that are busy: their values were not compared."""
     silent: dict[int, str] = field(default_factory=dict)
-    """Ranks that did not answer, and why."""
+    """Ranks that did not answer, each with a line on why."""
     late: tuple[str, ...] = ()
     """Names whose values were not compared because that would have taken too long."""
 
@@ -70,7 +70,10 @@ async def who(
     living = [rank for rank in ranks if hub.ranks[rank].alive]
     ask = {"patterns": list(patterns), "most": 1 << 30 if most is None else most}
     found, silent = await _ask(hub, living, "who", Holdings, WHO_SECONDS, ask)
-    silent |= {rank: "it is dead" for rank in ranks if rank not in living}
+    if silent:  # the main thread is in something that is no cell of ours
+        others, silent = await _ask(hub, list(silent), "glance", Holdings, GLANCE_SECONDS, ask)
+        found |= others
+    silent |= {rank: f"rank {rank} is dead" for rank in ranks if rank not in living}
     busy = {rank: one.state for rank, one in found.items() if one.state.busy}
     names = sorted({name for one in found.values() for name in one.names})
     by_rank = {rank: {seen.name: seen for seen in one.seen} for rank, one in found.items()}
@@ -87,7 +90,7 @@ async def free(hub: Hub, ranks: Sequence[int]) -> tuple[dict[int, Freed], dict[i
     """Have the idle ranks give back memory; return what came of it, and who did not answer."""
     living = [rank for rank in ranks if hub.ranks[rank].alive]
     found, silent = await _ask(hub, living, "free", Freed, FREE_SECONDS, {})
-    return found, silent | {rank: "it is dead" for rank in ranks if rank not in living}
+    return found, silent | {rank: f"rank {rank} is dead" for rank in ranks if rank not in living}
 
 
 async def complete(
@@ -134,7 +137,7 @@ async def _ask(
     found, silent = {}, {}
     for rank, answer in answers.items():
         if isinstance(answer, NbdistError):
-            silent[rank] = str(answer).removeprefix(f"rank {rank}: ")
+            silent[rank] = str(answer)
         else:
             found[rank] = msgspec.convert(answer, kind)
     return found, silent

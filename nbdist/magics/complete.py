@@ -35,11 +35,13 @@ def remove_completer(shell: InteractiveShell) -> None:
 @completion_matcher(identifier="nbdist", api_version=2, priority=60)
 def match(context: CompletionContext) -> SimpleMatcherResult:
     """Offer what fits on a line of our magics, and beside the notebook's own what ranks know."""
-    first, _, code = context.full_text.lstrip("\n").partition("\n")
-    if first.split()[:1] == ["%%distributed"] and context.cursor_line > 0:
-        return _of_ranks(context, first, code)
-    before = context.text_until_cursor.removesuffix(context.token).split()
-    fitting = [text for text in _offers(before, context) if text.startswith(context.token)]
+    cell = _for_ranks(context.full_text)
+    before = context.full_text.split("\n")[: context.cursor_line]
+    place = sum(len(line) + 1 for line in before) + context.cursor_position
+    if cell is not None and place >= cell[1]:
+        return _of_ranks(context, place, *cell)
+    words = context.text_until_cursor.removesuffix(context.token).split()
+    fitting = [text for text in _offers(words, context) if text.startswith(context.token)]
     return _result(list(map(SimpleCompletion, fitting)), context.token, ordered=True, suppress=True)
 
 
@@ -59,11 +61,17 @@ def _result(
     }
 
 
-def _of_ranks(context: CompletionContext, first: str, code: str) -> SimpleMatcherResult:
-    named = RANKS.search(first)
-    before = context.full_text.split("\n")[: context.cursor_line]
-    skipped = len(context.full_text) - len(code)
-    cursor = sum(len(line) + 1 for line in before) + context.cursor_position - skipped
+def _for_ranks(text: str) -> tuple[str, int] | None:
+    """Return the flags of a cell that ranks run and where its code begins; None for others."""
+    head, _, code = text.lstrip("\n").partition("\n")
+    magic, _, flags = head.partition(" ")
+    return (flags, len(text) - len(code)) if magic == "%%distributed" else None
+
+
+def _of_ranks(
+    context: CompletionContext, place: int, flags: str, begin: int
+) -> SimpleMatcherResult:
+    named, code, cursor = RANKS.search(flags), context.full_text[begin:], place - begin
     try:
         ranks = ranks_list(named[1]) if named else None
         found = current.cluster().complete(code, cursor, ranks)

@@ -48,7 +48,7 @@ def inventory(found: Inventory, patterns: list[str]) -> str:
     lines += [
         f"{who_is_busy(rank, state)}: values not compared" for rank, state in found.busy.items()
     ]
-    lines += [f"rank {rank} is left out: {why}" for rank, why in found.silent.items()]
+    lines += [f"{why}: it is left out" for why in found.silent.values()]
     if found.late:
         lines.append(f"Not compared, which would have taken too long: {', '.join(found.late)}")
     return "\n".join(lines)
@@ -94,8 +94,8 @@ def free(args: Any) -> None:
     for rank, one in sorted(found.items()):
         if one.after is None:
             print(f"{who_is_busy(rank, one.state)}: left alone")
-    for rank, why in sorted(silent.items()):
-        print(f"rank {rank} is left out: {why}")
+    for _, why in sorted(silent.items()):
+        print(f"{why}: it is left out")
 
 
 def _freed(rank: int, one: Freed) -> tuple[str, str, str, str]:

@@ -87,6 +87,7 @@ class Agent(threading.Thread):
             "holds": self._names.holds,
             "let_go": self._names.let_go,
             "starting_with": completing.names,
+            "glance": lambda **args: who.glance(self._busy(), **args),
         }
         self._on_main: dict[str, Callable[..., Any]] = {
             "form": self._form,
@@ -103,7 +104,7 @@ class Agent(threading.Thread):
             "adopt": self._adopt,
         }
         self._if_idle: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-            "who": (who.look, lambda **args: who.glance(self._busy(), **args)),
+            "who": (who.look, self._now["glance"]),
             "complete": (completing.complete, lambda **_: Completions(self._busy())),
             "free": (
                 lambda: free(shell, runner.forget_value),

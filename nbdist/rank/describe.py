@@ -80,13 +80,14 @@ def _short(value: object) -> str:
 def _tensor(value: Any) -> dict[str, Any]:
     with _no_overrides():
         size = value.numel() * value.element_size()
+        dense = value.layout is sys.modules["torch"].strided and value.device.type != "meta"
         shard = is_a(value, "torch.distributed.tensor", "DTensor")
         return {
             "shape": _shape(value.shape),
             "dtype": _word(value.dtype),
             "device": str(value.device),
             # A shard has a part of it, and how large that is is not for us to say.
-            "size": None if shard else size,
+            "size": size if dense and not shard else None,
         }
 
 

@@ -6,12 +6,13 @@ import hashlib
 import sys
 import time
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable
 from typing import Any
 
 from nbdist.rank.describe import PLAIN, is_a
 
 MOST_LEAVES = 20_000
-CPU_RATE, GPU_RATE = 1e9, 1e11
+CPU_RATE, GPU_RATE = 4e8, 1e11
 """Bytes a second that are counted on, to pass over what would take too long."""
 ORDERED = (list, tuple, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict)
@@ -74,14 +75,12 @@ class Digester:
 
     def _of_data(self, value: Any) -> bytes:
         if is_a(value, "torch", "Tensor"):
-            self._allow(value.numel() * value.element_size(), gpu=value.device.type != "cpu")
-            return _by_torch(value)
+            return self._of_tensors(value, [value])
         if is_a(value, "torch.nn", "Module"):
-            for one in value.parameters():
-                self._allow(one.numel() * one.element_size(), gpu=one.device.type != "cpu")
-            return _by_torch(value)
+            return self._of_tensors(value, value.parameters())
         if is_a(value, "torch.optim", "Optimizer"):
-            return _by_torch(value)
+            state = (one for group in value.param_groups for one in group["params"])
+            return self._of_tensors(value, state)
         if is_a(value, "numpy", "ndarray") or is_a(value, "numpy", "generic"):
             return self._of_array(value)
         if is_a(value, "jax", "Array") and value.is_fully_addressable:
@@ -92,6 +91,32 @@ class Digester:
             rows = sys.modules["pandas"].util.hash_pandas_object(value).to_numpy()
             return _hashed("pandas", str(getattr(value, "columns", "")).encode(), rows.tobytes())
         raise Unknown
+
+    def _of_tensors(self, value: Any, tensors: Iterable[Any]) -> bytes:
+        from nbdist.backends import models  # needs torch, which has made the value
+
+        sizes = {"cpu": 0}
+        for one in tensors:
+            if not _is_plain(one):
+                raise Unknown
+            kind = one.device.type
+            sizes[kind] = sizes.get(kind, 0) + one.numel() * one.element_size()
+            if kind == "cuda":
+                self._until_settled(one.device)
+        self._allow(sizes.pop("cpu"), gpu=False)
+        self._allow(sum(sizes.values()), gpu=True)
+        found = models.digest(value)
+        if found is None:
+            raise Unknown
+        return bytes.fromhex(found)
+
+    def _until_settled(self, device: Any) -> None:
+        """Wait for what a cell has left running on a GPU; that may be a collective that hangs."""
+        stream = sys.modules["torch"].cuda.current_stream(device)
+        while not stream.query():
+            if time.monotonic() > self._end:
+                raise TooMuch
+            time.sleep(0.001)
 
     def _allow(self, size: int, *, gpu: bool) -> None:
         if size / (GPU_RATE if gpu else CPU_RATE) > self._end - time.monotonic():
@@ -106,6 +131,19 @@ class Digester:
         return _hashed("array", head, whole.reshape(-1).view("uint8").data)
 
 
+def _is_plain(tensor: Any) -> bool:
+    """Return whether a tensor's bits can be read as numbers.
+
+    Those of other kinds may do anything then: wait for other ranks, or crash.
+    """
+    torch = sys.modules["torch"]
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
+        return False
+    # FSDP takes the memory away under the parameters it has not gathered.
+    return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
+
+
 def _hashed(*parts: Any) -> bytes:
     hasher = hashlib.blake2b(digest_size=8)
     for part in parts:
@@ -113,12 +151,3 @@ def _hashed(*parts: Any) -> bytes:
         hasher.update(f"{len(data)}:".encode())
         hasher.update(data)
     return hasher.digest()
-
-
-def _by_torch(value: Any) -> bytes:
-    from nbdist.backends import models  # needs torch, which has made the value
-
-    found = models.digest(value)
-    if found is None:
-        raise Unknown
-    return bytes.fromhex(found)
