@@ -11,7 +11,7 @@ from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
 from nbdist.errors import UsageError
 from nbdist.hub import living
-from nbdist.hub.jobs import Job, check_idle, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
@@ -372,7 +372,7 @@ class Cluster(Sharing, Inspecting):
             _clusters.remove(self)
             unfinished = self.unfinished()
             for job in unfinished:
-                job.on_cancel("ended with its cluster")
+                job.on_cancel(WITH_CLUSTER)
             self._drop_client()
             living.release(self.hub)
             for job in unfinished:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Fault
 
 
+WITH_CLUSTER = "ended with its cluster"
+"""Why a job was stopped whose cluster was."""
 MINUTE = 60
 FEW_SECONDS = 10
 """Below this, a duration is told with its tenths."""

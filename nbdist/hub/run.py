@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, hang, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import Death, Job, Notice, in_time, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Death, Job, Notice, in_time, show_ranks
 from nbdist.hub.output import Output
 from nbdist.launchers.engines import working_directory
 from nbdist.wire import messages
@@ -336,6 +336,9 @@ class Run(JobListener):
         """Leave the cluster usable: fresh groups, and word of models that no longer agree."""
         hub, job = self._hub, self._job
         hub.stale = True
+        if self._why == WITH_CLUSTER:
+            job.state, job.errors = "interrupted", {}
+            return report.interrupted(job, self._why)
         dead = [rank for rank in hub.ranks.values() if not rank.alive]
         async with hub.mending:
             if not dead and hub.begun == {job.id}:

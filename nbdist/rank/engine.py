@@ -83,6 +83,10 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
     return agent
 
 
+LOOP_STOPPED = "Event loop stopped"
+"""How tornado complains of what the agent does when it is told to quit."""
+
+
 def main(spec: RankSpec) -> None:
     """Be a rank until told to quit."""
     folder = Path(spec.folder)
@@ -114,7 +118,11 @@ def main(spec: RankSpec) -> None:
     engine = RankEngine.instance(config=config, connection_info_env=spec.engine)
     engine.spec = spec
     engine.initialize([])
-    engine.start()
+    try:
+        engine.start()
+    except RuntimeError as err:
+        if LOOP_STOPPED not in str(err):
+            raise
 
 
 if __name__ == "__main__":
