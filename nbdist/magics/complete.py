@@ -63,9 +63,9 @@ def _result(
 
 def _for_ranks(text: str) -> tuple[str, int] | None:
     """Return the flags of a cell that ranks run and where its code begins; None for others."""
-    head, _, code = text.lstrip("\n").partition("\n")
+    head, below, code = text.lstrip("\n").partition("\n")
     magic, _, flags = head.partition(" ")
-    return (flags, len(text) - len(code)) if magic == "%%distributed" else None
+    return (flags, len(text) - len(code)) if below and magic == "%%distributed" else None
 
 
 def _of_ranks(
