@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbdist import current
 from nbdist.hub import living
+from nbdist.magics.auto import add_auto, remove_auto
 from nbdist.magics.background import add_display, remove_display
 from nbdist.magics.complete import add_completer, remove_completer
 from nbdist.magics.dist import DistMagics
@@ -22,12 +23,14 @@ def register(shell: InteractiveShell) -> None:
     register_px(shell)
     add_completer(shell)
     add_display(shell)
+    add_auto(shell)
     living.prepare()
 
 
 def unregister(shell: InteractiveShell) -> None:
     """End the clusters and forget the magics."""
     current.forget()
+    remove_auto(shell)
     remove_completer(shell)
     remove_display(shell)
     unregister_px(shell)

@@ -11,6 +11,7 @@ from IPython.core.completer import SimpleCompletion, completion_matcher
 from nbdist import current
 from nbdist.errors import NbdistError
 from nbdist.magics.arguments import ranks_list
+from nbdist.magics.auto import auto_flags, is_plain
 from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
 
@@ -63,6 +64,9 @@ def _result(
 
 def _for_ranks(text: str) -> tuple[str, int] | None:
     """Return the flags of a cell that ranks run and where its code begins; None for others."""
+    flags_of_all = auto_flags()
+    if flags_of_all is not None and is_plain(text):
+        return flags_of_all, 0
     head, below, code = text.lstrip("\n").partition("\n")
     magic, _, flags = head.partition(" ")
     return (flags, len(text) - len(code)) if below and magic == "%%distributed" else None
@@ -95,8 +99,9 @@ def _offers(before: list[str], context: CompletionContext) -> list[str]:
 
 
 def _of(parser: argparse.ArgumentParser, before: list[str]) -> list[str]:
-    """Return a flag's allowed values right after it, else all flags."""
+    """Return a flag's allowed values right after it, else all flags and words."""
     for action in parser._actions:  # argparse has no public list
         if before[-1] in action.option_strings:
             return [str(choice) for choice in action.choices or []]
-    return [flag for action in parser._actions for flag in action.option_strings]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    return [str(text) for action in shown for text in action.option_strings or action.choices or []]

@@ -17,6 +17,7 @@ from nbdist.magics.arguments import (
     parse,
     ranks_list,
 )
+from nbdist.magics.auto import auto
 from nbdist.magics.distributed import wish
 from nbdist.magics.logs import find_job, logs
 from nbdist.magics.table import job_page, job_table, rank_table
@@ -189,6 +190,7 @@ COMMANDS: dict[str, Command] = {
         pull,
         who,
         free,
+        auto,
     )
 }
 
@@ -215,6 +217,7 @@ class DistMagics(Magics):
         pull       bind variables of the ranks here: `%dist pull history --ranks 0`
         who        the ranks' variables, and where ranks differ: `%dist who opt*`
         free       give back memory that no variable needs
+        auto       run plain cells on the ranks: `%dist auto on`
         """
         name, _, rest = line.strip().partition(" ")
         if name in ("", "-h", "--help"):

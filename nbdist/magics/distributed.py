@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist import current
 from nbdist.cell.names import Parsed, cannot_return, wanted_by
 from nbdist.errors import NbdistError, UsageError
+from nbdist.hub.jobs import show_ranks
 from nbdist.hub.output import OUTPUTS
 from nbdist.magics.arguments import (
     UsageMistake,
@@ -26,7 +28,6 @@ from nbdist.memory import in_words
 from nbdist.rank.lines import align
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -72,6 +73,7 @@ class DistributedMagics(Magics):
         "--async", dest="background", action="store_true",
         help="do not wait: output goes on in this cell, whose value is a handle on the job",
     )  # fmt: skip
+    @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`
     @line_cell_magic
     def distributed(self, line: str, cell: str | None = None) -> Job | None:
         """Run this cell on every rank of the cluster, which the first such cell starts.
@@ -115,7 +117,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     if cell is None:
         msg = "%%distributed stands on the first line of a cell, and what to run below it"
         raise UsageMistake(msg)
-    parsed = check_syntax(shell, cell)
+    parsed = check_syntax(shell, cell, lines_before(args))
     try:
         cluster, job = _submit(shell, args, cell, parsed)
     except NbdistError as err:
@@ -149,14 +151,21 @@ def _submit(
         timeout=args.timeout,
         output=args.output,
         number=shell.execution_count,
-        lines=1,
+        lines=lines_before(args),
         autoreload=autoreload_mode(shell),
         viewed=True,
         wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
         background=args.background,
     )
+    if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt says it
+        notice(f"On ranks {show_ranks(job.ranks)}:")
     return cluster, job
+
+
+def lines_before(args: argparse.Namespace) -> int:
+    """Return how many lines of the notebook's cell stand before what runs on the ranks."""
+    return 0 if args.whole_cell else 1
 
 
 def bind_returned(
@@ -181,14 +190,19 @@ def wish(args: argparse.Namespace) -> current.Wish:
     return current.Wish(args.np, args.backend, args.launcher, args.gpus, env)
 
 
-def check_syntax(shell: Any, cell: str) -> Parsed:  # IPython's shell
+def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's shell
     """Return the cell parsed; raise `CellSyntaxError` if it cannot be.
 
-    Lines are counted from the magic's own, as the notebook counts them.
+    Lines are counted as the notebook does: `lines` of its cell stand before this text.
     """
-    code = align(cell, 1).python
+    code = align(cell, lines).python
     try:
         code = shell.transform_cell(code)
+        if "run_line_magic('dist'," in code:
+            raise UsageMistake(
+                "%dist steers the cluster from the notebook and is unknown on the ranks: give it a "
+                "cell of its own"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the ranks will warn
             flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
