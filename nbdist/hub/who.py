@@ -26,6 +26,7 @@ WHO_SECONDS = 4.0
 GLANCE_SECONDS = 1.0
 FREE_SECONDS = 30.0
 """Collecting garbage takes long where there are millions of objects."""
+HELD = "it may be in C code that holds the GIL"
 MOST_GROUPS = 3
 """Ranks that differ in more ways than this are not told one by one."""
 
@@ -69,10 +70,12 @@ async def who(
     """Ask the ranks for their variables."""
     living = [rank for rank in ranks if hub.ranks[rank].alive]
     ask = {"patterns": list(patterns), "most": 1 << 30 if most is None else most}
-    found, silent = await _ask(hub, living, "who", Holdings, WHO_SECONDS, ask)
-    if silent:  # the main thread is in something that is no cell of ours
-        others, silent = await _ask(hub, list(silent), "glance", Holdings, GLANCE_SECONDS, ask)
-        found |= others
+    idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
+    found, silent = await _ask(hub, idle, "who", Holdings, WHO_SECONDS, ask)
+    # Of the idle ones, those whose main thread is in something that is no cell of ours.
+    others = [rank for rank in living if rank not in found]
+    glances, silent = await _ask(hub, others, "glance", Holdings, GLANCE_SECONDS, ask)
+    found |= glances
     silent |= {rank: f"rank {rank} is dead" for rank in ranks if rank not in living}
     busy = {rank: one.state for rank, one in found.items() if one.state.busy}
     names = sorted({name for one in found.values() for name in one.names})
@@ -89,8 +92,15 @@ async def who(
 async def free(hub: Hub, ranks: Sequence[int]) -> tuple[dict[int, Freed], dict[int, str]]:
     """Have the idle ranks give back memory; return what came of it, and who did not answer."""
     living = [rank for rank in ranks if hub.ranks[rank].alive]
-    found, silent = await _ask(hub, living, "free", Freed, FREE_SECONDS, {})
-    return found, silent | {rank: f"rank {rank} is dead" for rank in ranks if rank not in living}
+    idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
+    busy = [rank for rank in living if rank not in idle]
+    (found, silent), (others, mute) = await asyncio.gather(
+        _ask(hub, idle, "free", Freed, FREE_SECONDS, {}),
+        _ask(hub, busy, "free", Freed, GLANCE_SECONDS, {}),
+    )
+    return found | others, silent | mute | {
+        rank: f"rank {rank} is dead" for rank in ranks if rank not in living
+    }
 
 
 async def complete(
@@ -137,7 +147,8 @@ async def _ask(
     found, silent = {}, {}
     for rank, answer in answers.items():
         if isinstance(answer, NbdistError):
-            silent[rank] = str(answer)
+            late = str(answer).startswith(f"rank {rank} did not answer")
+            silent[rank] = f"rank {rank} does not answer ({HELD})" if late else str(answer)
         else:
             found[rank] = msgspec.convert(answer, kind)
     return found, silent

@@ -232,7 +232,6 @@ class Supervisor:
         os.setsid()
         die_with_parent()
         reseed()
-        gc.unfreeze()
 
     # -- deaths --------------------------------------------------------------------------------
 
