@@ -301,6 +301,100 @@ def test_many_small_names(notebook: Kernel) -> None:
     assert "small11 (int), and 288 more (" in cell.text
 
 
+def test_the_source_of_what_travels_goes_along(notebook: Kernel) -> None:
+    defined = notebook.run(
+        "def stumbles(x):\n    return x / 0  # here\n"
+        "class Kind:\n    def method(self):\n        return 'kept'\n"
+        "print(len(In) - 1)"
+    )
+    body = """
+        import inspect
+        print(inspect.getsource(stumbles) + inspect.getsource(Kind.method), end="")
+        def made_there():
+            return "on a rank"
+    """
+    cell = on_ranks(notebook, body, "--return made_there")
+    assert cell.stdout == (
+        "def stumbles(x):\n    return x / 0  # here\n    def method(self):\n        return 'kept'\n"
+    )
+    failed = plain(on_ranks(notebook, "stumbles(1)", check=False).text)
+    assert f"Cell In[{defined.stdout.strip()}], line 2" in failed
+    assert "return x / 0  # here" in failed
+    here = notebook.run("import inspect\nprint(inspect.getsource(made_there), end='')")
+    assert here.stdout == 'def made_there():\n    return "on a rank"\n'
+
+
+def test_what_px_deletes_is_brought_again_and_what_it_binds_stays(notebook: Kernel) -> None:
+    notebook.run("kept_here = [1]\ndef twice(x):\n    return 2 * x")
+    code = "print(twice(3), kept_here)"
+    assert on_ranks(notebook, code).stdout == "6 [1]\n"
+    notebook.run("%px kept_here = 'of px'")
+    assert on_ranks(notebook, code).text == "6 of px\n"
+    notebook.run("kept_here = [2]")
+    assert "`--bring kept_here` brings the notebook's" in on_ranks(notebook, code).text
+    notebook.run("%px %reset -f")
+    again = on_ranks(notebook, code)
+    assert again.stdout == "6 [2]\n"
+    assert "Brought to 2 ranks: twice (function), kept_here (list)." in again.text
+    assert on_ranks(notebook, "print(rank, world_size)").stdout == "0 2\n"
+
+
+SLOW = """
+import nbdist, torch
+def slowly(marks):
+    import os, pathlib, time
+    pathlib.Path(marks, f"{os.getpid()}").touch()
+    time.sleep(3)
+    return "there"
+class SlowThere:
+    def __reduce__(self):
+        return slowly, (marks,)
+class SlowHere:
+    def __reduce__(self):
+        return str, (slowly(marks),)
+large = torch.ones(10_000_000)
+"""
+
+
+def test_what_is_put_together_finds_the_names_it_uses(notebook: Kernel) -> None:
+    notebook.run(
+        "import math\ndef offset():\n    return math.floor(SHIFTS['x'])\nSHIFTS = {'x': 10.5}\n"
+        "class Row:\n    def __init__(self, x):\n        self.x = x\n"
+        "    def __reduce__(self):\n        return Row.again, (self.x,)\n"
+        "    @classmethod\n    def again(cls, x):\n        assert cls is Row\n"
+        "        return cls(x + offset())\n"
+        "class Holder:\n    pass\n"
+        "row, rows, holder = Row(1), {'a': [Row(2)]}, Holder()\nholder.row = Row(3)"
+    )
+    code = "print(row.x, rows['a'][0].x, holder.row.x, type(row) is Row)"
+    assert on_ranks(notebook, code).stdout == "11 12 13 True\n"
+    assert on_ranks(notebook, code).text == "11 12 13 True\n", "and each is known afterwards"
+
+
+@pytest.mark.parametrize(("where", "markers"), [("SlowThere", 2), ("SlowHere", 1)])
+def test_an_interrupt_while_names_are_brought(
+    notebook: Kernel, tmp_path: Path, where: str, markers: int
+) -> None:
+    shared = set(os.listdir(SHM))
+    notebook.run(f"{SLOW}marks, slow = {str(tmp_path)!r}, {where}()")
+    cell = notebook.start("%%distributed\nprint('ran', len(large), slow)")
+    notebook.until(lambda: len(os.listdir(tmp_path)) >= markers, 20, cell)
+    notebook.interrupt()
+    notebook.wait(20)
+    assert not cell.ok
+    assert "ran" not in cell.stdout
+    assert on_ranks(notebook, "print('large' in globals())", "--no-bring").stdout == "False\n"
+    assert set(os.listdir(SHM)) == shared
+    pids = notebook.run("print(*[rank.pid for rank in nbdist.cluster().ranks])").stdout.split()
+    for pid in pids:
+        assert "memfd:nbdist" not in Path(f"/proc/{pid}/maps").read_text()
+    opened = [str(path.readlink()) for path in Path(f"/proc/{notebook.pid}/fd").iterdir()]
+    assert not [path for path in opened if "memfd:nbdist" in path]
+    notebook.run("slow = 'quick now'")
+    again = on_ranks(notebook, "print('ran', len(large), slow)\ndel large, slow")
+    assert again.stdout == "ran 10000000 quick now\n"
+
+
 def test_slow_pickles_are_told(notebook: Kernel) -> None:
     notebook.run("class Row:\n    pass\nrows = [Row() for _ in range(400_000)]")
     cell = on_ranks(notebook, "print(len(rows))", timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from nbdist.cell.known import PLAIN, Known, closed_over, methods
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import show_ranks
 from nbdist.rank.names import OURS, cannot_travel
-from nbdist.rank.parcels import Item, Packing
+from nbdist.rank.parcels import Item, Packing, by_need
 from nbdist.rank.pickles import global_names, submodules
 from nbdist.rank.refusals import CannotTravel
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
 """Names that IPython and Python bind themselves."""
 SLOW_SECONDS = 0.5
+HOLDERS = (list, tuple, dict, set, frozenset)
+LOOKED_AT = 100
+"""Objects in such a one; what else they are made of is found while they are packed."""
 MOST_NAMED = 12
 """Names told one by one."""
 
@@ -60,6 +64,7 @@ class Bringing:
     parcel: Parcel
     blocks: memory.Blocks
     items: dict[str, Item]
+    """In the order they are used."""
     kept: list[str]
     """Names the notebook has changed, and that stay on the ranks as cells there bound them."""
 
@@ -78,7 +83,8 @@ class Bringing:
         groups: dict[tuple[str, ...], list[int]] = {}
         for rank, names in bound.items():
             if names:
-                groups.setdefault(tuple(names), []).append(rank)
+                new = set(names)
+                groups.setdefault(tuple(n for n in self.items if n in new), []).append(rank)
         lines = [
             f"Brought to {_ranks(ranks, len(bound))}: {self._listed(names)}."
             for names, ranks in groups.items()
@@ -161,26 +167,37 @@ class _Trip:
 
     def load(self) -> dict[str, str]:
         """Pack everything; return what cannot be packed and why."""
-        wanted = self._wanted
+        wanted, refused = self._wanted, dict[str, str]()
         names = [*wanted.forced, *wanted.surely, *wanted.maybe]
-        while names := self._with_what_they_use(names):
-            lacking = self._lacking(names)
-            for i, name in enumerate(lacking):
-                before = len(self._packing.uses)
-                try:
-                    self._packing.add(name, wanted.space[name])
-                except CannotTravel:
-                    rest = {name: wanted.space[name] for name in lacking[i:]}
-                    return cannot_travel(rest, lambda: Packing(self._devices))
-                if len(self._packing.uses) > before:
-                    for used in list(self._packing.uses)[before:]:
-                        if used not in self._seen:
-                            self.via.setdefault(used, name)
+        while not refused and (names := self._with_what_they_use(names)):
+            refused = self._pack(by_need(self._lacking(names), wanted.space, self.via))
             names = list(self._packing.uses)
+        packed = list(self._packing.items)
+        in_order = by_need(packed, wanted.space, self.via)
+        if not refused and packed != in_order:  # inside something there was a use of more
+            self._packing = Packing(self._devices, self._packing.parts)
+            refused = self._pack(in_order)
+        return refused
+
+    def _pack(self, names: list[str]) -> dict[str, str]:
+        """Pack these; return what cannot be packed and why."""
+        values = {name: self._wanted.space[name] for name in names}
+        while values:
+            name, before = next(iter(values)), len(self._packing.uses)
+            try:
+                self._packing.add(name, values[name])
+            except CannotTravel:
+                return cannot_travel(values, lambda: Packing(self._devices))
+            del values[name]
+            if len(self._packing.uses) > before:
+                for used in list(self._packing.uses)[before:]:
+                    if used not in self._seen:
+                        self.via.setdefault(used, name)
         return {}
 
     def _with_what_they_use(self, names: list[str]) -> list[str]:
-        """Return the names not met before, and those that their functions use in turn."""
+        """Return the names not met before, and those that their code uses in turn."""
+        space = self._wanted.space
         found, todo = [], list(reversed(names))
         while todo:
             name = todo.pop()
@@ -188,12 +205,15 @@ class _Trip:
                 continue
             self._seen.add(name)
             found.append(name)
-            for code in codes(self._wanted.space[name]):
+            uses = [each.__name__ for each in classes(space[name])]
+            uses = [used for used in uses if isinstance(space.get(used), type)]
+            for code in codes(space[name]):
                 self._code.append(code)
-                for used in global_names(code):
-                    if used not in self._seen:
-                        self.via.setdefault(used, name)
-                        todo.append(used)
+                uses += global_names(code)
+            for used in uses:
+                if used not in self._seen:
+                    self.via.setdefault(used, name)
+                    todo.append(used)
         return found
 
     def _lacking(self, names: list[str]) -> list[str]:
@@ -230,7 +250,8 @@ class _Trip:
         except BaseException:  # an interrupt, too, must not leave memory mapped
             blocks.close()
             raise
-        return Bringing(parcel, blocks, items, self._kept)
+        met = {name: items[name] for name in self._tokens if name in items}
+        return Bringing(parcel, blocks, met, self._kept)
 
 
 def codes(value: object, depth: int = 3) -> list[CodeType]:
@@ -238,11 +259,22 @@ def codes(value: object, depth: int = 3) -> list[CodeType]:
     if isinstance(value, FunctionType):
         own = [value.__code__] if value.__module__ == "__main__" else []
         return own + _all_codes(closed_over(value), depth - 1)
-    kind = value if isinstance(value, type) else type(value)
-    if kind in PLAIN:
-        return []
-    bases = [base for base in kind.__mro__ if base.__module__ == "__main__"]
-    return _all_codes([part for base in bases for part in methods(base)], depth - 1)
+    return _all_codes([part for each in classes(value) for part in methods(each)], depth - 1)
+
+
+def classes(value: object) -> list[type]:
+    """Return the notebook's classes that a class or an object, or the first ones in it, are of."""
+    kinds = {value} if isinstance(value, type) else {type(value)}
+    if isinstance(value, HOLDERS):
+        inside = value.values() if isinstance(value, dict) else value
+        kinds.update(map(type, itertools.islice(inside, LOOKED_AT)))
+    return [
+        base
+        for kind in kinds
+        if kind not in PLAIN
+        for base in kind.__mro__
+        if base.__module__ == "__main__"
+    ]
 
 
 def _all_codes(values: Iterable[object], depth: int) -> list[CodeType]:

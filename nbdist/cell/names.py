@@ -108,7 +108,7 @@ class Names:
 
     def take(self, offer: Offer) -> dict[str, Any]:
         """Unpack what a rank has given us, which may have gone since then."""
-        return unpack(offer.parcel, offer.buffers)
+        return dict(unpack(offer.parcel, offer.buffers))
 
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
         """Bind values that came from the ranks; those need not be sent them again."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.rank.parcels import map_blocks
+from nbdist.wire import messages
 from nbdist.wire.parcel import Parcel
 
 if TYPE_CHECKING:
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
 
     from nbdist.cell.bring import Bringing
     from nbdist.hub.hub import Hub
-    from nbdist.wire import messages
 
+UNASKED = -1
+"""Number of a call whose answer nobody waits for."""
 LONG_SECONDS = 3600.0
 """Objects without number may be on their way; a rank that dies meanwhile answers by its death."""
 
@@ -41,6 +44,11 @@ async def hand_over(
         answers = await hub.call_all(
             ranks, "receive", timeout=LONG_SECONDS, parcel=bringing.parcel, run=run
         )
+    except asyncio.CancelledError:
+        # Stopped by the user. What ranks have taken in, or still do, they give up again.
+        for rank in ranks:
+            hub.send(rank, messages.Call(UNASKED, "drop"))
+        raise
     finally:
         bringing.close()
     for answer in answers.values():

@@ -10,10 +10,9 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from nbdist.memory import Blocks
-from nbdist.rank.parcels import Packing, unpack
+from nbdist.rank import sources
+from nbdist.rank.parcels import Packing, by_need, unpack
 from nbdist.rank.pickles import ByValue
 from nbdist.rank.refusals import CannotTravel
 
@@ -50,16 +49,21 @@ class Names:
         return token if value is not None and value() is self._shell.user_ns.get(name) else ""
 
     def receive(self, parcel: Parcel) -> list[str]:
-        """Take in a parcel without binding anything; return the names that will be bound."""
+        """Take in a parcel without binding anything for good; return what will be bound."""
         self._waiting = None
-        values = unpack(parcel)
         space = self._shell.user_ns
+        before = {name: space[name] for name in parcel.names if name in space}
         chosen = {}
-        for name, token in parcel.names.items():
-            # '' where a cell here bound it, which stays.
-            version = self._version(name) if name in space else None
-            if name in parcel.forced or version not in ("", token):
-                chosen[name] = values[name]
+        try:
+            for name, value in unpack(parcel):
+                # '' where a cell here bound it, which stays.
+                version = self._version(name) if name in before else None
+                if name in parcel.forced or version not in ("", parcel.names[name]):
+                    chosen[name] = space[name] = value  # others may need it to be put together
+        finally:
+            for name in parcel.names:
+                space.pop(name, None)
+            space.update(before)
         self._waiting = parcel, chosen
         return list(chosen)
 
@@ -130,21 +134,29 @@ class Names:
                 _dumps(space[name])
             except Exception as err:  # a user's __reduce__ may raise anything
                 refused[name] = f"{type(err).__name__}: {err}"
-        # In one piece: an optimizer must go on pointing at its model's parameters.
-        good = {name: (space[name], self._version(name)) for name in names if name not in refused}
+        # By one pickler: an optimizer must go on pointing at its model's parameters.
+        good = by_need((name for name in names if name not in refused), space)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(_dumps(good))
+            pickler = _Pickler(file, carry_globals=False)
+            for name in good:
+                pickler.dump((name, self._version(name), space[name]))
+            pickler.dump(sources.taken(pickler.files))
         return refused
 
     def take(self, path: str) -> list[str]:
         """Bind what another rank wrote; return the names."""
+        taken = []
         with Path(path).open("rb") as file:
-            good: dict[str, tuple[object, str]] = cloudpickle.load(file)
-        for name, (value, token) in good.items():
-            self._shell.user_ns[name] = value
-            self._note(name, token, value)
-        return sorted(good)
+            # Of this cluster: the folder is the user's alone.
+            unpickler = pickle.Unpickler(file)  # noqa: S301
+            while isinstance(found := unpickler.load(), tuple):
+                name, token, value = found
+                self._shell.user_ns[name] = value
+                self._note(name, token, value)
+                taken.append(name)
+        sources.put(found)
+        return sorted(taken)
 
 
 def held(value: object) -> Callable[[], object]:

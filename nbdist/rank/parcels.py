@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist import memory
 from nbdist.errors import NbdistError
+from nbdist.rank import sources
 from nbdist.rank.parts import Parts
 from nbdist.rank.pickles import ByValue
 from nbdist.rank.refusals import CannotTravel, look_at, why_not
 from nbdist.wire.parcel import Parcel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
+NEED_NOTHING = (
+    ModuleType, FunctionType, type, int, float, complex, str, bytes, type(None),
+)  # fmt: skip
+"""Are put together without a look at other names."""
 SHARED_BYTES = 1 << 18
 """Buffers of this size go into shared memory; smaller ones, and streams, into the message."""
 TOLD_BYTES = 10_000
@@ -54,16 +59,23 @@ class Packing:
     ----------
     devices
         How many GPUs the receivers see; None lets everything arrive on the CPU.
+    parts
+        What the receivers have already.
     carry_globals
         Whether functions bring the globals they use.
     """
 
-    def __init__(self, devices: int | None = None, *, carry_globals: bool = False) -> None:
+    def __init__(
+        self,
+        devices: int | None = None,
+        parts: Parts | None = None,
+        *,
+        carry_globals: bool = False,
+    ) -> None:
         self._stream = io.BytesIO()
         self._buffers: list[list[memoryview]] = []
         self._shared = 0  # bytes in them
-        self.parts = Parts()
-        """What the receivers have already."""
+        self.parts = parts or Parts()
         self._pickler = _Packer(
             self._stream, self._keep, devices, self.parts, carry_globals=carry_globals
         )
@@ -126,6 +138,7 @@ class Packing:
             blocks=[blocks.write(part) for part in parts],
             imports=list(imports),
             forced=list(forced),
+            sources=sources.taken(self._pickler.files),
         )
 
 
@@ -154,8 +167,27 @@ class _Packer(ByValue):
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
-def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> dict[str, Any]:
-    """Return the values of a parcel, each with memory of this process's own.
+def by_need(names: Iterable[str], space: Mapping[str, Any], used: Container[str] = ()) -> list[str]:
+    """Order names so that what an object may need when it is put together comes before it.
+
+    Parameters
+    ----------
+    names
+        The names.
+    space
+        Their values.
+    used
+        Those that code of others uses.
+    """
+    return sorted(
+        names, key=lambda name: (not isinstance(space[name], NEED_NOTHING), name not in used)
+    )
+
+
+def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a parcel, each with memory of this process's own.
+
+    Those of the notebook's classes may need names that came before, when they are put together.
 
     Parameters
     ----------
@@ -170,15 +202,17 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> dict[str,
         If there is not enough memory for them.
     """
     if not parcel.names:
-        return {}
+        return
     buffers = map_blocks(parcel) if buffers is None else list(buffers)
     with _telling_of_memory(parcel):
         stream = parcel.stream or buffers.pop(0)
         for name in parcel.imports:
             importlib.import_module(name)
+        sources.put(parcel.sources)
         # The sender is this cluster's notebook or rank, on a channel that only they can use.
         unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=iter(buffers))  # noqa: S301
-        return {name: unpickler.load() for name in parcel.names}
+        for name in parcel.names:
+            yield name, unpickler.load()
 
 
 def map_blocks(parcel: Parcel) -> list[memoryview]:

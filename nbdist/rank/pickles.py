@@ -62,6 +62,8 @@ class ByValue(cloudpickle.Pickler):
         self._carry_globals = carry_globals
         self.uses: dict[str, None] = {}
         """Names that what was pickled so far needs where it arrives."""
+        self.files: dict[str, None] = {}
+        """Where the code of its functions says it comes from."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how to rebuild `obj` (pickle's protocol)."""
@@ -78,6 +80,7 @@ class ByValue(cloudpickle.Pickler):
         if func.__globals__ is not self._space:
             return reduced
         make, (code, _, *rest), (attributes, slots), *_ = reduced
+        self.files[func.__code__.co_filename] = None
         self.uses.update(dict.fromkeys(slots["__globals__"]))
         self._use(func.__name__, func)
         if not self._carry_globals:

@@ -14,6 +14,16 @@ class Block(msgspec.Struct, frozen=True):
     """Offset and length of each buffer in it."""
 
 
+class Source(msgspec.Struct, frozen=True):
+    """The text of a cell that functions come from."""
+
+    file: str
+    """What their code says it is."""
+    text: str
+    number: int
+    """The cell's execution count, 0 where it has none."""
+
+
 class Parcel(msgspec.Struct, frozen=True):
     """Pickled values, each name's after the other's; what is large lies in `blocks`."""
 
@@ -28,3 +38,5 @@ class Parcel(msgspec.Struct, frozen=True):
     """Modules to import first: submodules that are used through their package's name."""
     forced: list[str] = []
     """Names to bind whatever the rank has under them."""
+    sources: list[Source] = []
+    """Cells that the functions come from."""
