@@ -80,7 +80,7 @@ class Figure:
     @property
     def aim(self) -> str:
         """Write the target."""
-        return f"{self.target.sign} {self.target.bound:g}{self.unit}" if self.target else ""
+        return f"{self.target.sign} {_number(self.target.bound)}{self.unit}" if self.target else ""
 
     def shown(self, name: str) -> str:
         """Tell what was measured for one system."""

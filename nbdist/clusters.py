@@ -168,7 +168,7 @@ class Cluster(Sharing, Inspecting):
         bringing = None if wanted is None else self.names_between.pack(wanted, chosen)
         job = Job(
             id=str(next(_job_ids)), code=code, ranks=chosen, number=number or next(self._numbers),
-            lines=lines, viewed=viewed, background=background, folder=self.hub.logs,
+            lines=lines, viewed=viewed, background=background, folder=self.hub.logs.folder,
         )  # fmt: skip
         run = Run(
             self.hub, job, output=output, autoreload=autoreload, timeout=timeout,

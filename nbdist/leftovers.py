@@ -14,6 +14,7 @@ import psutil
 from nbdist.system import private
 
 OWNER = "owner.json"
+NOBODY = -1
 UNSIGNED_SECONDS = 60.0
 """A folder is signed as soon as it is made; one older than this and unsigned is nobody's."""
 
@@ -28,6 +29,8 @@ class Owner(msgspec.Struct, frozen=True):
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
+        if self.pid == NOBODY:
+            return False
         try:
             return abs(psutil.Process(self.pid).create_time() - self.created) < 1
         except psutil.Error:
@@ -39,6 +42,13 @@ def sign(folder: Path, temp: str = "") -> None:
     owner = Owner(os.getpid(), psutil.Process().create_time(), temp)
     with open(folder / OWNER, "wb", opener=private) as file:
         file.write(msgspec.json.encode(owner))
+
+
+def disown(folder: Path) -> None:
+    """Write into a folder of this process's that it is nobody's any more."""
+    with (folder / OWNER).open("r+b") as file:
+        file.write(msgspec.json.encode(Owner(NOBODY, 0.0)))
+        file.truncate()
 
 
 def clear(clusters: Path) -> None:
@@ -59,8 +69,11 @@ def clear(clusters: Path) -> None:
 
 def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
     """Remove logs that are too old, and the oldest while all take too much; none in use."""
-    folders = [(path.stat().st_mtime, path) for path in logs.iterdir() if path.is_dir()]
-    sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for _, path in folders}
+    folders, sizes = [], {}
+    for path in logs.iterdir():
+        with contextlib.suppress(OSError):  # another kernel has cleared it away
+            sizes[path] = sum(file.stat().st_size for file in path.iterdir())
+            folders.append((path.stat().st_mtime, path))
     too_much = sum(sizes.values()) - gigabytes * 1e9
     for changed, path in sorted(folders):
         if too_much <= 0 and time.time() - changed < days * 86400:

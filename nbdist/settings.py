@@ -33,6 +33,8 @@ class Settings:
     """NBDIST_FORM_SECONDS: the process group must be formed by then."""
     log_days: float = 30.0
     """NBDIST_LOG_DAYS: logs are kept this long."""
+    log_megabytes: float = 256.0
+    """NBDIST_LOG_MEGABYTES: when a rank's log is larger, the next cell's is another file."""
     log_gigabytes: float = 10.0
     """NBDIST_LOG_GIGABYTES: all logs together may take this much, then the oldest go."""
 

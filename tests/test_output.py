@@ -13,6 +13,7 @@ from tqdm import tqdm
 from nbdist.hub.merge import Merger, Rows
 
 if TYPE_CHECKING:
+    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 LINES = 200_000
@@ -20,7 +21,7 @@ LINES = 200_000
 
 @pytest.fixture(scope="module")
 def cluster(shared_kernel: Kernel) -> Kernel:
-    shared_kernel.run("%load_ext nbdist")
+    shared_kernel.run("%load_ext nbdist\nimport nbdist")
     shared_kernel.run("%%distributed -np 2\nimport sys, time\nfrom tqdm import tqdm")
     return shared_kernel
 
@@ -129,6 +130,34 @@ def test_logs_in_part_and_as_they_come(cluster: Kernel) -> None:
     ).text
     assert "tick 4" in text
     assert time.monotonic() - began < 10
+
+
+def test_logs_go_on_in_new_files_and_old_ones_go(start_kernel: KernelFactory) -> None:
+    limits = {"NBDIST_LOG_MEGABYTES": "0.01", "NBDIST_LOG_GIGABYTES": "0.0001"}
+    kernel = start_kernel(env=limits)
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    kernel.run("%%distributed -np 2 --backend none\nprint('x' * 20_000)")
+    kernel.run(
+        "slow = nbdist.cluster().submit('import os, time\\nprint(1)\\n'\n"
+        "    'while not os.path.exists(\"over\"): time.sleep(0.05)\\nprint(2)', ranks=[1])"
+    )
+    for number in range(8):
+        cell = kernel.run(f"%%distributed --ranks 0\nprint({number}, 'x' * 20_000)")
+        assert kernel.run("%dist logs 0").stdout == cell.stdout == f"{number} {'x' * 20_000}\n"
+    said = kernel.run("for job in nbdist.jobs():\n    print(job.id, job.folder.exists())").stdout
+    kept = [line.endswith("True") for line in said.splitlines()]
+    assert kept[1], "a rank still writes there"
+    assert not kept[3]
+    assert kept[-1]
+    gone = kernel.run("%dist logs 0 --job 4", check=False)
+    assert "the logs of job 4 have been cleared away" in gone.text
+    kernel.run("open('over', 'w').close()\nslow.wait(20)\nprint(repr(slow.output(1)))")
+    assert kernel.cell.stdout == "'1\\n2\\n'\n"
+    for _ in range(2):
+        kernel.run("%%distributed\nprint('x' * 20_000)")
+    assert kernel.run("print(slow.folder.exists())").stdout == "False\n"
+    left = sum(file.stat().st_size for file in (kernel.home / "logs").rglob("*"))
+    assert left < 250_000
 
 
 def test_a_cell_that_waits_for_busy_ranks_says_so_and_can_be_stopped(cluster: Kernel) -> None:

@@ -7,22 +7,19 @@ use.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbdist import leftovers
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.jobs import Death, how_died, show_ranks
 from nbdist.hub.line import Heard, Line
+from nbdist.hub.logs import Logs
 from nbdist.hub.ranks import Rank
 from nbdist.hub.turns import Turns
 from nbdist.launchers.engines import Host, make_specs
 from nbdist.launchers.supervised import Died, Refused, Started
 from nbdist.launchers.supervisor import tail_in_words
-from nbdist.settings import make_folder
 from nbdist.wire.messages import (
     PROTOCOL,
     Abort,
@@ -62,7 +59,7 @@ class Hub:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
-        self.logs = _new_log_folder(settings)
+        self.logs = Logs(settings)
         self.host = Host(settings.home, self._hear)
         self.line = Line(self._hear_agent)
         self.send, self.call, self.call_all = self.line.send, self.line.call, self.line.call_all
@@ -186,9 +183,10 @@ class Hub:
             url=self.line.url, keys=self.line.keys, engine=engine, environ=environ | self.environ,
         )  # fmt: skip
         for spec in specs:
-            path = self.logs / f"rank{spec.rank}.log"
+            folder = self.logs.folder
+            path = folder / f"rank{spec.rank}.log"
             end = path.stat().st_size if path.exists() else 0
-            self.ranks[spec.rank] = Rank(spec.rank, spec.incarnation, log_end=end)
+            self.ranks[spec.rank] = Rank(spec.rank, spec.incarnation, logs=folder, log_end=end)
             self._incarnations[spec.rank] = spec.incarnation + 1
             self.line.expect(spec.rank, spec.incarnation)
             self._arrivals[spec.rank] = self.loop.create_future()
@@ -363,13 +361,4 @@ class Hub:
         self.line.close()
         for rank in self.ranks.values():
             rank.state = "dead"
-
-
-def _new_log_folder(settings: Settings) -> Path:
-    """Make the folder of a cluster's logs, which outlives it, and clear old ones away."""
-    place = settings.home / "logs"
-    folder = place / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    make_folder(folder)
-    leftovers.sign(folder)
-    leftovers.clear_logs(place, settings.log_days, settings.log_gigabytes)
-    return folder
+        self.logs.close()

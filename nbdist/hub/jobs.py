@@ -148,9 +148,15 @@ class Job:
         return data.decode("utf-8", errors="backslashreplace")
 
     def check_rank(self, rank: int) -> None:
-        """Raise `NbdistError` if a rank had no part in this job."""
+        """Raise `NbdistError` if a rank had no part in this job, or its log is gone."""
         if rank not in self.ranks:
             msg = f"job {self.id} ran on ranks {show_ranks(self.ranks)}, not on {rank}"
+            raise NbdistError(msg)
+        if not self.folder.exists():
+            msg = (
+                f"the logs of job {self.id} have been cleared away: they were too old, or all logs "
+                "took too much room (NBDIST_LOG_DAYS, NBDIST_LOG_GIGABYTES)"
+            )
             raise NbdistError(msg)
 
     def cancel(self) -> None:

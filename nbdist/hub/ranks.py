@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nbdist.hub.jobs import Death
     from nbdist.wire.messages import Pulse
 
@@ -26,6 +28,8 @@ class Rank:
     state: str = "starting"
     """starting, idle, busy or dead."""
     device: str = ""
+    logs: Path | None = None
+    """The folder its log is in."""
     log_end: int = 0
     """Up to where its log belongs to jobs that have ended."""
     death: Death | None = None

@@ -224,6 +224,7 @@ class Run(JobListener):
 
     def _send_cell(self) -> None:
         job, hub = self._job, self._hub
+        job.folder = hub.logs.place([hub.ranks[rank] for rank in job.ranks], hub.ranks.values())
         job.parts = {rank: (hub.ranks[rank].log_end, None) for rank in job.ranks}
         self._output.begin()
         for rank in job.ranks:
