@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
 """Names that IPython and Python bind themselves."""
 SLOW_SECONDS = 0.5
-HOLDERS = (list, tuple, dict, set, frozenset)
+PLAIN_KINDS = frozenset(PLAIN)
+HOLDERS = frozenset((list, tuple, dict, set, frozenset))
+SIMPLE = PLAIN_KINDS - HOLDERS
 LOOKED_AT = 100
 """Objects in such a one; what else they are made of is found while they are packed."""
 MOST_NAMED = 12
@@ -173,22 +175,22 @@ class _Trip:
             refused = self._pack(by_need(self._lacking(names), wanted.space, self.via))
             names = list(self._packing.uses)
         packed = list(self._packing.items)
-        in_order = by_need(packed, wanted.space, self.via)
-        if not refused and packed != in_order:  # inside something there was a use of more
+        if not refused and packed != (in_order := by_need(packed, wanted.space, self.via)):
+            # What has been packed turned out to use more than could be seen.
             self._packing = Packing(self._devices, self._packing.parts)
             refused = self._pack(in_order)
         return refused
 
     def _pack(self, names: list[str]) -> dict[str, str]:
         """Pack these; return what cannot be packed and why."""
-        values = {name: self._wanted.space[name] for name in names}
-        while values:
-            name, before = next(iter(values)), len(self._packing.uses)
+        space = self._wanted.space
+        for i, name in enumerate(names):
+            before = len(self._packing.uses)
             try:
-                self._packing.add(name, values[name])
+                self._packing.add(name, space[name])
             except CannotTravel:
-                return cannot_travel(values, lambda: Packing(self._devices))
-            del values[name]
+                rest = {name: space[name] for name in names[i:]}
+                return cannot_travel(rest, lambda: Packing(self._devices))
             if len(self._packing.uses) > before:
                 for used in list(self._packing.uses)[before:]:
                     if used not in self._seen:
@@ -205,9 +207,11 @@ class _Trip:
                 continue
             self._seen.add(name)
             found.append(name)
-            uses = [each.__name__ for each in classes(space[name])]
-            uses = [used for used in uses if isinstance(space.get(used), type)]
-            for code in codes(space[name]):
+            value = space[name]
+            if type(value) in SIMPLE:
+                continue
+            uses = [each.__name__ for each in classes(value) if each.__name__ in space]
+            for code in codes(value):
                 self._code.append(code)
                 uses += global_names(code)
             for used in uses:
@@ -259,20 +263,23 @@ def codes(value: object, depth: int = 3) -> list[CodeType]:
     if isinstance(value, FunctionType):
         own = [value.__code__] if value.__module__ == "__main__" else []
         return own + _all_codes(closed_over(value), depth - 1)
-    return _all_codes([part for each in classes(value) for part in methods(each)], depth - 1)
+    own_classes = classes(value)
+    if not own_classes:
+        return []
+    return _all_codes([part for each in own_classes for part in methods(each)], depth - 1)
 
 
 def classes(value: object) -> list[type]:
     """Return the notebook's classes that a class or an object, or the first ones in it, are of."""
-    kinds = {value} if isinstance(value, type) else {type(value)}
-    if isinstance(value, HOLDERS):
-        inside = value.values() if isinstance(value, dict) else value
+    kind = value if isinstance(value, type) else type(value)
+    kinds = {kind}
+    if kind in HOLDERS:
+        inside: Any = value.values() if isinstance(value, dict) else value
         kinds.update(map(type, itertools.islice(inside, LOOKED_AT)))
     return [
         base
-        for kind in kinds
-        if kind not in PLAIN
-        for base in kind.__mro__
+        for each in kinds - PLAIN_KINDS
+        for base in each.__mro__
         if base.__module__ == "__main__"
     ]
 
