@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MANY = 8
 HOW = """
-    `for i in range({lines:,}): print(f"line {{i}}")` on rank zero of two, and on every rank of
+    `for i in range({lines:_}): print(f"line {{i}}")` on rank zero of two, and on every rank of
     eight under `--output all`; a kernel without ranks (plain) prints as many lines in all in turns
     with it. Time: from sending the cell to the kernel being idle, over the plain kernel's. Kept:
     lines found afterwards, for nbdist in the ranks' logs and each in its place, for the others
