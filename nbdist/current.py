@@ -83,6 +83,11 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     return _cluster, notes
 
 
+def wished(wish: Wish) -> Wish:
+    """Return what a wish comes to, with what was asked for last; starts nothing."""
+    return _merge(wish)
+
+
 def _merge(wish: Wish) -> Wish:
     gpus = wish.gpus if wish.gpus is not None else _last.gpus
     return Wish(

@@ -23,6 +23,7 @@ from nbdist.magics.arguments import (
     ranks_list,
 )
 from nbdist.magics.background import Follower
+from nbdist.magics.save import save
 from nbdist.magics.show import notice, show
 from nbdist.memory import in_words
 from nbdist.rank.lines import align
@@ -74,6 +75,10 @@ class DistributedMagics(Magics):
         help="do not wait: output goes on in this cell, whose value is a handle on the job",
     )  # fmt: skip
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`
+    @argument(
+        "--save", metavar="FILE",
+        help="run nothing; write the cell and what it uses as a script for use without nbdist",
+    )  # fmt: skip
     @line_cell_magic
     def distributed(self, line: str, cell: str | None = None) -> Job | None:
         """Run this cell on every rank of the cluster, which the first such cell starts.
@@ -118,6 +123,9 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         msg = "%%distributed stands on the first line of a cell, and what to run below it"
         raise UsageMistake(msg)
     parsed = check_syntax(shell, cell, lines_before(args))
+    if args.save is not None:
+        save(shell, args, wish(args), parsed, cell)
+        return None
     try:
         cluster, job = _submit(shell, args, cell, parsed)
     except NbdistError as err:

@@ -1,0 +1,193 @@
+"""The text of a script, put together from its parts."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from nbdist.cell.layout import INDENT, awaits, in_function, indented
+from nbdist.cell.preamble import Preamble, header, preamble
+from nbdist.errors import UsageError
+from nbdist.rank.lines import FILLER
+
+if TYPE_CHECKING:
+    from nbdist.cell.order import Parts
+    from nbdist.cell.translate import Translated
+    from nbdist.cell.values import Packer
+
+GUARD = 'if __name__ == "__main__":'
+COROUTINE = "_cell"
+DISPLAY = """
+try:
+    from IPython.display import display
+except ImportError:
+    display = print
+"""
+FIND_MAIN = """
+if __name__ == "__mp_main__":  # a spawned worker: what was pickled finds its classes here, too
+    sys.modules["__main__"] = sys.modules[__name__]
+"""
+PLACE = """
+def _place(storage, where):
+    # What lay on a GPU of the notebook lies on the rank's own.
+    return storage.to(device=device) if where != "cpu" and device.type == "cuda" else storage
+
+
+"""
+
+
+def data_folder(name: str) -> str:
+    """Return the name of the folder for a script's data."""
+    return f"{PurePath(name).stem}_data"
+
+
+@dataclass
+class Assembly:
+    """One script being made."""
+
+    name: str
+    backend: str
+    np: int
+    futures: set[str]
+    cell: Translated
+    parts: Parts
+    packer: Packer | None
+    data: dict[str, bytes] = field(default_factory=dict)
+    """Its files, once there is a text."""
+
+    def text(self, number: int) -> tuple[str, int]:
+        """Return the script, and on which of its lines the cell begins.
+
+        Raises
+        ------
+        UsageError
+            If names get in each other's way.
+        """
+        body = self._definitions()
+        imports = self._imports(around := self._preamble())
+        head = header(
+            self.name, self.backend, self.np,
+            data=data_folder(self.name) if self.data else "",
+            by_value=self.parts.by_value,
+            modules={_module(line) for line in imports.splitlines() if line},
+        )  # fmt: skip
+        text = head + imports
+        if self._shows():
+            text += DISPLAY
+        text += around.anywhere and "\n" + around.anywhere.lstrip("\n")
+        text += (FIND_MAIN if self.data else "") + body
+        text, line = self._with_cell(text.rstrip("\n") + "\n\n\n", around, number)
+        try:
+            compile(text, self.name, "exec", dont_inherit=True)
+        except SyntaxError as err:
+            within = f" (line {err.lineno - line + 2} of the cell)" if err.lineno else ""
+            raise UsageError(f"this cell cannot stand in a script: {err.msg}{within}") from None
+        return text, line
+
+    def _with_cell(self, text: str, around: Preamble, number: int) -> tuple[str, int]:
+        joining, leaving = _step(around.joining), _step(around.leaving)
+        top = f"{INDENT}{FILLER.strip()}, In [{number}] of the notebook:\n"
+        if awaits(self.cell.text):
+            head, body = in_function(self.cell.text, COROUTINE)
+            text += f"{head}\n{top}"
+            line = text.count("\n") + 1
+            text += f"{body}\n\n\n{GUARD}\n{joining}{INDENT}asyncio.run({COROUTINE}())\n"
+        else:
+            text += f"{GUARD}\n{joining or INDENT + 'pass' + chr(10)}\n{top}"
+            line = text.count("\n") + 1
+            text += f"{indented(self.cell.text)}\n"
+        return text + (leaving and f"\n{leaving}"), line
+
+    def _trees(self) -> list[ast.Module]:
+        sources = [part.text for part in self.parts.ordered if part.kind == "source"]
+        return [ast.parse(text) for text in (self.cell.text, *sources)]
+
+    def _shows(self) -> bool:
+        """Return whether `display` is used, which a notebook has without an import."""
+        names = {n.id for tree in self._trees() for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        return "display" in names and "display" not in self.parts.every
+
+    def _preamble(self) -> Preamble:
+        calls = [
+            n.func for tree in self._trees() for n in ast.walk(tree) if isinstance(n, ast.Call)
+        ]
+        names = {getattr(func, "attr", getattr(func, "id", "")) for func in calls}
+        modules = {_module(line) for line in self.parts.imports}
+        return preamble(self.backend, modules, forms_group="init_process_group" in names)
+
+    def _imports(self, around: Preamble) -> str:
+        ours = {*around.imports, *(f"import {name}" for name in self.cell.imports)}
+        if self.data:
+            ours |= {"import os", "import sys"}
+            ours |= {"import torch" if f.endswith(".pt") else "import pickle" for f in self.data}
+        if awaits(self.cell.text):
+            ours.add("import asyncio")
+        for line in ours:
+            bound = line.split()[-1].partition(".")[0]
+            if bound in self.parts.every and self.parts.every[bound] is not sys.modules.get(bound):
+                raise UsageError(
+                    f"the script needs `{line}`, and the notebook has something else under the "
+                    f"name `{bound}`; give that another name"
+                )
+        lines = sorted(ours | set(self.parts.imports), key=_import_order)
+        blocks = [
+            [line for line in lines if _module(line) in sys.stdlib_module_names],
+            [line for line in lines if _module(line) not in sys.stdlib_module_names],
+        ]
+        if self.futures:
+            blocks.insert(0, [f"from __future__ import {', '.join(sorted(self.futures))}"])
+        return "".join("\n" + "\n".join(block) + "\n" for block in blocks if block)
+
+    def _definitions(self) -> str:
+        """Return the notebook's values, functions and classes; fill in the data."""
+        text, before = "", ""
+        for part in self.parts.ordered:
+            text += {"written": "\n" if before != "written" else ""}.get(part.kind, "\n\n")
+            text += self._load([part.name], part.name) if part.kind == "value" else part.text + "\n"
+            before = part.kind
+        if self.parts.again:
+            text += "\n\n# As the notebook has it; the definitions above may have changed it.\n"
+            text += "".join(f"{statement}\n" for statement in self.parts.again)
+        if self.parts.late:
+            text += "\n\n" + self._load(self.parts.late, "values")
+        return text
+
+    def _load(self, names: list[str], stem: str) -> str:
+        """Put values into a file; return what loads them."""
+        assert self.packer is not None
+        values = {name: self.parts.every[name] for name in names}
+        ending, content = self.packer.dump(values)
+        # Values that are pickled later and hold one of these find it by its name.
+        self.packer.loaded.update({id(value): name for name, value in values.items()})
+        file, text = f"{stem}.{ending}", ""
+        self.data[file] = content
+        if len(self.data) == 1:
+            folder = data_folder(self.name)
+            text += (
+                f'_data = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{folder}")\n'
+            )
+        path = f'os.path.join(_data, "{file}")'
+        if ending == "pt":
+            where = ", map_location=_place" if self.packer.gpu else ""
+            text = (PLACE.lstrip("\n") if where else "") + text
+            text += f"_values = torch.load({path}, weights_only=False{where})\n"
+        else:
+            text += f'with open({path}, "rb") as _file:\n{INDENT}_values = pickle.load(_file)\n'
+        return text + "".join(f'{name} = _values["{name}"]\n' for name in names) + "del _values\n"
+
+
+def _module(line: str) -> str:
+    """Return the top-level module of an import."""
+    return line.split()[1].partition(".")[0]
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line
+
+
+def _step(text: str) -> str:
+    """Indent lines that hold no strings over several."""
+    return "".join(INDENT + line for line in text.splitlines(keepends=True))

@@ -1,0 +1,276 @@
+"""What the notebook's cells have defined, as source: which statement bound a name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from nbdist.cell.known import closed_over, methods
+from nbdist.rank.lines import PYTHON_MAGICS
+
+Defining = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
+STATEMENTS = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.Import, ast.ImportFrom,
+)  # fmt: skip
+PLAIN_TYPES = ("type", "ABCMeta")
+"""Metaclasses that add no names of their own to a class."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A statement of an executed cell that defines a function or a class."""
+
+    number: int
+    """The cell's: ``In [number]``."""
+    node: Defining
+    text: str
+    code: CodeType
+    """Of the function, or of the class's body."""
+
+    @property
+    def line(self) -> int:
+        """Line of the cell on which the text begins."""
+        return first_line(self.node)
+
+
+@dataclass(frozen=True)
+class Importing:
+    """An import of an executed cell."""
+
+    module: str
+    name: str = ""
+    """What is taken from it; '' for the module itself."""
+
+
+class Notebook:
+    """The cells executed so far, read when a name of theirs is asked for first.
+
+    Parameters
+    ----------
+    shell
+        The notebook's IPython shell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._definitions: dict[str, list[Definition]] = {}
+        self._imports: dict[str, list[Importing]] = {}
+        flags = shell.compile.flags
+        for number, source in enumerate(shell.history_manager.input_hist_parsed):
+            self._read(number, source, flags)
+
+    def definitions(self, name: str) -> Iterator[Definition]:
+        """Return what has defined `name`, the latest first."""
+        return reversed(self._definitions.get(name, []))
+
+    def imports(self, name: str) -> Iterator[Importing]:
+        """Return what has imported `name`, the latest first."""
+        return reversed(self._imports.get(name, []))
+
+    def _read(self, number: int, source: str, flags: int) -> None:
+        flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        try:
+            tree = compile(source, "<cell>", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+            code = compile(source, "<cell>", "exec", flags, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError):
+            return
+        body = _under_magic(tree)
+        if body is not None:
+            self._read(number, self._shell.transform_cell(body), flags)
+            return
+        codes = {(each.co_name, each.co_firstlineno): each for each in _inner(code)}
+        for node in _statements(tree.body):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._note_import(node)
+                continue
+            name, key = _defined(node)
+            found = codes.get((key, first_line(node)))
+            text = _text(source, node)
+            if name and found is not None and text:
+                made = Definition(number, node, text, found)
+                self._definitions.setdefault(name, []).append(made)
+
+    def _note_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                bound = alias.asname or alias.name.partition(".")[0]
+                made = Importing(alias.name if alias.asname else bound)
+            elif node.level or not node.module:
+                continue
+            else:
+                bound = alias.asname or alias.name
+                made = Importing(node.module, alias.name)
+            self._imports.setdefault(bound, []).append(made)
+
+
+def _under_magic(tree: ast.Module) -> str | None:
+    """Return the Python under the cell magic that a cell consists of."""
+    call = (
+        tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
+    )
+    if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") != "run_cell_magic":
+        return None
+    texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+    if len(texts) == 3 and texts[0] in PYTHON_MAGICS:  # noqa: PLR2004 - name, line, cell
+        return str(texts[2])
+    return None
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if inspect.iscode(const):
+            yield const
+            if const.co_name == "<module>":
+                yield from _inner(const)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[Any]:
+    """Yield the statements of the notebook's own scope that define or import something."""
+    for node in body:
+        if isinstance(node, STATEMENTS):
+            yield node
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _statements(handler.body)
+
+
+def _defined(node: Defining) -> tuple[str, str]:
+    """Return the name a statement defines, and its code's."""
+    if not isinstance(node, ast.Assign):
+        return node.name, node.name
+    target = node.targets[0]
+    if len(node.targets) > 1 or not isinstance(target, ast.Name):
+        return "", ""
+    return target.id, "<lambda>" if isinstance(node.value, ast.Lambda) else ""
+
+
+def first_line(node: Defining) -> int:
+    """Return where a definition begins, its decorators included."""
+    decorators = getattr(node, "decorator_list", [])
+    return decorators[0].lineno if decorators else node.lineno
+
+
+def _text(source: str, node: Defining) -> str:
+    """Return a definition's source with the comments right above it, '' if it cannot be cut out."""
+    if isinstance(node, ast.Assign):
+        text = ast.get_source_segment(source, node) or ""
+    else:
+        lines = source.split("\n")
+        start = first_line(node) - 1
+        while start and lines[start - 1].lstrip().startswith("#"):
+            start -= 1
+        text = textwrap.dedent("\n".join(lines[start : node.end_lineno]))
+    try:
+        same = ast.dump(ast.parse(text)) == ast.dump(ast.Module([node], []))
+    except SyntaxError:
+        return ""
+    return text if same else ""
+
+
+# -- whether a value is what a statement has defined -----------------------------------------------
+
+
+def makes(definition: Definition, value: Any, space: dict[str, Any]) -> bool:
+    """Return whether the definition, run again, would make this value."""
+    if isinstance(definition.node, ast.ClassDef):
+        return isinstance(value, type) and _makes_class(definition, value, space)
+    if isinstance(definition.node, ast.Assign) or not definition.node.decorator_list:
+        return (
+            isinstance(value, FunctionType)
+            and value.__code__ == definition.code
+            and not value.__dict__
+            and value.__closure__ is None
+            and _defaults_are(value, definition.node, space)
+        )
+    return any(each.__code__ == definition.code for each in _functions_in(value))
+
+
+def _functions_in(value: Any, depth: int = 4) -> Iterator[FunctionType]:
+    """Yield the functions that decorators have wrapped into a value."""
+    if depth < 0:
+        return
+    parts = [getattr(value, "__wrapped__", None), getattr(value, "__func__", None)]
+    parts += [getattr(value, name, None) for name in ("fget", "fset", "fdel", "func")]
+    if isinstance(value, FunctionType):
+        yield value
+        parts += closed_over(value)
+    for part in parts:
+        if callable(part) and part is not value:
+            yield from _functions_in(part, depth - 1)
+
+
+def _defaults_are(function: FunctionType, node: Any, space: dict[str, Any]) -> bool:
+    """Return whether names in the defaults are still bound to what they were."""
+    function_node: Any = node.value if isinstance(node, ast.Assign) else node
+    arguments: ast.arguments = function_node.args
+    pairs: list[tuple[ast.expr, Any]]
+    pairs = list(zip(arguments.defaults, function.__defaults__ or (), strict=False))
+    for arg, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if default is not None:
+            pairs.append((default, (function.__kwdefaults__ or {}).get(arg.arg)))
+    return all(_is_still(node, value, space) for node, value in pairs)
+
+
+def _is_still(node: ast.expr, value: object, space: dict[str, Any]) -> bool:
+    return not isinstance(node, ast.Name) or node.id not in space or space[node.id] is value
+
+
+def _makes_class(definition: Definition, cls: type, space: dict[str, Any]) -> bool:
+    assert isinstance(definition.node, ast.ClassDef)
+    node, own = definition.node, vars(cls)
+    lineage = (*cls.__mro__, *getattr(cls, "__orig_bases__", ()))
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in space and space[base.id] not in lineage:
+            return False
+    codes = set(_inner(definition.code))
+    for part in node.body:
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions = _functions_in(own.get(_mangled(part.name, cls)))
+            if not any(function.__code__ in codes for function in functions):
+                return False
+        elif type(cls).__name__ in PLAIN_TYPES and not _holds(cls, part, space):
+            return False
+    if node.decorator_list or type(cls).__name__ not in PLAIN_TYPES:
+        return True
+    bound = set(definition.code.co_names)
+    added = {name for name in own if not name.startswith("_")} - bound
+    # A method that was put in later, under a name that the body has, is not the body's.
+    return not added and all(
+        function.__code__ in codes or function.__code__.co_name.startswith("<")
+        for function in methods(cls)
+        if function.__qualname__.startswith(f"{cls.__qualname__}.")
+    )
+
+
+def _holds(cls: type, part: ast.stmt, space: dict[str, Any]) -> bool:
+    """Return whether an attribute set in a class's body still has the value it was given there."""
+    if isinstance(part, ast.Assign) and len(part.targets) == 1:
+        target, value = part.targets[0], part.value
+    elif isinstance(part, ast.AnnAssign) and part.value is not None:
+        target, value = part.target, part.value
+    else:
+        return True
+    if not isinstance(target, ast.Name):
+        return True
+    missing = object()
+    now = vars(cls).get(_mangled(target.id, cls), missing)
+    if isinstance(value, ast.Name):
+        return _is_still(value, now, space)
+    try:
+        then = ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return now is not missing or target.id.startswith("__")
+    # A slot's or a dataclass field's descriptor is not the value itself.
+    return type(now) is type(then) and bool(now == then)
+
+
+def _mangled(name: str, cls: type) -> str:
+    private = name.startswith("__") and not name.endswith("__")
+    return f"_{cls.__name__.lstrip('_')}{name}" if private else name

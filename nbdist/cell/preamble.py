@@ -1,0 +1,139 @@
+"""How a script begins: how it is launched, who this rank is, how the group is formed."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+
+TORCHRUN = """
+On one host:      torchrun --nproc-per-node {np} {name}
+On two hosts:     torchrun --nnodes 2 --nproc-per-node {np} --rdzv-backend c10d \\
+                      --rdzv-endpoint HOST0:29500 {name}          (on each of them)
+Under Slurm:      sbatch --nodes 2 --ntasks-per-node 1 --wrap 'srun torchrun --nnodes 2 \\
+                      --nproc-per-node {np} --rdzv-backend c10d --rdzv-id $SLURM_JOB_ID \\
+                      --rdzv-endpoint $(scontrol show hostnames | head -n 1):29500 {name}'
+With horovodrun:  {horovodrun}
+As a single rank: python {name}
+"""
+HOROVODRUN = """
+On one host:      horovodrun -np {np} python {name}
+On two hosts:     horovodrun -np {both} -H HOST0:{np},HOST1:{np} python {name}
+Under Slurm:      sbatch --nodes 2 --ntasks-per-node {np} --wrap 'horovodrun -np {both} -H \\
+                      $(scontrol show hostnames | sed s/$/:{np}/ | paste -sd,) python {name}'
+With torchrun:    not this script; one that is saved with `--backend ddp`
+As a single rank: python {name}
+"""
+ENVIRONMENT = """
+# torchrun tells each process who it is; one that was started without it is the only rank.
+for _name, _alone in {
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+}.items():
+    os.environ.setdefault(_name, _alone)
+rank = int(os.environ["RANK"])
+local_rank = int(os.environ["LOCAL_RANK"])
+world_size = int(os.environ["WORLD_SIZE"])
+"""
+TORCH_DEVICE = """\
+device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+"""
+SET_DEVICE = """\
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+"""
+FORM = """\
+torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+"""
+LEAVE = """\
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+TENSORFLOW_DEVICE = """\
+_gpus = tensorflow.config.list_physical_devices("GPU")
+if _gpus:
+    tensorflow.config.set_visible_devices(_gpus[local_rank], "GPU")
+device = "/GPU:0" if _gpus else "/CPU:0"
+"""
+JOIN_HOROVOD = """\
+hvd.init()
+rank, local_rank, world_size = hvd.rank(), hvd.local_rank(), hvd.size()
+"""
+WORKERS = """
+Worker processes that are spawned instead of forked (`multiprocessing_context="spawn"`) see what
+stands above the cell, not what the cell itself defines: define those functions and classes in a
+cell of the notebook."""
+
+
+@dataclass(frozen=True)
+class Preamble:
+    """What a backend needs in a script."""
+
+    imports: list[str]
+    anywhere: str
+    """In every process, spawned workers included."""
+    joining: str
+    """In ranks only, before the cell."""
+    leaving: str = ""
+    """After a cell that ended well; after an error, the process just ends."""
+
+
+def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
+    """Return what stands around a cell.
+
+    Parameters
+    ----------
+    backend
+        `ddp`, `horovod` or `none`.
+    modules
+        What else the script imports.
+    forms_group
+        Whether its own code calls ``init_process_group``.
+    """
+    if backend == "ddp":
+        joining = SET_DEVICE if forms_group else SET_DEVICE + FORM
+        imports = ["import os", "import torch", "import torch.distributed"]
+        return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, LEAVE)
+    if backend == "none":
+        return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
+    if "torch" not in modules and modules & {"tensorflow", "keras"}:
+        imports = ["import horovod.tensorflow as hvd", "import tensorflow"]
+        return Preamble(imports, "", JOIN_HOROVOD + TENSORFLOW_DEVICE)
+    imports = ["import horovod.torch as hvd", "import torch"]
+    return Preamble(imports, "", JOIN_HOROVOD + TORCH_DEVICE + SET_DEVICE)
+
+
+def launch_line(backend: str, ranks: int, path: str) -> str:
+    """Return the command that runs a script on this host."""
+    if backend == "horovod":
+        return f"horovodrun -np {ranks} python {shlex.quote(path)}"
+    return f"torchrun --nproc-per-node {ranks} {shlex.quote(path)}"
+
+
+def header(
+    name: str, backend: str, ranks: int, *, data: str, by_value: list[str], modules: set[str]
+) -> str:
+    """Return the docstring of a script: what it is, how to launch it, what it needs."""
+    launch = HOROVODRUN if backend == "horovod" else TORCHRUN
+    horovodrun = (
+        "not this script; one that is saved with `--backend horovod`"
+        if backend == "ddp"
+        else f"horovodrun -np {ranks} torchrun {name}"
+    )
+    made = [f"Python {sys.version.split()[0]}"]
+    for module in sorted(modules):
+        version = getattr(sys.modules.get(module), "__version__", None)
+        if isinstance(version, str):
+            made.append(f"{module} {version}")
+    text = f'"""{name}: a cell of a notebook and what it uses of it, without nbdist.\n'
+    text += launch.format(np=ranks, both=2 * ranks, name=name, horovodrun=horovodrun)
+    text += f"\nMade with {', '.join(made)}."
+    if data:
+        text += f"\nIts data lies beside it in {data}/, which must be moved along."
+    if by_value:
+        version = ".".join(map(str, sys.version_info[:2]))
+        text += (
+            f"\nFor {', '.join(by_value)} there is no source, or not for all that belongs to it:\n"
+            f"loading it needs cloudpickle and Python {version}."
+        )
+    return text + "\n" + WORKERS + '\n"""\n'

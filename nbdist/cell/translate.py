@@ -1,0 +1,261 @@
+"""IPython syntax to plain Python, line for line.
+
+What is translated is the Python that IPython makes of its syntax: ``!ls`` has become
+``get_ipython().system('ls')``. So it is found in the syntax tree, never in strings or comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from IPython.utils.text import DollarFormatter
+
+from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+DROPPED = frozenset({
+    "autoreload", "config", "load_ext", "matplotlib", "pdoc", "pfile", "pinfo", "pinfo2", "psearch",
+    "psource", "reload_ext", "who", "whos",
+})  # fmt: skip
+"""Magics that mean nothing outside a notebook."""
+INSTALLERS = frozenset({"conda", "mamba", "micromamba", "pip", "uv"})
+
+
+@dataclass
+class Translated:
+    """Python with as many lines as it was made from."""
+
+    text: str
+    imports: set[str] = field(default_factory=set)
+    """Modules it uses that the original did not."""
+    futures: set[str] = field(default_factory=set)
+    """What it had imported from `__future__`, which belongs at the top of a file."""
+
+
+@dataclass
+class Around:
+    """What stands around the code that is translated."""
+
+    known: Container[str]
+    """Names that have a value when it runs."""
+    transform: Callable[[str], str]
+    """IPython's own: its syntax to calls of `get_ipython()`."""
+    where: Callable[[int], str]
+    """A line of the code, in words."""
+
+
+def translate(source: str, around: Around) -> Translated:
+    """Return the code without any need of IPython.
+
+    Raises
+    ------
+    UsageError
+        If something in it has no counterpart; the line is named.
+    """
+    done = Translated(source)
+    tree = ast.parse(source)
+    edits: list[tuple[ast.expr | ast.stmt, str]] = []
+    ours: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            call = _call(node.value)
+            if call is not None:
+                ours.add(id(call))
+                edits.append((node, _replaced(call, around, done, statement=True)))
+        elif (call := _call(node)) is not None and id(call) not in ours:
+            edits.append((call, _replaced(call, around, done, statement=False)))
+        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            done.futures.update(alias.name for alias in node.names)
+            edits.append((node, "pass"))
+    done.text = _edited(source, edits, around)
+    for node in ast.walk(ast.parse(done.text)):
+        if isinstance(node, ast.Name) and node.id == "get_ipython":
+            raise UsageError(
+                f"{around.where(node.lineno)} uses get_ipython(), which a plain script does not "
+                "have; write what it does in Python"
+            )
+    return done
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """Return every name that code binds anywhere, its functions' variables included."""
+    found: set[str | None] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            found.update(node.names)
+        else:  # functions, classes, exceptions that are caught, patterns
+            found.add(getattr(node, "name", None))
+    return {name for name in found if name}
+
+
+def _call(node: ast.AST) -> ast.Call | None:
+    """Return the node if it calls a method of ``get_ipython()``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    of = node.func.value
+    return (
+        node if isinstance(of, ast.Call) and getattr(of.func, "id", "") == "get_ipython" else None
+    )
+
+
+def _edited(
+    source: str, edits: list[tuple[ast.expr | ast.stmt, str]], around: Around
+) -> str:  # fmt: skip
+    lines = source.split("\n")
+    for node, text in sorted(edits, key=lambda edit: -edit[0].col_offset):
+        if node.lineno != node.end_lineno:
+            where = around.where(node.lineno)
+            raise UsageError(f"{where} goes over several lines; write it on one")
+        raw = lines[node.lineno - 1].encode()
+        before, after = raw[: node.col_offset].decode(), raw[node.end_col_offset :].decode()
+        code, hash_sign, note = text.partition("  # ")
+        lines[node.lineno - 1] = (
+            before + code + after + (hash_sign + note if not after.strip() else "")
+        )
+    return "\n".join(lines)
+
+
+def _replaced(node: ast.Call, around: Around, done: Translated, *, statement: bool) -> str:
+    """Return what stands for a call of IPython's; what follows two spaces and # is a comment."""
+    assert isinstance(node.func, ast.Attribute)
+    method, where = node.func.attr, around.where(node.lineno)
+    texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+    if len(texts) != len(node.args) or not texts or not all(isinstance(t, str) for t in texts):
+        raise UsageError(
+            f"{where} uses get_ipython(), which a plain script does not have; "
+            "write what it does in Python"
+        )
+    words = [str(text) for text in texts]
+    if method in ("system", "getoutput"):
+        done.imports.add("subprocess")
+        return _shell(expanded(words[0], around.known), keep=method == "getoutput")
+    if method == "run_line_magic":
+        return _Magic(words[0], words[-1].strip(), where, around, done, statement).replaced()
+    name = words[0] if method == "run_cell_magic" else method
+    raise UsageError(
+        f"{where}: `%%{name}` has no counterpart in a plain script; take it out, or write what it "
+        "does in Python"
+    )
+
+
+def _shell(command: str, *, keep: bool) -> str:
+    if not keep:
+        return f"subprocess.run({command}, shell=True, check=False)"
+    # IPython's getoutput takes both streams, too.
+    return (
+        f"subprocess.run({command}, shell=True, check=False, text=True, "
+        "stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.splitlines()"
+    )
+
+
+@dataclass
+class _Magic:
+    """A line magic."""
+
+    name: str
+    text: str
+    where: str
+    around: Around
+    done: Translated
+    statement: bool
+
+    def replaced(self) -> str:
+        """Return what stands for it."""
+        own = getattr(self, f"_{self.name}", None)
+        if own is not None:
+            return str(own())
+        line = f"%{self.name} {self.text}".strip()
+        if self.statement and self.name in DROPPED:
+            return f"pass  # {line}: nothing to do in a script"
+        if self.name in INSTALLERS:
+            hint = "install what the script needs before it is run"
+        elif self.name == "timeit":
+            hint = "use `%time`, or the module timeit"
+        else:
+            hint = "take it out, or write what it does in Python"
+        raise UsageError(f"{self.where}: `{line}` has no counterpart in a plain script; {hint}")
+
+    def _time(self) -> str:
+        code = self.around.transform(self.text).strip()
+        if "\n" in code:
+            raise UsageError(f"{self.where}: `%time` with several lines; write them without it")
+        inner = translate(code, self.around)
+        self.done.imports |= inner.imports
+        return inner.text if not self.statement else f"{inner.text}  # %time"
+
+    def _cd(self) -> str:
+        words = [word for word in shlex.split(self.text) if word != "-q"]
+        if len(words) > 1 or (words and words[0].startswith("-")):
+            raise UsageError(f"{self.where}: write `%cd {self.text}` with os.chdir")
+        self.done.imports.add("os")
+        where = expanded(words[0] if words else "~", self.around.known)
+        return f"os.chdir(os.path.expanduser({where}))" if "~" in where else f"os.chdir({where})"
+
+    def _env(self) -> str:
+        self.done.imports.add("os")
+        name, mark, value = self.text.partition("=" if "=" in self.text else " ")
+        if not name:
+            return "dict(os.environ)"
+        if not mark:
+            return f"os.environ[{name.strip()!r}]"
+        return f"os.environ[{name.strip()!r}] = {expanded(value.strip(), self.around.known)}"
+
+    _set_env = _env
+
+    def _pwd(self) -> str:
+        self.done.imports.add("os")
+        return "os.getcwd()"
+
+    def _matplotlib(self) -> str:
+        if not self.statement:
+            raise UsageError(f"{self.where}: write `%matplotlib` on a line of its own")
+        return f"import matplotlib; matplotlib.use('Agg')  # %matplotlib {self.text}"
+
+
+def expanded(text: str, known: Container[str]) -> str:
+    """Return an expression for a text in which IPython replaces ``{expression}`` and ``$name``.
+
+    As in IPython, nothing is replaced where one of them has no value, and ``$$`` stands for ``$``.
+    """
+    parts: list[tuple[str, str, str]] = []
+    try:
+        # Of FullEvalFormatter's: a colon belongs to the expression.
+        for literal, name, spec, conversion in DollarFormatter().parse(text):
+            code = f"{name}:{spec}" if spec else name or ""
+            if name is not None and not _has_value(code, known):
+                return repr(text)
+            parts.append((literal, code, f"!{conversion}" if conversion else ""))
+    except ValueError:  # a brace too many
+        return repr(text)
+    if not any(code for _, code, _ in parts):
+        return repr("".join(literal for literal, _, _ in parts))
+    if any(set(code) & set("'\"\\{}!:#") for _, code, _ in parts):
+        # An f-string before Python 3.12 cannot hold these.
+        made = "".join(_braced(lit) + (f"{{{how}}}" if code else "") for lit, code, how in parts)
+        return f"{made!r}.format({', '.join(code for _, code, _ in parts if code)})"
+    made = "".join(_braced(lit) + (f"{{{code}{how}}}" if code else "") for lit, code, how in parts)
+    return f"f{made!r}"
+
+
+def _braced(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _has_value(code: str, known: Container[str]) -> bool:
+    try:
+        tree = ast.parse(code.strip(), mode="eval")
+    except SyntaxError:
+        return False
+    own = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return all(n.id in known or n.id in own for n in ast.walk(tree) if isinstance(n, ast.Name))

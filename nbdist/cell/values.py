@@ -1,0 +1,183 @@
+"""Values of the notebook into files that a script loads with nothing of ours."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import cloudpickle
+from cloudpickle import cloudpickle as inside
+
+from nbdist.rank.refusals import CannotTravel, look_at, why_not
+
+PROTOCOL = 5
+Stands = Callable[[Any], str]
+"""Returns the name whose source the script has for a function or class, '' if it has none."""
+
+
+class _Main:
+    """Becomes the module that the script is."""
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, ("__main__",)
+
+
+_MAIN = _Main()
+
+
+class Packer:
+    """Pickles values for a script; what they need there is noted.
+
+    Parameters
+    ----------
+    stands
+        Which functions and classes stand in the script as source.
+    space
+        The notebook's namespace.
+    """
+
+    def __init__(self, stands: Stands, space: Mapping[str, Any]) -> None:
+        self._stands, self.namespace = stands, space
+        self.loaded: dict[int, str] = {}
+        """Values that have a file of their own, loaded before: by identity."""
+        self.by_value = False
+        """Whether functions or classes without source are among what was tried last."""
+        self.gpu = False
+        """Whether tensors lay on one in the notebook."""
+
+    def look(self, value: object, watched: Iterable[int] = ()) -> tuple[dict[str, None], set[int]]:
+        """Try a value; return the names it needs and which of the watched objects it holds.
+
+        Raises
+        ------
+        CannotTravel
+            If it cannot be pickled.
+        """
+        self.by_value = False
+        needs: dict[str, None] = {}
+        met: set[int] = set()
+        watched = set(watched)
+        is_storage = _storages()
+
+        class Looking(_Pickler):
+            def persistent_id(self, obj: Any) -> Any:
+                if id(obj) in watched:
+                    met.add(id(obj))
+                return "storage" if is_storage and isinstance(obj, is_storage) else None
+
+        try:
+            Looking(io.BytesIO(), self, needs, buffer_callback=lambda _: False).dump(value)
+        except Exception as err:  # a user's __reduce__ may raise anything
+            raise CannotTravel(why_not(err)) from err
+        return needs, met
+
+    def dump(self, values: dict[str, Any]) -> tuple[str, bytes]:
+        """Pickle values together; return the ending of the file's name, and its content."""
+        owner, file = self, io.BytesIO()
+        if not self._with_storages(values):
+            _Pickler(file, self, {}).dump(values)
+            return "pkl", file.getvalue()
+        import torch
+
+        class Saving(_Pickler):
+            def __init__(self, file: Any, protocol: int) -> None:
+                assert protocol == PROTOCOL
+                super().__init__(file, owner, {})
+
+        ways: Any = SimpleNamespace(__name__="cloudpickle", Pickler=Saving)
+        torch.save(values, file, pickle_module=ways, pickle_protocol=PROTOCOL)
+        return "pt", file.getvalue()
+
+    def _with_storages(self, values: dict[str, Any]) -> bool:
+        """Return whether tensors are in it, which torch alone saves without copies of copies."""
+        found: list[object] = []
+        is_storage: Any = _storages()
+        if not is_storage:
+            return False
+
+        class Looking(_Pickler):
+            def persistent_id(self, obj: Any) -> Any:
+                if not isinstance(obj, is_storage):
+                    return None
+                found.append(obj)
+                return "storage"
+
+        Looking(io.BytesIO(), self, {}, buffer_callback=lambda _: False).dump(values)
+        return bool(found)
+
+    # -- what a pickler asks -----------------------------------------------------------------
+
+    def reduce(self, obj: Any, needs: dict[str, None]) -> Any:
+        """Return how the script finds `obj`; None if it must be pickled as cloudpickle does."""
+        if id(obj) in self.loaded:
+            needs[self.loaded[id(obj)]] = None
+            return getattr, (_MAIN, self.loaded[id(obj)])
+        if isinstance(obj, (FunctionType, type)):
+            name = self._stands(obj)
+            if name:
+                needs[name] = None
+                return NotImplemented  # by its name in __main__, which is the script then
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor):
+            self.gpu |= obj.is_cuda
+        own: Any = look_at(type(obj), None)
+        if own is None or issubclass(type(obj), _storages()):
+            return None
+        refused = own(obj)
+        return None if refused is NotImplemented else refused
+
+    def note_value(self, obj: Any, needs: dict[str, None]) -> None:
+        """Note a function or class that travels by value."""
+        self.by_value = True
+        name = obj.__name__
+        if self.namespace.get(name) is obj:
+            needs[name] = None
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Functions without source live in the script's namespace, as if they stood in it."""
+
+    def __init__(
+        self, file: Any, packer: Packer, needs: dict[str, None], buffer_callback: Any = None
+    ) -> None:
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._packer, self._needs = packer, needs
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how to rebuild `obj` (pickle's protocol)."""
+        found = self._packer.reduce(obj, self._needs)
+        if found is not None:
+            return found
+        reduced = super().reducer_override(obj)
+        if isinstance(reduced, tuple) and reduced[-1] is inside._class_setstate:  # noqa: SLF001
+            self._packer.note_value(obj, self._needs)
+        return reduced
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        self._packer.note_value(func, self._needs)
+        if func.__globals__ is not self._packer.namespace:
+            return reduced
+        make, (code, _, *rest), (attributes, slots), *others = reduced
+        self._needs.update(dict.fromkeys(slots["__globals__"]))
+        slots["__globals__"] = {}
+        return make, (code, _THERE, *rest), (attributes, slots), *others
+
+
+class _There:
+    """Becomes the script's namespace."""
+
+    def __reduce__(self) -> Any:
+        return vars, (_MAIN,)
+
+
+_THERE = _There()
+
+
+def _storages() -> tuple[type, ...]:
+    torch = sys.modules.get("torch")
+    return (torch.UntypedStorage, torch.storage.TypedStorage) if torch else ()

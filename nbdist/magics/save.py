@@ -1,0 +1,61 @@
+"""``%%distributed --save FILE``: the cell as a script of its own; nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbdist import current
+from nbdist.cell.preamble import launch_line
+from nbdist.cell.script import Script, make_script
+from nbdist.errors import NbdistError, UsageError
+from nbdist.magics.arguments import UsageMistake
+from nbdist.memory import in_words
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.cell.names import Parsed
+
+
+def save(
+    shell: Any, args: argparse.Namespace, wish: current.Wish, parsed: Parsed, cell: str
+) -> None:
+    """Write the cell to the file that `--save` names, and say so.
+
+    Parameters
+    ----------
+    shell
+        The notebook's IPython shell.
+    args
+        The flags.
+    wish
+        What they ask of a cluster; there need not be one.
+    parsed, cell
+        The cell.
+
+    Raises
+    ------
+    UsageMistake
+        If it cannot be a script, or not be written; nothing is left behind.
+    """
+    path = Path(args.save).expanduser()
+    try:
+        if path.suffix != ".py":
+            raise UsageError(f"--save writes a Python script: {path.name!r} should end in .py")
+        now = current.wished(wish)
+        script = make_script(
+            shell, parsed, cell, backend=now.backend or "ddp", np=now.np or 1,
+            forced=args.bring, automatic=not args.no_bring, name=path.name, saved=True,
+        )  # fmt: skip
+        script.write(path)
+    except NbdistError as err:
+        raise UsageMistake(str(err)) from err
+    print(told(script, path, launch_line(now.backend or "ddp", now.np or 1, str(path))))
+
+
+def told(script: Script, path: Path, launch: str) -> str:
+    """Return what was written, and how to start it."""
+    size = sum(len(content) for content in script.data.values())
+    data = f" and {path.with_name(script.folder)}/ ({in_words(size)})" if script.data else ""
+    return f"Wrote {path}{data}. To run it, also without nbdist:\n    {launch}"
