@@ -127,7 +127,7 @@ def make_script(
         gathering = Gathering(wanted, Notebook(shell), shell.transform_cell, done.text, futures)
         parts, packer = gathering.gather(), gathering.packer
     if automatic:
-        _check_known(plain, parts, done.imports)
+        _check_known(plain, parts, done.imports, futures)
     made = Assembly(name, backend, np, futures, done, parts, packer)
     text, line = made.text(shell.execution_count)
     lines = done.text.count("\n") + 1
@@ -163,7 +163,7 @@ def _line_for_line(shell: Any, source: str, cell: str) -> str:
     IPython joins a magic or command that goes on after a backslash; empty lines make up for it.
     """
     aligned = align(cell, LINES_ABOVE).python
-    if source.count("\n") >= aligned.rstrip("\n").count("\n"):
+    if source.rstrip("\n").count("\n") >= aligned.rstrip("\n").count("\n"):
         return source
     same = ast.dump(ast.parse(source))
     lines = aligned.split("\n")
@@ -172,7 +172,7 @@ def _line_for_line(shell: Any, source: str, cell: str) -> str:
             kept, end = list(lines), number
             while lines[number].rstrip().endswith("\\") and end + 1 < len(lines):
                 end += 1
-                lines[number] = lines[number].rstrip()[:-1] + lines[end]
+                lines[number] = f"{lines[number].rstrip()[:-1]} {lines[end].rstrip()}"
                 lines[end] = ""
             if ast.dump(ast.parse(shell.transform_cell("\n".join(lines)))) != same:
                 lines = kept
@@ -180,7 +180,7 @@ def _line_for_line(shell: Any, source: str, cell: str) -> str:
     return joined
 
 
-def _check_known(plain: Parsed, parts: Parts, imports: set[str]) -> None:
+def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[str]) -> None:
     """Raise if the cell surely reads a name that nothing gives a value."""
     tree = ast.parse(plain.source)
     stars = (node.names for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
@@ -189,6 +189,8 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str]) -> None:
     # Not what it binds before it reads it, but what some function of it may bind.
     declared = {n for g in ast.walk(tree) if isinstance(g, ast.Global) for n in g.names}
     there = {*parts.every, *imports, *declared, *OURS, *vars(builtins), "display", "exit", "quit"}
+    if "annotations" in futures:
+        there |= _annotating(tree)
     for name in used(*plain).surely:
         if name in there or (name.startswith("__") and name.endswith("__")):
             continue
@@ -198,3 +200,12 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str]) -> None:
             f"`{name}` has no value in the notebook or in the cell, so a script of its own would "
             f"not know it; if the ranks have it, `%dist pull {name}` brings it to the notebook"
         )
+
+
+def _annotating(tree: ast.AST) -> set[str]:
+    """Return the names in annotations, which need no value with the `__future__` of that name."""
+    found: list[ast.AST | None] = []
+    for node in ast.walk(tree):
+        found += [getattr(node, "annotation", None), getattr(node, "returns", None)]
+    names = (n for part in found if part is not None for n in ast.walk(part))
+    return {n.id for n in names if isinstance(n, ast.Name)}

@@ -102,10 +102,7 @@ class Gathering:
                 if needed not in self._parts:
                     self._via.setdefault(needed, name)
                     todo.append(needed)
-        for part in self._parts.values():
-            # Another name of what has become a value in a file belongs there, too.
-            if part.alias and self._parts[part.alias].kind == "value":
-                part.kind = "value"
+        self._keep_shared()
 
     def _has(self, name: str) -> bool:
         return self._wanted.has(name) and name not in OURS
@@ -122,26 +119,34 @@ class Gathering:
         definition = self._definition(name, value)
         if definition is not None:
             return self._source(name, definition, value)
-        text = None if id(value) in self._written else written(value)
+        text = written(value)
+        inner = containers(value) if text is not None else []
+        # What two names hold, or hold parts of, must stay one object: pickled together.
+        if not self._written.keys().isdisjoint(inner):
+            text = None
         if text is not None:
-            self._written.update(dict.fromkeys(containers(value), name))
+            self._written.update(dict.fromkeys(inner, name))
             return Part(name, "written", f"{name} = {text}")
         return self._value(name, value)
 
     def _value(self, name: str, value: Any) -> Part:
-        needs, met = self.packer.look(value, self._written)
-        for holder in {self._written[each] for each in met}:
-            # The script must have one list here, not two that are equal.
-            if self._parts.get(holder, Part("", "")).kind == "written":
-                self._parts[holder] = self._as_value(holder)
+        needs, _ = self.packer.look(value)
         if self.packer.by_value:
             self._by_value.append(name)
         needs.pop(name, None)
         return Part(name, "value", at_once=needs)
 
-    def _as_value(self, name: str) -> Part:
-        needs, _ = self.packer.look(self._space[name])
-        return Part(name, "value", at_once=needs)
+    def _keep_shared(self) -> None:
+        """Make values of what is written out but also part of other values."""
+        values = [part.name for part in self._parts.values() if part.kind == "value"]
+        for name in values if self._written else ():
+            _, met = self.packer.look(self._space[name], self._written)
+            for holder in {self._written[each] for each in met}:
+                self._parts[holder] = Part(holder, "value")
+        for part in self._parts.values():
+            # Another name of one belongs there, too.
+            if part.alias and self._parts[part.alias].kind == "value":
+                part.kind = "value"
 
     def _import(self, name: str, value: Any) -> str:
         """Return the import that binds `name` to `value`, as the notebook has it if it has one."""
@@ -170,7 +175,6 @@ class Gathering:
         return next((each for each in found if makes(each, value, self._space)), None)
 
     def _source(self, name: str, definition: Definition, value: Any) -> Part:
-        self._sources[id(value)] = name
         where = f"the definition of `{name}` (In [{definition.number}])"
         known = {*self._space, *vars(builtins), *OURS, *bound_names(definition.node)}
         around = Around(known, self._transform, lambda _: where)
@@ -188,6 +192,7 @@ class Gathering:
         if isinstance(value, type) and _is_told(value):
             calls |= set(now)
         place = definition.number, definition.line
+        self._sources[id(value)] = name
         return Part(name, "source", done.text, place, now, rest, calls)
 
     def _stands(self, obj: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ def save(
     try:
         if path.suffix != ".py":
             raise UsageError(f"--save writes a Python script: {path.name!r} should end in .py")
+        _check_alone(args)
         now = current.wished(wish)
         script = make_script(
             shell, parsed, cell, backend=now.backend or "ddp", np=now.np or 1,
@@ -51,7 +53,17 @@ def save(
         script.write(path)
     except NbdistError as err:
         raise UsageMistake(str(err)) from err
-    print(told(script, path, launch_line(now.backend or "ddp", now.np or 1, str(path))))
+    launch = launch_line(now.backend or "ddp", now.np or 1, str(path))
+    environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
+    print(told(script, path, environ + launch))
+
+
+def _check_alone(args: argparse.Namespace) -> None:
+    """Raise where a flag asks for something that only a cell that is run can do."""
+    flags = {"--return": args.returns, "--ranks": args.ranks, "--async": args.background}
+    for flag, value in flags.items():
+        if value:
+            raise UsageError(f"{flag} is for a cell that is run, and --save runs nothing")
 
 
 def told(script: Script, path: Path, launch: str) -> str:
