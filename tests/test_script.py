@@ -488,6 +488,16 @@ def test_each_line_of_the_cell_is_one_of_the_script(shell: InteractiveShell) -> 
         assert line.strip().startswith(start.strip()), made.text
 
 
+def test_a_cell_without_a_magics_line_counts_from_its_own_first(shell: InteractiveShell) -> None:
+    cell = "\n\nx = 1\n"
+    made = make_script(
+        shell, check_syntax(shell, cell, 0), cell, backend="none", np=2, name="train.py",
+        saved=False, lines=0,
+    )  # fmt: skip
+    where = made.text.splitlines().index("    x = 1") + 1
+    assert made.line_in_notebook(where) == 3
+
+
 SYNTAX = {
     "!ls {n}": "subprocess.run(f'ls {n}', shell=True, check=False)",
     "!awk '{print $1}'": "subprocess.run(\"awk '{print $1}'\", shell=True, check=False)",

@@ -83,7 +83,7 @@ class Assembly:
         try:
             compile(text, self.name, "exec", dont_inherit=True)
         except SyntaxError as err:
-            within = f" (line {err.lineno - line + 2} of the cell)" if err.lineno else ""
+            within = f": {err.text.strip()}" if err.text else ""
             raise UsageError(f"this cell cannot stand in a script: {err.msg}{within}") from None
         return text, line
 

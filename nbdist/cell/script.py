@@ -24,15 +24,15 @@ from nbdist.cell.sources import Gathering
 from nbdist.cell.translate import Around, Translated, bound_names, translate
 from nbdist.cell.used import used
 from nbdist.errors import UsageError
-from nbdist.rank.lines import MAGIC, PYTHON_MAGICS, align
+from nbdist.rank.lines import MAGIC, align
 from nbdist.rank.names import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-LINES_ABOVE = 1
-"""Lines of the notebook's cell above its code: that of ``%%distributed``."""
+ABOVE = 1
+"""Lines put above the cell's code: IPython takes away empty lines that are the first."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class Script:
     data: dict[str, bytes] = field(repr=False)
     """Files by name, in a folder beside the script."""
     cell_line: int
-    """Where the line below ``%%distributed`` stands; each line of the cell is one of the script."""
+    """Where the cell's text begins; each line of it is one of the script."""
     cell_lines: int
+    lines_above: int = 1
+    """Lines of the notebook's cell above that text: that of ``%%distributed``."""
     saved: bool = False
     """Whether it is the user's, to keep; otherwise it is a job's, and private."""
 
@@ -58,7 +60,7 @@ class Script:
     def line_in_notebook(self, line: int) -> int | None:
         """Return the line of the notebook's cell, None if a line of the script is not of it."""
         within = line - self.cell_line
-        return within + 1 + LINES_ABOVE if 0 <= within < self.cell_lines else None
+        return within + 1 + self.lines_above if 0 <= within < self.cell_lines else None
 
     def write(self, path: Path) -> None:
         """Write the script to `path`, and its data beside it.
@@ -83,6 +85,7 @@ def make_script(
     automatic: bool = True,
     name: str,
     saved: bool,
+    lines: int = 1,
 ) -> Script:
     """Return a cell as a script. Kernel's main thread; nothing is started or written.
 
@@ -106,13 +109,15 @@ def make_script(
         The script's file name.
     saved
         Whether it is for the user to keep.
+    lines
+        How many lines of the notebook's cell stand above its text.
 
     Raises
     ------
     UsageError
         If something cannot be put into a script.
     """
-    done = _plain(shell, parsed, cell)
+    done = _plain(shell, parsed, cell, lines)
     futures = done.futures | {
         each
         for each in __future__.all_feature_names
@@ -130,11 +135,11 @@ def make_script(
         _check_known(plain, parts, done.imports, futures)
     made = Assembly(name, backend, np, futures, done, parts, packer)
     text, line = made.text(shell.execution_count)
-    lines = done.text.count("\n") + 1
-    return Script(name, text, made.data, line, lines, saved)
+    height = done.text.count("\n") + 1
+    return Script(name, text, made.data, line, height, lines, saved)
 
 
-def _plain(shell: Any, parsed: Parsed, cell: str) -> Translated:
+def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:
     """Return the cell without IPython's syntax."""
     magic = MAGIC.match(cell)
     if cell.strip() and not parsed.source.strip():
@@ -145,24 +150,26 @@ def _plain(shell: Any, parsed: Parsed, cell: str) -> Translated:
         )
     if magic and magic[1] not in ("time", "capture"):
         raise UsageError(f"`%%{magic[1]}` has no counterpart in a plain script; take it out")
-    source = _line_for_line(shell, parsed.source, cell)
-    lines = source.split("\n")
-    if magic and magic[1] in PYTHON_MAGICS and len(lines) > LINES_ABOVE:
-        lines[LINES_ABOVE] = f"# {magic[0].strip()}: in a notebook only"
-    source = "\n".join(lines[LINES_ABOVE:]).rstrip("\n")
+    lines = _line_for_line(shell, cell).split("\n")
+    if magic:
+        end = ABOVE + magic[0].count("\n") - 1
+        lines[ABOVE : end + 1] = [
+            *[""] * (end - ABOVE),
+            f"# {magic[0].strip()}: in a notebook only",
+        ]
+    source = "\n".join(lines[ABOVE:]).rstrip("\n")
     known = {*shell.user_ns, *vars(builtins), *OURS, *bound_names(ast.parse(source))}
-    around = Around(
-        known, shell.transform_cell, lambda line: f"line {line + LINES_ABOVE} of the cell"
-    )
+    around = Around(known, shell.transform_cell, lambda line: f"line {line + above} of the cell")
     return translate(source, around)
 
 
-def _line_for_line(shell: Any, source: str, cell: str) -> str:
+def _line_for_line(shell: Any, cell: str) -> str:
     """Return the cell's Python with as many lines as the cell.
 
     IPython joins a magic or command that goes on after a backslash; empty lines make up for it.
     """
-    aligned = align(cell, LINES_ABOVE).python
+    aligned = align(cell, ABOVE).python
+    source: str = shell.transform_cell(aligned)
     if source.rstrip("\n").count("\n") >= aligned.rstrip("\n").count("\n"):
         return source
     same = ast.dump(ast.parse(source))

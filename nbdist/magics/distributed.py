@@ -124,7 +124,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         raise UsageMistake(msg)
     parsed = check_syntax(shell, cell, lines_before(args))
     if args.save is not None:
-        save(shell, args, wish(args), parsed, cell)
+        save(shell, args, wish(args), parsed, cell, lines_before(args))
         return None
     try:
         cluster, job = _submit(shell, args, cell, parsed)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def save(
-    shell: Any, args: argparse.Namespace, wish: current.Wish, parsed: Parsed, cell: str
+    shell: Any, args: argparse.Namespace, wish: current.Wish, parsed: Parsed, cell: str, lines: int
 ) -> None:
     """Write the cell to the file that `--save` names, and say so.
 
@@ -32,8 +32,8 @@ def save(
         The flags.
     wish
         What they ask of a cluster; there need not be one.
-    parsed, cell
-        The cell.
+    parsed, cell, lines
+        The cell; its text; how many lines of it stand above that.
 
     Raises
     ------
@@ -49,6 +49,7 @@ def save(
         script = make_script(
             shell, parsed, cell, backend=now.backend or "ddp", np=now.np or 1,
             forced=args.bring, automatic=not args.no_bring, name=path.name, saved=True,
+            lines=lines,
         )  # fmt: skip
         script.write(path)
     except NbdistError as err:
