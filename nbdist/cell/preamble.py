@@ -13,7 +13,7 @@ On two hosts:     torchrun --nnodes 2 --nproc-per-node {np} --rdzv-backend c10d 
 Under Slurm:      sbatch --nodes 2 --ntasks-per-node 1 --wrap 'srun torchrun --nnodes 2 \\
                       --nproc-per-node {np} --rdzv-backend c10d --rdzv-id $SLURM_JOB_ID \\
                       --rdzv-endpoint $(scontrol show hostnames | head -n 1):29500 {name}'
-With horovodrun:  {horovodrun}
+With horovodrun:  not this script; one that is saved with `--backend horovod`
 As a single rank: python {name}
 """
 HOROVODRUN = """
@@ -115,18 +115,13 @@ def header(
 ) -> str:
     """Return the docstring of a script: what it is, how to launch it, what it needs."""
     launch = HOROVODRUN if backend == "horovod" else TORCHRUN
-    horovodrun = (
-        "not this script; one that is saved with `--backend horovod`"
-        if backend == "ddp"
-        else f"horovodrun -np {ranks} torchrun {name}"
-    )
     made = [f"Python {sys.version.split()[0]}"]
     for module in sorted(modules):
         version = getattr(sys.modules.get(module), "__version__", None)
         if isinstance(version, str):
             made.append(f"{module} {version}")
     text = f'"""{name}: a cell of a notebook and what it uses of it, without nbdist.\n'
-    text += launch.format(np=ranks, both=2 * ranks, name=name, horovodrun=horovodrun)
+    text += launch.format(np=ranks, both=2 * ranks, name=name)
     text += f"\nMade with {', '.join(made)}."
     if data:
         text += f"\nIts data lies beside it in {data}/, which must be moved along."
