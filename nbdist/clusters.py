@@ -11,7 +11,7 @@ from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
 from nbdist.errors import UsageError
 from nbdist.hub import living
-from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
@@ -167,7 +167,7 @@ class Cluster(Sharing, Inspecting):
         chosen = self._chosen(ranks)
         bringing = None if wanted is None else self.names_between.pack(wanted, chosen)
         job = Job(
-            id=str(next(_job_ids)), code=code, ranks=chosen, number=number or next(self._numbers),
+            id=next_job_id(), code=code, ranks=chosen, number=number or next(self._numbers),
             lines=lines, viewed=viewed, background=background, folder=self.hub.logs.folder,
         )  # fmt: skip
         run = Run(
@@ -394,7 +394,6 @@ class Cluster(Sharing, Inspecting):
 
 
 _clusters: list[Cluster] = []
-_job_ids = itertools.count(1)
 
 
 def stop_all() -> None:

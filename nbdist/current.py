@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbdist import scripts
 from nbdist.clusters import Cluster, stop_all
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import check_idle
@@ -47,7 +48,8 @@ def cluster() -> Cluster:
 
 def jobs() -> list[Job]:
     """Return the notebook's jobs, the oldest first; each is also the handle on it."""
-    return _past + ([] if _cluster is None else _cluster.jobs())
+    ours = _past + scripts.jobs() + ([] if _cluster is None else _cluster.jobs())
+    return sorted(ours, key=lambda job: int(job.id))
 
 
 def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
@@ -76,7 +78,7 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
         _cluster.restart()
     if _cluster is None:
         _cluster = Cluster(
-            now.np, backend=now.backend or "ddp", launcher=now.launcher or "engines",
+            now.np, backend=now.backend or "ddp", launcher="engines",
             gpus=now.gpus, env=now.env,
         )  # fmt: skip
     _last = now
@@ -86,6 +88,12 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
 def wished(wish: Wish) -> Wish:
     """Return what a wish comes to, with what was asked for last; starts nothing."""
     return _merge(wish)
+
+
+def remember(wish: Wish) -> None:
+    """Let the next cell that says nothing be like this one."""
+    global _last  # see cluster_for
+    _last = wish
 
 
 def _merge(wish: Wish) -> Wish:

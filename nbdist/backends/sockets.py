@@ -17,9 +17,9 @@ _FD_FOLDER = "/dev/fd"
 _INTERNET = {socket.AF_INET, socket.AF_INET6}
 
 
-def listen(host: str = LOOPBACK) -> socket.socket:
-    """Listen on a free port of one address (torch's own stores would listen on all of them)."""
-    listener = socket.create_server((host, 0), backlog=1024)
+def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
+    """Listen on one address only, which torch's own stores would not; port 0 is a free one."""
+    listener = socket.create_server((host, port), backlog=1024)
     listener.set_inheritable(False)
     return listener
 

@@ -104,7 +104,7 @@ class Names:
 
     async def _ask(self, names: list[str], rank: int) -> Offer:
         async with self._hub.turns.take([rank], "names that are pulled"):
-            return await ask_for(self._hub, rank, names)
+            return await ask_for(self._hub.line, rank, names)
 
     def take(self, offer: Offer) -> dict[str, Any]:
         """Unpack what a rank has given us, which may have gone since then."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from nbdist.cell.bring import Bringing
     from nbdist.hub.hub import Hub
+    from nbdist.hub.line import Line
 
 UNASKED = -1
 """Number of a call whose answer nobody waits for."""
@@ -69,7 +70,7 @@ class Offer(msgspec.Struct, frozen=True):
     """Its large buffers, mapped: they stay whatever becomes of the rank."""
 
 
-async def ask_for(hub: Hub, rank: int, names: list[str]) -> Offer:
+async def ask_for(line: Line, rank: int, names: list[str]) -> Offer:
     """Have a rank pack names, and map what it holds for us until `let_go`.
 
     The notebook may take its time to unpack it, and the rank's next cell may return others.
@@ -79,10 +80,10 @@ async def ask_for(hub: Hub, rank: int, names: list[str]) -> Offer:
     NbdistError
         If there is not enough memory.
     """
-    found: Any = await hub.call(rank, "offer", timeout=LONG_SECONDS, names=names)
+    found: Any = await line.call(rank, "offer", timeout=LONG_SECONDS, names=names)
     offer = msgspec.convert(found | {"rank": rank}, Offer)
     try:
         buffers = map_blocks(offer.parcel)
     finally:
-        await hub.call_all([rank], "let_go")
+        await line.call_all([rank], "let_go")
     return msgspec.structs.replace(offer, buffers=buffers)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import LaunchError, NbdistError
-from nbdist.hub.jobs import Death, how_died, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Death, how_died, show_ranks
 from nbdist.hub.line import Heard, Line
 from nbdist.hub.logs import Logs
 from nbdist.hub.ranks import Rank
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from nbdist.settings import Settings
 
 QUIT_SECONDS = 1.0
+SCRIPTS_SECONDS = 5.0
+"""A launcher and its ranks have this long to end when their cluster does."""
 SOCKETS = 2
 """Of each rank: its agent's and its main thread's."""
 
@@ -354,7 +356,12 @@ class Hub:
         self.stale = False
 
     async def stop(self) -> None:
-        """End everything of this cluster."""
+        """End everything of this cluster, and the scripts its warm process has launched."""
+        for press in list(self.host.scripts):
+            press(WITH_CLUSTER)
+        deadline = self.loop.time() + SCRIPTS_SECONDS
+        while self.host.scripts and self.loop.time() < deadline:
+            await asyncio.sleep(0.02)
         if not self.host.warm.gone.is_set():
             await self._end(list(self.ranks))
         await self.host.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import threading
@@ -95,6 +96,8 @@ class Job:
     """How long it ran; None before its end, or if it never began."""
     waits_for: list[str] = field(default_factory=list)
     """What kept its ranks busy when it came."""
+    restarts: list[str] = field(default_factory=list)
+    """Why its launcher has started its ranks anew, each time."""
     errors: dict[int, Fault | Death] = field(default_factory=dict)
     """What went wrong, by rank."""
     parts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -110,6 +113,8 @@ class Job:
     """Whether somebody takes `events`; without a viewer nobody waits for one."""
     background: bool = False
     """Whether its cell is over, so that an interrupt of the kernel does not mean it."""
+    task: object = None
+    """What keeps the hub's work on it from being collected."""
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[str], None] = lambda _: None
     on_waited: Callable[[], None] = lambda: None
@@ -238,6 +243,14 @@ def check_idle(unfinished: list[Job]) -> None:
             f"wait for its end, or `%dist cancel {job.id}` first"
         )
         raise UsageError(msg)
+
+
+_ids = itertools.count(1)
+
+
+def next_job_id() -> str:
+    """Return a number no other job of this process has."""
+    return str(next(_ids))
 
 
 def how_died(death: Death) -> str:

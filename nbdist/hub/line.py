@@ -37,9 +37,17 @@ class Line:
     """Speaks with every agent; `hear` gets what they say of their own accord.
 
     An agent is named by its rank and incarnation, which is also its socket's identity.
+
+    Parameters
+    ----------
+    hear
+        Called with rank, incarnation and message.
+    newcomers
+        Whether a later incarnation is expected as soon as it says hello: others start the ranks.
     """
 
-    def __init__(self, hear: Callable[[int, int, Heard], None]) -> None:
+    def __init__(self, hear: Callable[[int, int, Heard], None], *, newcomers: bool = False) -> None:
+        self._newcomers = newcomers
         self.keys = Keys.new()
         self.garbage = 0
         """Messages that fitted no type and were dropped."""
@@ -89,12 +97,18 @@ class Line:
             except (ValueError, msgspec.DecodeError):
                 self.garbage += 1
                 continue
+            if self._newcomers and isinstance(message, Hello) and self._is_new(rank, incarnation):
+                self.expect(rank, incarnation)
             if self._names.get(rank) != name:
                 continue
             if isinstance(message, Reply):
                 self._answered(rank, message)
             else:
                 self._hear(rank, incarnation, message)
+
+    def _is_new(self, rank: int, incarnation: int) -> bool:
+        known = self._names.get(rank)
+        return known is None or incarnation > int(known.split(b".")[1])
 
     def _answered(self, rank: int, reply: Reply) -> None:
         _, future = self._calls.pop(reply.id, (0, None))

@@ -15,6 +15,8 @@ from nbdist.settings import Settings
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from nbdist.launchers.engines import Host
+
 EXIT_SECONDS = 3.0
 
 _living: list[Hub] = []
@@ -47,6 +49,16 @@ def take() -> Hub:
     if hub is not None:
         release(hub)
     return hub_loop().wait(_new())
+
+
+def host() -> Host:
+    """Return a machine's warm process: any cluster's, or the one prepared for the next."""
+    for hub in _living:
+        if not hub.host.warm.gone.is_set():
+            return hub.host
+    prepare()
+    assert _preparing is not None
+    return _preparing.result().host
 
 
 def release(hub: Hub) -> None:

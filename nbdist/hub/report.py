@@ -52,6 +52,12 @@ def first_of(errors: dict[int, Fault | Death]) -> int:
     return min(errors, key=lambda rank: (secondary(errors[rank]), errors[rank].at))
 
 
+def told_first(job: Job) -> str:
+    """Tell in one line which rank failed first, and how."""
+    first = first_of(job.errors)
+    return f"rank {first} {_headline(job.errors[first], job)}"
+
+
 def failure(job: Job) -> RankError:
     """Tell how a job failed."""
     first = first_of(job.errors)

@@ -190,7 +190,7 @@ class Run(JobListener):
         if job.errors:
             return await self._settle()
         if self._returns:
-            job.returned = await bring.ask_for(hub, job.ranks[0], self._returns)
+            job.returned = await bring.ask_for(hub.line, job.ranks[0], self._returns)
         job.state = "done"
         return None
 

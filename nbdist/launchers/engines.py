@@ -27,6 +27,7 @@ from nbdist.launchers.supervised import (
     Signal,
     StartController,
     Started,
+    StartLauncher,
     StartRank,
     Warm,
 )
@@ -61,6 +62,9 @@ class Host:
         self._seen_environ = _raw_environ()
         self._changed: dict[str, str | None] = {}
         self._tell = tell
+        self.scripts: set[Callable[[str], None]] = set()
+        """Stop the scripts whose launchers are children of the warm process."""
+        self._launchers: dict[str, Callable[[Started | Died | Refused], None]] = {}
         self.warm = WarmProcess(
             self.folder / "warm.log", [self.folder, self.temp], self._hear, self.id
         )
@@ -71,7 +75,10 @@ class Host:
     def _hear(self, word: Started | Died | Refused) -> None:
         if isinstance(word, Died) and word.name == "controller":
             self.controller_died = word
-        self._tell(word)
+        if word.name in self._launchers:
+            self._launchers[word.name](word)
+        else:
+            self._tell(word)
 
     def _start_controller(self) -> None:
         args = [
@@ -151,6 +158,17 @@ class Host:
     def start_rank(self, spec: RankSpec) -> None:
         """Fork a rank; `tell` hears how it went."""
         self.warm.order(StartRank(spec))
+
+    def start_launcher(
+        self, order: StartLauncher, tell: Callable[[Started | Died | Refused], None]
+    ) -> None:
+        """Start a script's launcher; `tell` hears how it went, and of its end."""
+        self._launchers[order.name] = tell
+        self.warm.order(order)
+
+    def forget_launcher(self, name: str) -> None:
+        """Listen no more to what is told of a launcher."""
+        self._launchers.pop(name, None)
 
     def signal(self, pid: int, signum: int) -> None:
         """Signal a process of this host."""

@@ -25,6 +25,37 @@ class StartRank(Order, frozen=True):
     spec: RankSpec
 
 
+class StartLauncher(Order, frozen=True):
+    """Start a launcher of a script, whose ranks are its children.
+
+    Parameters
+    ----------
+    name
+        What it is called in what is told of it.
+    module
+        Which launcher, one of `nbdist.launchers`: ``torchrun``.
+    arguments
+        The launcher's own flags.
+    program
+        The file that its ranks read, see `nbdist.rank.program`.
+    environ
+        What the notebook has changed in its environment; None removes a variable.
+    log
+        Where what it prints itself goes.
+    cold
+        Whether it is a fresh process, started by the plain command line.
+    """
+
+    name: str
+    module: str
+    arguments: list[str]
+    program: str
+    environ: dict[str, str | None]
+    cwd: str
+    log: str
+    cold: bool
+
+
 class Signal(Order, frozen=True):
     """Send a signal to a process the warm process started itself."""
 
@@ -81,9 +112,13 @@ class Refused(Word, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_order = msgspec.msgpack.Decoder(StartController | StartRank | Signal | End).decode
+decode_order = msgspec.msgpack.Decoder(
+    StartController | StartRank | StartLauncher | Signal | End
+).decode
 decode_word = msgspec.msgpack.Decoder(Warm | Started | Died | Refused).decode
 
+LAUNCHER = "launcher "
+"""Begins the names of launchers; their job's token, which their workers inherit, follows."""
 LENGTH = 4
 """Bytes of the big-endian length before every message."""
 

@@ -29,6 +29,7 @@ import psutil
 from nbdist.errors import NbdistError
 from nbdist.launchers import supervised
 from nbdist.launchers.supervised import (
+    LAUNCHER,
     LENGTH,
     Died,
     End,
@@ -36,10 +37,12 @@ from nbdist.launchers.supervised import (
     Signal,
     StartController,
     Started,
+    StartLauncher,
     StartRank,
     Warm,
     Word,
 )
+from nbdist.rank.spec import CLUSTER_NAME
 from nbdist.system import (
     adopt_orphans,
     die_with_parent,
@@ -75,7 +78,7 @@ class Supervisor:
         self._kill_at: dict[int, float] = {}
         self._ready = False
         self._plain = ""
-        self._waiting: list[StartRank] = []
+        self._waiting: list[StartRank | StartLauncher] = []
         self._wake, wake_write = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake_write, False)
@@ -117,7 +120,7 @@ class Supervisor:
         self._ready = True
         self.tell(Warm(os.getpid(), torch_version(), self._plain))
         for order in self._waiting:
-            self._start_rank(order)
+            self._follow(order)
 
     def _read_orders(self) -> bool:
         """Read and follow what came; False when the kernel's end is closed."""
@@ -140,11 +143,13 @@ class Supervisor:
         while select.select([self._sock], [], [], 0)[0] and self._read_orders():
             pass
 
-    def _follow(self, order: StartController | StartRank | Signal | End) -> None:
+    def _follow(self, order: StartController | StartRank | StartLauncher | Signal | End) -> None:
         if isinstance(order, StartController):
             self._start("controller", lambda: _be_controller(order))
-        elif isinstance(order, StartRank) and not self._ready:
+        elif isinstance(order, StartRank | StartLauncher) and not self._ready:
             self._waiting.append(order)
+        elif isinstance(order, StartLauncher):
+            self._start_launcher(order)
         elif isinstance(order, StartRank):
             self._start_rank(order)
         elif order.pid not in self._names:
@@ -176,6 +181,23 @@ class Supervisor:
             self._start_fresh(name, spec)
         else:
             self._start(name, body)
+
+    def _start_launcher(self, order: StartLauncher) -> None:
+        self._plain = self._plain or why_not_fork(canary=False)
+        cold = order.cold or bool(self._plain)
+        if not cold:
+            # Here and not in the child, so that the next one has it too.
+            for name in ("nbdist.rank.script", "nbdist.backends.torch_private.elastic"):
+                importlib.import_module(name)
+
+        def body() -> None:
+            _settle_in(order)
+            launcher = importlib.import_module(f"nbdist.launchers.{order.module}")
+            if cold:
+                os.execv(sys.executable, launcher.command(order.arguments, order.program))  # noqa: S606
+            launcher.launch(order.arguments, order.program)
+
+        self._start(order.name, body)
 
     def _start(self, name: str, body: Callable[[], None]) -> None:
         oom = oom_kills()
@@ -248,6 +270,8 @@ class Supervisor:
             os.waitpid(gone.si_pid, 0)
             self._kill_at.pop(gone.si_pid, None)
             name = self._names.pop(gone.si_pid, None)
+            if name is not None and name.startswith(LAUNCHER):
+                _kill_workers(name.removeprefix(LAUNCHER))
             if name is not None:
                 by_signal = gone.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
                 oom = oom_kills() > self._oom_before.pop(gone.si_pid)
@@ -276,6 +300,28 @@ class Supervisor:
         for orphan in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphan.kill()
+
+
+def _kill_workers(token: str) -> None:
+    """Kill what a launcher has left: its workers may have sessions of their own."""
+    for orphan in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            if orphan.environ().get(CLUSTER_NAME) == token:
+                orphan.kill()
+
+
+def _settle_in(order: StartLauncher) -> None:
+    """Make a forked process the launcher's: its place, environment and output."""
+    log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.chdir(order.cwd)
+    for name, value in order.environ.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _be_controller(order: StartController) -> None:

@@ -107,7 +107,10 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
         (
             argument("-np", type=int, metavar="N", help="number of ranks (one a GPU, or 2)"),
             argument("--backend", choices=["ddp", "none"], help="how ranks talk (default: ddp)"),
-            argument("--launcher", choices=["engines"], help="how ranks are started"),
+            argument(
+                "--launcher", choices=["engines", "torchrun"],
+                help="engines that stay, or a script run by torchrun (default: engines)",
+            ),
             argument("--gpus", type=gpus_list, metavar="0,1", help="the GPUs to use"),
             argument(
                 "--env", type=assignment, action="append", metavar="KEY=VALUE",

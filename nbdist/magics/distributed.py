@@ -23,6 +23,7 @@ from nbdist.magics.arguments import (
     ranks_list,
 )
 from nbdist.magics.background import Follower
+from nbdist.magics.launch import FromScript, launches_script, split_passed_on, submit_script
 from nbdist.magics.save import save
 from nbdist.magics.show import notice, show
 from nbdist.memory import in_words
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+    from nbdist.cell.names import Names
     from nbdist.clusters import Cluster
     from nbdist.hub.bring import Offer
     from nbdist.hub.jobs import Job
@@ -74,6 +76,8 @@ class DistributedMagics(Magics):
         "--async", dest="background", action="store_true",
         help="do not wait: output goes on in this cell, whose value is a handle on the job",
     )  # fmt: skip
+    @argument("--max-restarts", type=int, metavar="N", help="restarts of a script that fails")
+    @argument("--cold", action="store_true", help="launch a script by the plain command line")
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`
     @argument(
         "--save", metavar="FILE",
@@ -116,24 +120,32 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     RankError, Interrupted
         If it failed, or was stopped.
     """
-    args = parse(DistributedMagics.distributed, line)
+    own, passed_on = split_passed_on(line)
+    args = parse(DistributedMagics.distributed, own)
     if args is None:
         return None
     if cell is None:
         msg = "%%distributed stands on the first line of a cell, and what to run below it"
         raise UsageMistake(msg)
     parsed = check_syntax(shell, cell, lines_before(args))
+    wanted = wish(args)
     if args.save is not None:
-        save(shell, args, wish(args), parsed, cell, lines_before(args))
+        save(shell, args, wanted, parsed, cell, lines_before(args))
         return None
+    between: Names | FromScript = FromScript()
     try:
-        cluster, job = _submit(shell, args, cell, parsed)
+        if launches_script(args, wanted, passed_on):
+            lines = lines_before(args)
+            job = submit_script(shell, args, wanted, passed_on, cell, parsed, lines)
+        else:
+            cluster, job = _submit(shell, args, cell, parsed)
+            between = cluster.names_between
     except NbdistError as err:
         raise UsageMistake(str(err)) from err
 
     def bind(tell: Callable[[str], Any]) -> None:
         assert job.returned is not None
-        bind_returned(cluster, job.returned, shell.user_ns, tell)
+        bind_returned(between, job.returned, shell.user_ns, tell)
 
     if args.background:
         Follower(shell, job, bind)
@@ -177,14 +189,14 @@ def lines_before(args: argparse.Namespace) -> int:
 
 
 def bind_returned(
-    cluster: Cluster, offer: Offer, space: dict[str, Any], tell: Callable[[str], Any]
+    between: Names | FromScript, offer: Offer, space: dict[str, Any], tell: Callable[[str], Any]
 ) -> None:
     """Bind what a rank has packed for the notebook and say how large it was. Main thread."""
     try:
-        values = cluster.names_between.take(offer)
+        values = between.take(offer)
     except NbdistError as err:
         raise UsageMistake(f"nothing was returned: {err}") from err
-    cluster.names_between.bind(values, space)
+    between.bind(values, space)
     if values:
         listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
         tell(f"Returned from rank {offer.rank}: {listed}.")

@@ -1,0 +1,86 @@
+"""TorchElastic's agent run in this process, and its stores kept on loopback."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch.multiprocessing as mp
+from torch.distributed import run as torchrun
+from torch.distributed.launcher.api import elastic_launch
+
+from nbdist.backends import sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch._C._distributed_c10d import TCPStore
+
+
+def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> None:
+    """Do what ``torchrun ARGUMENTS`` does, with workers forked from this process.
+
+    Parameters
+    ----------
+    arguments
+        torchrun's own flags.
+    entry
+        Called with `path` in every worker.
+    """
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args([*arguments, "script"]))
+    config.start_method = "fork"
+    assert config.logs_specs is not None
+    tempfile.tempdir = config.logs_specs.root_log_dir  # it would leave files behind
+    with _exit_codes_told():
+        elastic_launch(config, entry)(path)
+
+
+@contextmanager
+def _exit_codes_told() -> Iterator[None]:
+    """Print how every worker ended that did not end well, in the words of TorchElastic.
+
+    Of forked workers it names only one by itself, often one that has lost another.
+    """
+    start = vars(mp)["start_processes"]
+    last: list[Any] = []
+
+    def tell() -> None:
+        for context in last:
+            for rank, process in enumerate(context.processes):
+                code = process.exitcode
+                if code:
+                    told = f"failed (exitcode: {code}) local_rank: {rank} (pid: {process.pid})"
+                    sys.stderr.write(f"{told}\n")
+        last.clear()
+
+    def started(*args: Any, **options: Any) -> Any:
+        tell()
+        last.append(start(*args, **options))
+        return last[0]
+
+    vars(mp)["start_processes"] = started
+    try:
+        yield
+    finally:
+        tell()
+        vars(mp)["start_processes"] = start
+
+
+def keep_stores_on_loopback() -> None:
+    """Let stores this process serves listen on loopback; by itself torch takes every address."""
+    # Of that name torch.distributed has a function, too.
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    make: Callable[..., TCPStore] = rendezvous.TCPStore
+
+    def on_loopback(
+        host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
+    ) -> TCPStore:
+        if is_master:
+            listener = sockets.listen(sockets.LOOPBACK, port)
+            options |= {"master_listen_fd": listener.detach()}
+        return make(host_name, port, *args, is_master=is_master, **options)
+
+    rendezvous.TCPStore = on_loopback

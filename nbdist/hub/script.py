@@ -1,0 +1,334 @@
+"""A job that is a script: started by a launcher, watched and told of like any other.
+
+Everything here runs on the hub's thread. The launcher is a child of the warm process, the ranks
+are the launcher's; they say themselves how they are, and the launcher's end is the job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.errors import LaunchError, NbdistError
+from nbdist.hub import bring, hang, report
+from nbdist.hub.jobs import Death, Job, Notice
+from nbdist.hub.line import Line
+from nbdist.hub.output import Output
+from nbdist.launchers import torchrun
+from nbdist.launchers.engines import working_directory
+from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher
+from nbdist.launchers.supervisor import tail_in_words
+from nbdist.rank.program import Program
+from nbdist.system import private
+from nbdist.wire.messages import Display, Done, Fault, Hello, Interrupt, Pulse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.cell.script import Script
+    from nbdist.hub.line import Heard
+    from nbdist.hub.logs import Logs
+    from nbdist.launchers.engines import Host
+
+LOOK_SECONDS = 0.02
+"""How often the shown rank's log is looked at."""
+INTERRUPT_SECONDS = 1.0
+"""Python code has this long to react before the launcher is told to end its ranks."""
+END_SECONDS = 3.0
+"""The launcher has this long for that before all of them are killed."""
+FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+"""How TorchElastic tells of a worker that has failed."""
+TERMINATED = 15
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a script is to be launched."""
+
+    script: Script
+    np: int
+    launcher: str = "torchrun"
+    output: str = "rank0"
+    timeout: float | None = None
+    returns: list[str] = field(default_factory=list)
+    max_restarts: int = 0
+    cold: bool = False
+    environ: dict[str, str] = field(default_factory=dict)
+    passed_on: list[str] = field(default_factory=list)
+    """Flags of the launcher's own."""
+
+
+class ScriptRun:
+    """Runs one script on a machine's warm process."""
+
+    def __init__(self, host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
+        self._host, self._job, self._plan, self._logs = host, job, plan, logs
+        self._patience = hang_seconds
+        self._loop = asyncio.get_running_loop()
+        self._line = Line(self._hear, newcomers=True)
+        self._output = Output(job, plan.output)
+        self._restart = 0
+        self._done: dict[int, Fault | None] = {}
+        """By rank, how its script ended; since the last restart."""
+        self._pulses: dict[int, Pulse | None] = {}
+        self._launcher = 0
+        self._told = 0
+        """Bytes of the launcher's log that have been read for deaths."""
+        self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
+        self._all_done = asyncio.Event()
+        self._pressed = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        self._why = ""
+        self._hang = ""
+
+    # -- what is heard -------------------------------------------------------------------------
+
+    def _hear(self, rank: int, incarnation: int, message: Heard) -> None:
+        if isinstance(message, Hello):
+            if incarnation > self._restart:
+                self._restarted(incarnation)
+            self._pulses.setdefault(rank, None)
+        elif incarnation != self._restart:
+            return
+        elif isinstance(message, Display):
+            self._output.display(message)
+        elif isinstance(message, Pulse):
+            self._pulses[rank] = message
+        elif isinstance(message, Done):
+            self._done[rank] = message.fault
+            self._pulses.pop(rank, None)
+            if len(self._done) == self._plan.np:
+                self._all_done.set()
+
+    def _restarted(self, restart: int) -> None:
+        job = self._job
+        self._note_faults()
+        first = report.told_first(job) if job.errors else "ranks failed"
+        text = f"Restart {restart} of {self._plan.max_restarts}: {first}"
+        job.events.put(Notice(f"restart {restart}", text))
+        job.restarts.append(text)
+        job.errors.clear()
+        self._restart = restart
+        self._done, self._pulses = {}, {}
+        self._all_done.clear()
+
+    def _hear_launcher(self, word: Started | Died | Refused) -> None:
+        if isinstance(word, Started):
+            self._launcher = word.pid
+        elif not self._ended.done():
+            self._ended.set_result(word)
+
+    def press(self, why: str) -> None:
+        """Stop the job, or hurry a stop that is under way."""
+        if self._stopping is not None:
+            self._host.end(self._launcher, 0.0)
+        elif not self._ended.done():
+            self._why = why
+            self._stopping = self._loop.create_task(self._stop())
+
+    # -- its life ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take the job through; it has ended when this returns, whatever happened."""
+        job = self._job
+        error: NbdistError | None = None
+        self._host.scripts.add(self.press)
+        try:
+            error = await self._run()
+        except NbdistError as err:
+            job.state, error = "failed", err
+        except Exception as err:  # a fault of ours must end the job, not hang it
+            job.state = "failed"
+            error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
+            error.__cause__ = err
+        finally:
+            self._host.scripts.discard(self.press)
+            self._host.forget_launcher(self._name)
+            self._line.close()
+            for name in ("program.json", "rendezvous"):
+                (job.folder / name).unlink(missing_ok=True)
+            for folder in (job.folder / torchrun.FOLDER, self._temp):
+                shutil.rmtree(folder, ignore_errors=True)
+            self._logs.close()
+        job.end(error)
+
+    @property
+    def _name(self) -> str:
+        return LAUNCHER + self._job.folder.name
+
+    @property
+    def _temp(self) -> Path:
+        return self._host.temp / self._job.id
+
+    async def _run(self) -> NbdistError | None:
+        job, plan = self._job, self._plan
+        warm = await self._host.ready()
+        if not warm.torch:
+            msg = "--launcher torchrun needs PyTorch, which this notebook's Python does not have"
+            raise LaunchError(msg)
+        began = time.monotonic()
+        job.began, job.state = time.time(), "running"
+        job.parts = dict.fromkeys(job.ranks, (0, None))
+        self._output.begin()
+        self._launch()
+        watch = self._loop.create_task(self._watch())
+        timer = None
+        if plan.timeout is not None:
+            late = f"stopped: it ran longer than --timeout {plan.timeout:g} s"
+            timer = self._loop.call_later(plan.timeout, self.press, late)
+        try:
+            await self._until_end()
+        finally:
+            watch.cancel()
+            if timer is not None:
+                timer.cancel()
+        job.seconds = time.monotonic() - began
+        logs = {rank: job.log(rank) for rank in job.ranks}
+        job.parts = {
+            rank: (0, log.stat().st_size if log.exists() else 0) for rank, log in logs.items()
+        }
+        await self._show_rest()
+        return self._outcome()
+
+    def _launch(self) -> None:
+        job, plan, folder = self._job, self._plan, self._job.folder
+        script = folder / "script.py"
+        self._temp.mkdir(mode=0o700)
+        program = Program(
+            job=job.id,
+            url=self._line.url,
+            keys=self._line.keys,
+            path=str(script),
+            cell_line=plan.script.cell_line,
+            cell_lines=job.code.count("\n") + 1,
+            lines=job.lines,
+            label=f"Cell In[{job.number}]",
+            shown=job.ranks[0],
+            returns=plan.returns,
+            cwd=working_directory(),
+            sys_path=sys.path,
+            temp=str(self._temp),
+            loopback=True,
+        )
+        plan.script.write(script)
+        file = folder / "program.json"
+        with open(file, "wb", opener=private) as out:
+            out.write(msgspec.json.encode(program))
+        environ = {**self._host.environ_changes(), **torchrun.ENVIRON, **plan.environ}
+        order = StartLauncher(
+            self._name, plan.launcher, torchrun.arguments(plan, folder, folder.name), str(file),
+            environ, program.cwd, str(folder / "launcher.log"), plan.cold,
+        )  # fmt: skip
+        self._host.start_launcher(order, self._hear_launcher)
+
+    async def _until_end(self) -> None:
+        """Wait for the launcher to end; take what is returned while the rank still holds it."""
+        gone = self._loop.create_task(self._host.warm.gone.wait())
+        all_done = self._loop.create_task(self._all_done.wait())
+        ends: set[asyncio.Future[Any]] = {self._ended, gone}
+        try:
+            if self._plan.returns:
+                await asyncio.wait({*ends, all_done}, return_when=asyncio.FIRST_COMPLETED)
+                if all_done.done() and not any(self._done.values()):
+                    shown = self._job.ranks[0]
+                    self._job.returned = await bring.ask_for(self._line, shown, self._plan.returns)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            all_done.cancel()
+
+    async def _watch(self) -> None:
+        """Follow the logs and look for hangs until cancelled."""
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._output.look()
+            looks += 1
+            if looks % 25 == 0:
+                self._look_for_hang()
+
+    def _look_for_hang(self) -> None:
+        text = hang.describe(dict(self._pulses), set(self._done), self._patience, self._job.stop_by)
+        if text != self._hang:
+            self._job.events.put(Notice("hang", text or "The wait is over; the cell goes on."))
+            self._hang = text
+
+    async def _show_rest(self) -> None:
+        while not self._output.finish() and self._job.viewed:
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _stop(self) -> None:
+        """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""
+        waiting = set(self._pulses)
+        for rank in waiting:
+            self._line.send(rank, Interrupt(self._job.id))
+        deadline = self._loop.time() + (INTERRUPT_SECONDS if waiting else 0)
+        while not waiting <= self._done.keys() and self._loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        self._output.quiet()
+        if self._launcher:
+            self._host.end(self._launcher, END_SECONDS)
+
+    # -- how it ended --------------------------------------------------------------------------
+
+    def _outcome(self) -> NbdistError | None:
+        job = self._job
+        if not self._ended.done():
+            job.state = "failed"
+            return LaunchError("the warm process has died, and the launcher and its ranks with it")
+        word = self._ended.result()
+        self._note_faults()
+        if self._why:
+            job.state = "timed out" if "--timeout" in self._why else "interrupted"
+            return report.interrupted(job, self._why)
+        if isinstance(word, Died) and word.code == 0 and word.signum == 0:
+            job.state = "done"
+            return None
+        job.state = "failed"
+        if job.errors:
+            return report.failure(job)
+        log = tail_in_words(job.folder / "launcher.log")
+        if isinstance(word, Refused):
+            return LaunchError(f"{self._plan.launcher} could not be started: {word.why}")
+        how = f"signal {word.signum}" if word.signum else f"exit code {word.code}"
+        return LaunchError(f"{self._plan.launcher} ended with {how}; {log}")
+
+    def _note_faults(self) -> None:
+        """Put into the job how each rank ended that did not end well."""
+        job = self._job
+        job.errors |= {rank: fault for rank, fault in self._done.items() if fault is not None}
+        log = job.folder / "launcher.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        told, self._told = text[self._told :], len(text)
+        for code, rank, pid in ((int(a), int(b), int(c)) for a, b, c in FAILED.findall(told)):
+            if rank not in self._done and code != -TERMINATED and not self._why:
+                pulse = self._pulses.get(rank)
+                line = pulse.line if pulse else None
+                signum, exit_code = max(0, -code), max(0, code)
+                job.errors[rank] = Death(rank, pid, signum, exit_code, False, time.time(), line)
+        for rank, pulse in self._pulses.items():
+            if pulse is not None and rank not in self._done and rank not in job.errors:
+                job.errors[rank] = _ended_by_launcher(pulse)
+        self._complete_logs()
+
+    def _complete_logs(self) -> None:
+        """Add the tracebacks, which the cell shows apart from the output."""
+        for rank, fault in self._job.errors.items():
+            if isinstance(fault, Fault) and fault.traceback:
+                with self._job.log(rank).open("a", encoding="utf-8") as log:
+                    log.write("\n".join([*fault.traceback, ""]))
+
+
+def _ended_by_launcher(pulse: Pulse) -> Fault:
+    """Return what is known of a rank that its launcher ended since another had failed."""
+    return Fault(
+        name="Terminated", text="", traceback=[], line=pulse.line, at=time.time(),
+        waited=pulse.waiting, aborted=True,
+    )  # fmt: skip

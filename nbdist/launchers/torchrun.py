@@ -1,0 +1,51 @@
+"""torchrun: TorchElastic's agent, started by its command line or in a process forked for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.hub.script import Plan
+
+ENVIRON: dict[str, str | None] = {
+    # Restarts would reuse the agent's store and find the addresses of ranks that are gone.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+RANK = "nbdist.rank.script"
+FOLDER = "elastic"
+"""Where TorchElastic keeps what its workers tell it, while the job runs."""
+
+
+def arguments(plan: Plan, folder: Path, token: str) -> list[str]:
+    """Return torchrun's flags for a job on this machine.
+
+    The agents of one machine meet in a file of the job's folder: nothing listens for that.
+    """
+    return [
+        "--nnodes=1",
+        f"--nproc-per-node={plan.np}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={folder / 'rendezvous'}",
+        "--rdzv-conf=store_type=file",
+        f"--rdzv-id={token}",
+        f"--log-dir={folder / FOLDER}",  # by itself it would leave one in the temp folder
+        "--local-addr=127.0.0.1",
+        f"--max-restarts={plan.max_restarts}",
+        *plan.passed_on,
+    ]
+
+
+def command(flags: list[str], program: str) -> list[str]:
+    """Return the plain command line."""
+    return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", RANK, program]
+
+
+def launch(flags: list[str], program: str) -> None:
+    """Do the same in this process, whose workers then are forks of it."""
+    from nbdist.backends.torch_private import elastic  # warm: torch is there already
+    from nbdist.rank import script
+
+    elastic.launch(flags, script.main, program)

@@ -1,0 +1,105 @@
+"""A cell that runs as a script of its own, started by torchrun."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from nbdist import current, scripts
+from nbdist.cell.script import make_script
+from nbdist.errors import UsageError
+from nbdist.hub.script import Plan
+from nbdist.magics.arguments import UsageMistake
+from nbdist.rank.parcels import unpack
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from nbdist.cell.names import Parsed
+    from nbdist.hub.bring import Offer
+    from nbdist.hub.jobs import Job
+
+ONLY_SCRIPTS = ("cold", "max_restarts")
+"""Flags that mean something to scripts only."""
+
+
+def split_passed_on(line: str) -> tuple[str, list[str]]:
+    """Return a line's own flags, and those after ``--`` for the launcher."""
+    own, dashes, rest = f"{line} ".partition(" -- ")
+    try:
+        return (own, shlex.split(rest)) if dashes else (line, [])
+    except ValueError as err:
+        raise UsageMistake(f"what stands after -- does not parse: {err}") from None
+
+
+def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Sequence[str]) -> bool:
+    """Whether a cell with these flags is a script, and not one for the engines.
+
+    Raises
+    ------
+    UsageMistake
+        If flags are given that do not go together.
+    """
+    launcher = current.wished(wish).launcher or "engines"
+    if launcher == "engines":
+        given = [name for name in ONLY_SCRIPTS if getattr(args, name)]
+        if given or passed_on:
+            flag = f"--{given[0].replace('_', '-')}" if given else "what stands after --"
+            raise UsageMistake(f"{flag} is for scripts: it needs --launcher torchrun")
+        return False
+    if args.ranks is not None:
+        raise UsageMistake(f"--ranks is for engines: {launcher} runs a script on all its ranks")
+    return True
+
+
+def submit_script(
+    shell: Any,  # IPython's
+    args: argparse.Namespace,
+    wish: current.Wish,
+    passed_on: list[str],
+    cell: str,
+    parsed: Parsed,
+    lines: int,
+) -> Job:
+    """Make a script of a cell and launch it.
+
+    Raises
+    ------
+    NbdistError
+        If that cannot be; nothing was started.
+    """
+    wish = current.wished(wish)
+    if wish.np is None or wish.backend is None:
+        raise UsageError("how many ranks, and which backend?")
+    if args.max_restarts is not None and args.max_restarts < 0:
+        raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
+    script = make_script(
+        shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
+        automatic=not args.no_bring, name="script.py", saved=False,
+    )  # fmt: skip
+    environ = dict(wish.env or {})
+    if wish.gpus is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, wish.gpus))
+    plan = Plan(
+        script, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
+        timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
+        cold=args.cold, environ=environ, passed_on=passed_on,
+    )  # fmt: skip
+    current.remember(wish)
+    return scripts.submit(
+        plan, cell, number=shell.execution_count, lines=lines, viewed=True,
+        background=args.background,
+    )  # fmt: skip
+
+
+class FromScript:
+    """Takes what a script returns into the notebook."""
+
+    def take(self, offer: Offer) -> dict[str, Any]:
+        """Unpack it."""
+        return unpack(offer.parcel, offer.buffers)
+
+    def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
+        """Bind it."""
+        space.update(values)

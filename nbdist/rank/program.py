@@ -1,0 +1,102 @@
+"""What a rank of a script must know, and where the cell stands in it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.wire.channel import Keys
+
+if TYPE_CHECKING:
+    from types import CodeType, TracebackType
+
+
+class Program(msgspec.Struct, frozen=True):
+    """Read by every rank from a private file in the job's folder, gone when the job has ended."""
+
+    job: str
+    url: str
+    """Where the hub listens."""
+    keys: Keys
+    path: str
+    """The script."""
+    cell_line: int
+    """The script's line at which the cell's first line stands."""
+    cell_lines: int
+    """How many lines the cell has."""
+    lines: int
+    """How many lines of the notebook's cell stand before those."""
+    label: str
+    """What tracebacks call the cell: ``Cell In[5]``."""
+    shown: int
+    """The rank whose rich display is shown and whose names are returned."""
+    returns: list[str]
+    cwd: str
+    sys_path: list[str]
+    temp: str
+    """Where multiprocessing may keep its sockets; removed when the job has ended."""
+    loopback: bool
+    """Whether all ranks are on this machine, so that nobody else may reach their sockets."""
+
+    @property
+    def folder(self) -> Path:
+        """The job's folder, where its logs lie."""
+        return Path(self.path).parent
+
+    def compiled(self) -> CodeType:
+        """Return the script as code whose file name is the script's path."""
+        return compile(Path(self.path).read_bytes(), self.path, "exec", dont_inherit=True)
+
+    def line_of(self, filename: str, line: int | None) -> int | None:
+        """Return the notebook's line of a place in the script, None outside the cell."""
+        if filename != self.path or line is None:
+            return None
+        inside = line - self.cell_line
+        return inside + self.lines + 1 if 0 <= inside < self.cell_lines else None
+
+    def cell_line_of(self, trace: TracebackType | None) -> int | None:
+        """Return the innermost line of the cell in a traceback."""
+        found = None
+        while trace is not None:
+            line = self.line_of(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+            found, trace = line or found, trace.tb_next
+        return found
+
+    def traceback_of(self, error: BaseException) -> list[str]:
+        """Return a traceback from the script on, with the cell's own lines."""
+        told = traceback.TracebackException.from_exception(error)
+        self._rewrite(told, set())
+        return "".join(told.format()).splitlines()
+
+    def _rewrite(self, told: traceback.TracebackException, seen: set[int]) -> None:
+        if id(told) in seen:
+            return
+        seen.add(id(told))
+        stack = list(told.stack)
+        first = next((i for i, frame in enumerate(stack) if frame.filename == self.path), 0)
+        told.stack[:] = [self._named(frame) for frame in stack[first:]]
+        for other in (told.__cause__, told.__context__):
+            if other is not None:
+                self._rewrite(other, seen)
+
+    def _named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
+        line = self.line_of(frame.filename, frame.lineno)
+        if line is None:
+            return frame
+        return traceback.FrameSummary(
+            self.label, line, frame.name, lookup_line=False, line=frame.line
+        )
+
+    def line_now(self, thread: int) -> int | None:
+        """Return the cell's line a thread is at, None outside the cell. Any thread."""
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            line = self.line_of(frame.f_code.co_filename, frame.f_lineno)
+            if line is not None:
+                return line
+            frame = frame.f_back
+        return None

@@ -1,0 +1,147 @@
+"""A rank of a script: what a launcher starts in place of the script, which it then runs.
+
+Run as ``python -m nbdist.rank.script FILE``, or called in a process that was forked from the warm
+one. It is the launcher's worker in every respect (its exit code, its signals); besides, its output
+goes to its log and the hub hears how it goes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing import process
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.rank.errors import shorten, text_of
+from nbdist.rank.output import Log
+from nbdist.rank.program import Program
+from nbdist.rank.reporter import Reporter
+from nbdist.system import die_with_parent, reseed
+from nbdist.wire.messages import Done, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.wire.groups import Waiting
+
+STOP_SECONDS = 10.0
+"""The launcher has this long to end a rank that was interrupted, before it ends by itself."""
+RETURN_SECONDS = 600.0
+"""The hub has this long to take what is returned."""
+
+
+def main(path: str) -> None:
+    """Run the script of a job as one of its ranks, and end as the script does."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    program = msgspec.json.decode(Path(path).read_bytes(), type=Program)
+    rank = int(os.environ["RANK"])
+    log = Log()
+    log.take(str(program.folder / f"rank{rank}.log"))
+    waiting = _prepare(program)
+    restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    reporter = Reporter(program, rank, restart, waiting)
+    reporter.start()
+    try:
+        fault = _take_part(program, rank, log, reporter)
+    except BaseException:  # a fault of ours; the launcher would keep it to itself
+        traceback.print_exc()
+        raise
+    finally:
+        reporter.close()
+    sys.exit(0 if fault is None else 1)
+
+
+def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fault | None:
+    """Run the script, tell how it ended, hand over what is returned."""
+    space, error = _run(program)
+    fault = None if error is None else _fault(program, error, reporter)
+    offered = error is None and rank == program.shown and bool(program.returns)
+    if offered:
+        taken = _offer(space, program.returns, reporter)
+    reporter.send(Done(program.job, log.size(), fault))
+    if offered:
+        taken(RETURN_SECONDS)
+    if reporter.interrupted.is_set():
+        # To end by itself would look like a failure that asks for a restart.
+        reporter.close()
+        time.sleep(STOP_SECONDS)
+    return fault
+
+
+def _prepare(program: Program) -> Callable[[], Waiting | None]:
+    """Make this process what the script expects; return what tells of collectives."""
+    os.chdir(program.cwd)
+    sys.path[:] = [str(program.folder), *program.sys_path]
+    sys.argv[:] = [program.path]
+    tempfile.tempdir = None  # a launcher we were forked from has one of its own
+    process.current_process()._config["tempdir"] = program.temp  # type: ignore[attr-defined]
+    reseed()
+    if program.loopback:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        import torch
+
+        from nbdist.backends.torch_private import elastic
+        from nbdist.backends.waiting import Watch
+    except ImportError:
+        return lambda: None
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads:  # set after torch was imported, where this process was forked
+        torch.set_num_threads(int(threads))
+    if program.loopback:
+        elastic.keep_stores_on_loopback()
+    return Watch().look
+
+
+def _run(program: Program) -> tuple[dict[str, Any], BaseException | None]:
+    """Run the script as Python would; return its names, and what ended it if that was an error."""
+    module = ModuleType("__main__")
+    module.__file__ = program.path
+    sys.modules["__main__"] = module
+    space = vars(module)
+    try:
+        exec(program.compiled(), space)  # noqa: S102  # this is what we are for
+    except SystemExit as end:
+        return space, None if end.code in (None, 0) else end
+    except BaseException as error:
+        return space, error
+    return space, None
+
+
+def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
+    at = time.time()
+    shorten(error)
+    return Fault(
+        name=type(error).__name__,
+        text=text_of(error),
+        traceback=program.traceback_of(error),
+        line=program.cell_line_of(error.__traceback__),
+        at=at,
+        aborted=reporter.interrupted.is_set(),
+    )
+
+
+def _offer(space: dict[str, Any], names: list[str], reporter: Reporter) -> Callable[[float], bool]:
+    """Pack names for the notebook; return what waits until it has taken them."""
+    import threading
+
+    from nbdist.rank.names import Names
+
+    shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # all that is looked at
+    ours = Names(shell)
+    packed, taken = ours.offer(names), threading.Event()
+    reporter.answers |= {"offer": lambda **_: packed, "let_go": taken.set}
+    return taken.wait
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,73 @@
+"""Cells that run as scripts, started by a launcher. Any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist.hub import living
+from nbdist.hub.jobs import Job, next_job_id
+from nbdist.hub.logs import Logs
+from nbdist.hub.loop import hub_loop
+from nbdist.hub.script import Plan, ScriptRun
+from nbdist.settings import Settings
+
+if TYPE_CHECKING:
+    from nbdist.launchers.engines import Host
+
+_jobs: list[Job] = []
+
+
+def submit(
+    plan: Plan,
+    code: str,
+    *,
+    number: int,
+    lines: int = 0,
+    viewed: bool = False,
+    background: bool = False,
+) -> Job:
+    """Launch a script without waiting for it.
+
+    Parameters
+    ----------
+    plan
+        What is launched, and how.
+    code
+        What stands in the cell.
+    number
+        The cell's execution count, which tracebacks name.
+    lines
+        Lines of the notebook's cell before `code`.
+    viewed
+        Whether the caller will take all of `Job.events`.
+
+    Returns
+    -------
+    Job
+        Its folder holds the script, its data and the logs.
+    """
+    settings = Settings.read()
+    logs = Logs(settings)
+    job = Job(
+        id=next_job_id(), code=code, ranks=tuple(range(plan.np)), number=number, lines=lines,
+        viewed=viewed, background=background, folder=logs.folder,
+    )  # fmt: skip
+    hub_loop().wait(_start(living.host(), job, plan, logs, settings.hang_seconds))
+    _jobs.append(job)
+    return job
+
+
+async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
+    run = ScriptRun(host, job, plan, logs, hang_seconds)
+    loop = hub_loop().loop
+
+    def press(why: str) -> None:
+        loop.call_soon_threadsafe(run.press, why)
+
+    job.on_cancel = press
+    job.task = loop.create_task(run.run())
+
+
+def jobs() -> list[Job]:
+    """Return all that were launched, the oldest first."""
+    return list(_jobs)
