@@ -98,7 +98,7 @@ class FromScript:
 
     def take(self, offer: Offer) -> dict[str, Any]:
         """Unpack it."""
-        return unpack(offer.parcel, offer.buffers)
+        return dict(unpack(offer.parcel, offer.buffers))
 
     def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
         """Bind it."""
