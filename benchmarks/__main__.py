@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import environment
 
 FIGURES = (  # a module each
-    "empty_cell", "ready", "training", "fault", "footprint", "output", "names",
+    "empty_cell", "ready", "training", "fault", "footprint", "output", "names", "scripts",
 )  # fmt: skip
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

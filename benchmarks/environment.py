@@ -14,7 +14,10 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".bench-venv"
 CONSTRAINTS = ROOT / "constraints.txt"
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
-PEERS = ("ipyparallel==9.2.0", "nbdistributed==0.1.0", "jupyter-distributed==0.1.1")
+PEERS = (
+    "ipyparallel==9.2.0", "nbdistributed==0.1.0", "jupyter-distributed==0.1.1",
+    "accelerate==1.15.0", "torchrunx==0.4.0",
+)  # fmt: skip
 TOOLS = ("ipykernel==7.4.0", "psutil>=6", "scikit-learn>=1.5")
 
 
