@@ -109,6 +109,8 @@ class Job:
     """What `wait` raises."""
     returned: Offer | None = None
     """What the shown rank has packed for the notebook, if it was asked for something."""
+    returned_by: dict[int, Offer] = field(default_factory=dict)
+    """The same by rank, where several were asked."""
     viewed: bool = False
     """Whether somebody takes `events`; without a viewer nobody waits for one."""
     background: bool = False

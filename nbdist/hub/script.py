@@ -58,6 +58,10 @@ class Plan:
     output: str = "rank0"
     timeout: float | None = None
     returns: list[str] = field(default_factory=list)
+    all_return: bool = False
+    """Whether every rank returns those names, and not only the shown one."""
+    label: str = ""
+    """What tracebacks call the code; by default the notebook's cell."""
     max_restarts: int = 0
     cold: bool = False
     environ: dict[str, str] = field(default_factory=dict)
@@ -209,8 +213,9 @@ class ScriptRun:
             cell_line=plan.script.cell_line,
             cell_lines=job.code.count("\n") + 1,
             lines=job.lines,
-            label=f"Cell In[{job.number}]",
+            label=plan.label or f"Cell In[{job.number}]",
             shown=job.ranks[0],
+            returning=self._returning,
             returns=plan.returns,
             cwd=working_directory(),
             sys_path=sys.path,
@@ -237,12 +242,22 @@ class ScriptRun:
             if self._plan.returns:
                 await asyncio.wait({*ends, all_done}, return_when=asyncio.FIRST_COMPLETED)
                 if all_done.done() and not any(self._done.values()):
-                    shown = self._job.ranks[0]
-                    self._job.returned = await bring.ask_for(self._line, shown, self._plan.returns)
+                    await self._take_returned()
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
             all_done.cancel()
+
+    @property
+    def _returning(self) -> list[int]:
+        return list(self._job.ranks if self._plan.all_return else self._job.ranks[:1])
+
+    async def _take_returned(self) -> None:
+        job = self._job
+        for rank in self._returning:
+            offer = await bring.ask_for(self._line, rank, self._plan.returns)
+            job.returned_by[rank] = offer
+        job.returned = job.returned_by[job.ranks[0]]
 
     async def _watch(self) -> None:
         """Follow the logs and look for hangs until cancelled."""

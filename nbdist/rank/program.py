@@ -33,7 +33,9 @@ class Program(msgspec.Struct, frozen=True):
     label: str
     """What tracebacks call the cell: ``Cell In[5]``."""
     shown: int
-    """The rank whose rich display is shown and whose names are returned."""
+    """The rank whose rich display is shown."""
+    returning: list[int]
+    """Ranks whose names are returned."""
     returns: list[str]
     cwd: str
     sys_path: list[str]

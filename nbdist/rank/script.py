@@ -64,7 +64,7 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
     """Run the script, tell how it ended, hand over what is returned."""
     space, error = _run(program)
     fault = None if error is None else _fault(program, error, reporter)
-    offered = error is None and rank == program.shown and bool(program.returns)
+    offered = error is None and rank in program.returning and bool(program.returns)
     if offered:
         taken = _offer(space, program.returns, reporter)
     reporter.send(Done(program.job, log.size(), fault))

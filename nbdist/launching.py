@@ -1,0 +1,199 @@
+"""`nbdist.launch`: call a function on every rank of a job of its own. Main thread."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from nbdist import scripts
+from nbdist.backends.choice import BACKENDS
+from nbdist.cell.preamble import preamble
+from nbdist.cell.script import Script
+from nbdist.clusters import Cluster
+from nbdist.errors import NbdistError, UsageError
+from nbdist.hub.jobs import Notice, Shown, Text
+from nbdist.hub.report import first_of
+from nbdist.hub.script import Plan
+from nbdist.rank.parcels import unpack
+from nbdist.rank.refusals import why_not
+from nbdist.sizes import check_size, default_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.hub.jobs import Event, Job
+
+LAUNCHERS = ("torchrun", "engines")
+SCRIPT = '''"""A call that nbdist.launch makes on every rank."""
+import os
+import pickle
+from pathlib import Path
+import cloudpickle
+{imports}
+{anywhere}
+{joining}
+with open(Path(__file__).with_name("script_data") / "call.pkl", "rb") as _file:
+    function, args = pickle.load(_file)
+try:
+    result = function(*args)
+except Exception as _error:
+    Path(__file__).with_name(f"raised{{rank}}.pkl").write_bytes(cloudpickle.dumps(_error))
+    raise
+{leaving}
+'''
+ON_ENGINES = """
+import cloudpickle
+try:
+    result = call[0](*call[1])
+except Exception as error:
+    raised = cloudpickle.dumps(error)
+    raise
+"""
+
+
+def launch(
+    function: Callable[..., Any],
+    *args: Any,
+    np: int | None = None,
+    backend: str = "ddp",
+    launcher: str = "torchrun",
+    timeout: float | None = None,
+    max_restarts: int = 0,
+) -> list[Any]:
+    """Call a function on every rank of a fresh job, and return what each returned.
+
+    Parameters
+    ----------
+    function, args
+        What is called. They travel by value; keyword arguments go in with `functools.partial`.
+    np
+        Number of ranks; by default one for each GPU, or 2.
+    backend
+        ``ddp``: the process group is formed before the call; ``none``: there is none.
+    launcher
+        ``torchrun``, or ``engines`` for ipyparallel engines that end with the call.
+    timeout
+        Seconds after which the job is stopped; None for no limit.
+    max_restarts
+        How often torchrun starts all ranks anew when one fails.
+
+    Returns
+    -------
+    list
+        A value for each rank, rank zero's first.
+
+    Raises
+    ------
+    Exception
+        What the function raised on the rank that failed first; its cause says where the others
+        were.
+    RankError, Interrupted
+        If a rank died, or the job was stopped.
+    UsageError
+        If something cannot be; nothing was started.
+    """
+    if launcher not in LAUNCHERS:
+        raise UsageError(f"unknown launcher {launcher!r}; there are {', '.join(LAUNCHERS)}")
+    if backend not in BACKENDS:
+        raise UsageError(f"unknown backend {backend!r}; there are {', '.join(BACKENDS)}")
+    size = check_size(default_size(None) if np is None else np)
+    if launcher == "engines":
+        return _on_engines(function, args, size, backend, timeout)
+    plan = Plan(
+        _script(function, args, backend), size, timeout=timeout, returns=["result"],
+        all_return=True, max_restarts=max_restarts, label="nbdist.launch",
+    )  # fmt: skip
+    job = scripts.submit(plan, f"{_name(function)}(...)", number=0, viewed=True)
+    _show_until_end(job)
+    if job.error is not None:
+        _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())
+    return [_value(job, rank) for rank in job.ranks]
+
+
+def _script(function: Callable[..., Any], args: tuple[Any, ...], backend: str) -> Script:
+    try:
+        call = cloudpickle.dumps((function, args))
+    except Exception as err:  # a user's __reduce__ may raise anything
+        raise UsageError(
+            f"{_name(function)} or its arguments cannot travel: {why_not(err)}"
+        ) from err
+    around = preamble(backend, set(), forms_group=False)
+    text = SCRIPT.format(
+        imports="\n".join(around.imports), anywhere=around.anywhere, joining=around.joining,
+        leaving=around.leaving,
+    )  # fmt: skip
+    return Script("script.py", text, {"call.pkl": call}, text.count("\n") + 1, 0)
+
+
+def _on_engines(
+    function: Callable[..., Any], args: tuple[Any, ...], np: int, backend: str,
+    timeout: float | None,
+) -> list[Any]:  # fmt: skip
+    cluster = Cluster(np, backend=backend)
+    try:
+        cluster.push(call=(function, args))
+        job = cluster.submit(ON_ENGINES, timeout=timeout, viewed=True)
+        _show_until_end(job)
+        if job.error is not None:
+            _raise_own(job, lambda rank: cluster.pull("raised", rank))
+        return list(cluster.pull("result", range(np)).values())
+    finally:
+        cluster.stop()
+
+
+def _show_until_end(job: Job) -> None:
+    """Print what rank zero prints; an interrupt stops the job."""
+    interrupted = False
+    while True:
+        try:
+            event = job.events.get()
+            if event is None:
+                break
+            _show(event)
+        except KeyboardInterrupt:
+            interrupted = True
+            job.cancel()
+    if interrupted:
+        raise KeyboardInterrupt(str(job.error))
+
+
+def _show(event: Event) -> None:
+    if isinstance(event, Text):
+        sys.stdout.write(event.text)
+        sys.stdout.flush()
+    elif isinstance(event, Notice):
+        sys.stderr.write(f"{event.text}\n")
+    elif isinstance(event, Shown):
+        text = event.content.get("data", {}).get("text/plain")
+        sys.stdout.write(f"{text}\n" if text else "")
+
+
+def _raise_own(job: Job, read: Callable[[int], bytes]) -> None:
+    """Raise the first failing rank's own exception if it has one that travels."""
+    assert job.error is not None
+    own: BaseException | None = None
+    if job.errors:
+        try:
+            own = pickle.loads(read(first_of(job.errors)))  # noqa: S301  # our own rank's
+        except Exception:  # it died, or its exception cannot be put together here
+            own = None
+    if isinstance(own, BaseException):
+        raise own from job.error
+    raise job.error
+
+
+def _value(job: Job, rank: int) -> Any:
+    offer = job.returned_by.get(rank)
+    if offer is None:
+        raise NbdistError(f"rank {rank} has returned nothing")
+    if offer.refused:
+        why = "; ".join(offer.refused.values())
+        raise NbdistError(f"what rank {rank} returned cannot travel: {why}")
+    return dict(unpack(offer.parcel, offer.buffers))["result"]
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", function))

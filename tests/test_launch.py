@@ -1,0 +1,73 @@
+"""`nbdist.launch`: a function's values from every rank, from a plain script and a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import shown
+from tests.notebook import plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kernel import Kernel
+
+PROGRAM = """
+import nbdist
+
+class OddError(Exception):
+    pass
+
+def total(x):
+    import os, torch, torch.distributed as dist
+    value = torch.tensor([x + dist.get_rank()])
+    dist.all_reduce(value)
+    if dist.get_rank() == 0:
+        print("rank zero speaks")
+    return int(os.environ["RANK"]), value
+
+def fail():
+    import torch.distributed as dist
+    if dist.get_rank() == 1:
+        raise OddError("from rank one")
+    dist.barrier()
+
+if __name__ == "__main__":
+    print(nbdist.launch(total, 10.0, np=2, launcher={launcher!r}))
+    try:
+        nbdist.launch(fail, np=2, launcher={launcher!r})
+    except OddError as error:
+        print("caught", repr(error), type(error.__cause__).__name__)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "engines"])
+def test_from_a_plain_script(tmp_path: Path, launcher: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(launcher=launcher))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    spoken, values, caught = done.stdout.splitlines()
+    assert spoken == "rank zero speaks"
+    assert values == "[(0, tensor([21.])), (1, tensor([21.]))]"
+    assert caught == "caught OddError('from rank one') CellFailed"
+
+
+def test_from_a_notebook(kernel: Kernel) -> None:
+    kernel.run("import nbdist\ndef who():\n    import os\n    return os.environ['RANK']")
+    assert kernel.run("print(nbdist.launch(who, np=2, backend='none'))").stdout == "['0', '1']\n"
+    failed = kernel.run(
+        "def boom():\n    raise KeyError('gone')\nnbdist.launch(boom, np=2, backend='none')",
+        check=False,
+    )
+    assert "KeyError: 'gone'" in plain(shown(failed))
+    unknown = kernel.run("nbdist.launch(who, np=2, launcher='pigeon')", check=False)
+    assert "unknown launcher 'pigeon'; there are torchrun, engines" in shown(unknown)
+    stuck = kernel.run("nbdist.launch((i for i in ()), np=2)", check=False)
+    assert "cannot travel" in shown(stuck)
