@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -32,7 +32,6 @@ from nbdist.wire.messages import Display, Done, Fault, Hello, Interrupt, Pulse
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.cell.script import Script
     from nbdist.hub.line import Heard
     from nbdist.hub.logs import Logs
     from nbdist.launchers.engines import Host
@@ -48,11 +47,22 @@ FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+
 TERMINATED = 15
 
 
+class Writable(Protocol):
+    """A script that has not been written yet; see `nbdist.cell.script.Script`."""
+
+    @property
+    def cell_line(self) -> int:
+        """Where the cell's first line stands."""
+
+    def write(self, path: Path) -> None:
+        """Write it and its data."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a script is to be launched."""
 
-    script: Script
+    script: Writable
     np: int
     launcher: str = "torchrun"
     output: str = "rank0"
@@ -227,8 +237,9 @@ class ScriptRun:
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
         environ = {**self._host.environ_changes(), **torchrun.ENVIRON, **plan.environ}
+        flags = torchrun.arguments(plan.np, plan.max_restarts, plan.passed_on, folder, folder.name)
         order = StartLauncher(
-            self._name, plan.launcher, torchrun.arguments(plan, folder, folder.name), str(file),
+            self._name, plan.launcher, flags, str(file),
             environ, program.cwd, str(folder / "launcher.log"), plan.cold,
         )  # fmt: skip
         self._host.start_launcher(order, self._hear_launcher)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.hub.script import Plan
-
 ENVIRON: dict[str, str | None] = {
     # Restarts would reuse the agent's store and find the addresses of ranks that are gone.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -19,22 +17,24 @@ FOLDER = "elastic"
 """Where TorchElastic keeps what its workers tell it, while the job runs."""
 
 
-def arguments(plan: Plan, folder: Path, token: str) -> list[str]:
+def arguments(
+    np: int, max_restarts: int, passed_on: list[str], folder: Path, token: str
+) -> list[str]:
     """Return torchrun's flags for a job on this machine.
 
     The agents of one machine meet in a file of the job's folder: nothing listens for that.
     """
     return [
         "--nnodes=1",
-        f"--nproc-per-node={plan.np}",
+        f"--nproc-per-node={np}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={folder / 'rendezvous'}",
         "--rdzv-conf=store_type=file",
         f"--rdzv-id={token}",
         f"--log-dir={folder / FOLDER}",  # by itself it would leave one in the temp folder
         "--local-addr=127.0.0.1",
-        f"--max-restarts={plan.max_restarts}",
-        *plan.passed_on,
+        f"--max-restarts={max_restarts}",
+        *passed_on,
     ]
 
 
