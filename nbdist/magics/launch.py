@@ -76,7 +76,7 @@ def submit_script(
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
-        automatic=not args.no_bring, name="script.py", saved=False,
+        automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
     )  # fmt: skip
     environ = dict(wish.env or {})
     if wish.gpus is not None:
