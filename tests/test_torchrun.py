@@ -144,6 +144,51 @@ def test_an_interrupt_ends_it(scripts: Kernel, where: str) -> None:
     all_end([process for process in family(scripts) if process not in before])
 
 
+def test_rich_display_keeps_its_place(scripts: Kernel) -> None:
+    cell = on_ranks(
+        scripts,
+        """
+        import matplotlib.pyplot as plt
+        from IPython.display import HTML, display
+        print("above")
+        display(HTML("<b>bold</b>"))
+        print("below")
+        plt.plot([1, 2])
+        plt.show()
+        print("last")
+        """,
+        FLAGS,
+    )
+    kinds = [
+        next((k for k in ("image/png", "text/html") if k in out.data), "text")
+        for out in cell.outputs
+    ]
+    assert kinds == ["text", "text/html", "text", "image/png", "text"]
+    assert cell.stdout == "above\nbelow\nlast\n"
+
+
+def test_a_hang_is_told(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel(env={"NBDIST_HANG_SECONDS": "1"})
+    kernel.run("%load_ext nbdist\nimport torch, torch.distributed as dist")
+    kernel.start(
+        distributed(
+            """
+            import time
+            if rank == 0:
+                dist.all_reduce(torch.ones(1))
+            else:
+                time.sleep(600)
+            """,
+            FLAGS,
+        )
+    )
+    kernel.expect("Ranks have been waiting for each other", 60)
+    kernel.interrupt()
+    told = shown(kernel.wait(30))
+    assert "rank 0 waits in all_reduce" in told
+    assert "rank 1 is at cell line 6" in told
+
+
 def test_a_time_limit_ends_it(scripts: Kernel) -> None:
     cell = on_ranks(
         scripts, "import time\ntime.sleep(600)", f"{FLAGS} --timeout 2", check=False, timeout=60

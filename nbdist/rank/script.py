@@ -24,6 +24,7 @@ from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
 from nbdist.rank.reporter import Reporter
+from nbdist.rank.showing import rich_display
 from nbdist.system import die_with_parent, reseed
 from nbdist.wire.messages import Done, Fault
 
@@ -62,7 +63,7 @@ def main(path: str) -> None:
 
 def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fault | None:
     """Run the script, tell how it ended, hand over what is returned."""
-    space, error = _run(program)
+    space, error = _run(program, rank == program.shown, log, reporter)
     fault = None if error is None else _fault(program, error, reporter)
     offered = error is None and rank in program.returning and bool(program.returns)
     if offered:
@@ -102,14 +103,18 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     return Watch().look
 
 
-def _run(program: Program) -> tuple[dict[str, Any], BaseException | None]:
+def _run(
+    program: Program, shown: bool, log: Log, reporter: Reporter
+) -> tuple[dict[str, Any], BaseException | None]:
     """Run the script as Python would; return its names, and what ended it if that was an error."""
     module = ModuleType("__main__")
     module.__file__ = program.path
     sys.modules["__main__"] = module
     space = vars(module)
     try:
-        exec(program.compiled(), space)  # noqa: S102  # this is what we are for
+        text = Path(program.path).read_text(encoding="utf-8")
+        with rich_display(program, text if shown else "", log, reporter.send):
+            exec(program.compiled(), space)  # noqa: S102  # this is what we are for
     except SystemExit as end:
         return space, None if end.code in (None, 0) else end
     except BaseException as error:
