@@ -16,6 +16,14 @@ RANK = "nbdist.rank.script"
 FOLDER = "elastic"
 """Where TorchElastic keeps what its workers tell it, while the job runs."""
 
+OURS = (
+    "--help", "--module", "--no-python", "--run-path", "--standalone", "--nnodes",
+    "--nproc-per-node", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf",
+    "--rdzv-id", "--log-dir", "--local-addr", "--master-addr", "--master-port", "--max-restarts",
+    "--start-method",
+)  # fmt: skip
+"""Flags that would make of a cell something that it is not: other ranks, elsewhere, a script."""
+
 
 def arguments(
     np: int, max_restarts: int, passed_on: list[str], folder: Path, token: str
@@ -36,6 +44,19 @@ def arguments(
         f"--max-restarts={max_restarts}",
         *passed_on,
     ]
+
+
+def refuse(passed_on: list[str]) -> str:
+    """Return why flags cannot be passed on to torchrun for a cell, '' if they can."""
+    for word in passed_on:
+        flag = word.split("=")[0].replace("_", "-")
+        if flag in ("-h", "-m") or (
+            len(flag) > len("--") and any(own.startswith(flag) for own in OURS)
+        ):
+            return f"{word} is decided by nbdist for a cell (-np, --max-restarts)"
+    if passed_on and not passed_on[0].startswith("-"):
+        return f"{passed_on[0]} is no flag: the script is the cell"
+    return ""
 
 
 def command(flags: list[str], program: str) -> list[str]:

@@ -212,6 +212,8 @@ class Supervisor:
             try:
                 body()
                 code = 0
+            except SystemExit as end:  # a launcher that does not like its flags has said so
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
             except BaseException:  # a child must never run on in our loop
                 sys.excepthook(*sys.exc_info())
             finally:

@@ -9,6 +9,7 @@ from nbdist import current, scripts
 from nbdist.cell.script import make_script
 from nbdist.errors import UsageError
 from nbdist.hub.script import Plan
+from nbdist.launchers import torchrun
 from nbdist.magics.arguments import UsageMistake
 from nbdist.rank.parcels import unpack
 
@@ -74,6 +75,9 @@ def submit_script(
         raise UsageError("how many ranks, and which backend?")
     if args.max_restarts is not None and args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
+    wrong = torchrun.refuse(passed_on)
+    if wrong:
+        raise UsageError(f"after --: {wrong}")
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
