@@ -7,6 +7,7 @@ goes to its log and the hub hears how it goes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -59,6 +60,9 @@ def main(path: str) -> None:
         raise
     finally:
         reporter.close()
+    if process.parent_process() is not None:
+        # multiprocessing ends what it has forked without them, and some (wandb) need theirs.
+        atexit._run_exitfuncs()
     sys.exit(0 if fault is None else 1)
 
 
