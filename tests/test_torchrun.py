@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.kernel import Kernel
 
 BOTH = pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
-FLAGS = "-np 2 --launcher torchrun"
+FLAGS = "-np 2 --launcher torchrun --backend ddp"
 TRAIN = """
     import subprocess, time
     from torch.utils.data import DataLoader
@@ -141,7 +141,99 @@ def test_an_interrupt_ends_it(scripts: Kernel, where: str) -> None:
     scripts.interrupt()
     cell = scripts.wait(30)
     assert "The cell was interrupted." in shown(cell)
+    assert "Traceback" not in cell.stdout
     all_end([process for process in family(scripts) if process not in before])
+
+
+def test_a_stop_is_heard_before_the_launcher_is_there(scripts: Kernel) -> None:
+    scripts.run(
+        f"get_ipython().run_cell_magic('distributed', '{FLAGS} --async', 'while True: pass')"
+        ".cancel()"
+    )
+    ended = scripts.run("import nbdist; nbdist.jobs()[-1].wait(60)", check=False)
+    assert "The cell was interrupted." in shown(ended)
+
+
+def test_dist_interrupt_and_stop_mean_scripts_too(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel()
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    for command, told in (("interrupt", "was interrupted"), ("stop", "ended with its cluster")):
+        body = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+        cell = kernel.start(distributed(body, f"{FLAGS} --async"))
+        kernel.expect("begun", 60, cell)
+        kernel.run(f"%dist {command}")
+        ended = kernel.run("nbdist.jobs()[-1].wait(60)", check=False)
+        assert told in shown(ended)
+
+
+def test_a_rank_that_ends_without_a_word_holds_nobody_up(scripts: Kernel) -> None:
+    body = "import os\nsilent = 1\nif rank == 1:\n    os._exit(0)"
+    on_ranks(scripts, body, f"{FLAGS} --return silent")
+    assert scripts.run("print(silent)").stdout == "1\n"
+
+
+def test_names_are_returned_after_a_restart(scripts: Kernel) -> None:
+    body = """
+        import os
+        after = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if after == "0":
+            raise ValueError("on every rank")
+        """
+    on_ranks(scripts, body, f"{FLAGS} --max-restarts 1 --return after")
+    assert scripts.run("print(after)").stdout == "1\n"
+
+
+@pytest.mark.parametrize("ends", ["pass", "sys.exit()"])
+def test_a_fork_that_comes_to_the_end_is_no_rank(scripts: Kernel, ends: str) -> None:
+    body = f"""
+        import os, sys
+        child = os.fork()
+        if child == 0:
+            {ends}
+        else:
+            print("ended", os.waitpid(child, 0)[1])
+        """
+    cell = on_ranks(scripts, body, f"{FLAGS} --backend none --return child")
+    assert cell.stdout == "ended 0\n"
+
+
+def test_exit_functions_run(scripts: Kernel) -> None:
+    body = "import atexit\natexit.register(print, 'last word')"
+    assert on_ranks(scripts, body, FLAGS).stdout == "last word\n"
+
+
+def test_a_rank_its_launcher_ends_is_not_to_blame(scripts: Kernel) -> None:
+    body = """
+        import time
+        if rank == 1:
+            time.sleep(0.5)
+            raise ValueError("the cause")
+        time.sleep(600 * rank)
+        """
+    told = shown(on_ranks(scripts, body, f"{FLAGS} -np 3 --backend none", check=False))
+    assert "Rank 1 failed: ValueError: the cause" in told
+    assert "SignalException" not in told
+    assert "Rank 0 exited" not in told
+    assert "Rank 2 was stopped at cell line 6" in told
+
+
+def test_a_killed_launcher_is_named(scripts: Kernel) -> None:
+    body = """
+        import os, signal, time
+        if rank == 0:
+            time.sleep(1)
+            os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+        """
+    cell = on_ranks(scripts, body, FLAGS, check=False)
+    assert "torchrun itself was ended by SIGKILL, and its ranks with it" in shown(cell)
+
+
+def test_the_warm_process_is_replaced(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    body = "import os, psutil\npsutil.Process(os.getppid()).parent().kill()"
+    on_ranks(kernel, body, FLAGS, check=False)
+    assert on_ranks(kernel, "print('again')", FLAGS).stdout == "again\n"
 
 
 def test_rich_display_keeps_its_place(scripts: Kernel) -> None:
@@ -151,7 +243,7 @@ def test_rich_display_keeps_its_place(scripts: Kernel) -> None:
         import matplotlib.pyplot as plt
         from IPython.display import HTML, display
         print("above")
-        display(HTML("<b>bold</b>"))
+        display(HTML("<b>bold</b>"), display_id=True).update(HTML("<b>bolder</b>"))
         print("below")
         plt.plot([1, 2])
         plt.show()
@@ -265,6 +357,9 @@ def test_in_the_background(scripts: Kernel) -> None:
         ("-np 2 --launcher engines -- --nnodes=2", "what stands after -- is for scripts"),
         (f"{FLAGS} --max-restarts -1", "--max-restarts -1"),
         (f"{FLAGS} -- --no-such-flag", "--no-such-flag"),
+        (f"{FLAGS} -- --nproc_per=3", "--nproc_per=3 is decided by nbdist"),
+        (f"{FLAGS} --cold -- other.py", "other.py is no flag"),
+        (f"{FLAGS} --timeout -1", "'-1' is not a number of seconds"),
     ],
 )
 def test_what_cannot_be_is_refused(scripts: Kernel, flags: str, told: str) -> None:

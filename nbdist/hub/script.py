@@ -28,7 +28,7 @@ from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartL
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
 from nbdist.system import private
-from nbdist.wire.messages import Display, Done, Fault, Hello, Interrupt, Pulse
+from nbdist.wire.messages import Call, Display, Done, Fault, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +118,7 @@ class ScriptRun:
             return
         elif isinstance(message, Display):
             self._output.display(message)
+            self._line.send(rank, Call(bring.UNASKED, "heard"))
         elif isinstance(message, Pulse):
             self._pulses[rank] = message
         elif isinstance(message, Done):
@@ -388,9 +389,9 @@ class ScriptRun:
         log = job.folder / "launcher.log"
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         told, self._told = text[self._told :], len(text)
-        for code, rank, pid in ((int(a), int(b), int(c)) for a, b, c in FAILED.findall(told)):
-            failed = self._done.get(rank) is not None
-            if not failed and code != -TERMINATED and not self._why:
+        ends = [(int(code), int(rank), int(pid)) for code, rank, pid in FAILED.findall(told)]
+        for code, rank, pid in ends:
+            if code != -TERMINATED and not self._why and self._died_of_itself(rank, code):
                 pulse = self._pulses.get(rank)
                 line = pulse.line if pulse else None
                 signum, exit_code = max(0, -code), max(0, code)
@@ -399,6 +400,13 @@ class ScriptRun:
             if pulse is not None and rank not in self._done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)
         self._complete_logs()
+
+    def _died_of_itself(self, rank: int, code: int) -> bool:
+        """Whether an exit code tells of more than is known; a script that is over may yet fail."""
+        if rank not in self._done:
+            return True
+        # The launcher ends one that waits for the others with a positive code.
+        return self._done[rank] is None and (code < 0 or not self._job.errors)
 
     def _complete_logs(self) -> None:
         """Add the tracebacks, which the cell shows apart from the output."""
