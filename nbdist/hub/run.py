@@ -23,7 +23,6 @@ from nbdist.wire import messages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbdist.cell.bring import Bringing
     from nbdist.wire.messages import Display, Done, Pulse
 
 LOOK_SECONDS = 0.02
@@ -47,7 +46,7 @@ class Run(JobListener):
         output: str = "rank0",
         autoreload: str = "",
         timeout: float | None = None,
-        bringing: Bringing | None = None,
+        bringing: bring.Packed | None = None,
         returns: Sequence[str] = (),
     ) -> None:
         self._hub, self._job = hub, job

@@ -334,7 +334,7 @@ class ScriptRun:
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         told, self._told = text[self._told :], len(text)
         for code, rank, pid in ((int(a), int(b), int(c)) for a, b, c in FAILED.findall(told)):
-            if rank not in self._done and code != -TERMINATED and not self._why:
+            if self._done.get(rank) is None and code != -TERMINATED and not self._why:
                 pulse = self._pulses.get(rank)
                 line = pulse.line if pulse else None
                 signum, exit_code = max(0, -code), max(0, code)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from nbdist.cell.names import Names
     from nbdist.clusters import Cluster
-    from nbdist.hub.bring import Offer
     from nbdist.hub.jobs import Job
+    from nbdist.wire.parcel import Offer
 
 
 class CellSyntaxError(UsageError):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbdist.cell.names import Parsed
-    from nbdist.hub.bring import Offer
     from nbdist.hub.jobs import Job
+    from nbdist.wire.parcel import Offer
 
 ONLY_SCRIPTS = ("cold", "max_restarts")
 """Flags that mean something to scripts only."""

@@ -7,10 +7,12 @@ goes to its log and the hub hears how it goes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from multiprocessing import process
@@ -137,8 +139,6 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
 
 def _offer(space: dict[str, Any], names: list[str], reporter: Reporter) -> Callable[[float], bool]:
     """Pack names for the notebook; return what waits until it has taken them."""
-    import threading
-
     from nbdist.rank.names import Names
 
     shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # all that is looked at
@@ -148,5 +148,22 @@ def _offer(space: dict[str, Any], names: list[str], reporter: Reporter) -> Calla
     return taken.wait
 
 
+def _leave(code: int) -> None:
+    """End as a forked worker does: with exit handlers, but without taking the interpreter down.
+
+    While that is taken down, gloo's threads may abort a process that has kept its group.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else 1)
