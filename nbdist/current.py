@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbdist import scripts
+from nbdist.backends.choice import FITTING, check_fit
 from nbdist.clusters import Cluster, stop_all
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import check_idle
@@ -98,13 +99,29 @@ def remember(wish: Wish) -> None:
 
 def _merge(wish: Wish) -> Wish:
     gpus = wish.gpus if wish.gpus is not None else _last.gpus
+    backend, launcher = _fitting(wish)
     return Wish(
         np=wish.np if wish.np is not None else _last.np or default_size(gpus),
-        backend=wish.backend or _last.backend or "ddp",
-        launcher=wish.launcher or _last.launcher or "engines",
+        backend=backend,
+        launcher=launcher,
         gpus=gpus,
         env=wish.env if wish.env is not None else _last.env,
     )
+
+
+def _fitting(wish: Wish) -> tuple[str, str]:
+    """Return backend and launcher: what is not named is as it was last, if that fits."""
+    backend, launcher = wish.backend, wish.launcher
+    if backend and launcher:
+        check_fit(backend, launcher)
+        return backend, launcher
+    last = _last.backend or "ddp", _last.launcher or "engines"
+    if backend:
+        fits = backend == last[0] or (last[1] in FITTING[backend] and backend != "horovod")
+        return backend, last[1] if fits else FITTING[backend][0]
+    if launcher and launcher not in FITTING[last[0]]:
+        return ("horovod" if launcher == "horovodrun" else "ddp"), launcher
+    return last[0], launcher or last[1]
 
 
 def _changed(old: Cluster, wish: Wish) -> bool:

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.errors import UsageError
+
 if TYPE_CHECKING:
     from nbdist.wire.groups import GroupInfo, Waiting
 
-BACKENDS = ("ddp", "none")
-"""Names that `--backend` takes."""
+FITTING = {
+    "ddp": ("engines", "torchrun"),
+    "none": ("engines", "torchrun", "horovodrun"),
+    "horovod": ("horovodrun",),
+}
+"""By backend, the launchers that can give it what it needs."""
+LAUNCHERS = ("engines", "torchrun", "horovodrun")
+BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
+"""What engines can have."""
+
+
+def check_fit(backend: str, launcher: str) -> None:
+    """Raise `UsageError` if these two do not go together."""
+    for kind, name, names in ("backend", backend, FITTING), ("launcher", launcher, LAUNCHERS):
+        if name not in names:
+            raise UsageError(f"unknown {kind} {name!r}; there are {', '.join(names)}")
+    if launcher not in FITTING[backend]:
+        fit = " or ".join(FITTING[backend])
+        raise UsageError(f"backend {backend} does not go with launcher {launcher}, but with {fit}")
 
 
 class Backend(Protocol):

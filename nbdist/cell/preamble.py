@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 TORCHRUN = """
 On one host:      torchrun --nproc-per-node {np} {name}
@@ -96,7 +97,8 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
         return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, LEAVE)
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
-    if "torch" not in modules and modules & {"tensorflow", "keras"}:
+    without = find_spec("torch") is None
+    if "torch" not in modules and (without or modules & {"tensorflow", "keras"}):
         imports = ["import horovod.tensorflow as hvd", "import tensorflow"]
         return Preamble(imports, "", JOIN_HOROVOD + TENSORFLOW_DEVICE)
     imports = ["import horovod.torch as hvd", "import torch"]

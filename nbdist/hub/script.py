@@ -7,7 +7,6 @@ are the launcher's; they say themselves how they are, and the launcher's end is 
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import sys
 import time
@@ -21,8 +20,8 @@ from nbdist.hub import bring, hang, report
 from nbdist.hub.jobs import Death, Job, Notice
 from nbdist.hub.line import Line
 from nbdist.hub.output import Output
-from nbdist.launchers import torchrun
 from nbdist.launchers.engines import working_directory
+from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
@@ -42,8 +41,6 @@ INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
 """The launcher has this long for that before all of them are killed."""
-FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-"""How TorchElastic tells of a worker that has failed."""
 TERMINATED = 15
 
 
@@ -73,6 +70,8 @@ class Plan:
     label: str = ""
     """What tracebacks call the code; by default the notebook's cell."""
     max_restarts: int = 0
+    hosts: str = ""
+    """``host:slots,...``; this machine if it is empty."""
     cold: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
@@ -84,6 +83,7 @@ class ScriptRun:
 
     def __init__(self, host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
         self._host, self._job, self._plan, self._logs = host, job, plan, logs
+        self._how = launcher(plan.launcher)
         self._patience = hang_seconds
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
@@ -92,6 +92,7 @@ class ScriptRun:
         self._done: dict[int, Fault | None] = {}
         """By rank, how its script ended; since the last restart."""
         self._pulses: dict[int, Pulse | None] = {}
+        self._pids: dict[int, int] = {}
         self._launcher = 0
         self._told = 0
         """Bytes of the launcher's log that have been read for deaths."""
@@ -108,6 +109,7 @@ class ScriptRun:
         if isinstance(message, Hello):
             if incarnation > self._restart:
                 self._restarted(incarnation)
+            self._pids[rank] = message.pid
             self._pulses.setdefault(rank, None)
         elif incarnation != self._restart:
             return
@@ -168,7 +170,7 @@ class ScriptRun:
             self._line.close()
             for name in ("program.json", "rendezvous"):
                 (job.folder / name).unlink(missing_ok=True)
-            for folder in (job.folder / torchrun.FOLDER, self._temp):
+            for folder in (job.folder / self._how.FOLDER, self._temp):
                 shutil.rmtree(folder, ignore_errors=True)
             self._logs.close()
         job.end(error)
@@ -184,9 +186,7 @@ class ScriptRun:
     async def _run(self) -> NbdistError | None:
         job, plan = self._job, self._plan
         warm = await self._host.ready()
-        if not warm.torch:
-            msg = "--launcher torchrun needs PyTorch, which this notebook's Python does not have"
-            raise LaunchError(msg)
+        self._how.check(warm.torch)
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         job.parts = dict.fromkeys(job.ranks, (0, None))
@@ -224,6 +224,7 @@ class ScriptRun:
             cell_lines=job.code.count("\n") + 1,
             lines=job.lines,
             label=plan.label or f"Cell In[{job.number}]",
+            launcher=plan.launcher,
             shown=job.ranks[0],
             returning=self._returning,
             returns=plan.returns,
@@ -236,10 +237,10 @@ class ScriptRun:
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
-        environ = {**self._host.environ_changes(), **torchrun.ENVIRON, **plan.environ}
-        flags = torchrun.arguments(plan.np, plan.max_restarts, plan.passed_on, folder, folder.name)
+        environ = {**self._host.environ_changes(), **self._how.environ(folder.name), **plan.environ}
+        launch = Launch(plan.np, plan.max_restarts, plan.hosts, plan.passed_on)
         order = StartLauncher(
-            self._name, plan.launcher, flags, str(file),
+            self._name, plan.launcher, self._how.arguments(launch, folder, folder.name), str(file),
             environ, program.cwd, str(folder / "launcher.log"), plan.cold,
         )  # fmt: skip
         self._host.start_launcher(order, self._hear_launcher)
@@ -333,12 +334,20 @@ class ScriptRun:
         log = job.folder / "launcher.log"
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         told, self._told = text[self._told :], len(text)
-        for code, rank, pid in ((int(a), int(b), int(c)) for a, b, c in FAILED.findall(told)):
+        for rank, code, pid in self._how.failures(told):
             if self._done.get(rank) is None and code != -TERMINATED and not self._why:
                 pulse = self._pulses.get(rank)
                 line = pulse.line if pulse else None
                 signum, exit_code = max(0, -code), max(0, code)
-                job.errors[rank] = Death(rank, pid, signum, exit_code, False, time.time(), line)
+                job.errors[rank] = Death(
+                    rank,
+                    pid or self._pids.get(rank, 0),
+                    signum,
+                    exit_code,
+                    False,
+                    time.time(),
+                    line,
+                )
         for rank, pulse in self._pulses.items():
             if pulse is not None and rank not in self._done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)

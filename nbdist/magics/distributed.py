@@ -76,6 +76,8 @@ class DistributedMagics(Magics):
         "--async", dest="background", action="store_true",
         help="do not wait: output goes on in this cell, whose value is a handle on the job",
     )  # fmt: skip
+    @argument("-H", dest="hosts", metavar="HOST:SLOTS,...", help="horovodrun: ranks by host")
+    @argument("--hostfile", metavar="FILE", help="horovodrun: the same, lines of HOST slots=N")
     @argument("--max-restarts", type=int, metavar="N", help="restarts of a script that fails")
     @argument("--cold", action="store_true", help="launch a script by the plain command line")
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`

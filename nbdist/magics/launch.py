@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
 from nbdist.cell.script import make_script
 from nbdist.errors import UsageError
 from nbdist.hub.script import Plan
+from nbdist.launchers.hosts import check_hosts, hosts_named
 from nbdist.magics.arguments import UsageMistake
 from nbdist.rank.parcels import unpack
 
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
     from nbdist.wire.parcel import Offer
 
-ONLY_SCRIPTS = ("cold", "max_restarts")
-"""Flags that mean something to scripts only."""
+FLAGS = {
+    "cold": ("--cold", "torchrun", "horovodrun"),
+    "max_restarts": ("--max-restarts", "torchrun"),
+    "hosts": ("-H", "horovodrun"),
+    "hostfile": ("--hostfile", "horovodrun"),
+}
+"""Flags that mean something to some launchers only."""
 
 
 def split_passed_on(line: str) -> tuple[str, list[str]]:
@@ -42,11 +49,15 @@ def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Seq
         If flags are given that do not go together.
     """
     launcher = current.wished(wish).launcher or "engines"
+    for name, (flag, *launchers) in FLAGS.items():
+        if getattr(args, name) and launcher not in launchers:
+            needed = " or ".join(launchers)
+            raise UsageMistake(f"{flag} is for scripts: it needs --launcher {needed}")
     if launcher == "engines":
-        given = [name for name in ONLY_SCRIPTS if getattr(args, name)]
-        if given or passed_on:
-            flag = f"--{given[0].replace('_', '-')}" if given else "what stands after --"
-            raise UsageMistake(f"{flag} is for scripts: it needs --launcher torchrun")
+        if passed_on:
+            raise UsageMistake(
+                "what stands after -- is for scripts: it needs --launcher torchrun or horovodrun"
+            )
         return False
     if args.ranks is not None:
         raise UsageMistake(f"--ranks is for engines: {launcher} runs a script on all its ranks")
@@ -69,11 +80,16 @@ def submit_script(
     NbdistError
         If that cannot be; nothing was started.
     """
+    hosts = hosts_named(args.hosts, args.hostfile)
+    if hosts and wish.np is None:
+        wish = replace(wish, np=sum(hosts.values()))
     wish = current.wished(wish)
     if wish.np is None or wish.backend is None:
         raise UsageError("how many ranks, and which backend?")
     if args.max_restarts is not None and args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
+    if hosts:
+        check_hosts(hosts, wish.np)
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
@@ -85,6 +101,7 @@ def submit_script(
         script, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
         cold=args.cold, environ=environ, passed_on=passed_on,
+        hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
     )  # fmt: skip
     current.remember(wish)
     return scripts.submit(

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbdist.backends import horovod_calls
+from nbdist.rank import place
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
@@ -46,7 +48,7 @@ def main(path: str) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     program = msgspec.json.decode(Path(path).read_bytes(), type=Program)
-    rank = int(os.environ["RANK"])
+    rank = place.take(program.launcher)
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
     waiting = _prepare(program)
@@ -90,6 +92,12 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     reseed()
     if program.loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    look = _settle_torch(program)
+    return horovod_calls.Watch().look if program.launcher == "horovodrun" else look
+
+
+def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
+    """Make torch what the script expects, if it is there; return what tells of its collectives."""
     try:
         import torch
 
