@@ -72,6 +72,12 @@ async def hand_over(
     return bringing.told(answers)
 
 
+def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:
+    """Return the offer of a rank that can give nothing."""
+    nothing = Parcel(id="", names={}, stream=b"", blocks=[])
+    return Offer(nothing, dict.fromkeys(names, why), {}, rank)
+
+
 async def ask_for(line: Line, rank: int, names: list[str]) -> Offer:
     """Have a rank pack names, and map what it holds for us until `let_go`.
 

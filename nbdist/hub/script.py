@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import psutil
 
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import bring, hang, report
@@ -22,7 +23,7 @@ from nbdist.hub.line import Line
 from nbdist.hub.output import Output
 from nbdist.launchers.engines import working_directory
 from nbdist.launchers.scripted import Launch, launcher
-from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher
+from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
 from nbdist.system import private
@@ -41,6 +42,7 @@ INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
 """The launcher has this long for that before all of them are killed."""
+LAST_WORD_SECONDS = 2.0
 TERMINATED = 15
 
 
@@ -93,6 +95,7 @@ class ScriptRun:
         """By rank, how its script ended; since the last restart."""
         self._pulses: dict[int, Pulse | None] = {}
         self._pids: dict[int, int] = {}
+        """By rank, its process; since the last restart."""
         self._launcher = 0
         self._told = 0
         """Bytes of the launcher's log that have been read for deaths."""
@@ -109,8 +112,8 @@ class ScriptRun:
         if isinstance(message, Hello):
             if incarnation > self._restart:
                 self._restarted(incarnation)
-            self._pids[rank] = message.pid
             self._pulses.setdefault(rank, None)
+            self._pids[rank] = message.pid
         elif incarnation != self._restart:
             return
         elif isinstance(message, Display):
@@ -120,8 +123,17 @@ class ScriptRun:
         elif isinstance(message, Done):
             self._done[rank] = message.fault
             self._pulses.pop(rank, None)
-            if len(self._done) == self._plan.np:
-                self._all_done.set()
+            self._look_for_all_done()
+
+    def _look_for_all_done(self) -> None:
+        """Note whether no rank runs any more; one may have ended without a word, by `os._exit`.
+
+        After a fault its launcher decides what becomes of the others.
+        """
+        silent = {r for r, pid in self._pids.items() if r not in self._done and not _lives(pid)}
+        ended = len(self._done) + len(silent) == self._plan.np
+        if ended and not any(self._done.values()):
+            self._all_done.set()
 
     def _restarted(self, restart: int) -> None:
         job = self._job
@@ -132,12 +144,14 @@ class ScriptRun:
         job.restarts.append(text)
         job.errors.clear()
         self._restart = restart
-        self._done, self._pulses = {}, {}
+        self._done, self._pulses, self._pids = {}, {}, {}
         self._all_done.clear()
 
     def _hear_launcher(self, word: Started | Died | Refused) -> None:
         if isinstance(word, Started):
             self._launcher = word.pid
+            if self._why:  # stopped before it was there
+                self._host.end(word.pid, 0.0)
         elif not self._ended.done():
             self._ended.set_result(word)
 
@@ -147,6 +161,7 @@ class ScriptRun:
             self._host.end(self._launcher, 0.0)
         elif not self._ended.done():
             self._why = why
+            self._pressed.set()
             self._stopping = self._loop.create_task(self._stop())
 
     # -- its life ------------------------------------------------------------------------------
@@ -166,6 +181,8 @@ class ScriptRun:
             error.__cause__ = err
         finally:
             self._host.scripts.discard(self.press)
+            if self._launcher and not self._ended.done():
+                self._host.end(self._launcher, 0.0)  # a fault of ours must not leave it either
             self._host.forget_launcher(self._name)
             self._line.close()
             for name in ("program.json", "rendezvous"):
@@ -185,7 +202,10 @@ class ScriptRun:
 
     async def _run(self) -> NbdistError | None:
         job, plan = self._job, self._plan
-        warm = await self._host.ready()
+        warm = await self._ready()
+        if warm is None:
+            job.state = "interrupted"
+            return report.interrupted(job, self._why)
         self._how.check(warm.torch)
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
@@ -197,8 +217,9 @@ class ScriptRun:
         if plan.timeout is not None:
             late = f"stopped: it ran longer than --timeout {plan.timeout:g} s"
             timer = self._loop.call_later(plan.timeout, self.press, late)
+        not_returned: NbdistError | None = None
         try:
-            await self._until_end()
+            not_returned = await self._until_end()
         finally:
             watch.cancel()
             if timer is not None:
@@ -209,7 +230,21 @@ class ScriptRun:
             rank: (0, log.stat().st_size if log.exists() else 0) for rank, log in logs.items()
         }
         await self._show_rest()
-        return self._outcome()
+        error = self._outcome()
+        if error is None and not_returned is not None:
+            job.state, error = "failed", not_returned
+        return error
+
+    async def _ready(self) -> Warm | None:
+        """Wait until a launcher can be started; None if the job was stopped before."""
+        ready = self._loop.create_task(self._host.ready())
+        pressed = self._loop.create_task(self._pressed.wait())
+        await asyncio.wait({ready, pressed}, return_when=asyncio.FIRST_COMPLETED)
+        pressed.cancel()
+        if self._why:
+            ready.cancel()
+            return None
+        return await ready
 
     def _launch(self) -> None:
         job, plan, folder = self._job, self._plan, self._job.folder
@@ -245,31 +280,42 @@ class ScriptRun:
         )  # fmt: skip
         self._host.start_launcher(order, self._hear_launcher)
 
-    async def _until_end(self) -> None:
-        """Wait for the launcher to end; take what is returned while the rank still holds it."""
+    async def _until_end(self) -> NbdistError | None:
+        """Wait for the launcher to end; take what is returned while the ranks still hold it.
+
+        Return why that could not be taken.
+        """
         gone = self._loop.create_task(self._host.warm.gone.wait())
-        all_done = self._loop.create_task(self._all_done.wait())
-        ends: set[asyncio.Future[Any]] = {self._ended, gone}
+        taking = self._loop.create_task(self._take_returned())
         try:
-            if self._plan.returns:
-                await asyncio.wait({*ends, all_done}, return_when=asyncio.FIRST_COMPLETED)
-                if all_done.done() and not any(self._done.values()):
-                    await self._take_returned()
+            ends: set[asyncio.Future[Any]] = {self._ended, gone}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._all_done.is_set():  # the last word of a rank may be later than its end
+                await asyncio.wait({taking}, timeout=LAST_WORD_SECONDS)
         finally:
             gone.cancel()
-            all_done.cancel()
+            taking.cancel()
+        if taking.done():
+            try:
+                taking.result()
+            except NbdistError as err:
+                return err
+        return None
 
     @property
     def _returning(self) -> list[int]:
         return list(self._job.ranks if self._plan.all_return else self._job.ranks[:1])
 
     async def _take_returned(self) -> None:
-        job = self._job
-        for rank in self._returning:
-            offer = await bring.ask_for(self._line, rank, self._plan.returns)
+        job, names = self._job, self._plan.returns
+        await self._all_done.wait()
+        for rank in self._returning if names else ():
+            if rank in self._done:
+                offer = await bring.ask_for(self._line, rank, names)
+            else:
+                offer = bring.no_offer(rank, names, "the rank ended without a word (os._exit)")
             job.returned_by[rank] = offer
-        job.returned = job.returned_by[job.ranks[0]]
+        job.returned = job.returned_by.get(job.ranks[0])
 
     async def _watch(self) -> None:
         """Follow the logs and look for hangs until cancelled."""
@@ -280,6 +326,7 @@ class ScriptRun:
             looks += 1
             if looks % 25 == 0:
                 self._look_for_hang()
+                self._look_for_all_done()
 
     def _look_for_hang(self) -> None:
         text = hang.describe(dict(self._pulses), set(self._done), self._patience, self._job.stop_by)
@@ -359,6 +406,14 @@ class ScriptRun:
             if isinstance(fault, Fault) and fault.traceback:
                 with self._job.log(rank).open("a", encoding="utf-8") as log:
                     log.write("\n".join([*fault.traceback, ""]))
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this machine has not ended."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _ended_by_launcher(pulse: Pulse) -> Fault:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from torch._C._distributed_c10d import TCPStore
 
+RETURNED = 5
+"""Which argument of TorchElastic's worker holds, by rank, the queues of returned values."""
+
 
 def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> None:
     """Do what ``torchrun ARGUMENTS`` does, with workers forked from this process.
@@ -36,6 +39,26 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     tempfile.tempdir = config.logs_specs.root_log_dir  # it would leave files behind
     with _exit_codes_told():
         elastic_launch(config, entry)(path)
+
+
+def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
+    """Return None for workers that end by ``os._exit(0)``.
+
+    To torchrun's command line that is a success; of workers that are functions, TorchElastic
+    would wait for the value for ever.
+    """
+    join, answered = context.join, set()
+
+    def joined(*args: Any, **options: Any) -> Any:
+        over = join(*args, **options)
+        for rank, process in enumerate(context.processes):
+            if process.exitcode == 0 and rank not in answered:
+                answered.add(rank)
+                if returned[rank].empty():
+                    returned[rank].put(None)
+        return over
+
+    context.join = joined
 
 
 @contextmanager
@@ -59,6 +82,7 @@ def _exit_codes_told() -> Iterator[None]:
     def started(*args: Any, **options: Any) -> Any:
         tell()
         last.append(start(*args, **options))
+        _answer_for_silent(last[0], options["args"][RETURNED])
         return last[0]
 
     vars(mp)["start_processes"] = started
