@@ -44,6 +44,7 @@ def test_restarts_work_and_are_told(scripts: Kernel, how: str) -> None:
     )
     assert cell.stdout.splitlines()[0] == "try 0"
     assert cell.stdout.splitlines()[-2:] == ["try 2", "done"]
+    assert "Traceback" not in cell.stdout
     assert "Restart 1 of 3: rank 1 failed: ValueError: failed on try 0" in shown(cell)
     assert "Restart 2 of 3: rank 1 failed: ValueError: failed on try 1" in shown(cell)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nbdist.wire.messages import Display, Done, Pulse
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 """How often the shown rank's log is looked at."""
 INTERRUPT_SECONDS = 0.4
 """Python code has this long to react before collectives are broken up."""
@@ -252,7 +252,7 @@ class Run(JobListener):
             await asyncio.sleep(LOOK_SECONDS)
             self._output.look()
             looks += 1
-            if looks % 25 == 0:
+            if looks % 50 == 0:
                 self._look_for_hang()
 
     def _look_for_hang(self) -> None:

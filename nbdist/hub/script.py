@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nbdist.hub.logs import Logs
     from nbdist.launchers.engines import Host
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 """How often the shown rank's log is looked at."""
 INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
@@ -96,6 +96,8 @@ class ScriptRun:
         self._pulses: dict[int, Pulse | None] = {}
         self._pids: dict[int, int] = {}
         """By rank, its process; since the last restart."""
+        self._tracebacks: list[tuple[int, int, list[str]]] = []
+        """Rank, restarts before it, and lines."""
         self._launcher = 0
         self._told = 0
         """Bytes of the launcher's log that have been read for deaths."""
@@ -324,7 +326,7 @@ class ScriptRun:
             await asyncio.sleep(LOOK_SECONDS)
             self._output.look()
             looks += 1
-            if looks % 25 == 0:
+            if looks % 50 == 0:
                 self._look_for_hang()
                 self._look_for_all_done()
 
@@ -359,6 +361,7 @@ class ScriptRun:
             return LaunchError("the warm process has died, and the launcher and its ranks with it")
         word = self._ended.result()
         self._note_faults()
+        self._complete_logs()
         if self._why:
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
@@ -398,14 +401,16 @@ class ScriptRun:
         for rank, pulse in self._pulses.items():
             if pulse is not None and rank not in self._done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)
-        self._complete_logs()
+        for rank, fault in job.errors.items():
+            if isinstance(fault, Fault) and fault.traceback:
+                self._tracebacks.append((rank, self._restart, fault.traceback))
 
     def _complete_logs(self) -> None:
         """Add the tracebacks, which the cell shows apart from the output."""
-        for rank, fault in self._job.errors.items():
-            if isinstance(fault, Fault) and fault.traceback:
-                with self._job.log(rank).open("a", encoding="utf-8") as log:
-                    log.write("\n".join([*fault.traceback, ""]))
+        for rank, restart, lines in self._tracebacks:
+            head = [f"(before restart {restart + 1})"] if restart < self._restart else []
+            with self._job.log(rank).open("a", encoding="utf-8") as log:
+                log.write("\n".join([*head, *lines, ""]))
 
 
 def _lives(pid: int) -> bool:

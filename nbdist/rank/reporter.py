@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nbdist.wire.groups import Waiting
 
 PULSE_SECONDS = 0.5
+SEND_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """The hub has this long to take the last words of a rank that ends."""
 
@@ -76,6 +77,13 @@ class Reporter(threading.Thread):
         """Queue a message for the hub. Any thread."""
         self._outbox.put(message)
         self._wake.send(b"\0")
+
+    def send_now(self, message: Message) -> None:
+        """Send, and return when it is on its way: what is printed next must not overtake it."""
+        self.send(message)
+        deadline = time.monotonic() + SEND_SECONDS
+        while not self._outbox.empty() and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def close(self) -> None:
         """End when all that was queued has been sent."""

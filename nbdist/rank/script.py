@@ -123,7 +123,7 @@ def _run(
     space = vars(module)
     try:
         text = Path(program.path).read_text(encoding="utf-8")
-        with rich_display(program, text if shown else "", log, reporter.send):
+        with rich_display(program, text if shown else "", log, reporter.send_now):
             exec(program.compiled(), space)  # noqa: S102  # this is what we are for
     except SystemExit as end:
         return space, None if end.code in (None, 0) else end
