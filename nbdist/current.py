@@ -63,11 +63,14 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     if _cluster is not None and _changed(_cluster, wish):
         if not _cluster.lost:
             check_idle(_cluster.unfinished())
+        kept = _cluster.backend, _cluster.gpus, _last.env
+        resized = (now.backend, now.gpus, now.env) == kept
+        if not resized:
+            check_idle(scripts.unfinished())
         lost = [] if _cluster.lost else _cluster.names()
         what = f"-np {now.np}, --backend {now.backend}"
         notes.append(f"The cluster was restarted with {what}." + _tell_lost(lost))
-        kept = _cluster.backend, _cluster.gpus, _last.env
-        if (now.backend, now.gpus, now.env) == kept:
+        if resized:
             _cluster.resize(now.np or _cluster.np)
         else:
             stop()

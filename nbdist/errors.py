@@ -14,6 +14,9 @@ class UsageError(NbdistError):
 class LaunchError(NbdistError):
     """Ranks could not be brought to life."""
 
+    def _render_traceback_(self) -> list[str]:
+        return f"{type(self).__name__}: {self}".splitlines()
+
 
 class RankError(NbdistError):
     """A job failed on one or more ranks; the message begins with the rank that failed first."""

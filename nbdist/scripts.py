@@ -68,6 +68,11 @@ async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: flo
     job.task = loop.create_task(run.run())
 
 
+def unfinished() -> list[Job]:
+    """Return those that run."""
+    return [job for job in _jobs if not job.done]
+
+
 def jobs() -> list[Job]:
     """Return all that were launched, the oldest first."""
     return list(_jobs)

@@ -56,6 +56,8 @@ def host() -> Host:
     for hub in _living:
         if not hub.host.warm.gone.is_set():
             return hub.host
+    if _preparing is not None and _preparing.done():
+        drop_prepared()  # it has died since
     prepare()
     assert _preparing is not None
     return _preparing.result().host

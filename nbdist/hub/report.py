@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,13 @@ def interrupted(job: Job, why: str) -> Interrupted:
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
     lines = [line.replace("..", ".") for line in lines]
     return CellInterrupted("\n".join([f"The cell was {why}.", *lines, *job.notes]))
+
+
+def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
+    """Tell that a script's launcher was killed, which ends its ranks."""
+    how = f"{launcher} itself was ended by {signal.Signals(signum).name}, and its ranks with it"
+    text = "\n".join([how, *_others(job, first=-1), *job.notes])
+    return CellFailed(text, text)
 
 
 def _headline(fault: Fault | Death, job: Job) -> str:

@@ -369,13 +369,19 @@ class ScriptRun:
             job.state = "done"
             return None
         job.state = "failed"
+        return self._failure(word)
+
+    def _failure(self, word: Died | Refused) -> NbdistError:
+        job = self._job
+        own = [fault for fault in job.errors.values() if not report.secondary(fault)]
+        if isinstance(word, Died) and word.signum and not own:
+            return report.launcher_killed(job, self._plan.launcher, word.signum)
         if job.errors:
             return report.failure(job)
         log = tail_in_words(job.folder / "launcher.log")
         if isinstance(word, Refused):
             return LaunchError(f"{self._plan.launcher} could not be started: {word.why}")
-        how = f"signal {word.signum}" if word.signum else f"exit code {word.code}"
-        return LaunchError(f"{self._plan.launcher} ended with {how}; {log}")
+        return LaunchError(f"{self._plan.launcher} ended with exit code {word.code}; {log}")
 
     def _note_faults(self) -> None:
         """Put into the job how each rank ended that did not end well."""

@@ -21,6 +21,14 @@ WARM = (RANK, "nbdist.backends.torch_private.elastic")
 FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 """How TorchElastic tells of a worker that has failed."""
 
+OURS = (
+    "--help", "--module", "--no-python", "--run-path", "--standalone", "--nnodes",
+    "--nproc-per-node", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf",
+    "--rdzv-id", "--log-dir", "--local-addr", "--master-addr", "--master-port", "--max-restarts",
+    "--start-method",
+)  # fmt: skip
+"""Flags that would make of a cell something that it is not: other ranks, elsewhere, a script."""
+
 
 def check(torch: str) -> None:
     """Raise `LaunchError` if there is no PyTorch, whose launcher it is."""
@@ -54,6 +62,19 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
         f"--max-restarts={wanted.max_restarts}",
         *wanted.passed_on,
     ]
+
+
+def refuse(passed_on: list[str]) -> str:
+    """Return why flags cannot be passed on to torchrun for a cell, '' if they can."""
+    for word in passed_on:
+        flag = word.split("=")[0].replace("_", "-")
+        if flag in ("-h", "-m") or (
+            len(flag) > len("--") and any(own.startswith(flag) for own in OURS)
+        ):
+            return f"{word} is decided by nbdist for a cell (-np, --max-restarts)"
+    if passed_on and not passed_on[0].startswith("-"):
+        return f"{passed_on[0]} is no flag: the script is the cell"
+    return ""
 
 
 def command(flags: list[str], program: str) -> list[str]:

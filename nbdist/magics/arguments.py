@@ -81,6 +81,18 @@ def gpus_list(text: str) -> list[int]:
     return _numbers(text, "GPUs")
 
 
+def seconds(text: str) -> float:
+    """Read a duration."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:  # nan, too
+        msg = f"{text!r} is not a number of seconds"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
 def _numbers(text: str, what: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):

@@ -9,8 +9,10 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist import current
+from nbdist import current, scripts
+from nbdist.clusters import END_SECONDS
 from nbdist.errors import NbdistError
+from nbdist.hub.jobs import WITH_CLUSTER
 from nbdist.magics.arguments import (
     UsageMistake,
     cluster_arguments,
@@ -63,8 +65,14 @@ def start(args: Any) -> None:
 def stop(args: Any) -> None:
     """Stop the cluster; variables on its ranks are lost."""
     del args
-    current.cluster()
+    running = scripts.unfinished()
+    if not running:
+        current.cluster()
+    for job in running:
+        job.on_cancel(WITH_CLUSTER)
     lost = current.stop()
+    for job in running:
+        job.until_end(END_SECONDS)
     _say("The cluster was stopped." + (f" Lost: {', '.join(lost)}." if lost else ""))
 
 
@@ -95,7 +103,11 @@ def restart(args: Any) -> None:
 def interrupt(args: Any) -> None:
     """Interrupt the jobs that run or wait, also in the background."""
     del args
-    current.cluster().interrupt()
+    running = [job for job in current.jobs() if not job.done]
+    if not running:
+        current.cluster()
+    for job in running:
+        job.cancel()
 
 
 @magic_arguments("dist cancel")

@@ -21,6 +21,7 @@ from nbdist.magics.arguments import (
     names_list,
     parse,
     ranks_list,
+    seconds,
 )
 from nbdist.magics.background import Follower
 from nbdist.magics.launch import FromScript, launches_script, split_passed_on, submit_script
@@ -58,7 +59,7 @@ class DistributedMagics(Magics):
     @magic_arguments("%distributed")
     @cluster_arguments
     @argument("--ranks", type=ranks_list, metavar="0,2-3", help="run on these ranks only")
-    @argument("--timeout", type=float, metavar="S", help="interrupt the cell after S seconds")
+    @argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")
     @argument(
         "--output", choices=OUTPUTS, default="rank0",
         help="show rank zero (default), all ranks with labels, or equal lines once",

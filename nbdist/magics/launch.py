@@ -10,6 +10,7 @@ from nbdist import current, scripts
 from nbdist.cell.script import make_script
 from nbdist.errors import UsageError
 from nbdist.hub.script import Plan
+from nbdist.launchers import torchrun
 from nbdist.launchers.hosts import check_hosts, hosts_named
 from nbdist.magics.arguments import UsageMistake
 from nbdist.rank.parcels import unpack
@@ -90,6 +91,9 @@ def submit_script(
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
     if hosts:
         check_hosts(hosts, wish.np)
+    wrong = torchrun.refuse(passed_on) if wish.launcher == "torchrun" else ""
+    if wrong:
+        raise UsageError(f"after --: {wrong}")
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,

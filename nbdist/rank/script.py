@@ -15,10 +15,11 @@ import tempfile
 import threading
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing import process
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -67,19 +68,40 @@ def main(path: str) -> None:
 
 def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fault | None:
     """Run the script, tell how it ended, hand over what is returned."""
+    process = os.getpid()
     space, error = _run(program, rank == program.shown, log, reporter)
+    if os.getpid() != process:
+        _end_fork(error)
     fault = None if error is None else _fault(program, error, reporter)
     offered = error is None and rank in program.returning and bool(program.returns)
     if offered:
         taken = _offer(space, program.returns, reporter)
     reporter.send(Done(program.job, log.size(), fault))
     if offered:
-        taken(RETURN_SECONDS)
+        with suppress(KeyboardInterrupt):
+            taken(RETURN_SECONDS)
     if reporter.interrupted.is_set():
         # To end by itself would look like a failure that asks for a restart.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise here
         reporter.close()
         time.sleep(STOP_SECONDS)
     return fault
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that the script has forked and that came to the script's end, too.
+
+    It must not go where only the rank may: to the hub, and back into the launcher's code.
+    """
+    if isinstance(error, Exception):
+        traceback.print_exception(error)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0 if error is None else 1)
 
 
 def _prepare(program: Program) -> Callable[[], Waiting | None]:
@@ -141,7 +163,8 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
         traceback=program.traceback_of(error),
         line=program.cell_line_of(error.__traceback__),
         at=at,
-        aborted=reporter.interrupted.is_set(),
+        # The launcher ends by SIGTERM what another rank's failure has left.
+        aborted=reporter.interrupted.is_set() or type(error).__name__ == "SignalException",
     )
 
 
