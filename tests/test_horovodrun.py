@@ -90,6 +90,35 @@ print(nbdist.launch(summed, 1, np=2, backend="horovod"))
 
 
 @pytest.mark.horovod
+def test_an_elastic_job_goes_on_without_a_rank(horovod: Kernel, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
+    script.chmod(0o700)
+    cell = on_ranks(
+        horovod,
+        """
+        import os, time
+        state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
+        @hvd.elastic.run
+        def train(state):
+            while hvd.size() == 2 or state.step < 10:
+                hvd.allreduce(torch.ones(1))
+                if rank == 1 and state.step == 5:
+                    os.kill(os.getpid(), 9)
+                state.step += 1
+                state.commit()
+            time.sleep(1)
+        train(state)
+        print("ended with", hvd.size())
+        """,
+        f"{FLAGS} --min-np 1 --max-np 2 --host-discovery-script {script}",
+        timeout=100,
+    )
+    assert cell.stdout.splitlines()[-1] == "ended with 1"
+    assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown(cell)
+
+
+@pytest.mark.horovod
 def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
     cell = on_ranks(horovod, "pass", f"{FLAGS} -- --no-such-flag", check=False)
     assert "unrecognized arguments: --no-such-flag" in shown(cell)
@@ -113,6 +142,9 @@ def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
         (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
         (f"{FLAGS} -H localhost:1,nowhere.invalid:1", "nowhere.invalid: ranks are started on this"),
         (f"{FLAGS} --hostfile /nowhere", "--hostfile cannot be read"),
+        (f"{FLAGS} --min-np 3", "-np 2 must lie between"),
+        (f"{FLAGS} --min-np 1", "need --host-discovery-script, or two hosts"),
+        (f"{FLAGS} --host-discovery-script /nowhere", "no such program"),
         (f"{FLAGS} -H localhost:2 --hostfile /nowhere", "say the same"),
     ],
 )

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import psutil
 
 from nbdist.errors import LaunchError, NbdistError
-from nbdist.hub import bring, hang, report
-from nbdist.hub.jobs import Death, Job, Notice
+from nbdist.hub import bring, ends, hang, report
+from nbdist.hub.jobs import Death, Job, Notice, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.output import Output
 from nbdist.launchers.engines import working_directory
@@ -43,7 +42,6 @@ INTERRUPT_SECONDS = 1.0
 END_SECONDS = 3.0
 """The launcher has this long for that before all of them are killed."""
 LAST_WORD_SECONDS = 2.0
-TERMINATED = 15
 
 
 class Writable(Protocol):
@@ -74,6 +72,8 @@ class Plan:
     max_restarts: int = 0
     hosts: str = ""
     """``host:slots,...``; this machine if it is empty."""
+    elastic: list[str] = field(default_factory=list)
+    """Flags that let ranks come and go; the job goes on without those that die."""
     cold: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
@@ -99,8 +99,7 @@ class ScriptRun:
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
         self._launcher = 0
-        self._told = 0
-        """Bytes of the launcher's log that have been read for deaths."""
+        self._launcher_log = ends.LauncherLog(job.folder / "launcher.log", self._how.failures)
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
         self._all_done = asyncio.Event()
         self._pressed = asyncio.Event()
@@ -132,7 +131,7 @@ class ScriptRun:
 
         After a fault its launcher decides what becomes of the others.
         """
-        silent = {r for r, pid in self._pids.items() if r not in self._done and not _lives(pid)}
+        silent = {r for r, pid in self._pids.items() if r not in self._done and not ends.lives(pid)}
         ended = len(self._done) + len(silent) == self._plan.np
         if ended and not any(self._done.values()):
             self._all_done.set()
@@ -275,7 +274,7 @@ class ScriptRun:
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
         environ = {**self._host.environ_changes(), **self._how.environ(folder.name), **plan.environ}
-        launch = Launch(plan.np, plan.max_restarts, plan.hosts, plan.passed_on)
+        launch = Launch(plan.np, plan.max_restarts, plan.hosts, plan.elastic + plan.passed_on)
         order = StartLauncher(
             self._name, plan.launcher, self._how.arguments(launch, folder, folder.name), str(file),
             environ, program.cwd, str(folder / "launcher.log"), plan.cold,
@@ -290,8 +289,8 @@ class ScriptRun:
         gone = self._loop.create_task(self._host.warm.gone.wait())
         taking = self._loop.create_task(self._take_returned())
         try:
-            ends: set[asyncio.Future[Any]] = {self._ended, gone}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            over: set[asyncio.Future[Any]] = {self._ended, gone}
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
             if self._all_done.is_set():  # the last word of a rank may be later than its end
                 await asyncio.wait({taking}, timeout=LAST_WORD_SECONDS)
         finally:
@@ -329,6 +328,8 @@ class ScriptRun:
             if looks % 50 == 0:
                 self._look_for_hang()
                 self._look_for_all_done()
+                if self._plan.elastic:
+                    self._tell_lost()
 
     def _look_for_hang(self) -> None:
         text = hang.describe(dict(self._pulses), set(self._done), self._patience, self._job.stop_by)
@@ -367,6 +368,7 @@ class ScriptRun:
             return report.interrupted(job, self._why)
         if isinstance(word, Died) and word.code == 0 and word.signum == 0:
             job.state = "done"
+            job.errors.clear()  # what an elastic job has gone on without
             return None
         job.state = "failed"
         if job.errors:
@@ -381,26 +383,10 @@ class ScriptRun:
         """Put into the job how each rank ended that did not end well."""
         job = self._job
         job.errors |= {rank: fault for rank, fault in self._done.items() if fault is not None}
-        log = job.folder / "launcher.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        told, self._told = text[self._told :], len(text)
-        for rank, code, pid in self._how.failures(told):
-            if self._done.get(rank) is None and code != -TERMINATED and not self._why:
-                pulse = self._pulses.get(rank)
-                line = pulse.line if pulse else None
-                signum, exit_code = max(0, -code), max(0, code)
-                job.errors[rank] = Death(
-                    rank,
-                    pid or self._pids.get(rank, 0),
-                    signum,
-                    exit_code,
-                    False,
-                    time.time(),
-                    line,
-                )
+        job.errors |= {death.rank: death for death in self._deaths()}
         for rank, pulse in self._pulses.items():
             if pulse is not None and rank not in self._done and rank not in job.errors:
-                job.errors[rank] = _ended_by_launcher(pulse)
+                job.errors[rank] = ends.ended_by_launcher(pulse)
         for rank, fault in job.errors.items():
             if isinstance(fault, Fault) and fault.traceback:
                 self._tracebacks.append((rank, self._restart, fault.traceback))
@@ -412,18 +398,18 @@ class ScriptRun:
             with self._job.log(rank).open("a", encoding="utf-8") as log:
                 log.write("\n".join([*head, *lines, ""]))
 
+    def _deaths(self) -> list[Death]:
+        """Return the ranks that died without a word, as told since the last look."""
+        return [
+            ends.death(failed, self._pids.get(failed.rank, 0), self._pulses.get(failed.rank))
+            for failed in self._launcher_log.new()
+            if self._done.get(failed.rank) is None and not self._why
+        ]
 
-def _lives(pid: int) -> bool:
-    """Whether a process of this machine has not ended."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _ended_by_launcher(pulse: Pulse) -> Fault:
-    """Return what is known of a rank that its launcher ended since another had failed."""
-    return Fault(
-        name="Terminated", text="", traceback=[], line=pulse.line, at=time.time(),
-        waited=pulse.waiting, aborted=True,
-    )  # fmt: skip
+    def _tell_lost(self) -> None:
+        """Say which ranks an elastic job goes on without."""
+        for death in self._deaths():
+            text = f"Rank {death.rank} {how_died(death)}; the job goes on without it."
+            self._job.events.put(Notice(f"lost {death.pid}", text))
+            self._job.restarts.append(text)
+            self._pulses.pop(death.rank, None)

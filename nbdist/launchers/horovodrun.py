@@ -79,11 +79,14 @@ def command(flags: list[str], program: str) -> list[str]:
 
 def launch(flags: list[str], program: str) -> None:
     """Do the same in this process, whose ranks then are forks of it."""
-    if MPI & set(flags):
-        os.execv(sys.executable, command(flags, program))  # noqa: S606  # as a launcher is started
     words = [*flags, RANK]
+    parsed = _parse(words)
+    elastic = parsed.host_discovery_script is not None or parsed.min_num_proc is not None
+    if elastic or not parsed.use_gloo:
+        # Ranks are started when their time has come, or by another program.
+        os.execv(sys.executable, command(flags, program))  # noqa: S606  # as a launcher is started
     gloo_run: Any = importlib.import_module("horovod.runner.gloo_run")
-    ranks = [ForkedRank(program) for _ in range(_parse(words).num_proc)]
+    ranks = [ForkedRank(program) for _ in range(parsed.num_proc)]
     gloo_run._exec_command_fn = lambda _: _starter(ranks)  # noqa: SLF001  # Horovod's last release
     _run(words)
 

@@ -78,6 +78,12 @@ class DistributedMagics(Magics):
     )  # fmt: skip
     @argument("-H", dest="hosts", metavar="HOST:SLOTS,...", help="horovodrun: ranks by host")
     @argument("--hostfile", metavar="FILE", help="horovodrun: the same, lines of HOST slots=N")
+    @argument("--min-np", type=int, metavar="N", help="horovodrun: go on with as few ranks")
+    @argument("--max-np", type=int, metavar="N", help="horovodrun: take in as many ranks")
+    @argument(
+        "--host-discovery-script", metavar="FILE",
+        help="horovodrun: a program that prints a HOST:SLOTS on each line, asked again and again",
+    )  # fmt: skip
     @argument("--max-restarts", type=int, metavar="N", help="restarts of a script that fails")
     @argument("--cold", action="store_true", help="launch a script by the plain command line")
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
@@ -27,6 +29,9 @@ FLAGS = {
     "max_restarts": ("--max-restarts", "torchrun"),
     "hosts": ("-H", "horovodrun"),
     "hostfile": ("--hostfile", "horovodrun"),
+    "min_np": ("--min-np", "horovodrun"),
+    "max_np": ("--max-np", "horovodrun"),
+    "host_discovery_script": ("--host-discovery-script", "horovodrun"),
 }
 """Flags that mean something to some launchers only."""
 
@@ -90,6 +95,7 @@ def submit_script(
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
     if hosts:
         check_hosts(hosts, wish.np)
+    elastic = elastic_flags(args, wish.np, hosts)
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
@@ -101,13 +107,40 @@ def submit_script(
         script, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
         cold=args.cold, environ=environ, passed_on=passed_on,
-        hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
+        elastic=elastic, hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
     )  # fmt: skip
     current.remember(wish)
     return scripts.submit(
         plan, cell, number=shell.execution_count, lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
+
+
+def elastic_flags(args: argparse.Namespace, np: int, hosts: dict[str, int]) -> list[str]:
+    """Return horovodrun's flags for ranks that come and go, none if that was not asked for.
+
+    Raises
+    ------
+    UsageError
+        If they do not fit.
+    """
+    least, most, script = args.min_np, args.max_np, args.host_discovery_script
+    if least is None and most is None and script is None:
+        return []
+    if not (1 if least is None else least) <= np <= (np if most is None else most):
+        raise UsageError(f"-np {np} must lie between --min-np {least} and --max-np {most}")
+    if script is not None and hosts:
+        raise UsageError("--host-discovery-script names the hosts: leave out -H and --hostfile")
+    if script is None and len(hosts) < len(("a host", "another")):
+        raise UsageError("--min-np and --max-np need --host-discovery-script, or two hosts in -H")
+    flags = ["--min-np", str(np if least is None else least)]
+    flags += [] if most is None else ["--max-np", str(most)]
+    if script is not None:
+        path = Path(script).expanduser().resolve()
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
+        flags += ["--host-discovery-script", str(path)]
+    return flags
 
 
 class FromScript:
