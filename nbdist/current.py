@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbdist import scripts
@@ -58,6 +58,8 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     global _cluster, _last  # a notebook has one current cluster
     if wish.np is not None:
         check_size(wish.np)
+    if wish.launcher is None:  # nothing else stays
+        wish = replace(wish, launcher="engines")
     now = _merge(wish)
     notes: list[str] = []
     if _cluster is not None and _changed(_cluster, wish):

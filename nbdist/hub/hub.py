@@ -17,6 +17,7 @@ from nbdist.hub.line import Heard, Line
 from nbdist.hub.logs import Logs
 from nbdist.hub.ranks import Rank
 from nbdist.hub.turns import Turns
+from nbdist.launchers import horovodrun
 from nbdist.launchers.engines import Host, make_specs
 from nbdist.launchers.supervised import Died, Refused, Started
 from nbdist.launchers.supervisor import tail_in_words
@@ -165,6 +166,8 @@ class Hub:
                 'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
             )
             raise LaunchError(msg)
+        if backend == "horovod":
+            horovodrun.demand("--backend horovod")
         self._watch_warm()
         await self._bear(range(size), size, engine)
         await self.form()

@@ -49,9 +49,14 @@ ENDING = "Terminating remaining workers after failure of Process"
 def check(torch: str) -> None:
     """Raise `LaunchError` if there is no Horovod; it needs TensorFlow or PyTorch only."""
     del torch
+    demand("--launcher horovodrun")
+
+
+def demand(flag: str) -> None:
+    """Raise `LaunchError` if there is no Horovod, for which this flag asks."""
     if importlib.util.find_spec("horovod") is None:
         raise LaunchError(
-            "--launcher horovodrun needs Horovod, which this notebook's Python does not have. To "
+            f"{flag} needs Horovod, which this notebook's Python does not have. To "
             f"build it, some minutes: {sys.executable} -m nbdist.install horovod"
         )
 
