@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,11 @@ from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
 from nbdist.errors import UsageError
-from nbdist.hub import living
+from nbdist.hub import living, mending, stacks
 from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
-from nbdist.rank.vitals import STACKS_SIGNAL
 from nbdist.sizes import check_size, default_size
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from nbdist.cell.bring import Wanted
     from nbdist.hub.ranks import Rank
 
-STACKS_SECONDS = 1.0
 END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
@@ -248,40 +245,12 @@ class Cluster(Sharing, Inspecting):
         if self.lost or (self.hub.host.controller_died and len(chosen) == self.np):
             self._renew()
             return {}
-        return hub_loop().wait(self._restart(chosen, like))
-
-    async def _restart(self, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
-        hub = self.hub
-        async with hub.turns.take(range(self.np), "the restart of ranks"):
-            lacking = await hub.replace(ranks)
-            why: dict[str, str] = {}
-            if like is not None:
-                why = await hub.copy_names(like, ranks)
-                names = set(await hub.call(like, "names"))
-                lacking = {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
-        return {
-            rank: {name: why.get(name, "") for name in sorted(names)}
-            for rank, names in lacking.items()
-        }
+        return hub_loop().wait(mending.restart(self.hub, chosen, like))
 
     def sync(self, name: str, source: int = 0) -> None:
         """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
         self._check_alive()
-        hub_loop().wait(self._sync(name, source))
-
-    async def _sync(self, name: str, source: int) -> None:
-        hub = self.hub
-        async with hub.turns.take(range(self.np), "models that are made equal"):
-            dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
-            if dead:
-                msg = (
-                    f"rank {show_ranks(dead)} is dead, so that `{name}` cannot be made equal on "
-                    f"all ranks: `%dist restart {show_ranks(dead)}` replaces it"
-                )
-                raise UsageError(msg)
-            if hub.stale:
-                await hub.form()
-            await hub.demand(hub.ranks, "sync", name=name, source=source)
+        hub_loop().wait(mending.sync(self.hub, name, source))
 
     def vitals(self) -> dict[int, dict[str, Any]]:
         """Ask every rank what it is doing; one that does not answer is left out."""
@@ -290,26 +259,7 @@ class Cluster(Sharing, Inspecting):
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of every living rank, also of one whose main thread is stuck."""
-        return hub_loop().wait(self._stacks())
-
-    async def _stacks(self) -> dict[int, str]:
-        hub = self.hub
-        dumps = {rank: hub.host.folder / f"rank{rank}.stacks" for rank in self._living()}
-        before = {rank: path.stat().st_size if path.exists() else 0 for rank, path in dumps.items()}
-        answers = await hub.call_all(dumps, "stacks", timeout=STACKS_SECONDS)
-        found: dict[int, str] = {}
-        for rank, answer in answers.items():
-            if isinstance(answer, str):
-                found[rank] = answer
-                continue
-            # Its agent cannot run: C code holds the GIL. A signal handler of C's can.
-            hub.host.signal(hub.ranks[rank].pid, STACKS_SIGNAL)
-        await asyncio.sleep(0.2 if len(found) < len(dumps) else 0)
-        for rank, path in dumps.items():
-            if rank not in found:
-                text = path.read_text(encoding="utf-8", errors="replace")[before[rank] :]
-                found[rank] = "(the rank holds the GIL; innermost frame first)\n" + text
-        return dict(sorted(found.items()))
+        return hub_loop().wait(stacks.of(self.hub, self._living()))
 
     def _chosen(self, ranks: Iterable[int] | None) -> tuple[int, ...]:
         """Return the ranks meant, all by default."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbdist import scripts
+from nbdist.backends.choice import FITTING, check_fit
 from nbdist.clusters import Cluster, stop_all
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import check_idle
@@ -57,6 +58,8 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     global _cluster, _last  # a notebook has one current cluster
     if wish.np is not None:
         check_size(wish.np)
+    if wish.launcher is None:  # nothing else stays
+        wish = replace(wish, launcher="engines")
     now = _merge(wish)
     notes: list[str] = []
     if _cluster is not None and _changed(_cluster, wish):
@@ -101,13 +104,29 @@ def remember(wish: Wish) -> None:
 
 def _merge(wish: Wish) -> Wish:
     gpus = wish.gpus if wish.gpus is not None else _last.gpus
+    backend, launcher = _fitting(wish)
     return Wish(
         np=wish.np if wish.np is not None else _last.np or default_size(gpus),
-        backend=wish.backend or _last.backend or "ddp",
-        launcher=wish.launcher or _last.launcher or "engines",
+        backend=backend,
+        launcher=launcher,
         gpus=gpus,
         env=wish.env if wish.env is not None else _last.env,
     )
+
+
+def _fitting(wish: Wish) -> tuple[str, str]:
+    """Return backend and launcher: what is not named is as it was last, if that fits."""
+    backend, launcher = wish.backend, wish.launcher
+    if backend and launcher:
+        check_fit(backend, launcher)
+        return backend, launcher
+    last = _last.backend or "ddp", _last.launcher or "engines"
+    if backend:
+        fits = backend == last[0] or (last[1] in FITTING[backend] and backend != "horovod")
+        return backend, last[1] if fits else FITTING[backend][0]
+    if launcher and launcher not in FITTING[last[0]]:
+        return ("horovod" if launcher == "horovodrun" else "ddp"), launcher
+    return last[0], launcher or last[1]
 
 
 def _changed(old: Cluster, wish: Wish) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from nbdist import scripts
-from nbdist.backends.choice import BACKENDS
+from nbdist.backends.choice import check_fit
 from nbdist.cell.preamble import preamble
 from nbdist.cell.script import Script
 from nbdist.clusters import Cluster
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from nbdist.hub.jobs import Event, Job
 
-LAUNCHERS = ("torchrun", "engines")
 SCRIPT = '''"""A call that nbdist.launch makes on every rank."""
 import os
 import pickle
@@ -63,7 +62,7 @@ def launch(
     *args: Any,
     np: int | None = None,
     backend: str = "ddp",
-    launcher: str = "torchrun",
+    launcher: str | None = None,
     timeout: float | None = None,
     max_restarts: int = 0,
 ) -> list[Any]:
@@ -76,9 +75,11 @@ def launch(
     np
         Number of ranks; by default one for each GPU, or 2.
     backend
-        ``ddp``: the process group is formed before the call; ``none``: there is none.
+        ``ddp``: the process group is formed before the call; ``horovod``: Horovod is initialised;
+        ``none``: there is no group.
     launcher
-        ``torchrun``, or ``engines`` for ipyparallel engines that end with the call.
+        ``torchrun`` (the default), ``horovodrun`` (for Horovod), or ``engines`` for ipyparallel
+        engines that end with the call.
     timeout
         Seconds after which the job is stopped; None for no limit.
     max_restarts
@@ -99,10 +100,11 @@ def launch(
     UsageError
         If something cannot be; nothing was started.
     """
-    if launcher not in LAUNCHERS:
-        raise UsageError(f"unknown launcher {launcher!r}; there are {', '.join(LAUNCHERS)}")
-    if backend not in BACKENDS:
-        raise UsageError(f"unknown backend {backend!r}; there are {', '.join(BACKENDS)}")
+    if launcher is None:
+        launcher = "horovodrun" if backend == "horovod" else "torchrun"
+    check_fit(backend, launcher)
+    if max_restarts and launcher != "torchrun":
+        raise UsageError("max_restarts is for launcher torchrun")
     if timeout is not None and not timeout > 0:
         raise UsageError(f"timeout={timeout} is not a number of seconds")
     if max_restarts < 0:
@@ -111,8 +113,8 @@ def launch(
     if launcher == "engines":
         return _on_engines(function, args, size, backend, timeout)
     plan = Plan(
-        _script(function, args, backend), size, timeout=timeout, returns=["result"],
-        all_return=True, max_restarts=max_restarts, label="nbdist.launch",
+        _script(function, args, backend), size, launcher=launcher, timeout=timeout,
+        returns=["result"], all_return=True, max_restarts=max_restarts, label="nbdist.launch",
     )  # fmt: skip
     job = scripts.submit(plan, f"{_name(function)}(...)", number=0, viewed=True)
     _show_until_end(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,11 @@ NUMBERS = itertools.count(1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Skip what needs a GPU or Horovod where there is none."""
     if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("needs an NVIDIA GPU, and /dev/nvidiactl is not there")
+    if item.get_closest_marker("horovod") and find_spec("horovod") is None:
+        pytest.skip("needs Horovod, which `python -m nbdist.install horovod` builds")
 
 
 def _fail_if_left(watch: Watch, name: str) -> None:

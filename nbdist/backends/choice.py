@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.errors import UsageError
+
 if TYPE_CHECKING:
     from nbdist.wire.groups import GroupInfo, Waiting
 
-BACKENDS = ("ddp", "none")
-"""Names that `--backend` takes."""
+FITTING = {
+    "ddp": ("engines", "torchrun"),
+    "none": ("engines", "torchrun", "horovodrun"),
+    "horovod": ("horovodrun", "engines"),
+}
+"""By backend, the launchers that can give it what it needs."""
+LAUNCHERS = ("engines", "torchrun", "horovodrun")
+BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
+"""What engines can have."""
+
+
+def check_fit(backend: str, launcher: str) -> None:
+    """Raise `UsageError` if these two do not go together."""
+    for kind, name, names in ("backend", backend, FITTING), ("launcher", launcher, LAUNCHERS):
+        if name not in names:
+            raise UsageError(f"unknown {kind} {name!r}; there are {', '.join(names)}")
+    if launcher not in FITTING[backend]:
+        fit = " or ".join(FITTING[backend])
+        raise UsageError(f"backend {backend} does not go with launcher {launcher}, but with {fit}")
 
 
 class Backend(Protocol):
@@ -17,6 +36,7 @@ class Backend(Protocol):
     name: str
 
     def device(self) -> Any: ...  # a torch.device, or a word without torch
+    def names(self) -> dict[str, Any]: ...
     def install(self) -> None: ...
     def open_store(self) -> int: ...
     def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None: ...
@@ -38,6 +58,10 @@ class NoBackend:
     def device(self) -> str:
         """Return the word for plain memory; there need not be a torch."""
         return "cpu"
+
+    def names(self) -> dict[str, Any]:
+        """Return no names: a cell finds nothing of a backend's."""
+        return {}
 
     def install(self) -> None:
         """Do nothing: there is no group."""
@@ -90,6 +114,10 @@ def load(name: str, *, rank: int, local_rank: int, world_size: int) -> Backend:
     """Return the backend that `name` stands for."""
     if name == "none":
         return NoBackend()
+    if name == "horovod":
+        from nbdist.backends.horovod import Horovod  # needs Horovod
+
+        return Horovod(rank=rank, local_rank=local_rank, world_size=world_size)
     from nbdist.backends.ddp import Ddp  # needs torch
 
     return Ddp(rank=rank, local_rank=local_rank, world_size=world_size)

@@ -102,6 +102,10 @@ class Ddp:
         torch.cuda.set_device(device)
         return device
 
+    def names(self) -> dict[str, Any]:
+        """Return no names: a cell imports torch itself."""
+        return {}
+
     def install(self) -> None:
         """Take over where torch makes and destroys groups; once, before there is any."""
         # NCCL: it is ours to abort, and torch's watchdog must not end the process over it.

@@ -127,7 +127,8 @@ class Assembly:
             ours.add("import asyncio")
         for line in ours:
             bound = line.split()[-1].partition(".")[0]
-            if bound in self.parts.every and self.parts.every[bound] is not sys.modules.get(bound):
+            module = line.split()[1] if " as " in line else bound
+            if bound in self.parts.every and self.parts.every[bound] is not sys.modules.get(module):
                 raise UsageError(
                     f"the script needs `{line}`, and the notebook has something else under the "
                     f"name `{bound}`; give that another name"

@@ -14,10 +14,10 @@ from nbdist import memory
 from nbdist.cell.known import PLAIN, Known, closed_over, methods
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import show_ranks
+from nbdist.rank.errors import CannotTravel
 from nbdist.rank.names import OURS, cannot_travel
 from nbdist.rank.parcels import Item, Packing, by_need
 from nbdist.rank.pickles import global_names, submodules
-from nbdist.rank.refusals import CannotTravel
 
 if TYPE_CHECKING:
     from nbdist.wire.parcel import Parcel

@@ -76,20 +76,25 @@ class Notebook:
         flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         try:
             tree = compile(source, "<cell>", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-            code = compile(source, "<cell>", "exec", flags, dont_inherit=True)
+            # One by one, as IPython does: beside an import, Python 3.11 compiles calls of what it
+            # has imported in another way.
+            alone = [ast.Module([statement], []) for statement in tree.body]
+            codes = [compile(each, "<cell>", "exec", flags, dont_inherit=True) for each in alone]
         except (SyntaxError, ValueError, RecursionError):
             return
         body = _under_magic(tree)
         if body is not None:
             self._read(number, self._shell.transform_cell(body), flags)
             return
-        codes = {(each.co_name, each.co_firstlineno): each for each in _inner(code)}
+        inner = {
+            (each.co_name, each.co_firstlineno): each for code in codes for each in _inner(code)
+        }
         for node in _statements(tree.body):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._note_import(node)
                 continue
             name, key = _defined(node)
-            found = codes.get((key, first_line(node)))
+            found = inner.get((key, first_line(node)))
             text = _text(source, node)
             if name and found is not None and text:
                 made = Definition(number, node, text, found)

@@ -10,11 +10,12 @@ from nbdist.cell import bring
 from nbdist.cell.known import Known
 from nbdist.cell.used import mentioned, used
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.bring import Offer, ask_for, hand_over
+from nbdist.hub.bring import ask_for, hand_over
 from nbdist.hub.loop import hub_loop
 from nbdist.rank.parcels import unpack
 from nbdist.rank.pickles import namespace
 from nbdist.wire import messages
+from nbdist.wire.parcel import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 TORCHRUN = """
 On one host:      torchrun --nproc-per-node {np} {name}
@@ -48,6 +49,7 @@ torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo"
 LEAVE = """\
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
+    time.sleep(0.1)  # gloo's threads let go of their last work; while Python ends, they would abort
 """
 TENSORFLOW_DEVICE = """\
 _gpus = tensorflow.config.list_physical_devices("GPU")
@@ -92,11 +94,12 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
     """
     if backend == "ddp":
         joining = SET_DEVICE if forms_group else SET_DEVICE + FORM
-        imports = ["import os", "import torch", "import torch.distributed"]
+        imports = ["import os", "import time", "import torch", "import torch.distributed"]
         return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, LEAVE)
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
-    if "torch" not in modules and modules & {"tensorflow", "keras"}:
+    without = find_spec("torch") is None
+    if "torch" not in modules and (without or modules & {"tensorflow", "keras"}):
         imports = ["import horovod.tensorflow as hvd", "import tensorflow"]
         return Preamble(imports, "", JOIN_HOROVOD + TENSORFLOW_DEVICE)
     imports = ["import horovod.torch as hvd", "import torch"]

@@ -15,9 +15,9 @@ from nbdist.cell.translate import Around, bound_names, translate
 from nbdist.cell.used import used
 from nbdist.cell.values import Packer
 from nbdist.errors import UsageError
+from nbdist.rank.errors import CannotTravel
 from nbdist.rank.names import OURS
 from nbdist.rank.pickles import global_names
-from nbdist.rank.refusals import CannotTravel
 
 if TYPE_CHECKING:
     from nbdist.cell.bring import Wanted

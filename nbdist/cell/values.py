@@ -12,7 +12,8 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
-from nbdist.rank.refusals import CannotTravel, look_at, why_not
+from nbdist.rank.errors import CannotTravel
+from nbdist.rank.refusals import look_at, why_not
 
 PROTOCOL = 5
 Stands = Callable[[Any], str]

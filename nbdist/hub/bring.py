@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.rank.parcels import map_blocks
 from nbdist.wire import messages
-from nbdist.wire.parcel import Parcel
+from nbdist.wire.parcel import Offer, Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbdist.cell.bring import Bringing
     from nbdist.hub.hub import Hub
     from nbdist.hub.line import Line
 
@@ -25,8 +24,22 @@ LONG_SECONDS = 3600.0
 """Objects without number may be on their way; a rank that dies meanwhile answers by its death."""
 
 
+class Packed(Protocol):
+    """Names of the notebook on their way; see `nbdist.cell.bring.Bringing`."""
+
+    @property
+    def parcel(self) -> Parcel:
+        """What ranks receive."""
+
+    def told(self, answers: dict[int, Any]) -> list[str]:
+        """Return what to tell of it, given what each rank has answered."""
+
+    def close(self) -> None:
+        """Let go of the memory that holds it."""
+
+
 async def hand_over(
-    hub: Hub, ranks: Iterable[int], bringing: Bringing, run: messages.Run
+    hub: Hub, ranks: Iterable[int], bringing: Packed, run: messages.Run
 ) -> list[str]:
     """Have ranks take in names, all or none; they are bound by `Run.parcel`, or by `bind`.
 
@@ -57,17 +70,6 @@ async def hand_over(
             await hub.call_all(ranks, "drop")
             raise UsageError(f"{answer}\nNothing was brought or started.")
     return bringing.told(answers)
-
-
-class Offer(msgspec.Struct, frozen=True):
-    """What a rank has packed for the notebook; see `Names.offer`."""
-
-    parcel: Parcel
-    refused: dict[str, str]
-    sizes: dict[str, int]
-    rank: int = 0
-    buffers: list[memoryview] = []
-    """Its large buffers, mapped: they stay whatever becomes of the rank."""
 
 
 def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:

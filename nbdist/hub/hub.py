@@ -17,6 +17,7 @@ from nbdist.hub.line import Heard, Line
 from nbdist.hub.logs import Logs
 from nbdist.hub.ranks import Rank
 from nbdist.hub.turns import Turns
+from nbdist.launchers import horovodrun
 from nbdist.launchers.engines import Host, make_specs
 from nbdist.launchers.supervised import Died, Refused, Started
 from nbdist.launchers.supervisor import tail_in_words
@@ -165,6 +166,8 @@ class Hub:
                 'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
             )
             raise LaunchError(msg)
+        if backend == "horovod":
+            horovodrun.demand("--backend horovod")
         self._watch_warm()
         await self._bear(range(size), size, engine)
         await self.form()
@@ -258,56 +261,6 @@ class Hub:
                 f"Rank {rank} is a new process. {lacks}"
                 f"`%dist restart {rank} --like RANK` copies another rank's variables."
             )
-
-    async def copy_names(self, source: int, ranks: list[int]) -> dict[str, str]:
-        """Give new ranks the variables of `source`; kept DDP models take the new ranks in.
-
-        Returns
-        -------
-        dict
-            Why a variable could not be copied, by name.
-        """
-        names = await self.call(source, "names")
-        refused = await self._copy(source, ranks, names)
-        if "" in refused:
-            # Something cannot be rebuilt on the new rank: find out what, copy the rest.
-            alone = {name: await self._copy(source, ranks, [name]) for name in names}
-            refused = {name: why for name, found in alone.items() for why in found.values()}
-            await self._copy(source, ranks, [name for name in names if name not in refused])
-        for members, models in (await self._shared_models()).items():
-            if not set(members).isdisjoint(ranks):
-                await self.demand(members, "adopt", names=sorted(models), source=source)
-        return refused
-
-    async def _shared_models(self) -> dict[tuple[int, ...], set[str]]:
-        """Return the DDP models that all ranks of their group hold, by the ranks of the group."""
-        known: dict[int, dict[str, list[int]]] = {
-            rank: answer
-            for rank, answer in (await self.call_all(self.ranks, "shared")).items()
-            if isinstance(answer, dict)
-        }
-        found: dict[tuple[int, ...], set[str]] = {}
-        for models in known.values():
-            for name, members in models.items():
-                if all(known.get(member, {}).get(name) == members for member in members):
-                    found.setdefault(tuple(members), set()).add(name)
-        return found
-
-    async def _copy(self, source: int, ranks: list[int], names: list[str]) -> dict[str, str]:
-        """Copy names; return what was refused and why, under '' what failed on arrival."""
-        path = self.host.folder / f"names-{source}.pickle"
-        seconds = self.settings.form_seconds
-        try:
-            given = await self.call(source, "give", timeout=seconds, path=str(path), names=names)
-            refused: dict[str, str] = dict(given)
-            for answer in (
-                await self.call_all(ranks, "take", timeout=seconds, path=str(path))
-            ).values():
-                if isinstance(answer, NbdistError):
-                    refused[""] = str(answer)
-        finally:
-            path.unlink(missing_ok=True)
-        return refused
 
     async def demand(self, ranks: Iterable[int], method: str, **args: Any) -> None:
         """Have all these ranks do something together; raise what the first one met."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from nbdist.hub.bring import Offer
     from nbdist.wire.messages import Fault
+    from nbdist.wire.parcel import Offer
 
 
 WITH_CLUSTER = "ended with its cluster"

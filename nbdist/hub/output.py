@@ -33,6 +33,8 @@ class Output:
         self._screen = Screen(job.events.put, self._ranks[0])
         self._merger = None if how == "rank0" else Merger(self._ranks, collapse=how == "collapse")
         self._tails: dict[int, Tail] = {}
+        self._sizes: dict[int, int | None] = dict.fromkeys(self._ranks, 0)
+        """How far each log went at the last look."""
         self._displays: deque[Display] = deque()
         self._last = dict.fromkeys(self._ranks, "")
         self._bars, self._bars_at = "", 0.0
@@ -53,8 +55,12 @@ class Output:
         self._displays.append(display)
 
     def look(self) -> None:
-        """Pass on what is new."""
-        self._read_all({})
+        """Pass on what was new at the last look: a display that belongs before it has come by now.
+
+        Displays and text take different ways, and the text's is the shorter one.
+        """
+        self._read_all(self._sizes)
+        self._sizes = {rank: tail.size() for rank, tail in self._tails.items()}
 
     def finish(self) -> bool:
         """Pass on all up to the job's end; False if the viewer is too far behind for it."""

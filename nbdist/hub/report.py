@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOST = re.compile(
     r"[Cc]onnection (closed|reset|refused|was)|[Bb]roken pipe|recvBytes|[Ss]ocket (is )?closed"
-    r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist"
+    r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
 )
 """How a rank complains that another has gone."""
 LAST_LINES = 5

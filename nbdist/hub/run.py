@@ -7,7 +7,6 @@ code, free it from collectives, and after a countdown that a person sees, kill t
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -15,21 +14,19 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, hang, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import WITH_CLUSTER, Death, Job, Notice, in_time, show_ranks
+from nbdist.hub.jobs import Death, Job, Notice, in_time, show_ranks
 from nbdist.hub.output import Output
+from nbdist.hub.settle import settle
 from nbdist.launchers.engines import working_directory
 from nbdist.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbdist.cell.bring import Bringing
     from nbdist.wire.messages import Display, Done, Pulse
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 """How often the shown rank's log is looked at."""
-FULL = 1 << 16
-"""Bytes; with fewer left on the disk a cell that failed may have failed for it."""
 INTERRUPT_SECONDS = 0.4
 """Python code has this long to react before collectives are broken up."""
 FREE_SECONDS = 3.0
@@ -47,7 +44,7 @@ class Run(JobListener):
         output: str = "rank0",
         autoreload: str = "",
         timeout: float | None = None,
-        bringing: Bringing | None = None,
+        bringing: bring.Packed | None = None,
         returns: Sequence[str] = (),
     ) -> None:
         self._hub, self._job = hub, job
@@ -188,7 +185,7 @@ class Run(JobListener):
         if self._hang:
             self._job.events.put(Notice("hang", f"The wait is over after {job.seconds:.0f} s."))
         if job.errors:
-            return await self._settle()
+            return await settle(hub, job, self._why)
         if self._returns:
             job.returned = await bring.ask_for(hub.line, job.ranks[0], self._returns)
         job.state = "done"
@@ -255,7 +252,7 @@ class Run(JobListener):
             await asyncio.sleep(LOOK_SECONDS)
             self._output.look()
             looks += 1
-            if looks % 25 == 0:
+            if looks % 50 == 0:
                 self._look_for_hang()
 
     def _look_for_hang(self) -> None:
@@ -331,70 +328,7 @@ class Run(JobListener):
         over.cancel()
         pressed.cancel()
 
-    # -- after a fault -------------------------------------------------------------------------
-
-    async def _settle(self) -> NbdistError:
-        """Leave the cluster usable: fresh groups, and word of models that no longer agree."""
-        hub, job = self._hub, self._job
-        hub.stale = True
-        if self._why == WITH_CLUSTER:
-            job.state, job.errors = "interrupted", {}
-            return report.interrupted(job, self._why)
-        dead = [rank for rank in hub.ranks.values() if not rank.alive]
-        async with hub.mending:
-            if not dead and hub.begun == {job.id}:
-                try:
-                    await hub.form()
-                    job.notes += await self._disagreements()
-                except NbdistError as err:
-                    job.notes.append(str(err))
-        if shutil.disk_usage(job.folder).free < FULL:
-            job.notes.append(
-                f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "
-                "place for them."
-            )
-        if hub.host.warm.gone.is_set():
-            dead = []
-            job.notes.append(
-                "The cluster's warm process has died, and all ranks with it; the next cell starts "
-                "a new cluster."
-            )
-        for rank in dead:
-            job.notes.append(
-                f"Rank {rank.rank} will be replaced before the next cell, without its variables; "
-                f"`%dist restart {rank.rank} --like {_other(hub, rank.rank)}` replaces it and "
-                "copies them from another rank."
-            )
-        if self._why:
-            job.state = "timed out" if "--timeout" in self._why else "interrupted"
-            return report.interrupted(job, self._why)
-        job.state = "failed"
-        return report.failure(job)
-
-    async def _disagreements(self) -> list[str]:
-        hub = self._hub
-        if hub.backend == "none":
-            return []
-        answers = await hub.call_all(hub.ranks, "checksums", timeout=1.0)
-        digests: dict[str, set[str]] = {}
-        for answer in answers.values():
-            for name, digest in (answer if isinstance(answer, dict) else {}).items():
-                digests.setdefault(name, set()).add(digest)
-        parted = sorted(name for name, found in digests.items() if len(found) > 1)
-        if not parted:
-            return []
-        listed = ", ".join(f"`{name}`" for name in parted)
-        note = (
-            f"No longer equal on all ranks, which stopped at different points of a step: {listed}. "
-            f"`%dist sync {' '.join(parted)} --from 0` makes them equal."
-        )
-        return [note]
-
 
 def _all_of(job: Job) -> str:
     first, *rest = job.waits_for
     return f"{first} and {len(rest)} more" if rest else first
-
-
-def _other(hub: Hub, rank: int) -> int:
-    return min((other for other in hub.ranks if other != rank), default=rank)

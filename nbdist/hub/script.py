@@ -7,7 +7,6 @@ are the launcher's; they say themselves how they are, and the launcher's end is 
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import sys
 import time
@@ -15,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import psutil
 
 from nbdist.errors import LaunchError, NbdistError
-from nbdist.hub import bring, hang, report
-from nbdist.hub.jobs import Death, Job, Notice
+from nbdist.hub import bring, ends, hang, report
+from nbdist.hub.jobs import Death, Job, Notice, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.output import Output
-from nbdist.launchers import torchrun
 from nbdist.launchers.engines import working_directory
+from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
@@ -37,16 +35,13 @@ if TYPE_CHECKING:
     from nbdist.hub.logs import Logs
     from nbdist.launchers.engines import Host
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 """How often the shown rank's log is looked at."""
 INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
 """The launcher has this long for that before all of them are killed."""
 LAST_WORD_SECONDS = 2.0
-FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-"""How TorchElastic tells of a worker that has failed."""
-TERMINATED = 15
 
 
 class Writable(Protocol):
@@ -75,6 +70,10 @@ class Plan:
     label: str = ""
     """What tracebacks call the code; by default the notebook's cell."""
     max_restarts: int = 0
+    hosts: str = ""
+    """``host:slots,...``; this machine if it is empty."""
+    elastic: list[str] = field(default_factory=list)
+    """Flags that let ranks come and go; the job goes on without those that die."""
     cold: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
@@ -86,6 +85,7 @@ class ScriptRun:
 
     def __init__(self, host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
         self._host, self._job, self._plan, self._logs = host, job, plan, logs
+        self._how = launcher(plan.launcher)
         self._patience = hang_seconds
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
@@ -96,9 +96,10 @@ class ScriptRun:
         self._pulses: dict[int, Pulse | None] = {}
         self._pids: dict[int, int] = {}
         """By rank, its process; since the last restart."""
+        self._tracebacks: list[tuple[int, int, list[str]]] = []
+        """Rank, restarts before it, and lines."""
         self._launcher = 0
-        self._told = 0
-        """Bytes of the launcher's log that have been read for deaths."""
+        self._launcher_log = ends.LauncherLog(job.folder / "launcher.log", self._how.failures)
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
         self._all_done = asyncio.Event()
         self._pressed = asyncio.Event()
@@ -131,7 +132,7 @@ class ScriptRun:
 
         After a fault its launcher decides what becomes of the others.
         """
-        silent = {r for r, pid in self._pids.items() if r not in self._done and not _lives(pid)}
+        silent = {r for r, pid in self._pids.items() if r not in self._done and not ends.lives(pid)}
         ended = len(self._done) + len(silent) == self._plan.np
         if ended and not any(self._done.values()):
             self._all_done.set()
@@ -188,7 +189,7 @@ class ScriptRun:
             self._line.close()
             for name in ("program.json", "rendezvous"):
                 (job.folder / name).unlink(missing_ok=True)
-            for folder in (job.folder / torchrun.FOLDER, self._temp):
+            for folder in (job.folder / self._how.FOLDER, self._temp):
                 shutil.rmtree(folder, ignore_errors=True)
             self._logs.close()
         job.end(error)
@@ -207,9 +208,7 @@ class ScriptRun:
         if warm is None:
             job.state = "interrupted"
             return report.interrupted(job, self._why)
-        if not warm.torch:
-            msg = "--launcher torchrun needs PyTorch, which this notebook's Python does not have"
-            raise LaunchError(msg)
+        self._how.check(warm.torch)
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         job.parts = dict.fromkeys(job.ranks, (0, None))
@@ -262,6 +261,7 @@ class ScriptRun:
             cell_lines=job.code.count("\n") + 1,
             lines=job.lines,
             label=plan.label or f"Cell In[{job.number}]",
+            launcher=plan.launcher,
             shown=job.ranks[0],
             returning=self._returning,
             returns=plan.returns,
@@ -274,10 +274,10 @@ class ScriptRun:
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
-        environ = {**self._host.environ_changes(), **torchrun.ENVIRON, **plan.environ}
-        flags = torchrun.arguments(plan.np, plan.max_restarts, plan.passed_on, folder, folder.name)
+        environ = {**self._host.environ_changes(), **self._how.environ(folder.name), **plan.environ}
+        launch = Launch(plan.np, plan.max_restarts, plan.hosts, plan.elastic + plan.passed_on)
         order = StartLauncher(
-            self._name, plan.launcher, flags, str(file),
+            self._name, plan.launcher, self._how.arguments(launch, folder, folder.name), str(file),
             environ, program.cwd, str(folder / "launcher.log"), plan.cold,
         )  # fmt: skip
         self._host.start_launcher(order, self._hear_launcher)
@@ -290,8 +290,8 @@ class ScriptRun:
         gone = self._loop.create_task(self._host.warm.gone.wait())
         taking = self._loop.create_task(self._take_returned())
         try:
-            ends: set[asyncio.Future[Any]] = {self._ended, gone}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            over: set[asyncio.Future[Any]] = {self._ended, gone}
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
             if self._all_done.is_set():  # the last word of a rank may be later than its end
                 await asyncio.wait({taking}, timeout=LAST_WORD_SECONDS)
         finally:
@@ -326,9 +326,11 @@ class ScriptRun:
             await asyncio.sleep(LOOK_SECONDS)
             self._output.look()
             looks += 1
-            if looks % 25 == 0:
+            if looks % 50 == 0:
                 self._look_for_hang()
                 self._look_for_all_done()
+                if self._plan.elastic:
+                    self._tell_lost()
 
     def _look_for_hang(self) -> None:
         text = hang.describe(dict(self._pulses), set(self._done), self._patience, self._job.stop_by)
@@ -361,11 +363,13 @@ class ScriptRun:
             return LaunchError("the warm process has died, and the launcher and its ranks with it")
         word = self._ended.result()
         self._note_faults()
+        self._complete_logs()
         if self._why:
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
         if isinstance(word, Died) and word.code == 0 and word.signum == 0:
             job.state = "done"
+            job.errors.clear()  # what an elastic job has gone on without
             return None
         job.state = "failed"
         return self._failure(word)
@@ -386,20 +390,13 @@ class ScriptRun:
         """Put into the job how each rank ended that did not end well."""
         job = self._job
         job.errors |= {rank: fault for rank, fault in self._done.items() if fault is not None}
-        log = job.folder / "launcher.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        told, self._told = text[self._told :], len(text)
-        ends = [(int(code), int(rank), int(pid)) for code, rank, pid in FAILED.findall(told)]
-        for code, rank, pid in ends:
-            if code != -TERMINATED and not self._why and self._died_of_itself(rank, code):
-                pulse = self._pulses.get(rank)
-                line = pulse.line if pulse else None
-                signum, exit_code = max(0, -code), max(0, code)
-                job.errors[rank] = Death(rank, pid, signum, exit_code, False, time.time(), line)
+        job.errors |= {death.rank: death for death in self._deaths()}
         for rank, pulse in self._pulses.items():
             if pulse is not None and rank not in self._done and rank not in job.errors:
-                job.errors[rank] = _ended_by_launcher(pulse)
-        self._complete_logs()
+                job.errors[rank] = ends.ended_by_launcher(pulse)
+        for rank, fault in job.errors.items():
+            if isinstance(fault, Fault) and fault.traceback:
+                self._tracebacks.append((rank, self._restart, fault.traceback))
 
     def _died_of_itself(self, rank: int, code: int) -> bool:
         """Whether an exit code tells of more than is known; a script that is over may yet fail."""
@@ -410,23 +407,23 @@ class ScriptRun:
 
     def _complete_logs(self) -> None:
         """Add the tracebacks, which the cell shows apart from the output."""
-        for rank, fault in self._job.errors.items():
-            if isinstance(fault, Fault) and fault.traceback:
-                with self._job.log(rank).open("a", encoding="utf-8") as log:
-                    log.write("\n".join([*fault.traceback, ""]))
+        for rank, restart, lines in self._tracebacks:
+            head = [f"(before restart {restart + 1})"] if restart < self._restart else []
+            with self._job.log(rank).open("a", encoding="utf-8") as log:
+                log.write("\n".join([*head, *lines, ""]))
 
+    def _deaths(self) -> list[Death]:
+        """Return the ranks that died without a word, as told since the last look."""
+        return [
+            ends.death(failed, self._pids.get(failed.rank, 0), self._pulses.get(failed.rank))
+            for failed in self._launcher_log.new()
+            if not self._why and self._died_of_itself(failed.rank, failed.code)
+        ]
 
-def _lives(pid: int) -> bool:
-    """Whether a process of this machine has not ended."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _ended_by_launcher(pulse: Pulse) -> Fault:
-    """Return what is known of a rank that its launcher ended since another had failed."""
-    return Fault(
-        name="Terminated", text="", traceback=[], line=pulse.line, at=time.time(),
-        waited=pulse.waiting, aborted=True,
-    )  # fmt: skip
+    def _tell_lost(self) -> None:
+        """Say which ranks an elastic job goes on without."""
+        for death in self._deaths():
+            text = f"Rank {death.rank} {how_died(death)}; the job goes on without it."
+            self._job.events.put(Notice(f"lost {death.pid}", text))
+            self._job.restarts.append(text)
+            self._pulses.pop(death.rank, None)

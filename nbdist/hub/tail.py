@@ -39,6 +39,10 @@ class Tail:
         self.at += len(data)
         return self._clean(self._decoder.decode(data))
 
+    def size(self) -> int:
+        """Return how far the log goes now."""
+        return os.fstat(self._file).st_size if self._opened() else 0
+
     def close(self) -> str:
         """Close the log and return what half a character is left."""
         if self._file >= 0:
@@ -50,9 +54,12 @@ class Tail:
         return NOISE.sub("", text) if self.quiet else text
 
     def _read(self, size: int) -> bytes:
+        return os.pread(self._file, size, self.at) if self._opened() else b""
+
+    def _opened(self) -> bool:
         if self._file < 0:
             try:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return b""
-        return os.pread(self._file, size, self.at)
+                return False
+        return True

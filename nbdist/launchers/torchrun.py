@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
+
+from nbdist.errors import LaunchError
+from nbdist.launchers.scripted import Failed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENVIRON: dict[str, str | None] = {
-    # Restarts would reuse the agent's store and find the addresses of ranks that are gone.
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-}
+    from nbdist.launchers.scripted import Launch
+
 RANK = "nbdist.rank.script"
 FOLDER = "elastic"
 """Where TorchElastic keeps what its workers tell it, while the job runs."""
+WARM = (RANK, "nbdist.backends.torch_private.elastic")
+FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+"""How TorchElastic tells of a worker that has failed."""
 
 OURS = (
     "--help", "--module", "--no-python", "--run-path", "--standalone", "--nnodes",
@@ -25,24 +30,37 @@ OURS = (
 """Flags that would make of a cell something that it is not: other ranks, elsewhere, a script."""
 
 
-def arguments(
-    np: int, max_restarts: int, passed_on: list[str], folder: Path, token: str
-) -> list[str]:
+def check(torch: str) -> None:
+    """Raise `LaunchError` if there is no PyTorch, whose launcher it is."""
+    if not torch:
+        raise LaunchError(
+            "--launcher torchrun needs PyTorch, which this notebook's Python does not have"
+        )
+
+
+def environ(token: str) -> dict[str, str | None]:
+    """Return what torchrun needs; it marks its workers with the token by itself."""
+    del token
+    # Restarts would reuse the agent's store and find the addresses of ranks that are gone.
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     """Return torchrun's flags for a job on this machine.
 
     The agents of one machine meet in a file of the job's folder: nothing listens for that.
     """
     return [
         "--nnodes=1",
-        f"--nproc-per-node={np}",
+        f"--nproc-per-node={wanted.np}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={folder / 'rendezvous'}",
         "--rdzv-conf=store_type=file",
         f"--rdzv-id={token}",
         f"--log-dir={folder / FOLDER}",  # by itself it would leave one in the temp folder
         "--local-addr=127.0.0.1",
-        f"--max-restarts={max_restarts}",
-        *passed_on,
+        f"--max-restarts={wanted.max_restarts}",
+        *wanted.passed_on,
     ]
 
 
@@ -70,3 +88,8 @@ def launch(flags: list[str], program: str) -> None:
     from nbdist.rank import script
 
     elastic.launch(flags, script.main, program)
+
+
+def failures(log: str) -> list[Failed]:
+    """Return the workers that failed."""
+    return [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from nbdist.errors import NbdistError
-from nbdist.launchers import supervised
+from nbdist.launchers import scripted, supervised
 from nbdist.launchers.supervised import (
     LAUNCHER,
     LENGTH,
@@ -185,14 +185,15 @@ class Supervisor:
     def _start_launcher(self, order: StartLauncher) -> None:
         self._plain = self._plain or why_not_fork(canary=False)
         cold = order.cold or bool(self._plain)
+        launcher = scripted.launcher(order.module)
         if not cold:
             # Here and not in the child, so that the next one has it too.
-            for name in ("nbdist.rank.script", "nbdist.backends.torch_private.elastic"):
-                importlib.import_module(name)
+            for name in launcher.WARM:
+                with contextlib.suppress(Exception):  # whoever needs it says what is wrong
+                    importlib.import_module(name)
 
         def body() -> None:
             _settle_in(order)
-            launcher = importlib.import_module(f"nbdist.launchers.{order.module}")
             if cold:
                 os.execv(sys.executable, launcher.command(order.arguments, order.program))  # noqa: S606
             launcher.launch(order.arguments, order.program)
@@ -212,8 +213,10 @@ class Supervisor:
             try:
                 body()
                 code = 0
-            except SystemExit as end:  # a launcher that does not like its flags has said so
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            except SystemExit as end:  # argparse has said why
+                code = end.code if isinstance(end.code, int) else int(bool(end.code))
+                if isinstance(end.code, str):
+                    sys.stderr.write(f"{end.code}\n")
             except BaseException:  # a child must never run on in our loop
                 sys.excepthook(*sys.exc_info())
             finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import argument
 
+from nbdist.backends.choice import FITTING, LAUNCHERS
 from nbdist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -118,10 +119,10 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in reversed(
         (
             argument("-np", type=int, metavar="N", help="number of ranks (one a GPU, or 2)"),
-            argument("--backend", choices=["ddp", "none"], help="how ranks talk (default: ddp)"),
+            argument("--backend", choices=list(FITTING), help="how ranks talk (default: ddp)"),
             argument(
-                "--launcher", choices=["engines", "torchrun"],
-                help="engines that stay, or a script run by torchrun (default: engines)",
+                "--launcher", choices=LAUNCHERS,
+                help="engines that stay (default), or a script run by torchrun or horovodrun",
             ),
             argument("--gpus", type=gpus_list, metavar="0,1", help="the GPUs to use"),
             argument(

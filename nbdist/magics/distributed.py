@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from nbdist.cell.names import Names
     from nbdist.clusters import Cluster
-    from nbdist.hub.bring import Offer
     from nbdist.hub.jobs import Job
+    from nbdist.wire.parcel import Offer
 
 
 class CellSyntaxError(UsageError):
@@ -76,6 +76,14 @@ class DistributedMagics(Magics):
     @argument(
         "--async", dest="background", action="store_true",
         help="do not wait: output goes on in this cell, whose value is a handle on the job",
+    )  # fmt: skip
+    @argument("-H", dest="hosts", metavar="HOST:SLOTS,...", help="horovodrun: ranks by host")
+    @argument("--hostfile", metavar="FILE", help="horovodrun: the same, lines of HOST slots=N")
+    @argument("--min-np", type=int, metavar="N", help="horovodrun: go on with as few ranks")
+    @argument("--max-np", type=int, metavar="N", help="horovodrun: take in as many ranks")
+    @argument(
+        "--host-discovery-script", metavar="FILE",
+        help="horovodrun: a program that prints a HOST:SLOTS on each line, asked again and again",
     )  # fmt: skip
     @argument("--max-restarts", type=int, metavar="N", help="restarts of a script that fails")
     @argument("--cold", action="store_true", help="launch a script by the plain command line")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
@@ -10,6 +13,7 @@ from nbdist.cell.script import make_script
 from nbdist.errors import UsageError
 from nbdist.hub.script import Plan
 from nbdist.launchers import torchrun
+from nbdist.launchers.hosts import check_hosts, hosts_named
 from nbdist.magics.arguments import UsageMistake
 from nbdist.rank.parcels import unpack
 
@@ -18,11 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbdist.cell.names import Parsed
-    from nbdist.hub.bring import Offer
     from nbdist.hub.jobs import Job
+    from nbdist.wire.parcel import Offer
 
-ONLY_SCRIPTS = ("cold", "max_restarts")
-"""Flags that mean something to scripts only."""
+FLAGS = {
+    "cold": ("--cold", "torchrun", "horovodrun"),
+    "max_restarts": ("--max-restarts", "torchrun"),
+    "hosts": ("-H", "horovodrun"),
+    "hostfile": ("--hostfile", "horovodrun"),
+    "min_np": ("--min-np", "horovodrun"),
+    "max_np": ("--max-np", "horovodrun"),
+    "host_discovery_script": ("--host-discovery-script", "horovodrun"),
+}
+"""Flags that mean something to some launchers only."""
 
 
 def split_passed_on(line: str) -> tuple[str, list[str]]:
@@ -43,11 +55,15 @@ def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Seq
         If flags are given that do not go together.
     """
     launcher = current.wished(wish).launcher or "engines"
+    for name, (flag, *launchers) in FLAGS.items():
+        if getattr(args, name) and launcher not in launchers:
+            needed = " or ".join(launchers)
+            raise UsageMistake(f"{flag} is for scripts: it needs --launcher {needed}")
     if launcher == "engines":
-        given = [name for name in ONLY_SCRIPTS if getattr(args, name)]
-        if given or passed_on:
-            flag = f"--{given[0].replace('_', '-')}" if given else "what stands after --"
-            raise UsageMistake(f"{flag} is for scripts: it needs --launcher torchrun")
+        if passed_on:
+            raise UsageMistake(
+                "what stands after -- is for scripts: it needs --launcher torchrun or horovodrun"
+            )
         return False
     if args.ranks is not None:
         raise UsageMistake(f"--ranks is for engines: {launcher} runs a script on all its ranks")
@@ -70,14 +86,20 @@ def submit_script(
     NbdistError
         If that cannot be; nothing was started.
     """
+    hosts = hosts_named(args.hosts, args.hostfile)
+    if hosts and wish.np is None:
+        wish = replace(wish, np=sum(hosts.values()))
     wish = current.wished(wish)
     if wish.np is None or wish.backend is None:
         raise UsageError("how many ranks, and which backend?")
     if args.max_restarts is not None and args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
-    wrong = torchrun.refuse(passed_on)
+    if hosts:
+        check_hosts(hosts, wish.np)
+    wrong = torchrun.refuse(passed_on) if wish.launcher == "torchrun" else ""
     if wrong:
         raise UsageError(f"after --: {wrong}")
+    elastic = elastic_flags(args, wish.np, hosts)
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
@@ -89,12 +111,40 @@ def submit_script(
         script, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
         cold=args.cold, environ=environ, passed_on=passed_on,
+        elastic=elastic, hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
     )  # fmt: skip
     current.remember(wish)
     return scripts.submit(
         plan, cell, number=shell.execution_count, lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
+
+
+def elastic_flags(args: argparse.Namespace, np: int, hosts: dict[str, int]) -> list[str]:
+    """Return horovodrun's flags for ranks that come and go, none if that was not asked for.
+
+    Raises
+    ------
+    UsageError
+        If they do not fit.
+    """
+    least, most, script = args.min_np, args.max_np, args.host_discovery_script
+    if least is None and most is None and script is None:
+        return []
+    if not (1 if least is None else least) <= np <= (np if most is None else most):
+        raise UsageError(f"-np {np} must lie between --min-np {least} and --max-np {most}")
+    if script is not None and hosts:
+        raise UsageError("--host-discovery-script names the hosts: leave out -H and --hostfile")
+    if script is None and len(hosts) < len(("a host", "another")):
+        raise UsageError("--min-np and --max-np need --host-discovery-script, or two hosts in -H")
+    flags = ["--min-np", str(np if least is None else least)]
+    flags += [] if most is None else ["--max-np", str(most)]
+    if script is not None:
+        path = Path(script).expanduser().resolve()
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
+        flags += ["--host-discovery-script", str(path)]
+    return flags
 
 
 class FromScript:

@@ -69,7 +69,7 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
         # As in a script; IPython's own would end the rank.
         "exit": sys.exit,
         "quit": sys.exit,
-    }
+    } | backend.names()
     for name in ("exit", "quit"):
         del shell.user_ns[name]
     runner = CellRunner(spec.rank, shell, Mirror(shell, own=spec.torchrun_environ()), names)

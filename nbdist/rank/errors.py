@@ -1,6 +1,8 @@
-"""What a user's exception says, however odd it is."""
+"""What a user's exception says, however odd it is, and what we say of a user's object."""
 
 from __future__ import annotations
+
+import pickle
 
 MOST_FRAMES = 25
 """Frames shown at either end of a traceback."""
@@ -29,3 +31,7 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as err:  # a user's __str__ may raise anything
         return f"(its text cannot be shown: {err!r})"
+
+
+class CannotTravel(pickle.PicklingError):
+    """Raised while pickling; the text says what is in the way."""

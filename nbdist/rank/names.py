@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.memory import Blocks
 from nbdist.rank import sources
+from nbdist.rank.errors import CannotTravel
 from nbdist.rank.parcels import Packing, by_need, unpack
 from nbdist.rank.pickles import ByValue
-from nbdist.rank.refusals import CannotTravel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

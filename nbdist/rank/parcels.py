@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from nbdist import memory
 from nbdist.errors import NbdistError
 from nbdist.rank import sources
+from nbdist.rank.errors import CannotTravel
 from nbdist.rank.parts import Parts
 from nbdist.rank.pickles import ByValue
-from nbdist.rank.refusals import CannotTravel, look_at, why_not
+from nbdist.rank.refusals import look_at, why_not
 from nbdist.wire.parcel import Parcel
 
 if TYPE_CHECKING:

@@ -32,6 +32,8 @@ class Program(msgspec.Struct, frozen=True):
     """How many lines of the notebook's cell stand before those."""
     label: str
     """What tracebacks call the cell: ``Cell In[5]``."""
+    launcher: str
+    """Which launcher starts it."""
     shown: int
     """The rank whose rich display is shown."""
     returning: list[int]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import pickle
 import re
 import sys
 import types
 from typing import Any
+
+from nbdist.rank.errors import CannotTravel
 
 REMEDIES = (
     (r"generator|coroutine", "it cannot be copied: make a list of it, or create it in the cell"),
@@ -27,10 +28,6 @@ TORCH_REFUSED = (
     ("torch.distributed.tensor", "DTensor",
      "it holds shards, of which each rank has others", "`.full_tensor()` puts them together"),
 )  # fmt: skip
-
-
-class CannotTravel(pickle.PicklingError):
-    """Raised while pickling; the text says what is in the way."""
 
 
 def why_not(err: Exception) -> str:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from nbdist.backends import horovod_calls
+from nbdist.rank import place
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
@@ -46,7 +49,7 @@ def main(path: str) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     program = msgspec.json.decode(Path(path).read_bytes(), type=Program)
-    rank = int(os.environ["RANK"])
+    rank = place.take(program.launcher)
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
     waiting = _prepare(program)
@@ -114,6 +117,12 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     reseed()
     if program.loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    look = _settle_torch(program)
+    return horovod_calls.Watch().look if program.launcher == "horovodrun" else look
+
+
+def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
+    """Make torch what the script expects, if it is there; return what tells of its collectives."""
     try:
         import torch
 
@@ -164,8 +173,6 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
 
 def _offer(space: dict[str, Any], names: list[str], reporter: Reporter) -> Callable[[float], bool]:
     """Pack names for the notebook; return what waits until it has taken them."""
-    import threading
-
     from nbdist.rank.names import Names
 
     shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # all that is looked at
@@ -175,5 +182,22 @@ def _offer(space: dict[str, Any], names: list[str], reporter: Reporter) -> Calla
     return taken.wait
 
 
+def _leave(code: int) -> None:
+    """End as a forked worker does: with exit handlers, but without taking the interpreter down.
+
+    While that is taken down, gloo's threads may abort a process that has kept its group.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nbdist.rank.refusals import CannotTravel
+from nbdist.rank.errors import CannotTravel
 
 OWN_BYTES = 1 << 18
 """Storages up to this size get memory of their own where they arrive; they can be resized."""

@@ -40,3 +40,14 @@ class Parcel(msgspec.Struct, frozen=True):
     """Names to bind whatever the rank has under them."""
     sources: list[Source] = []
     """Cells that the functions come from."""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a rank has packed for the notebook; see `Names.offer`."""
+
+    parcel: Parcel
+    refused: dict[str, str]
+    sizes: dict[str, int]
+    rank: int = 0
+    buffers: list[memoryview] = []
+    """Its large buffers, mapped: they stay whatever becomes of the rank."""

@@ -1,0 +1,238 @@
+"""Horovod in a rank of the persistent engines: join the others, free it from them, join again.
+
+Horovod's own shutdown frees whoever waits in one of its collectives, from any thread, and after it
+``hvd.init()`` works again. Ranks find each other through Horovod's rendezvous server, a fresh one
+for each generation, in rank zero. What a user keeps trains on: models hold nothing of Horovod's,
+and its optimizers are brought to rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import socket
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from nbdist.backends import horovod_calls, sockets
+from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from nbdist.wire.groups import GroupInfo, Waiting
+
+SHUTDOWN_SECONDS = 2.0
+"""A shutdown that waits longer for a rank that does not answer goes on by itself."""
+
+
+def _import() -> Any:
+    """Return Horovod for the framework that is here."""
+    problems = []
+    for name in ("torch", "tensorflow"):
+        try:
+            return importlib.import_module(f"horovod.{name}")
+        except ImportError as err:
+            problems.append(f"horovod.{name}: {err}")
+    raise UsageError(
+        f"--backend horovod needs Horovod, which cannot be imported here ({'; '.join(problems)}). "
+        "To build it: python -m nbdist.install horovod"
+    )
+
+
+class Horovod:
+    """The ``horovod`` backend of one rank.
+
+    `form` and `sync` belong to the main thread, the rest to any.
+
+    Parameters
+    ----------
+    rank, local_rank, world_size
+        This rank's place.
+    """
+
+    name = "horovod"
+
+    def __init__(self, *, rank: int, local_rank: int, world_size: int) -> None:
+        self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
+        self.hvd = _import()
+        self._torch: Any = _torch()
+        self._watch = horovod_calls.Watch()
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._server: Any = None
+        self._joined = False
+        """Whether ``hvd.init()`` was ever called."""
+
+    def device(self) -> Any:
+        """Return this rank's device, made the current one if it is a GPU."""
+        if self._torch is None:
+            return "cpu"
+        if not self._torch.cuda.is_available():
+            return self._torch.device("cpu")
+        device = self._torch.device("cuda", self.local_rank)
+        self._torch.cuda.set_device(device)
+        return device
+
+    def names(self) -> dict[str, Any]:
+        """Return what a cell finds defined: `hvd`, as in a script."""
+        return {"hvd": self.hvd}
+
+    def install(self) -> None:
+        """Watch the optimizers that are made; once, before any cell."""
+        make = getattr(self.hvd, "DistributedOptimizer", None)
+        if self._torch is None or make is None:
+            return
+
+        @functools.wraps(make)
+        def watched(*args: Any, **options: Any) -> Any:
+            optimizer = make(*args, **options)
+            self._optimizers.add(optimizer)
+            kind: Any = type(optimizer)  # one that Horovod has made for it alone
+            kind.__reduce_ex__ = _refuse_to_travel
+            return optimizer
+
+        self.hvd.DistributedOptimizer = watched
+
+    def open_store(self) -> int:
+        """Start the next generation's rendezvous server; return its port. Called on one rank."""
+        http: Any = importlib.import_module("horovod.runner.http.http_server")
+        hosts: Any = importlib.import_module("horovod.runner.common.util.hosts")
+
+        def on_loopback(make: Any) -> tuple[Any, int]:
+            made = make((sockets.LOOPBACK, 0))
+            return made, made.server_address[1]
+
+        http.find_port = on_loopback
+        before, self._server = self._server, http.RendezvousServer()
+        port: int = self._server.start()
+        slots = hosts.parse_hosts(f"localhost:{self.world_size}")
+        self._server.init(hosts.get_host_assignments(slots, self.world_size))
+        if before is not None:  # nobody uses it, or those who do are to be freed
+            threading.Thread(target=_close, args=(before,), daemon=True).start()
+        return port
+
+    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
+        """Join the others through the server at this port. All ranks at once."""
+        del generation, like
+        if self._joined:
+            self.abort()
+        os.environ.update(self._environ(port))
+        self._joined = True
+        self.hvd.init()
+        for optimizer in list(self._optimizers):
+            _settle(optimizer)
+
+    def _environ(self, port: int) -> dict[str, str]:
+        """Return what horovodrun would set for this rank."""
+        interface = _loopback_interface()
+        names = {
+            "HOROVOD_HOSTNAME": "localhost",
+            "HOROVOD_RANK": self.rank,
+            "HOROVOD_SIZE": self.world_size,
+            "HOROVOD_LOCAL_RANK": self.local_rank,
+            "HOROVOD_LOCAL_SIZE": self.world_size,
+            "HOROVOD_CROSS_RANK": 0,
+            "HOROVOD_CROSS_SIZE": 1,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": sockets.LOOPBACK,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": interface,
+            "NCCL_SOCKET_IFNAME": interface,
+        }
+        return {name: str(value) for name, value in names.items()}
+
+    def abort(self) -> None:
+        """Free this rank: whatever of it waits in a collective raises.
+
+        Shutting down is something that all ranks agree on, so one that is frozen holds it up; the
+        thread that asks for it must not be.
+        """
+        thread = threading.Thread(target=self.hvd.shutdown, name="nbdist-shutdown", daemon=True)
+        thread.start()
+        thread.join(SHUTDOWN_SECONDS)
+
+    def formed(self) -> bool:
+        """Return whether Horovod is initialised; it is not after `abort` or the user's shutdown."""
+        return self._joined and bool(self.hvd.is_initialized())
+
+    def groups(self) -> list[GroupInfo]:
+        """Return no groups: those of Horovod's are its own."""
+        return []
+
+    def waiting(self) -> Waiting | None:
+        """Return the collective the main thread is inside, or None. Any one other thread."""
+        return self._watch.look()
+
+    def adopt(self, models: list[Any], source: int) -> list[str]:
+        """Return no names: no model holds anything of Horovod's."""
+        del models, source
+        return []
+
+    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]:
+        """Return no names, as `adopt`."""
+        del namespace
+        return {}
+
+    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
+        """Return a digest of each torch model's parameters and each optimizer's state."""
+        if self._torch is None:
+            return {}
+        models = importlib.import_module("nbdist.backends.models")
+        kinds = self._torch.nn.Module, self._torch.optim.Optimizer
+        found = {n: models.digest(v) for n, v in list(namespace.items()) if isinstance(v, kinds)}
+        return {name: digest for name, digest in found.items() if digest is not None}
+
+    def sync(self, model: Any, source: int) -> None:
+        """Make a model, or an optimizer's state, what it is on rank `source`. All ranks at once."""
+        torch = self._torch
+        if torch is not None and isinstance(model, torch.nn.Module):
+            self.hvd.broadcast_parameters(model.state_dict(), root_rank=source)
+        elif torch is not None and isinstance(model, torch.optim.Optimizer):
+            self.hvd.broadcast_optimizer_state(model, root_rank=source)
+        elif torch is None and hasattr(model, "variables"):
+            self.hvd.broadcast_variables(model.variables, root_rank=source)
+        else:
+            raise UsageError(f"a {type(model).__name__} is no model or optimizer")
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        return None
+
+
+def _refuse_to_travel(optimizer: Any, protocol: int) -> Any:
+    """Refuse what pickle would do: leave out all that is Horovod's, and nothing would tell."""
+    del optimizer, protocol
+    raise TypeError(
+        "an optimizer of Horovod's lives on its rank: make it there with hvd.DistributedOptimizer"
+    )
+
+
+def _settle(optimizer: Any) -> None:
+    """Forget the reductions of a step that was broken off, as its `load_state_dict` does."""
+    inside = vars(optimizer)  # Horovod's last release; there is no public way
+    inside |= {"_handles": {}, "_synchronized": False, "_should_synchronize": True}
+    for key in inside["_allreduce_delay"]:
+        inside["_allreduce_delay"][key] = optimizer.backward_passes_per_step
+    for key in inside["_group_counts"]:
+        inside["_group_counts"][key] = 0
+
+
+def _close(server: Any) -> None:
+    server.stop()
+    server._httpd.server_close()  # noqa: SLF001  # its own stop leaves the socket open
+
+
+def _loopback_interface() -> str:
+    """Return what this machine calls its loopback interface."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(
+            each.family == socket.AF_INET and each.address == sockets.LOOPBACK for each in addresses
+        ):
+            return str(name)
+    return "lo"

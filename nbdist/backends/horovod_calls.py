@@ -1,0 +1,56 @@
+"""Which of Horovod's collectives the main thread is inside, told from another thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nbdist.wire.groups import Waiting
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_BETWEEN = "torch.autograd.function"
+"""Horovod's operations are functions of autograd, called back by torch."""
+
+
+@dataclass
+class Watch:
+    """Looks at the main thread; asked by one other thread, again and again.
+
+    Horovod keeps no record of when a collective began: the wait is counted from the first look
+    that found the main thread in the same call.
+    """
+
+    main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
+    _call: tuple[int, str] | None = None
+    _first_seen: float = 0.0
+
+    def look(self) -> Waiting | None:
+        """Return the call into Horovod that the main thread is inside, or None."""
+        frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
+        called = _called(frame)
+        if called is None:
+            self._call = None
+            return None
+        op, now = called.f_code.co_name, time.time()
+        call = (id(called), op)
+        if call != self._call:
+            self._call, self._first_seen = call, now
+        return Waiting(op, "", None, now - self._first_seen)
+
+
+def _called(frame: FrameType | None) -> FrameType | None:
+    """Return the outermost of the calls into Horovod, if the inner end is there."""
+    found = None
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("horovod."):
+            found = frame
+        elif found is None or module != _BETWEEN:
+            break
+        frame = frame.f_back
+    return found

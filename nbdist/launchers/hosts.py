@@ -1,0 +1,91 @@
+"""Hosts as a person names them: ``-H HOST:SLOTS,...`` or a file."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import psutil
+
+from nbdist.errors import UsageError
+
+SLOTS = re.compile(r"([\w.-]+):(\d+)")
+LINE = re.compile(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+))?")
+
+
+def hosts_named(listed: str | None, file: str | None) -> dict[str, int]:
+    """Return slots by host, in their order; none if neither is given.
+
+    Parameters
+    ----------
+    listed
+        ``HOST:SLOTS,...``.
+    file
+        Name of a file with lines ``HOST slots=N``; empty lines and comments may stand between.
+
+    Raises
+    ------
+    UsageError
+        If they do not say that.
+    """
+    if listed and file:
+        raise UsageError("-H and --hostfile say the same: give one of them")
+    if file:
+        return _read(Path(file).expanduser())
+    found: dict[str, int] = {}
+    for part in listed.split(",") if listed else ():
+        match = SLOTS.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(f"-H {listed}: {part!r} is not HOST:SLOTS")
+        _add(found, match[1], int(match[2]), f"-H {listed}")
+    return found
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        raise UsageError(f"--hostfile cannot be read: {err}") from err
+    found: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = LINE.fullmatch(text)
+        where = f"--hostfile {path}, line {number}"
+        if match is None:
+            raise UsageError(f"{where}: {text!r} is not HOST slots=N")
+        _add(found, match[1], int(match[2] or 1), where)
+    if not found:
+        raise UsageError(f"--hostfile {path} names no host")
+    return found
+
+
+def _add(found: dict[str, int], host: str, slots: int, where: str) -> None:
+    if host in found:
+        raise UsageError(f"{where}: {host} is named twice")
+    if not slots:
+        raise UsageError(f"{where}: {host} has no slots")
+    found[host] = slots
+
+
+def check_hosts(hosts: dict[str, int], np: int) -> None:
+    """Raise `UsageError` if ranks cannot be started there, or not so many."""
+    if np > sum(hosts.values()):
+        raise UsageError(f"-np {np}: the hosts have {sum(hosts.values())} slots")
+    far = [host for host in hosts if not _here(host)]
+    if far:
+        raise UsageError(
+            f"{', '.join(far)}: ranks are started on this machine only. `--save FILE` writes a "
+            "script that starts on other hosts without nbdist"
+        )
+
+
+def _here(host: str) -> bool:
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return False
+    ours = (each.address for nic in psutil.net_if_addrs().values() for each in nic)
+    return address.startswith("127.") or address in ours

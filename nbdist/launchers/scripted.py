@@ -1,0 +1,66 @@
+"""What the hub and the warm process need to know of a launcher of scripts."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher is asked for."""
+
+    np: int
+    max_restarts: int
+    hosts: str
+    """``host:slots,...``; this machine if it is empty."""
+    passed_on: list[str]
+    """Flags of its own."""
+
+
+class Failed(NamedTuple):
+    """A rank that has ended badly, as its launcher tells it."""
+
+    rank: int
+    code: int
+    """Its exit code; a signal is a negative number."""
+    pid: int
+    """0 if the launcher does not say."""
+
+
+class Launcher(Protocol):
+    """A module of `nbdist.launchers` that launches scripts."""
+
+    FOLDER: str
+    """A folder in the job's own, for the launcher's use; removed when the job has ended."""
+    RANK: str
+    """The module that a rank runs, with the file that says what the job is."""
+    WARM: tuple[str, ...]
+    """What the warm process imports for it, as far as it is there."""
+
+    def check(self, torch: str) -> None:
+        """Raise `LaunchError` if it cannot work here; `torch` is its version, '' without."""
+
+    def environ(self, token: str) -> dict[str, str | None]:
+        """Return what it changes in the environment; its processes must know the token."""
+
+    def arguments(self, wanted: Launch, folder: Path, token: str) -> list[str]:
+        """Return its own flags for a job on this machine, whose folder is given."""
+
+    def command(self, flags: list[str], program: str) -> list[str]:
+        """Return the plain command line."""
+
+    def launch(self, flags: list[str], program: str) -> None:
+        """Do the same in this process, whose ranks then are forks of it."""
+
+    def failures(self, log: str) -> list[Failed]:
+        """Return the ranks that failed by themselves, from what it printed."""
+
+
+def launcher(name: str) -> Launcher:
+    """Return a launcher by the name that `--launcher` takes."""
+    return cast("Launcher", importlib.import_module(f"nbdist.launchers.{name}"))

@@ -1,0 +1,147 @@
+"""`--backend horovod --launcher engines`: Horovod on ranks that stay."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from tests.faults import shown
+from tests.kernel import Kernel
+from tests.notebook import distributed, on_ranks
+from tests.test_orphans import family
+
+pytestmark = pytest.mark.horovod
+FLAGS = "-np 2 --backend horovod --launcher engines"
+MODEL = """
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+    )
+    def step():
+        optimizer.zero_grad()
+        model(torch.full((8, 4), 1.0 + rank)).square().mean().backward()
+        optimizer.step()
+    step()
+    kept = "kept"
+"""
+TRAINS_ON = """
+    for _ in range(3):
+        step()
+    weights = hvd.allgather(model.weight.detach())
+    print(torch.equal(weights[0], weights[1]), kept, hvd.allreduce(torch.ones(1), op=hvd.Sum))
+"""
+
+
+@pytest.fixture(scope="module")
+def horovod(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with two ranks that Horovod has joined."""
+    shared_kernel.run("%load_ext nbdist\nimport torch")
+    on_ranks(shared_kernel, "import torch", FLAGS)
+    return shared_kernel
+
+
+def model(kernel: Kernel) -> None:
+    """Give the ranks a model with an optimizer of Horovod's that has made a step."""
+    on_ranks(kernel, MODEL)
+
+
+def trains_on(kernel: Kernel) -> None:
+    """Check that the model the ranks hold trains on, equal on both."""
+    assert on_ranks(kernel, TRAINS_ON).stdout == "True kept tensor([2.])\n"
+
+
+def test_it_is_initialised_and_variables_stay(horovod: Kernel) -> None:
+    on_ranks(horovod, "x = hvd.allreduce(torch.ones(1) + rank, op=hvd.Sum)")
+    cell = on_ranks(horovod, "print(hvd.rank() == rank, hvd.size() == world_size, x, device)")
+    assert cell.stdout == "True True tensor([3.]) cpu\n"
+
+
+@pytest.mark.parametrize("where", ["before", "within a step"])
+def test_a_rank_that_raises_frees_the_others(horovod: Kernel, where: str) -> None:
+    model(horovod)
+    broken = "hvd.allreduce(torch.ones(1))" if where == "before" else "step()"
+    cell = on_ranks(
+        horovod,
+        f"""
+        if rank == 1:
+            raise ValueError("the true cause")
+        {broken}
+        """,
+        check=False,
+    )
+    told = shown(cell)
+    assert "Rank 1 failed: ValueError: the true cause (cell line 3)" in told
+    assert "HorovodInternalError" not in told
+    trains_on(horovod)
+
+
+def test_an_interrupt_inside_a_collective(horovod: Kernel) -> None:
+    model(horovod)
+    horovod.start(
+        distributed(
+            """
+            import time
+            print("begun", flush=True)
+            if rank == 0:
+                hvd.allreduce(torch.ones(1))
+            time.sleep(600)
+            """
+        )
+    )
+    horovod.expect("begun", 60)
+    horovod.interrupt()
+    told = shown(horovod.wait(30))
+    assert "The cell was interrupted." in told
+    trains_on(horovod)
+
+
+def test_a_killed_rank_is_replaced(horovod: Kernel) -> None:
+    model(horovod)
+    cell = on_ranks(
+        horovod,
+        """
+        import os, signal
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.allreduce(torch.ones(1))
+        """,
+        check=False,
+    )
+    assert "Rank 1 was ended by SIGKILL" in shown(cell)
+    cell = on_ranks(
+        horovod,
+        """
+        import torch
+        kept = hvd.allgather_object(globals().get("kept"), name="kept")
+        print(kept, hvd.allreduce(torch.ones(1), op=hvd.Sum))
+        """,
+    )
+    assert cell.stdout == "['kept', None] tensor([2.])\n"
+    model(horovod)
+    trains_on(horovod)
+
+
+def test_its_optimizer_does_not_travel(horovod: Kernel) -> None:
+    model(horovod)
+    told = shown(horovod.run("%dist restart 1 --like 0"))
+    assert "an optimizer of Horovod's lives on its rank" in told
+    assert on_ranks(horovod, "print(kept, model)", "--ranks 1").stdout.startswith("kept Linear")
+
+
+def test_models_are_made_equal(horovod: Kernel) -> None:
+    on_ranks(horovod, "net = torch.nn.Linear(2, 1)\ntorch.nn.init.constant_(net.weight, rank)")
+    horovod.run("%dist sync net --from 1")
+    assert on_ranks(horovod, "print(net.weight.tolist())").stdout == "[[1.0, 1.0]]\n"
+
+
+def test_its_sockets_are_on_loopback(horovod: Kernel) -> None:
+    on_ranks(horovod, "hvd.allreduce(torch.ones(1))")
+    listening = {
+        found.laddr.ip
+        for process in family(horovod)
+        for found in process.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN
+    }
+    assert listening
+    assert listening <= {"127.0.0.1", "::1"}

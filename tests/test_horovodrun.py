@@ -1,0 +1,153 @@
+"""`--launcher horovodrun`: what is its own; the rest is in `test_launchers`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import shown
+from tests.notebook import on_ranks, printed_by
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kernel import Kernel
+
+FLAGS = "-np 2 --backend horovod"
+PLACES = """
+    import os
+    hvd.allreduce(torch.ones(1))
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "HOROVOD_HOSTNAME"
+    print(*(os.environ[name] for name in names))
+"""
+
+
+@pytest.fixture(scope="module")
+def horovod(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with nbdist and Horovod loaded."""
+    shared_kernel.run("%load_ext nbdist\nimport torch, horovod.torch as hvd")
+    return shared_kernel
+
+
+@pytest.fixture(scope="module")
+def plain(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with nbdist loaded; there need not be a Horovod."""
+    shared_kernel.run("%load_ext nbdist")
+    return shared_kernel
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
+def test_hosts_and_their_slots(horovod: Kernel, how: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# both are this machine\nlocalhost slots=1\n\n127.0.0.1 slots=1\n")
+    hosts = f"--hostfile {file}" if how else "-H localhost:1,127.0.0.1:1"
+    cell = on_ranks(horovod, PLACES, f"--backend horovod {hosts} {how}")
+    assert cell.stdout == "0 0 2 1 localhost\n"
+    assert printed_by(horovod, 1) == "1 0 2 1 127.0.0.1\n"
+
+
+@pytest.mark.horovod
+def test_flags_after_two_dashes_are_horovods(horovod: Kernel) -> None:
+    body = "import os\nprint(os.environ['HOROVOD_FUSION_THRESHOLD'])"
+    cell = on_ranks(horovod, body, f"{FLAGS} -- --fusion-threshold-mb 3")
+    assert cell.stdout == f"{3 * 2**20}\n"
+
+
+@pytest.mark.horovod
+def test_its_optimizer_trains(horovod: Kernel) -> None:
+    cell = on_ranks(
+        horovod,
+        """
+        torch.manual_seed(rank)
+        model = torch.nn.Linear(4, 1)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+        )
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+        weights = hvd.allgather(model.weight.detach())
+        print(torch.equal(weights[0], weights[1]))
+        """,
+        FLAGS,
+    )
+    assert cell.stdout == "True\n"
+
+
+@pytest.mark.horovod
+def test_a_function_is_called_on_every_rank(horovod: Kernel) -> None:
+    call = """
+import nbdist
+def summed(x):
+    return hvd.allreduce(torch.tensor([x + hvd.rank()]), op=hvd.Sum).item()
+print(nbdist.launch(summed, 1, np=2, backend="horovod"))
+"""
+    assert horovod.run(call).stdout == "[3, 3]\n"
+
+
+@pytest.mark.horovod
+def test_an_elastic_job_goes_on_without_a_rank(horovod: Kernel, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
+    script.chmod(0o700)
+    cell = on_ranks(
+        horovod,
+        """
+        import os, time
+        state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
+        @hvd.elastic.run
+        def train(state):
+            while hvd.size() == 2 or state.step < 10:
+                hvd.allreduce(torch.ones(1))
+                if rank == 1 and state.step == 5:
+                    os.kill(os.getpid(), 9)
+                state.step += 1
+                state.commit()
+            time.sleep(1)
+        train(state)
+        print("ended with", hvd.size())
+        """,
+        f"{FLAGS} --min-np 1 --max-np 2 --host-discovery-script {script}",
+        timeout=100,
+    )
+    assert cell.stdout.splitlines()[-1] == "ended with 1"
+    assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown(cell)
+
+
+@pytest.mark.horovod
+def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
+    cell = on_ranks(horovod, "pass", f"{FLAGS} -- --no-such-flag", check=False)
+    assert "unrecognized arguments: --no-such-flag" in shown(cell)
+
+
+def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
+    plain.run("import sys; kept = sys.modules.get('horovod'); sys.modules['horovod'] = None")
+    cell = on_ranks(plain, "pass", "-np 2 --launcher horovodrun --backend none", check=False)
+    plain.run("sys.modules['horovod'] = kept if kept else sys.modules.pop('horovod')")
+    assert "-m nbdist.install horovod" in shown(cell)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--backend horovod --launcher torchrun", "backend horovod does not go with"),
+        ("--backend ddp --launcher horovodrun", "backend ddp does not go with"),
+        (f"{FLAGS} --max-restarts 1", "--max-restarts is for scripts"),
+        ("-np 2 --launcher torchrun -H localhost:2", "it needs --launcher horovodrun"),
+        (f"{FLAGS} -H localhost", "'localhost' is not HOST:SLOTS"),
+        (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
+        (f"{FLAGS} -H localhost:1,nowhere.invalid:1", "nowhere.invalid: ranks are started on this"),
+        (f"{FLAGS} --hostfile /nowhere", "--hostfile cannot be read"),
+        (f"{FLAGS} --min-np 3", "-np 2 must lie between"),
+        (f"{FLAGS} --min-np 1", "need --host-discovery-script, or two hosts"),
+        (f"{FLAGS} --host-discovery-script /nowhere", "no such program"),
+        (f"{FLAGS} -H localhost:2 --hostfile /nowhere", "say the same"),
+    ],
+)
+def test_what_cannot_be_is_refused(plain: Kernel, flags: str, told: str) -> None:
+    cell = on_ranks(plain, "pass", flags, check=False)
+    assert told in shown(cell)

@@ -1,0 +1,229 @@
+"""What every launcher of scripts does: the same cells, warm and by the plain command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.faults import shown
+from tests.notebook import distributed, on_ranks, printed_by
+from tests.test_orphans import all_end, family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+BOTH = pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
+TRAIN = """
+    import subprocess, time
+    from torch.utils.data import DataLoader
+    loader = iter(DataLoader(list(range(100_000)), num_workers=1))
+    child = subprocess.Popen(["sleep", "600"])
+    subprocess.run(["setsid", "--fork", "sleep", "600"], check=True)
+    while True:
+        next(loader)
+        summed(torch.ones(1))
+        print("training", flush=True) if rank == 0 else None
+        time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How a launcher is asked for, and what the notebook defines for its cells."""
+
+    flags: str
+    setup: str
+
+
+TORCHRUN = Launcher(
+    "-np 2 --launcher torchrun --backend ddp",
+    "import torch, torch.distributed as dist\n"
+    "def summed(x):\n    dist.all_reduce(x)\n    return x\n",
+)
+HOROVODRUN = Launcher(
+    "-np 2 --launcher horovodrun --backend horovod",
+    "import torch, horovod.torch as hvd\ndef summed(x):\n    return hvd.allreduce(x, op=hvd.Sum)\n",
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(TORCHRUN, id="torchrun"),
+        pytest.param(HOROVODRUN, id="horovodrun", marks=pytest.mark.horovod),
+    ],
+)
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    """Return each launcher in its turn."""
+    found: Launcher = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def scripts(shared_kernel: Kernel, launcher: Launcher) -> Kernel:
+    """Return a kernel with nbdist loaded, and what the launcher's cells use."""
+    shared_kernel.run("%load_ext nbdist\n" + launcher.setup)
+    return shared_kernel
+
+
+@pytest.fixture(autouse=True)
+def _only_what_is_to_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that a job leaves its logs and script, and nothing that was only for its time."""
+    ours = "scripts" in request.fixturenames
+    home = request.getfixturevalue("scripts").home if ours else None
+    yield
+    if home is not None:
+        for name in ("program.json", "rendezvous", "elastic", "horovod"):
+            assert not list(home.glob(f"logs/*/{name}"))
+
+
+@BOTH
+def test_a_cell_is_a_script_of_its_own(scripts: Kernel, launcher: Launcher, how: str) -> None:
+    scripts.run("offset = torch.tensor([40.0])\ndef shifted(x):\n    return x + offset")
+    cell = on_ranks(
+        scripts,
+        """
+        answer = shifted(summed(torch.ones(1)))
+        print(rank, world_size, answer.item(), __name__)
+        """,
+        f"{launcher.flags} {how} --return answer,nowhere",
+        check=False,
+    )
+    assert cell.stdout == "0 2 42.0 __main__\n"
+    assert "`nowhere` cannot be returned from rank 0: it is not defined there" in shown(cell)
+    assert scripts.run("print(answer)").stdout == "tensor([42.])\n"
+    assert printed_by(scripts, 1) == "1 2 42.0 __main__\n"
+
+
+@BOTH
+def test_the_true_cause_is_told(scripts: Kernel, launcher: Launcher, how: str) -> None:
+    cell = on_ranks(
+        scripts,
+        """
+        print("before")
+        if rank == 1:
+            raise ValueError("the true cause")
+        summed(torch.ones(1))
+        """,
+        f"{launcher.flags} {how}",
+        check=False,
+    )
+    told = shown(cell)
+    assert "Rank 1 failed: ValueError: the true cause (cell line 4)" in told
+    assert 'raise ValueError("the true cause")' in told
+    assert "In[" in told
+    assert cell.stdout == "before\n"
+
+
+def test_a_killed_rank_is_named(scripts: Kernel, launcher: Launcher) -> None:
+    cell = on_ranks(
+        scripts,
+        """
+        import os, signal
+        if rank == 1:
+            print("last words")
+            os.kill(os.getpid(), signal.SIGKILL)
+        summed(torch.ones(1))
+        """,
+        launcher.flags,
+        check=False,
+    )
+    assert "Rank 1 was ended by SIGKILL" in shown(cell)
+    assert "last words" in shown(cell)
+
+
+@pytest.mark.parametrize("where", ["collective", "python"])
+def test_an_interrupt_ends_it(scripts: Kernel, launcher: Launcher, where: str) -> None:
+    waits = "summed(torch.ones(1))" if where == "collective" else "time.sleep(600)"
+    before = family(scripts)
+    scripts.start(
+        distributed(
+            f"""
+            import time
+            print("begun", flush=True)
+            if rank == 0:
+                {waits}
+            time.sleep(600)
+            """,
+            launcher.flags,
+        )
+    )
+    scripts.expect("begun", 60)
+    scripts.interrupt()
+    cell = scripts.wait(30)
+    assert "The cell was interrupted." in shown(cell)
+    all_end([process for process in family(scripts) if process not in before])
+
+
+def test_a_hang_is_told(start_kernel: KernelFactory, launcher: Launcher) -> None:
+    kernel = start_kernel(env={"NBDIST_HANG_SECONDS": "1"})
+    kernel.run("%load_ext nbdist\n" + launcher.setup)
+    kernel.start(
+        distributed(
+            """
+            import time
+            if rank == 0:
+                summed(torch.ones(1))
+            else:
+                time.sleep(600)
+            """,
+            launcher.flags,
+        )
+    )
+    kernel.expect("Ranks have been waiting for each other", 60)
+    kernel.interrupt()
+    told = shown(kernel.wait(30))
+    assert "rank 0 waits in all" in told
+    assert "rank 1 is at cell line 6" in told
+
+
+def test_all_of_its_sockets_are_on_loopback(scripts: Kernel, launcher: Launcher) -> None:
+    scripts.start(
+        distributed(
+            """
+            import time
+            summed(torch.ones(1))
+            print("connected", flush=True)
+            time.sleep(600)
+            """,
+            launcher.flags,
+        )
+    )
+    scripts.expect("connected", 60)
+    listening = [
+        found.laddr.ip
+        for process in family(scripts)
+        for found in process.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN
+    ]
+    scripts.interrupt()
+    scripts.wait(30)
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+@BOTH
+def test_nothing_outlives_the_kernel(kernel: Kernel, launcher: Launcher, how: str) -> None:
+    kernel.run("%load_ext nbdist\n" + launcher.setup)
+    kernel.start(distributed(TRAIN, f"{launcher.flags} {how}"))
+    kernel.expect("training", 60)
+    processes = family(kernel)
+    os.kill(kernel.pid, signal.SIGKILL)
+    all_end(processes)
+    marked = [each for each in psutil.process_iter() if each.name() == "sleep"]
+    assert not [each for each in marked if "NBDIST_TEST_KERNEL" in _environ(each)]
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
