@@ -127,7 +127,7 @@ def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
 
 @pytest.mark.horovod
 def test_the_notebook_need_not_import_it(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
+    kernel = start_kernel(env={"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"})  # as in a job's rank
     kernel.run("%load_ext nbdist")
     cell = on_ranks(kernel, "print(hvd.rank(), hvd.size(), torch.ones(1))", FLAGS, check=False)
     assert "`torch` has no value" in shown(cell)
