@@ -159,7 +159,7 @@ def _show_until_end(job: Job) -> None:
     interrupted = False
     while True:
         try:
-            event = job.events.get()
+            event = job.next_event()
             if event is None:
                 break
             _show(event)

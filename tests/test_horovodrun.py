@@ -12,6 +12,7 @@ from tests.notebook import on_ranks, printed_by
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 FLAGS = "-np 2 --backend horovod"
@@ -122,6 +123,15 @@ def test_an_elastic_job_goes_on_without_a_rank(horovod: Kernel, tmp_path: Path) 
 def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
     cell = on_ranks(horovod, "pass", f"{FLAGS} -- --no-such-flag", check=False)
     assert "unrecognized arguments: --no-such-flag" in shown(cell)
+
+
+@pytest.mark.horovod
+def test_the_notebook_need_not_import_it(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel(env={"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"})  # as in a job's rank
+    kernel.run("%load_ext nbdist")
+    cell = on_ranks(kernel, "print(hvd.rank(), hvd.size(), torch.ones(1))", FLAGS, check=False)
+    assert "`torch` has no value" in shown(cell)
+    assert on_ranks(kernel, "print(hvd.rank(), hvd.size())", FLAGS).stdout == "0 2\n"
 
 
 def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:

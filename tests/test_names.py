@@ -228,7 +228,7 @@ def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
     assert cell.stdout == "4000000.0 1.0 5000000.0\n"
     assert printed_by(notebook, 1) == "8000000.0 2.0 6000000.0\n"
     assert notebook.run("print(float(big.sum()), array.sum())").text == "0.0 1000000.0\n"
-    assert set(os.listdir(SHM)) == shared
+    assert set(os.listdir(SHM)) <= shared  # what another test left may go meanwhile
     opened = [str(path.readlink()) for path in Path(f"/proc/{notebook.pid}/fd").iterdir()]
     assert not [path for path in opened if "memfd:nbdist" in path]
 
@@ -384,7 +384,7 @@ def test_an_interrupt_while_names_are_brought(
     assert not cell.ok
     assert "ran" not in cell.stdout
     assert on_ranks(notebook, "print('large' in globals())", "--no-bring").stdout == "False\n"
-    assert set(os.listdir(SHM)) == shared
+    assert set(os.listdir(SHM)) <= shared  # what another test left may go meanwhile
     pids = notebook.run("print(*[rank.pid for rank in nbdist.cluster().ranks])").stdout.split()
     for pid in pids:
         assert "memfd:nbdist" not in Path(f"/proc/{pid}/maps").read_text()

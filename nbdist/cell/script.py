@@ -132,7 +132,8 @@ def make_script(
         gathering = Gathering(wanted, Notebook(shell), shell.transform_cell, done.text, futures)
         parts, packer = gathering.gather(), gathering.packer
     if automatic:
-        _check_known(plain, parts, done.imports, futures)
+        given = {"hvd"} if backend == "horovod" else set()
+        _check_known(plain, parts, done.imports | given, futures)
     made = Assembly(name, backend, np, futures, done, parts, packer)
     text, line = made.text(shell.execution_count)
     height = done.text.count("\n") + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import signal
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 WITH_CLUSTER = "ended with its cluster"
 """Why a job was stopped whose cluster was."""
+LOOK_SECONDS = 0.2
+"""Waits are no longer than this: a signal that comes just before one begins does not end it."""
 MINUTE = 60
 FEW_SECONDS = 10
 """Below this, a duration is told with its tenths."""
@@ -208,7 +211,17 @@ class Job:
 
     def until_end(self, timeout: float | None = None) -> bool:
         """Wait for its end, well or not; return whether it came within these seconds."""
-        return self._ended.wait(timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._ended.wait(LOOK_SECONDS if until is None else _slice(until)):
+            if until is not None and time.monotonic() >= until:
+                return False
+        return True
+
+    def next_event(self) -> Event:
+        """Wait for the next event; an interrupt is heard for sure. Main thread."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=LOOK_SECONDS)
 
     def end(self, error: NbdistError | None) -> None:
         """Let viewers and waiters go. Hub's thread."""
@@ -245,6 +258,10 @@ def check_idle(unfinished: list[Job]) -> None:
             f"wait for its end, or `%dist cancel {job.id}` first"
         )
         raise UsageError(msg)
+
+
+def _slice(until: float) -> float:
+    return max(0.0, min(LOOK_SECONDS, until - time.monotonic()))
 
 
 _ids = itertools.count(1)

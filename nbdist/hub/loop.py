@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbdist.errors import NbdistError
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 T = TypeVar("T")
+LOOK_SECONDS = 0.2
 
 
 class HubLoop:
@@ -44,7 +47,7 @@ class HubLoop:
         """
         future = self.soon(work)
         try:
-            return future.result(timeout)
+            return _result(future, timeout)
         except BaseException:  # who does not wait any more does not want the work, either
             future.cancel()
             raise
@@ -59,6 +62,17 @@ class HubLoop:
             )
             raise NbdistError(msg)
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+def _result(future: Future[T], timeout: float | None) -> T:
+    """Wait in slices: a signal that comes just before a wait begins does not end it."""
+    until = None if timeout is None else time.monotonic() + timeout
+    while not future.done():
+        left = LOOK_SECONDS if until is None else until - time.monotonic()
+        wait([future], timeout=max(0.0, min(LOOK_SECONDS, left)))
+        if until is not None and time.monotonic() >= until:
+            break
+    return future.result(None if until is None else 0)
 
 
 _current: HubLoop | None = None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.backends.sockets import LOOPBACK
 from nbdist.errors import LaunchError
 from nbdist.launchers.scripted import Failed
+from nbdist.rank.place import THEIRS
 from nbdist.rank.spec import CLUSTER_NAME
 from nbdist.system import die_with_parent
 
@@ -62,8 +63,9 @@ def demand(flag: str) -> None:
 
 
 def environ(token: str) -> dict[str, str | None]:
-    """Return what marks every process of the job."""
-    return {CLUSTER_NAME: token}
+    """Return what marks every process of the job; a job around the notebook's kernel is left."""
+    # Horovod hands on what it finds, after what it says itself of a rank's place.
+    return {CLUSTER_NAME: token, **dict.fromkeys(THEIRS["horovodrun"][0])}
 
 
 def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:

@@ -37,7 +37,7 @@ def show(job: Job) -> None:
     area = RunningCell()
     while True:
         try:
-            event = job.events.get()
+            event = job.next_event()
             if event is None:
                 break
             pass_on(event, area)
