@@ -65,6 +65,7 @@ def main(path: str) -> None:
         reporter.close()
     if process.parent_process() is not None:
         # multiprocessing ends what it has forked without them, and some (wandb) need theirs.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise in them
         atexit._run_exitfuncs()
     sys.exit(0 if fault is None else 1)
 
