@@ -14,7 +14,7 @@ from nbdist.cell.preamble import preamble
 from nbdist.cell.script import Script
 from nbdist.clusters import Cluster
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.jobs import Notice, Shown, Text
+from nbdist.hub.jobs import Death, Notice, Shown, Text
 from nbdist.hub.report import first_of
 from nbdist.hub.script import Plan
 from nbdist.rank.parcels import unpack
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SCRIPT = '''"""A call that nbdist.launch makes on every rank."""
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 import cloudpickle
 {imports}
@@ -39,16 +40,19 @@ with open(Path(__file__).with_name("script_data") / "call.pkl", "rb") as _file:
 try:
     result = function(*args)
 except Exception as _error:
-    Path(__file__).with_name(f"raised{{rank}}.pkl").write_bytes(cloudpickle.dumps(_error))
+    with suppress(Exception):
+        Path(__file__).with_name(f"raised{{rank}}.pkl").write_bytes(cloudpickle.dumps(_error))
     raise
 {leaving}
 '''
 ON_ENGINES = """
 import cloudpickle
+from contextlib import suppress
 try:
     result = call[0](*call[1])
 except Exception as error:
-    raised = cloudpickle.dumps(error)
+    with suppress(Exception):
+        raised = cloudpickle.dumps(error)
     raise
 """
 
@@ -101,6 +105,10 @@ def launch(
     check_fit(backend, launcher)
     if max_restarts and launcher != "torchrun":
         raise UsageError("max_restarts is for launcher torchrun")
+    if timeout is not None and not timeout > 0:
+        raise UsageError(f"timeout={timeout} is not a number of seconds")
+    if max_restarts < 0:
+        raise UsageError(f"max_restarts={max_restarts} must not be negative")
     size = check_size(default_size(None) if np is None else np)
     if launcher == "engines":
         return _on_engines(function, args, size, backend, timeout)
@@ -177,10 +185,11 @@ def _raise_own(job: Job, read: Callable[[int], bytes]) -> None:
     """Raise the first failing rank's own exception if it has one that travels."""
     assert job.error is not None
     own: BaseException | None = None
-    if job.errors:
+    first = first_of(job.errors) if job.errors else 0
+    if job.errors and not isinstance(job.errors[first], Death):
         try:
-            own = pickle.loads(read(first_of(job.errors)))  # noqa: S301  # our own rank's
-        except Exception:  # it died, or its exception cannot be put together here
+            own = pickle.loads(read(first))  # noqa: S301  # our own rank's
+        except Exception:  # it does not travel, or cannot be put together here
             own = None
     if isinstance(own, BaseException):
         raise own from job.error

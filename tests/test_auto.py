@@ -88,7 +88,7 @@ def test_flags_of_the_cells(auto: Kernel) -> None:
     auto.run("%dist auto on --output all --ranks 1")
     cell = auto.run("print('loud')")
     assert cell.stdout == "[1] loud\n"
-    assert "On ranks 1:" in cell.text
+    assert "On rank 1:" in cell.text
 
 
 def test_what_a_front_end_asks_for_stays_in_the_notebook(auto: Kernel) -> None:

@@ -40,7 +40,7 @@ MISTAKES = {
     "%%distributed --ranks 0-5": "there is no rank 2-5; this cluster has ranks 0-1",
     "%%distributed --ranks one": "'one' is not a list of ranks such as 0,2-3",
     "%%distributed --ranks 1-0": "'1-0' is not a list of ranks such as 0,2-3",
-    "%%distributed --timeout soon": "argument --timeout: invalid float value: 'soon'",
+    "%%distributed --timeout soon": "argument --timeout: 'soon' is not a number of seconds",
     "%%distributed --env NAME": "'NAME' is not KEY=VALUE",
     "%%distributed --env 'A=open": "No closing quotation",
     "%%distributed --gpus a": "'a' is not a list of GPUs such as 0,2-3",
@@ -119,7 +119,7 @@ def test_the_cell_magic_explains_itself(notebook: Kernel) -> None:
 
 TAB = {
     "%%distributed --b": ["--backend", "--bring"],
-    "%%distributed --backend ": ["ddp", "none"],
+    "%%distributed --backend ": ["ddp", "none", "horovod"],
     "%%distributed --backend d": ["ddp"],
     "%%distributed -np 2 --ran": ["--ranks"],
     "%dist st": ["stacks", "start", "status", "stop"],

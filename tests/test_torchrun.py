@@ -56,7 +56,7 @@ def test_rich_display_keeps_its_place(scripts: Kernel) -> None:
         import matplotlib.pyplot as plt
         from IPython.display import HTML, display
         print("above")
-        display(HTML("<b>bold</b>"))
+        display(HTML("<b>bold</b>"), display_id=True).update(HTML("<b>bolder</b>"))
         print("below")
         plt.plot([1, 2])
         plt.show()
@@ -104,6 +104,9 @@ def test_in_the_background(scripts: Kernel) -> None:
         ("-np 2 --launcher engines -- --nnodes=2", "what stands after -- is for scripts"),
         (f"{FLAGS} --max-restarts -1", "--max-restarts -1"),
         (f"{FLAGS} -- --no-such-flag", "arguments: --no-such-flag"),
+        (f"{FLAGS} -- --nproc_per=3", "--nproc_per=3 is decided by nbdist"),
+        (f"{FLAGS} --cold -- other.py", "other.py is no flag"),
+        (f"{FLAGS} --timeout -1", "'-1' is not a number of seconds"),
     ],
 )
 def test_what_cannot_be_is_refused(scripts: Kernel, flags: str, told: str) -> None:

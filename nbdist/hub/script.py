@@ -26,7 +26,7 @@ from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartL
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
 from nbdist.system import private
-from nbdist.wire.messages import Display, Done, Fault, Hello, Interrupt, Pulse
+from nbdist.wire.messages import Call, Display, Done, Fault, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +119,7 @@ class ScriptRun:
             return
         elif isinstance(message, Display):
             self._output.display(message)
+            self._line.send(rank, Call(bring.UNASKED, "heard"))
         elif isinstance(message, Pulse):
             self._pulses[rank] = message
         elif isinstance(message, Done):
@@ -397,6 +398,13 @@ class ScriptRun:
             if isinstance(fault, Fault) and fault.traceback:
                 self._tracebacks.append((rank, self._restart, fault.traceback))
 
+    def _died_of_itself(self, rank: int, code: int) -> bool:
+        """Whether an exit code tells of more than is known; a script that is over may yet fail."""
+        if rank not in self._done:
+            return True
+        # The launcher ends one that waits for the others with a positive code.
+        return self._done[rank] is None and (code < 0 or not self._job.errors)
+
     def _complete_logs(self) -> None:
         """Add the tracebacks, which the cell shows apart from the output."""
         for rank, restart, lines in self._tracebacks:
@@ -409,7 +417,7 @@ class ScriptRun:
         return [
             ends.death(failed, self._pids.get(failed.rank, 0), self._pulses.get(failed.rank))
             for failed in self._launcher_log.new()
-            if self._done.get(failed.rank) is None and not self._why
+            if not self._why and self._died_of_itself(failed.rank, failed.code)
         ]
 
     def _tell_lost(self) -> None:

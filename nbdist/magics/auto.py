@@ -17,6 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.magics.arguments import UsageMistake, parse
 from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.launch import split_passed_on
 from nbdist.rank.lines import MAGIC, PYTHON_MAGICS
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def auto(args: Any) -> None:
     assert _auto is not None  # `%dist` comes with the mode
     flags = shlex.join(args.flags)
     if args.state == "on":
-        parse(DistributedMagics.distributed, flags)
+        parse(DistributedMagics.distributed, split_passed_on(flags)[0])
         _auto.switch_on(flags)
         how = f" with {flags}" if flags else ""
         print(

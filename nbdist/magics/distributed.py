@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist import current
 from nbdist.cell.names import Parsed, cannot_return, wanted_by
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.jobs import show_ranks
+from nbdist.hub.jobs import name_ranks
 from nbdist.hub.output import OUTPUTS
 from nbdist.magics.arguments import (
     UsageMistake,
@@ -188,7 +188,7 @@ def _submit(
         background=args.background,
     )
     if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt says it
-        notice(f"On ranks {show_ranks(job.ranks)}:")
+        notice(f"On {name_ranks(job.ranks)}:")
     return cluster, job
 
 

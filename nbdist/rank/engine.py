@@ -103,8 +103,7 @@ def main(spec: RankSpec) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(spec.threads)
-    # ipyparallel's handler would speak up in every worker of a cell's that is told to end.
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    _let_forks_be_ended()
     config = Config()
     config.IPEngine.id = spec.rank
     config.IPEngine.enable_nanny = False
@@ -123,6 +122,26 @@ def main(spec: RankSpec) -> None:
     except RuntimeError as err:
         if LOOP_STOPPED not in str(err):
             raise
+
+
+def _let_forks_be_ended() -> None:
+    """Let SIGTERM end what cells fork; ipyparallel's handler would speak up there, or lose it.
+
+    The signal waits while a fork is made: one that came before the handler is gone would be taken
+    by it, and whoever sent it (a pool that ends its workers) would wait for good.
+    """
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def in_child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
 
 
 if __name__ == "__main__":

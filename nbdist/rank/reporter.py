@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nbdist.wire.groups import Waiting
 
 PULSE_SECONDS = 0.5
-SEND_SECONDS = 0.5
+SOON_SECONDS = 1.0
 FLUSH_SECONDS = 2.0
 """The hub has this long to take the last words of a rank that ends."""
 
@@ -70,7 +70,11 @@ class Reporter(threading.Thread):
         self._me = psutil.Process()
         self._end = threading.Event()
         self.interrupted = threading.Event()
-        self.answers: dict[str, Callable[..., Any]] = {"stacks": self._stacks}
+        self._heard = threading.Event()
+        self.answers: dict[str, Callable[..., Any]] = {
+            "stacks": self._stacks,
+            "heard": self._heard.set,
+        }
         """What the hub may ask for, besides."""
 
     def send(self, message: Message) -> None:
@@ -79,11 +83,10 @@ class Reporter(threading.Thread):
         self._wake.send(b"\0")
 
     def send_now(self, message: Message) -> None:
-        """Send, and return when it is on its way: what is printed next must not overtake it."""
+        """Send a message and wait until the hub has it, so that no output overtakes it."""
+        self._heard.clear()
         self.send(message)
-        deadline = time.monotonic() + SEND_SECONDS
-        while not self._outbox.empty() and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        self._heard.wait(SOON_SECONDS)
 
     def close(self) -> None:
         """End when all that was queued has been sent."""

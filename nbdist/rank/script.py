@@ -63,6 +63,10 @@ def main(path: str) -> None:
         raise
     finally:
         reporter.close()
+    if process.parent_process() is not None:
+        # multiprocessing ends what it has forked without them, and some (wandb) need theirs.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise in them
+        atexit._run_exitfuncs()
     sys.exit(0 if fault is None else 1)
 
 
@@ -145,7 +149,7 @@ def _run(
     space = vars(module)
     try:
         text = Path(program.path).read_text(encoding="utf-8")
-        with rich_display(program, text if shown else "", log, reporter.send_now):
+        with rich_display(program, text, log, reporter.send_now if shown else None):
             exec(program.compiled(), space)  # noqa: S102  # this is what we are for
     except SystemExit as end:
         return space, None if end.code in (None, 0) else end

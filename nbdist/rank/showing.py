@@ -23,16 +23,19 @@ SHOWS = re.compile(r"\bdisplay\b|\bmatplotlib\b|\bIPython\b")
 
 @contextmanager
 def rich_display(
-    program: Program, text: str, log: Log, send: Callable[[Message], None]
+    program: Program, text: str, log: Log, send: Callable[[Message], None] | None
 ) -> Iterator[None]:
-    """Send what the script in `text` displays meanwhile, at the place of the log it belongs to."""
+    """Send what the script in `text` displays meanwhile, at the place of the log it belongs to.
+
+    Without `send` its plain text goes to the log.
+    """
     if not SHOWS.search(text):
         yield
         return
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from nbdist.rank.output import RichDisplay
+    from nbdist.rank.output import RichDisplay, as_text
 
     config = Config()
     config.HistoryManager.enabled = False
@@ -40,7 +43,10 @@ def rich_display(
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
     def show(kind: str, content: dict[str, Any]) -> None:
-        send(Display(program.job, log.size(), kind, content))
+        if send is None:
+            as_text(kind, content)
+        else:
+            send(Display(program.job, log.size(), kind, content))
 
     with RichDisplay(shell).to(show):
         yield

@@ -1,0 +1,114 @@
+"""Scripts that end in odd ways: silently, forked, before they begin, with all that ran them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import shown
+from tests.notebook import distributed, on_ranks
+
+if TYPE_CHECKING:
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+FLAGS = "-np 2 --launcher torchrun --backend ddp"
+
+
+@pytest.fixture(scope="module")
+def scripts(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with nbdist loaded, and no cluster."""
+    shared_kernel.run("%load_ext nbdist")
+    return shared_kernel
+
+
+def test_a_stop_is_heard_before_the_launcher_is_there(scripts: Kernel) -> None:
+    scripts.run(
+        f"get_ipython().run_cell_magic('distributed', '{FLAGS} --async', 'while True: pass')"
+        ".cancel()"
+    )
+    ended = scripts.run("import nbdist; nbdist.jobs()[-1].wait(60)", check=False)
+    assert "The cell was interrupted." in shown(ended)
+
+
+def test_dist_interrupt_and_stop_mean_scripts_too(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel()
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    for command, told in (("interrupt", "was interrupted"), ("stop", "ended with its cluster")):
+        body = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+        cell = kernel.start(distributed(body, f"{FLAGS} --async"))
+        kernel.expect("begun", 60, cell)
+        kernel.run(f"%dist {command}")
+        ended = kernel.run("nbdist.jobs()[-1].wait(60)", check=False)
+        assert told in shown(ended)
+
+
+def test_a_rank_that_ends_without_a_word_holds_nobody_up(scripts: Kernel) -> None:
+    body = "import os\nsilent = 1\nif rank == 1:\n    os._exit(0)"
+    on_ranks(scripts, body, f"{FLAGS} --return silent")
+    assert scripts.run("print(silent)").stdout == "1\n"
+
+
+def test_names_are_returned_after_a_restart(scripts: Kernel) -> None:
+    body = """
+        import os
+        after = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if after == "0":
+            raise ValueError("on every rank")
+        """
+    on_ranks(scripts, body, f"{FLAGS} --max-restarts 1 --return after")
+    assert scripts.run("print(after)").stdout == "1\n"
+
+
+@pytest.mark.parametrize("ends", ["pass", "sys.exit()"])
+def test_a_fork_that_comes_to_the_end_is_no_rank(scripts: Kernel, ends: str) -> None:
+    body = f"""
+        import os, sys
+        child = os.fork()
+        if child == 0:
+            {ends}
+        else:
+            print("ended", os.waitpid(child, 0)[1])
+        """
+    cell = on_ranks(scripts, body, f"{FLAGS} --backend none --return child")
+    assert cell.stdout == "ended 0\n"
+
+
+def test_exit_functions_run(scripts: Kernel) -> None:
+    body = "import atexit\natexit.register(print, 'last word')"
+    assert on_ranks(scripts, body, FLAGS).stdout == "last word\n"
+
+
+def test_a_rank_its_launcher_ends_is_not_to_blame(scripts: Kernel) -> None:
+    body = """
+        import time
+        if rank == 1:
+            time.sleep(0.5)
+            raise ValueError("the cause")
+        time.sleep(600 * rank)
+        """
+    told = shown(on_ranks(scripts, body, f"{FLAGS} -np 3 --backend none", check=False))
+    assert "Rank 1 failed: ValueError: the cause" in told
+    assert "SignalException" not in told
+    assert "Rank 0 exited" not in told
+    assert "Rank 2 was stopped at cell line 6" in told
+
+
+def test_a_killed_launcher_is_named(scripts: Kernel) -> None:
+    body = """
+        import os, signal, time
+        if rank == 0:
+            time.sleep(1)
+            os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+        """
+    cell = on_ranks(scripts, body, FLAGS, check=False)
+    assert "torchrun itself was ended by SIGKILL, and its ranks with it" in shown(cell)
+
+
+def test_the_warm_process_is_replaced(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    body = "import os, psutil\npsutil.Process(os.getppid()).parent().kill()"
+    on_ranks(kernel, body, FLAGS, check=False)
+    assert on_ranks(kernel, "print('again')", FLAGS).stdout == "again\n"
