@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.display import clear_output, display
@@ -11,6 +14,8 @@ from IPython.display import clear_output, display
 from nbdist.hub.jobs import Notice, Shown, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from nbdist.hub.jobs import Job
 
 NOTICE_STYLE = "border-left:3px solid #e09020;padding:2px 8px;margin:2px 0;white-space:pre-wrap"
@@ -35,16 +40,24 @@ def show(job: Job) -> None:
     An interrupt stops the job, and what it still has to say is shown; a second one hurries that.
     """
     area = RunningCell()
-    while True:
-        try:
-            event = job.next_event()
-            if event is None:
-                break
+    with _interrupts(job.cancel):
+        while (event := job.next_event()) is not None:
             pass_on(event, area)
-        except KeyboardInterrupt:
-            job.cancel()
     if job.error is not None:
         raise job.error
+
+
+@contextmanager
+def _interrupts(cancel: Callable[[], None]) -> Iterator[None]:
+    """Call `cancel` for each interrupt: an exception could come where another is being handled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a subshell's thread, which no signal reaches
+        return
+    kept = signal.signal(signal.SIGINT, lambda *_: cancel())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
 
 
 def pass_on(event: Text | Shown | Notice, area: Area) -> None:
