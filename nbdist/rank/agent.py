@@ -1,21 +1,18 @@
-"""The agent: one thread in every rank that speaks with the hub.
+"""The agent of an engine: one thread in every rank that speaks with the hub.
 
-Only this thread touches the socket. Other threads hand it messages through `send`. Work that must
-happen on the main thread (cells, forming groups) is put on the engine's event loop; work that must
-happen *now*, while the main thread is stuck in C++ (abort, interrupt, stacks), is done here.
+Work that must happen on the main thread (cells, forming groups) is put on the engine's event loop;
+work that must happen *now*, while the main thread is stuck in C++ (abort, interrupt, stacks), is
+done here.
 """
 
 from __future__ import annotations
 
 import os
-import queue
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import psutil
 import zmq
 
 from nbdist.errors import NbdistError, UsageError
@@ -23,22 +20,18 @@ from nbdist.rank import vitals
 from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
 from nbdist.rank.names import Names
+from nbdist.rank.speaker import Speaker, hello
 from nbdist.rank.who import Who, free
-from nbdist.wire import channel
 from nbdist.wire.inspection import Completions, Freed, State
 from nbdist.wire.messages import (
     Abort,
     Call,
     Done,
-    Hello,
     Interrupt,
-    Message,
     Pulse,
     Quit,
     Reply,
     Run,
-    decode_to_agent,
-    encode,
 )
 from nbdist.wire.parcel import Parcel
 
@@ -50,13 +43,13 @@ if TYPE_CHECKING:
     from nbdist.backends.choice import Backend
     from nbdist.rank.execute import CellRunner
     from nbdist.rank.spec import RankSpec
+    from nbdist.wire.messages import ToAgent
 
-PULSE_SECONDS = 0.5
 INSPECT_SECONDS = 1.0
 """A look at the user's values that could not begin by then is left undone."""
 
 
-class Agent(threading.Thread):
+class Agent(Speaker):
     """Cells in; output positions, pulses and outcomes back."""
 
     def __init__(
@@ -67,16 +60,16 @@ class Agent(threading.Thread):
         backend: Backend,
         shell: Any,
     ) -> None:
-        super().__init__(name="nbdist-agent", daemon=True)
-        self._spec, self._loop, self._runner, self._backend = spec, loop, runner, backend
         self._namespace = shell.user_ns
+        # Left to the process's end: the main thread uses it too.
+        context = zmq.Context()
+        device = str(self._namespace.get("device", ""))
+        super().__init__(
+            context, spec.url, spec.keys, hello(spec.rank, spec.incarnation, spec.host, device)
+        )
+        self._loop, self._runner, self._backend = loop, runner, backend
         self._names = Names(shell)
-        self._outbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._wake, self._woken = socket.socketpair()
-        self._woken.setblocking(False)
-        self._me = psutil.Process()
-        self._context = zmq.Context()
-        self._cells = CellSocket(self._context, spec, self._run, self.send)
+        self._cells = CellSocket(context, spec, self._run_cell, self.send)
         runner.start(self._cells.send)
         engine = {thread.ident for thread in threading.enumerate() if thread.ident} - {runner.main}
         who, completing = Who(shell), Completing(shell)
@@ -113,61 +106,28 @@ class Agent(threading.Thread):
         }
         """What is done on the main thread if it is idle, and what is answered if it is busy."""
 
-    def send(self, message: Message) -> None:
-        """Queue a message for the hub. Any thread."""
-        self._outbox.put(message)
-        self._wake.send(b"\0")
-
-    def run(self) -> None:
-        """Serve until told to quit."""
-        context = self._context
-        sock = channel.connect(context, self._spec.url, self._spec.keys, self._spec.identity)
-        spec, device = self._spec, str(self._namespace.get("device", ""))
-        sock.send(encode(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host, device)))
-        poller = zmq.Poller()
-        poller.register(sock, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
-        next_pulse = 0.0
-        while True:
-            ready = dict(poller.poll(int(PULSE_SECONDS * 1000)))
-            busy = bool(self._runner.job)
-            if self._woken.fileno() in ready:
-                self._flush(sock)
-            if sock in ready:
-                message = decode_to_agent(sock.recv())
-                if isinstance(message, Quit):
-                    break
-                if not isinstance(message, Run):  # cells have a socket of their own
-                    self._handle(message)
-            if not busy:
-                next_pulse = time.monotonic() + PULSE_SECONDS
-            elif time.monotonic() >= next_pulse:
-                next_pulse = time.monotonic() + PULSE_SECONDS
-                sock.send(encode(self._pulse()))
-        # The context is left to the process's end, which is near: the main thread uses it too.
-        sock.close(0)
-        self._loop.add_callback(self._loop.stop)
-
-    def _flush(self, sock: zmq.Socket[bytes]) -> None:
-        self._woken.recv(4096)
-        while not self._outbox.empty():
-            sock.send(encode(self._outbox.get()))
-
-    def _handle(self, message: Interrupt | Abort | Call) -> None:
-        if isinstance(message, Interrupt):
+    def _hear(self, message: ToAgent) -> None:
+        if isinstance(message, Quit):
+            self.end()
+            self._loop.add_callback(self._loop.stop)
+        elif isinstance(message, Interrupt):
             self._runner.interrupt(message.job)
         elif isinstance(message, Abort):
             if self._runner.job == message.job:
                 self._runner.abort(message.job, self._backend.waiting())
                 self._backend.abort()
-        elif message.method in self._now:
+        elif isinstance(message, Call):
+            self._call(message)
+
+    def _call(self, message: Call) -> None:
+        if message.method in self._now:
             self._answer(message, self._now[message.method])
         elif message.method in self._if_idle:
             self._inspect(message)
         else:
             self._loop.add_callback(self._call_on_main, message)
 
-    async def _run(self, message: Run) -> Done:
+    async def _run_cell(self, message: Run) -> Done:
         self._names.bind(message.parcel)
         done = await self._runner.run(message, self._backend.formed)
         self._names.let_go_of_rebound()
@@ -221,18 +181,15 @@ class Agent(threading.Thread):
         models = [self._namespace[name] for name in names]
         return self._backend.adopt(models, source)
 
-    def _pulse(self) -> Pulse:
-        runner = self._runner
-        return Pulse(
-            runner.job,
-            runner.line(),
-            vitals.where(runner.main),
-            self._backend.waiting(),
-            self._me.memory_info().rss,
-        )
+    def _pulse(self) -> Pulse | None:
+        return self._doing() if self._runner.job else None
+
+    def _doing(self) -> Pulse:
+        runner, waiting = self._runner, self._backend.waiting()
+        return Pulse(runner.job, runner.line(), vitals.where(runner.main), waiting, self._rss())
 
     def _vitals(self) -> dict[str, Any]:
-        pulse = self._pulse()
+        pulse = self._doing()
         return vitals.memory() | {
             "job": pulse.job,
             "line": pulse.line,

@@ -1,0 +1,113 @@
+"""The thread of ours in a rank that speaks with the hub: what engines and scripts have in common.
+
+Only this thread touches the socket. Other threads hand it messages through `send`.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import psutil
+import zmq
+
+from nbdist.wire import channel
+from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode
+
+if TYPE_CHECKING:
+    from nbdist.wire.channel import Keys
+    from nbdist.wire.messages import ToAgent
+
+PULSE_SECONDS = 0.5
+
+
+class Speaker(ABC):
+    """Says hello, sends what others hand it and a pulse while the rank is busy, hears the hub.
+
+    Parameters
+    ----------
+    context
+        For the socket; it is left open.
+    url, keys
+        Where the hub listens, and what lets us in.
+    hello
+        The first message; rank and incarnation name the socket.
+    linger
+        Seconds the last messages have to leave when it ends.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], url: str, keys: Keys, hello: Hello,
+        linger: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._thread = threading.Thread(target=self._run, name="nbdist-agent", daemon=True)
+        self._context, self._url, self._keys, self._hello = context, url, keys, hello
+        self._linger = linger
+        self._outbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._end = threading.Event()
+        self._me = psutil.Process()
+
+    @abstractmethod
+    def _hear(self, message: ToAgent) -> None:
+        """Do what the hub asks for. The thread's own."""
+
+    @abstractmethod
+    def _pulse(self) -> Pulse | None:
+        """Return what the rank is doing, None while it is idle. The thread's own."""
+
+    def send(self, message: Message) -> None:
+        """Queue a message for the hub. Any thread."""
+        self._outbox.put(message)
+        self._wake.send(b"\0")
+
+    def start(self) -> None:
+        """Begin to speak."""
+        self._thread.start()
+
+    def end(self, wait: float = 0.0) -> None:
+        """End when all that was queued has been sent; wait for that so many seconds."""
+        self._end.set()
+        self._wake.send(b"\0")
+        if wait:
+            self._thread.join(wait)
+
+    def _run(self) -> None:
+        identity = f"{self._hello.rank}.{self._hello.incarnation}".encode()
+        sock = channel.connect(self._context, self._url, self._keys, identity)
+        sock.send(encode(self._hello))
+        self._serve(sock)
+        sock.close(int(1000 * self._linger))
+
+    def _serve(self, sock: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        poller.register(sock, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        next_pulse = 0.0
+        while not (self._end.is_set() and self._outbox.empty()):
+            ready = dict(poller.poll(int(PULSE_SECONDS * 1000)))
+            if self._woken.fileno() in ready:
+                self._woken.recv(4096)
+            while not self._outbox.empty():
+                sock.send(encode(self._outbox.get()))
+            if sock in ready:
+                self._hear(decode_to_agent(sock.recv()))
+            if time.monotonic() >= next_pulse:
+                next_pulse = time.monotonic() + PULSE_SECONDS
+                pulse = self._pulse()
+                if pulse is not None:
+                    sock.send(encode(pulse))
+
+    def _rss(self) -> int:
+        return int(self._me.memory_info().rss)
+
+
+def hello(rank: int, incarnation: int, host: str, device: str = "") -> Hello:
+    """Return the first message of this process."""
+    return Hello(rank, incarnation, os.getpid(), host, device)
