@@ -58,8 +58,9 @@ def main(path: str) -> None:
     reporter.start()
     try:
         fault = _take_part(program, rank, log, reporter)
-    except BaseException:  # a fault of ours; the launcher would keep it to itself
-        traceback.print_exc()
+    except BaseException as error:
+        if not _by_launcher(error):  # a fault of ours; the launcher would keep it to itself
+            traceback.print_exc()
         raise
     finally:
         reporter.close()
@@ -91,6 +92,7 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise here
         reporter.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         time.sleep(STOP_SECONDS)
     return fault
 
@@ -153,9 +155,23 @@ def _run(
             exec(program.compiled(), space)  # noqa: S102  # this is what we are for
     except SystemExit as end:
         return space, None if end.code in (None, 0) else end
-    except BaseException as error:
+    except BaseException as error:  # whatever the script raises is its end, and is told
+        _end_undisturbed()
         return space, error
     return space, None
+
+
+def _end_undisturbed() -> None:
+    """Keep SIGTERM away: the launcher ends ranks that fail by themselves just then.
+
+    It kills those that take too long.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _by_launcher(error: BaseException) -> bool:
+    """Whether this is how TorchElastic's handler of SIGTERM ends a worker."""
+    return type(error).__name__ == "SignalException"
 
 
 def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
@@ -168,7 +184,7 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
         line=program.cell_line_of(error.__traceback__),
         at=at,
         # The launcher ends by SIGTERM what another rank's failure has left.
-        aborted=reporter.interrupted.is_set() or type(error).__name__ == "SignalException",
+        aborted=reporter.interrupted.is_set() or _by_launcher(error),
     )
 
 
