@@ -24,6 +24,8 @@ class Plan:
     returns: list[str] = field(default_factory=list)
     all_return: bool = False
     """Whether every rank returns those names, and not only the shown one."""
+    shows_last: bool = False
+    """Whether the cell ends with an expression whose value a notebook shows."""
     label: str = ""
     """What tracebacks call the code; by default the notebook's cell."""
     max_restarts: int = 0

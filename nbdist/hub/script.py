@@ -214,6 +214,7 @@ class ScriptRun:
             cell_line=plan.cell_line,
             cell_lines=job.code.count("\n") + 1,
             lines=job.lines,
+            shows_last=plan.shows_last,
             label=plan.label or f"Cell In[{job.number}]",
             launcher=plan.launcher,
             shown=job.ranks[0],

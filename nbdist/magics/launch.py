@@ -135,7 +135,7 @@ def submit_script(
     plan = Plan(
         script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
-        cold=args.cold, environ=environ, passed_on=passed_on,
+        shows_last=script.shows_last, cold=args.cold, environ=environ, passed_on=passed_on,
         elastic=elastic, hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
     )  # fmt: skip
     if args.detach:
