@@ -15,8 +15,8 @@ from nbdist.cell.script import Script
 from nbdist.clusters import Cluster
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import Death, Notice, Shown, Text
+from nbdist.hub.plan import Plan
 from nbdist.hub.report import first_of
-from nbdist.hub.script import Plan
 from nbdist.rank.parcels import unpack
 from nbdist.rank.refusals import why_not
 from nbdist.sizes import check_size, default_size

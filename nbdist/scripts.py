@@ -8,10 +8,11 @@ from nbdist.hub import living
 from nbdist.hub.jobs import Job, next_job_id
 from nbdist.hub.logs import Logs
 from nbdist.hub.loop import hub_loop
-from nbdist.hub.script import Plan, ScriptRun
+from nbdist.hub.script import ScriptRun
 from nbdist.settings import Settings
 
 if TYPE_CHECKING:
+    from nbdist.hub.plan import Plan
     from nbdist.launchers.engines import Host
 
 _jobs: list[Job] = []

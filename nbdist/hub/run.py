@@ -12,11 +12,12 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub import bring, hang, report
+from nbdist.hub import bring, report
 from nbdist.hub.hub import Hub, JobListener
 from nbdist.hub.jobs import Death, Job, Notice, in_time, show_ranks
 from nbdist.hub.output import Output
 from nbdist.hub.settle import settle
+from nbdist.hub.watch import Watch
 from nbdist.launchers.engines import working_directory
 from nbdist.wire import messages
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from nbdist.wire.messages import Display, Done, Pulse
 
-LOOK_SECONDS = 0.01
-"""How often the shown rank's log is looked at."""
 INTERRUPT_SECONDS = 0.4
 """Python code has this long to react before collectives are broken up."""
 FREE_SECONDS = 3.0
@@ -53,13 +52,13 @@ class Run(JobListener):
         self._pending: set[int] = set(job.ranks)
         self._unformed = False
         self._output = Output(job, output)
+        self._watch = Watch(job, self._output, hub.settings.hang_seconds, self)
         self._over = asyncio.Event()
         self._trouble = asyncio.Event()
         self._pressed = asyncio.Event()
         self._killed: set[int] = set()
         self._waiting: asyncio.Task[None] | None = None
         self._why = ""
-        self._hang = ""
 
     # -- what the hub hears --------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class Run(JobListener):
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         hub.running[job.id] = self
-        watch = hub.loop.create_task(self._watch())
+        watch = hub.loop.create_task(self._watch.run())
         if self._timeout is not None:
             late = f"stopped: it ran longer than --timeout {self._timeout:g} s"
             timer = hub.loop.call_later(self._timeout, self.press, late)
@@ -181,9 +180,7 @@ class Run(JobListener):
             del hub.running[job.id]
         job.seconds = time.monotonic() - began
         hub.stale |= self._unformed
-        await self._show_rest()
-        if self._hang:
-            self._job.events.put(Notice("hang", f"The wait is over after {job.seconds:.0f} s."))
+        await self._watch.show_rest()
         if job.errors:
             return await settle(hub, job, self._why)
         if self._returns:
@@ -245,30 +242,16 @@ class Run(JobListener):
             parcel=self._bringing.parcel.id if self._bringing else "",
         )
 
-    async def _watch(self) -> None:
-        """Follow the log and look for hangs until cancelled."""
-        looks = 0
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self._output.look()
-            looks += 1
-            if looks % 50 == 0:
-                self._look_for_hang()
+    def running(self) -> dict[int, Pulse | None]:
+        """See `nbdist.hub.watch.Watched`."""
+        return {rank: self._hub.ranks[rank].pulse for rank in self._pending}
 
-    def _look_for_hang(self) -> None:
-        pulses: dict[int, Pulse | None] = {r: self._hub.ranks[r].pulse for r in self._pending}
-        ended = set(self._job.ranks) - self._pending
-        patience = self._hub.settings.hang_seconds
-        text = hang.describe(pulses, ended, patience, self._job.stop_by)
-        if text != self._hang:
-            if text or self._hang:
-                self._job.events.put(Notice("hang", text or "The wait is over; the cell goes on."))
-            self._hang = text
+    def ended(self) -> set[int]:
+        """See `nbdist.hub.watch.Watched`."""
+        return set(self._job.ranks) - self._pending
 
-    async def _show_rest(self) -> None:
-        """Show what the ranks printed to the end, at the pace of the viewer."""
-        while not self._output.finish() and self._job.viewed:
-            await asyncio.sleep(LOOK_SECONDS)
+    def looked(self) -> None:
+        """See `nbdist.hub.watch.Watched`."""
 
     # -- stopping ------------------------------------------------------------------------------
 

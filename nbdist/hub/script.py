@@ -10,74 +10,38 @@ import asyncio
 import shutil
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nbdist.errors import LaunchError, NbdistError
-from nbdist.hub import bring, ends, hang, report
-from nbdist.hub.jobs import Death, Job, Notice, how_died
+from nbdist.hub import bring, report
+from nbdist.hub.ends import Ends
+from nbdist.hub.jobs import Job, Notice, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.output import Output
+from nbdist.hub.watch import Watch
 from nbdist.launchers.engines import working_directory
 from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
 from nbdist.system import private
-from nbdist.wire.messages import Call, Display, Done, Fault, Hello, Interrupt, Pulse
+from nbdist.wire.messages import Call, Display, Done, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.hub.line import Heard
     from nbdist.hub.logs import Logs
+    from nbdist.hub.plan import Plan
     from nbdist.launchers.engines import Host
 
-LOOK_SECONDS = 0.01
-"""How often the shown rank's log is looked at."""
 INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
 """The launcher has this long for that before all of them are killed."""
 LAST_WORD_SECONDS = 2.0
-
-
-class Writable(Protocol):
-    """A script that has not been written yet; see `nbdist.cell.script.Script`."""
-
-    @property
-    def cell_line(self) -> int:
-        """Where the cell's first line stands."""
-
-    def write(self, path: Path) -> None:
-        """Write it and its data."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a script is to be launched."""
-
-    script: Writable
-    np: int
-    launcher: str = "torchrun"
-    output: str = "rank0"
-    timeout: float | None = None
-    returns: list[str] = field(default_factory=list)
-    all_return: bool = False
-    """Whether every rank returns those names, and not only the shown one."""
-    label: str = ""
-    """What tracebacks call the code; by default the notebook's cell."""
-    max_restarts: int = 0
-    hosts: str = ""
-    """``host:slots,...``; this machine if it is empty."""
-    elastic: list[str] = field(default_factory=list)
-    """Flags that let ranks come and go; the job goes on without those that die."""
-    cold: bool = False
-    environ: dict[str, str] = field(default_factory=dict)
-    passed_on: list[str] = field(default_factory=list)
-    """Flags of the launcher's own."""
 
 
 class ScriptRun:
@@ -86,68 +50,61 @@ class ScriptRun:
     def __init__(self, host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
         self._host, self._job, self._plan, self._logs = host, job, plan, logs
         self._how = launcher(plan.launcher)
-        self._patience = hang_seconds
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
         self._output = Output(job, plan.output)
-        self._restart = 0
-        self._done: dict[int, Fault | None] = {}
-        """By rank, how its script ended; since the last restart."""
-        self._pulses: dict[int, Pulse | None] = {}
-        self._pids: dict[int, int] = {}
-        """By rank, its process; since the last restart."""
-        self._tracebacks: list[tuple[int, int, list[str]]] = []
-        """Rank, restarts before it, and lines."""
+        self._watch = Watch(job, self._output, hang_seconds, self)
+        self._ranks = Ends(job, self._how.failures)
         self._launcher = 0
-        self._launcher_log = ends.LauncherLog(job.folder / "launcher.log", self._how.failures)
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
         self._all_done = asyncio.Event()
         self._pressed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._why = ""
-        self._hang = ""
 
     # -- what is heard -------------------------------------------------------------------------
 
     def _hear(self, rank: int, incarnation: int, message: Heard) -> None:
+        ranks = self._ranks
         if isinstance(message, Hello):
-            if incarnation > self._restart:
+            if incarnation > ranks.restart:
                 self._restarted(incarnation)
-            self._pulses.setdefault(rank, None)
-            self._pids[rank] = message.pid
-        elif incarnation != self._restart:
+            ranks.began(rank, message.pid)
+        elif incarnation != ranks.restart:
             return
         elif isinstance(message, Display):
             self._output.display(message)
             self._line.send(rank, Call(bring.UNASKED, "heard"))
         elif isinstance(message, Pulse):
-            self._pulses[rank] = message
+            ranks.pulses[rank] = message
         elif isinstance(message, Done):
-            self._done[rank] = message.fault
-            self._pulses.pop(rank, None)
+            ranks.ended(rank, message.fault)
             self._look_for_all_done()
 
     def _look_for_all_done(self) -> None:
-        """Note whether no rank runs any more; one may have ended without a word, by `os._exit`.
-
-        After a fault its launcher decides what becomes of the others.
-        """
-        silent = {r for r, pid in self._pids.items() if r not in self._done and not ends.lives(pid)}
-        ended = len(self._done) + len(silent) == self._plan.np
-        if ended and not any(self._done.values()):
+        if self._ranks.all_well(self._plan.np):
             self._all_done.set()
 
     def _restarted(self, restart: int) -> None:
-        job = self._job
-        self._note_faults()
-        first = report.told_first(job) if job.errors else "ranks failed"
-        text = f"Restart {restart} of {self._plan.max_restarts}: {first}"
-        job.events.put(Notice(f"restart {restart}", text))
-        job.restarts.append(text)
-        job.errors.clear()
-        self._restart = restart
-        self._done, self._pulses, self._pids = {}, {}, {}
+        why = self._ranks.restarted(restart)
+        text = f"Restart {restart} of {self._plan.max_restarts}: {why}"
+        self._job.events.put(Notice(f"restart {restart}", text))
+        self._job.restarts.append(text)
         self._all_done.clear()
+
+    def running(self) -> dict[int, Pulse | None]:
+        """See `nbdist.hub.watch.Watched`."""
+        return dict(self._ranks.pulses)
+
+    def ended(self) -> set[int]:
+        """See `nbdist.hub.watch.Watched`."""
+        return set(self._ranks.done)
+
+    def looked(self) -> None:
+        """See `nbdist.hub.watch.Watched`."""
+        self._look_for_all_done()
+        if self._plan.elastic and not self._why:
+            self._tell_lost()
 
     def _hear_launcher(self, word: Started | Died | Refused) -> None:
         if isinstance(word, Started):
@@ -214,7 +171,7 @@ class ScriptRun:
         job.parts = dict.fromkeys(job.ranks, (0, None))
         self._output.begin()
         self._launch()
-        watch = self._loop.create_task(self._watch())
+        watch = self._loop.create_task(self._watch.run())
         timer = None
         if plan.timeout is not None:
             late = f"stopped: it ran longer than --timeout {plan.timeout:g} s"
@@ -231,7 +188,7 @@ class ScriptRun:
         job.parts = {
             rank: (0, log.stat().st_size if log.exists() else 0) for rank, log in logs.items()
         }
-        await self._show_rest()
+        await self._watch.show_rest()
         error = self._outcome()
         if error is None and not_returned is not None:
             job.state, error = "failed", not_returned
@@ -263,7 +220,7 @@ class ScriptRun:
             label=plan.label or f"Cell In[{job.number}]",
             launcher=plan.launcher,
             shown=job.ranks[0],
-            returning=self._returning,
+            returning=plan.returning,
             returns=plan.returns,
             cwd=working_directory(),
             sys_path=sys.path,
@@ -304,51 +261,24 @@ class ScriptRun:
                 return err
         return None
 
-    @property
-    def _returning(self) -> list[int]:
-        return list(self._job.ranks if self._plan.all_return else self._job.ranks[:1])
-
     async def _take_returned(self) -> None:
         job, names = self._job, self._plan.returns
         await self._all_done.wait()
-        for rank in self._returning if names else ():
-            if rank in self._done:
+        for rank in self._plan.returning if names else ():
+            if rank in self._ranks.done:
                 offer = await bring.ask_for(self._line, rank, names)
             else:
                 offer = bring.no_offer(rank, names, "the rank ended without a word (os._exit)")
             job.returned_by[rank] = offer
         job.returned = job.returned_by.get(job.ranks[0])
 
-    async def _watch(self) -> None:
-        """Follow the logs and look for hangs until cancelled."""
-        looks = 0
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self._output.look()
-            looks += 1
-            if looks % 50 == 0:
-                self._look_for_hang()
-                self._look_for_all_done()
-                if self._plan.elastic:
-                    self._tell_lost()
-
-    def _look_for_hang(self) -> None:
-        text = hang.describe(dict(self._pulses), set(self._done), self._patience, self._job.stop_by)
-        if text != self._hang:
-            self._job.events.put(Notice("hang", text or "The wait is over; the cell goes on."))
-            self._hang = text
-
-    async def _show_rest(self) -> None:
-        while not self._output.finish() and self._job.viewed:
-            await asyncio.sleep(LOOK_SECONDS)
-
     async def _stop(self) -> None:
         """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""
-        waiting = set(self._pulses)
+        waiting = set(self._ranks.pulses)
         for rank in waiting:
             self._line.send(rank, Interrupt(self._job.id))
         deadline = self._loop.time() + (INTERRUPT_SECONDS if waiting else 0)
-        while not waiting <= self._done.keys() and self._loop.time() < deadline:
+        while not waiting <= self._ranks.done.keys() and self._loop.time() < deadline:
             await asyncio.sleep(0.02)
         self._output.quiet()
         if self._launcher:
@@ -362,8 +292,8 @@ class ScriptRun:
             job.state = "failed"
             return LaunchError("the warm process has died, and the launcher and its ranks with it")
         word = self._ended.result()
-        self._note_faults()
-        self._complete_logs()
+        self._ranks.note_faults(stopped=bool(self._why))
+        self._ranks.complete_logs()
         if self._why:
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
@@ -386,44 +316,10 @@ class ScriptRun:
             return LaunchError(f"{self._plan.launcher} could not be started: {word.why}")
         return LaunchError(f"{self._plan.launcher} ended with exit code {word.code}; {log}")
 
-    def _note_faults(self) -> None:
-        """Put into the job how each rank ended that did not end well."""
-        job = self._job
-        job.errors |= {rank: fault for rank, fault in self._done.items() if fault is not None}
-        job.errors |= {death.rank: death for death in self._deaths()}
-        for rank, pulse in self._pulses.items():
-            if pulse is not None and rank not in self._done and rank not in job.errors:
-                job.errors[rank] = ends.ended_by_launcher(pulse)
-        for rank, fault in job.errors.items():
-            if isinstance(fault, Fault) and fault.traceback:
-                self._tracebacks.append((rank, self._restart, fault.traceback))
-
-    def _died_of_itself(self, rank: int, code: int) -> bool:
-        """Whether an exit code tells of more than is known; a script that is over may yet fail."""
-        if rank not in self._done:
-            return True
-        # The launcher ends one that waits for the others with a positive code.
-        return self._done[rank] is None and (code < 0 or not self._job.errors)
-
-    def _complete_logs(self) -> None:
-        """Add the tracebacks, which the cell shows apart from the output."""
-        for rank, restart, lines in self._tracebacks:
-            head = [f"(before restart {restart + 1})"] if restart < self._restart else []
-            with self._job.log(rank).open("a", encoding="utf-8") as log:
-                log.write("\n".join([*head, *lines, ""]))
-
-    def _deaths(self) -> list[Death]:
-        """Return the ranks that died without a word, as told since the last look."""
-        return [
-            ends.death(failed, self._pids.get(failed.rank, 0), self._pulses.get(failed.rank))
-            for failed in self._launcher_log.new()
-            if not self._why and self._died_of_itself(failed.rank, failed.code)
-        ]
-
     def _tell_lost(self) -> None:
         """Say which ranks an elastic job goes on without."""
-        for death in self._deaths():
+        for death in self._ranks.deaths():
             text = f"Rank {death.rank} {how_died(death)}; the job goes on without it."
             self._job.events.put(Notice(f"lost {death.pid}", text))
             self._job.restarts.append(text)
-            self._pulses.pop(death.rank, None)
+            self._ranks.pulses.pop(death.rank, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist import current, scripts
 from nbdist.cell.script import make_script
 from nbdist.errors import UsageError
-from nbdist.hub.script import Plan
+from nbdist.hub.plan import Plan
 from nbdist.launchers import torchrun
 from nbdist.launchers.hosts import check_hosts, hosts_named
 from nbdist.magics.arguments import UsageMistake
