@@ -11,9 +11,18 @@ if TYPE_CHECKING:
     from nbdist.clusters import Cluster
     from nbdist.current import cluster, jobs
     from nbdist.launching import launch
+    from nbdist.preloading import preload
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "__version__", "cluster", "jobs", "launch", "load_ipython_extension"]
+__all__ = [
+    "Cluster",
+    "__version__",
+    "cluster",
+    "jobs",
+    "launch",
+    "load_ipython_extension",
+    "preload",
+]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
 _FACE = {
@@ -21,6 +30,7 @@ _FACE = {
     "cluster": "nbdist.current",
     "jobs": "nbdist.current",
     "launch": "nbdist.launching",
+    "preload": "nbdist.preloading",
 }
 
 
