@@ -7,7 +7,7 @@ import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from nbdist.errors import Interrupted, RankError
+from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
 from nbdist.hub.jobs import Death, Job, how_died, show_ranks
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class CellFailed(RankError):
         super().__init__(summary)
         self._body = body
 
+    @property
+    def body(self) -> str:
+        """What is shown."""
+        return self._body
+
     def _render_traceback_(self) -> list[str]:
         return self._body.splitlines()
 
@@ -39,6 +44,10 @@ class CellInterrupted(Interrupted):
 
     def _render_traceback_(self) -> list[str]:
         return str(self).splitlines()
+
+
+KINDS: tuple[type[NbdistError], ...] = (CellInterrupted, LaunchError, NbdistError)
+"""What a job ends with, besides `CellFailed`."""
 
 
 def secondary(fault: Fault | Death) -> bool:
@@ -95,6 +104,25 @@ def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
     how = f"{launcher} itself was ended by {signal.Signals(signum).name}, and its ranks with it"
     text = "\n".join([how, *_others(job, first=-1), *job.notes])
     return CellFailed(text, text)
+
+
+def as_words(error: NbdistError | None) -> list[str] | None:
+    """Return what is told of an error, for `from_words` in another process."""
+    if error is None:
+        return None
+    if isinstance(error, CellFailed):
+        return [CellFailed.__name__, str(error), error.body]
+    return [next(kind for kind in KINDS if isinstance(error, kind)).__name__, str(error), ""]
+
+
+def from_words(words: list[str] | None) -> NbdistError | None:
+    """Return the error again."""
+    if words is None:
+        return None
+    name, text, body = words
+    if name == CellFailed.__name__:
+        return CellFailed(text, body)
+    return next((kind for kind in KINDS if kind.__name__ == name), NbdistError)(text)
 
 
 def _headline(fault: Fault | Death, job: Job) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,8 @@ from nbdist.hub import bring, report
 from nbdist.hub.ends import Ends
 from nbdist.hub.jobs import Job, Notice, how_died
 from nbdist.hub.line import Line
-from nbdist.hub.output import Output
+from nbdist.hub.plan import SCRIPT
 from nbdist.hub.watch import Watch
-from nbdist.launchers.engines import working_directory
 from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.supervisor import tail_in_words
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.hub.line import Heard
-    from nbdist.hub.logs import Logs
     from nbdist.hub.plan import Plan
+    from nbdist.hub.watch import Output
     from nbdist.launchers.engines import Host
 
 INTERRUPT_SECONDS = 1.0
@@ -47,13 +45,14 @@ LAST_WORD_SECONDS = 2.0
 class ScriptRun:
     """Runs one script on a machine's warm process."""
 
-    def __init__(self, host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
-        self._host, self._job, self._plan, self._logs = host, job, plan, logs
+    def __init__(
+        self, host: Host, job: Job, plan: Plan, output: Output, hang_seconds: float
+    ) -> None:
+        self._host, self._job, self._plan, self._output = host, job, plan, output
         self._how = launcher(plan.launcher)
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
-        self._output = Output(job, plan.output)
-        self._watch = Watch(job, self._output, hang_seconds, self)
+        self._watch = Watch(job, output, hang_seconds, self)
         self._ranks = Ends(job, self._how.failures)
         self._launcher = 0
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
@@ -148,7 +147,6 @@ class ScriptRun:
                 (job.folder / name).unlink(missing_ok=True)
             for folder in (job.folder / self._how.FOLDER, self._temp):
                 shutil.rmtree(folder, ignore_errors=True)
-            self._logs.close()
         job.end(error)
 
     @property
@@ -207,27 +205,26 @@ class ScriptRun:
 
     def _launch(self) -> None:
         job, plan, folder = self._job, self._plan, self._job.folder
-        script = folder / "script.py"
         self._temp.mkdir(mode=0o700)
         program = Program(
             job=job.id,
             url=self._line.url,
             keys=self._line.keys,
-            path=str(script),
-            cell_line=plan.script.cell_line,
+            path=str(folder / SCRIPT),
+            cell_line=plan.cell_line,
             cell_lines=job.code.count("\n") + 1,
             lines=job.lines,
+            shows_last=plan.shows_last,
             label=plan.label or f"Cell In[{job.number}]",
             launcher=plan.launcher,
             shown=job.ranks[0],
             returning=plan.returning,
             returns=plan.returns,
-            cwd=working_directory(),
-            sys_path=sys.path,
+            cwd=plan.cwd,
+            sys_path=plan.sys_path,
             temp=str(self._temp),
             loopback=True,
         )
-        plan.script.write(script)
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
 from nbdist.cell.script import make_script
+from nbdist.detached import detach
 from nbdist.errors import UsageError
 from nbdist.hub.plan import Plan
 from nbdist.launchers import torchrun
 from nbdist.launchers.hosts import check_hosts, hosts_named
 from nbdist.magics.arguments import UsageMistake
-from nbdist.rank.parcels import unpack
+from nbdist.magics.attach import tell_of
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from nbdist.cell.names import Parsed
     from nbdist.hub.jobs import Job
-    from nbdist.wire.parcel import Offer
 
 FLAGS = {
     "cold": ("--cold", "torchrun", "horovodrun"),
@@ -70,6 +70,31 @@ def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Seq
     return True
 
 
+def check_detached(args: argparse.Namespace, wish: current.Wish) -> current.Wish:
+    """Return the wish of a cell; if its job is to be detached, that has to be a script.
+
+    Raises
+    ------
+    UsageMistake
+        If that cannot be.
+    """
+    if not args.detach:
+        return wish
+    if args.background:
+        raise UsageMistake("--detach does not wait either: leave out --async")
+    if args.save is not None:
+        raise UsageMistake("--save runs nothing that could be detached")
+    if wish.launcher == "engines":
+        raise UsageMistake(
+            "--detach is for scripts: engines end with the notebook's kernel. "
+            "Use --launcher torchrun or horovodrun"
+        )
+    now = current.wished(wish)
+    if now.launcher == "engines":
+        wish = replace(wish, launcher="horovodrun" if now.backend == "horovod" else "torchrun")
+    return wish
+
+
 def submit_script(
     shell: Any,  # IPython's
     args: argparse.Namespace,
@@ -78,8 +103,8 @@ def submit_script(
     cell: str,
     parsed: Parsed,
     lines: int,
-) -> Job:
-    """Make a script of a cell and launch it.
+) -> Job | None:
+    """Make a script of a cell and launch it; return its job unless that is detached.
 
     Raises
     ------
@@ -108,14 +133,19 @@ def submit_script(
     if wish.gpus is not None:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, wish.gpus))
     plan = Plan(
-        script, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
+        script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
-        cold=args.cold, environ=environ, passed_on=passed_on,
+        shows_last=script.shows_last, cold=args.cold, environ=environ, passed_on=passed_on,
         elastic=elastic, hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
     )  # fmt: skip
+    if args.detach:
+        tell_of(detach(
+            script, plan, cell, number=shell.execution_count, lines=lines, backend=wish.backend
+        ))  # fmt: skip
+        return None
     current.remember(wish)
     return scripts.submit(
-        plan, cell, number=shell.execution_count, lines=lines, viewed=True,
+        script, plan, cell, number=shell.execution_count, lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
 
@@ -145,15 +175,3 @@ def elastic_flags(args: argparse.Namespace, np: int, hosts: dict[str, int]) -> l
             raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
         flags += ["--host-discovery-script", str(path)]
     return flags
-
-
-class FromScript:
-    """Takes what a script returns into the notebook."""
-
-    def take(self, offer: Offer) -> dict[str, Any]:
-        """Unpack it."""
-        return dict(unpack(offer.parcel, offer.buffers))
-
-    def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
-        """Bind it."""
-        space.update(values)
