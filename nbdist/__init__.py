@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbdist.current import cluster, jobs
     from nbdist.detached import attach
     from nbdist.launching import launch
+    from nbdist.preloading import preload
 
 __version__ = "0.1.0"
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "jobs",
     "launch",
     "load_ipython_extension",
+    "preload",
 ]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
@@ -31,6 +33,7 @@ _FACE = {
     "cluster": "nbdist.current",
     "jobs": "nbdist.current",
     "launch": "nbdist.launching",
+    "preload": "nbdist.preloading",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import _composable_state, device_mesh
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.utils import logging as elastic_logging
 from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group, _fsdp_state
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.backends.torch_private import groups
+from nbdist.backends.torch_private import elastic, groups
 
 WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
 C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
@@ -92,3 +95,16 @@ def test_a_reducer_is_made_from_what_setstate_gives_it() -> None:
         "param_to_name_mapping",
         "static_graph",
     ]
+
+
+def test_torchelastic_knows_its_callers_by_a_stack_without_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in elastic.LOOKING_AROUND:
+        monkeypatch.setattr(module, "inspect", module.inspect)  # put back afterwards
+    elastic.name_callers_quickly()
+    assert dynamic_rendezvous.get_method_name(1) == inspect.stack(0)[0].function
+    assert elastic_logging._derive_module_name(1) == __name__
+    for module in elastic.LOOKING_AROUND:
+        used = re.findall(r"\binspect\.(\w+)", inspect.getsource(module))
+        assert set(used) <= {"stack", "getmodule"}, module

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,3 +47,60 @@ def test_from_a_cell_to_a_script(tmp_path: Path) -> None:
     assert [float(loss) for loss in ran] == [last]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"02_scripts.ipynb", "executed.ipynb", "tmp"}
+
+
+@pytest.mark.horovod
+def test_horovod(tmp_path: Path) -> None:
+    shown = run("03_horovod", tmp_path)
+    assert set(re.findall(r"\[(\d)\] rank (\d) of 2, on this host (\d)", shown)) == {
+        ("0", "0", "0"),
+        ("1", "1", "1"),
+    }
+    began, broadcast = zip(
+        *re.findall(r"a weight was ([+-]\S+), is ([+-]\S+)\n", shown), strict=True
+    )
+    assert len(set(began)) == 2
+    assert broadcast == (began[0], began[0])
+    _learned_alike(shown)
+    assert "the ranks' weights are equal: True" in shown
+    bytes_sent = dict(re.findall(r"(fp\d\d): (\d+) bytes", shown))
+    assert bytes_sent == {"fp32": "16384", "fp16": "8192"}
+    right = re.findall(
+        r"(?:fp\d\d: .*|checkpoint of epoch 4: |averaged .*|job: .*)accuracy (0\.\d+)", shown
+    )
+    assert len(right) == 5
+    assert min(map(float, right)) > 0.8
+    started, adasum = re.findall(r"started by it: (\w+)\n(.*)\n", shown)[0]
+    assert started == "False"
+    assert adasum == "Adasum cannot run here: No Adasum operation enabled"
+    _went_on_from_a_commit(shown)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"03_horovod.ipynb", "executed.ipynb", "tmp"}
+
+
+def _learned_alike(shown: str) -> None:
+    """Check that both ranks had losses of their own, the same ones over ranks, and learned."""
+    line = r"\[(\d)\] epoch (\d): own loss (\S+), over ranks (\S+), accuracy (\S+)"
+    found = {(rank, int(epoch)): rest for rank, epoch, *rest in re.findall(line, shown)}
+    assert len(found) == 10
+    for epoch in range(5):
+        (own, *everywhere), (other, *elsewhere) = found["0", epoch], found["1", epoch]
+        assert own != other
+        assert everywhere == elsewhere
+        assert (float(own) + float(other)) / 2 == pytest.approx(float(everywhere[0]), abs=2e-4)
+    assert float(found["0", 4][1]) < float(found["0", 0][1]) / 2
+    assert float(found["0", 4][2]) > 0.8
+
+
+def _went_on_from_a_commit(shown: str) -> None:
+    """Check that the elastic job was whole, and that what it learned was not lost with a rank."""
+    entered = re.findall(r"size (\d): from epoch (\d), batch (\d+), accuracy (\S+)", shown)
+    assert [place for *place, _ in entered] == [["2", "0", "0"], ["1", "2", "8"]]
+    epochs = re.findall(r"size (\d): epoch (\d), (\d+) batches, accuracy (\S+)", shown)
+    assert [tuple(map(int, epoch[:3])) for epoch in epochs] == [
+        (2, 0, 18), (2, 1, 18), (1, 2, 8 + 20), (1, 3, 36), (1, 4, 36),
+    ]  # fmt: skip
+    before, after = float(entered[0][3]), float(entered[1][3])
+    assert after > 0.5 > before
+    assert float(epochs[-1][3]) > after
+    assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 EXIT_SECONDS = 3.0
 
 _living: list[Hub] = []
+preloaded: list[str] = []
+"""Modules that every warm process of this notebook imports. The hub's thread writes."""
 _preparing: Future[Hub] | None = None
 
 
@@ -33,6 +35,8 @@ def prepare() -> None:
 async def _new() -> Hub:
     hub = Hub(Settings.read())
     _living.append(hub)
+    if preloaded:
+        hub.host.preload_again(preloaded)
     return hub
 
 
@@ -50,6 +54,11 @@ def take() -> Hub:
     elif hub is not None and not hub.host.scripts:
         return hub
     return hub_loop().wait(_new())
+
+
+def hosts() -> list[Host]:
+    """Return all that have a living warm process. Hub's thread."""
+    return [hub.host for hub in _living if not hub.host.warm.gone.is_set()]
 
 
 def host() -> Host:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,8 @@ from nbdist.errors import LaunchError
 from nbdist.launchers.supervised import (
     Died,
     End,
+    Preload,
+    Preloaded,
     Refused,
     Signal,
     StartController,
@@ -41,6 +45,9 @@ if TYPE_CHECKING:
     from nbdist.wire.channel import Keys
 
 CONTROLLER_SECONDS = 30.0
+AGAIN_SECONDS = 60.0
+"""Imports that went well before have this long in a new warm process."""
+_numbers = itertools.count(1)
 
 
 class Host:
@@ -172,6 +179,19 @@ class Host:
             self._seen_environ = raw
         return self._changed
 
+    async def preload(self, modules: list[str], limit: float) -> Preloaded:
+        """Have the warm process import modules, if that does no harm; see its answer."""
+        order = Preload(
+            next(_numbers), modules, _import_path(), self.environ_changes(), limit, tried=False
+        )
+        return await self.warm.preload(order)
+
+    def preload_again(self, modules: list[str]) -> None:
+        """Have a new warm process import what another one has; ranks ordered later wait for it."""
+        self.warm.order(
+            Preload(next(_numbers), modules, _import_path(), {}, AGAIN_SECONDS, tried=True)
+        )
+
     def start_rank(self, spec: RankSpec) -> None:
         """Fork a rank; `tell` hears how it went."""
         self.warm.order(StartRank(spec))
@@ -227,6 +247,10 @@ def _raw_environ() -> dict[bytes, bytes]:
     the hub does for it.
     """
     return dict(vars(os.environ)["_data"])
+
+
+def _import_path() -> list[str]:
+    return [entry or working_directory() for entry in sys.path]
 
 
 def working_directory() -> str:

@@ -56,6 +56,35 @@ class StartLauncher(Order, frozen=True):
     cold: bool
 
 
+class Preload(Order, frozen=True):
+    """Import modules in the warm process, so that all it forks from then on has them.
+
+    Parameters
+    ----------
+    id
+        What the answer refers to.
+    sys_path, environ
+        The notebook's import path, and what it has changed in its environment.
+    limit
+        Seconds that may take.
+    tried
+        Whether that went well before, in another warm process of this notebook.
+    """
+
+    id: int
+    modules: list[str]
+    sys_path: list[str]
+    environ: dict[str, str | None]
+    limit: float
+    tried: bool
+
+
+class StopPreload(Order, frozen=True):
+    """Give up an import that is only tried yet."""
+
+    id: int
+
+
 class Signal(Order, frozen=True):
     """Send a signal to a process the warm process started itself."""
 
@@ -82,6 +111,17 @@ class Warm(Word, frozen=True):
     """torch's version, '' without torch."""
     plain: str
     """Why ranks cannot be forked and are started plainly, '' where they are forked."""
+
+
+class Preloaded(Word, frozen=True):
+    """Imports that were asked for are done, or cannot be."""
+
+    id: int
+    why: str = ""
+    """Why they cannot be; then nothing was imported. '' if they are done."""
+    seconds: float = 0.0
+    grown: int = 0
+    """Bytes of memory they have taken, which all forks share."""
 
 
 class Started(Word, frozen=True):
@@ -113,9 +153,9 @@ class Refused(Word, frozen=True):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder(
-    StartController | StartRank | StartLauncher | Signal | End
+    StartController | StartRank | StartLauncher | Preload | StopPreload | Signal | End
 ).decode
-decode_word = msgspec.msgpack.Decoder(Warm | Started | Died | Refused).decode
+decode_word = msgspec.msgpack.Decoder(Warm | Preloaded | Started | Died | Refused).decode
 
 LAUNCHER = "launcher "
 """Begins the names of launchers; their job's token, which their workers inherit, follows."""

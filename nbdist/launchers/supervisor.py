@@ -9,13 +9,23 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from nbdist.errors import LaunchError
 from nbdist.launchers import supervised
-from nbdist.launchers.supervised import LENGTH, Died, Order, Refused, Started, Warm
+from nbdist.launchers.supervised import (
+    LENGTH,
+    Died,
+    Order,
+    Preload,
+    Preloaded,
+    Refused,
+    Started,
+    StopPreload,
+    Warm,
+)
 from nbdist.rank.spec import CLUSTER_NAME
 from nbdist.system import private
 
@@ -42,6 +52,7 @@ class WarmProcess:
         self.children: dict[int, float] = {}
         """Pid and start time of every process it has started and that lives."""
         self.warm: asyncio.Future[Warm] = self._loop.create_future()
+        self._preloads: dict[int, asyncio.Future[Preloaded]] = {}
         self.gone = asyncio.Event()
         self._sock, theirs = socket.socketpair()
         self._sock.setblocking(False)
@@ -75,6 +86,30 @@ class WarmProcess:
             self._sock.sendall(supervised.pack(order))
             self._sock.setblocking(False)
 
+    async def preload(self, order: Preload) -> Preloaded:
+        """Have modules imported; who does not wait for it any more does not want it, either.
+
+        Raises
+        ------
+        LaunchError
+            If the warm process ends meanwhile.
+        """
+        answer: asyncio.Future[Preloaded] = self._loop.create_future()
+        self._preloads[order.id] = answer
+        self.order(order)
+        gone = self._loop.create_task(self.gone.wait())
+        try:
+            over: set[asyncio.Future[Any]] = {answer, gone}
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            del self._preloads[order.id]
+            if not answer.done():
+                self.order(StopPreload(order.id))
+        if not answer.done():
+            raise LaunchError(f"the warm process has ended; {self.log_tail()}")
+        return answer.result()
+
     def _read(self) -> None:
         try:
             data = self._sock.recv(1 << 16)
@@ -93,9 +128,13 @@ class WarmProcess:
             self._hear(supervised.decode_word(self._inbox[LENGTH:end]))
             self._inbox = self._inbox[end:]
 
-    def _hear(self, word: Warm | Started | Died | Refused) -> None:
+    def _hear(self, word: Warm | Preloaded | Started | Died | Refused) -> None:
         if isinstance(word, Warm):
             self.warm.set_result(word)
+            return
+        if isinstance(word, Preloaded):
+            if word.id in self._preloads:
+                self._preloads[word.id].set_result(word)
             return
         if isinstance(word, Started):
             self.children[word.pid] = word.created

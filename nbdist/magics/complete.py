@@ -14,6 +14,7 @@ from nbdist.magics.arguments import ranks_list
 from nbdist.magics.auto import auto_flags, is_plain
 from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.preload import modules_like
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -94,6 +95,8 @@ def _offers(before: list[str], context: CompletionContext) -> list[str]:
         return _of(DistributedMagics.distributed.parser, before)
     if before == ["%dist"]:
         return sorted(COMMANDS)
+    if before[:2] == ["%dist", "preload"] and not context.token.startswith("-"):
+        return modules_like(context.token)
     if before[:1] == ["%dist"] and before[1] in COMMANDS:
         flags = _of(COMMANDS[before[1]].parser, before)  # type: ignore[attr-defined]
         return (_jobs(before[1]) if before[1] in TAKE_JOBS else []) + flags

@@ -23,6 +23,7 @@ from nbdist.magics.attach import attach
 from nbdist.magics.auto import auto
 from nbdist.magics.distributed import wish
 from nbdist.magics.logs import find_job, logs
+from nbdist.magics.preload import preload
 from nbdist.magics.table import detached_table, job_page, job_table, rank_table
 from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
@@ -221,6 +222,7 @@ COMMANDS: dict[str, Command] = {
         pull,
         who,
         free,
+        preload,
         auto,
     )
 }
@@ -249,6 +251,7 @@ class DistMagics(Magics):
         pull       bind variables of the ranks here: `%dist pull history --ranks 0`
         who        the ranks' variables, and where ranks differ: `%dist who opt*`
         free       give back memory that no variable needs
+        preload    let new ranks find modules imported: `%dist preload transformers`
         auto       run plain cells on the ranks: `%dist auto on`
         """
         name, _, rest = line.strip().partition(" ")

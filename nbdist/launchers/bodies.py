@@ -1,0 +1,55 @@
+"""What the children of the warm process do; each of these ends with its process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from nbdist.launchers import scripted
+from nbdist.system import die_with_parent
+
+if TYPE_CHECKING:
+    from nbdist.launchers.supervised import StartController, StartLauncher
+    from nbdist.rank.spec import RankSpec
+
+
+def controller(order: StartController) -> None:
+    """Be ipyparallel's controller."""
+    os.umask(0o077)  # of what ipyparallel writes, only some is private by itself
+    os.environ.update(order.environ)
+    _write_to(order.log)
+    from ipyparallel.controller.app import IPController  # imported before the fork
+
+    # Its heart monitor is a process of its own, which would not see that everybody has been killed.
+    os.register_at_fork(after_in_child=die_with_parent)
+    IPController.launch_instance(order.args)
+
+
+def rank(spec: RankSpec) -> None:
+    """Be a rank that stays."""
+    from nbdist.rank import engine  # imported while warming up
+
+    engine.main(spec)
+
+
+def launcher(order: StartLauncher, *, cold: bool) -> None:
+    """Be the launcher of a script; cold, by its plain command line."""
+    _write_to(order.log)
+    os.chdir(order.cwd)
+    for name, value in order.environ.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    how = scripted.launcher(order.module)
+    if cold:
+        os.execv(sys.executable, how.command(order.arguments, order.program))  # noqa: S606
+    how.launch(order.arguments, order.program)
+
+
+def _write_to(path: str) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)

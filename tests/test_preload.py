@@ -1,0 +1,180 @@
+"""`%dist preload`: modules that ranks find imported, and those that would spoil their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.faults import shown
+from tests.notebook import complete, on_ranks, printed_by
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kernel import Kernel
+
+SCRIPT = "-np 2 --backend none --launcher torchrun"
+ENGINES = "-np 2 --backend none --launcher engines"
+GOOD = """
+import os, time
+time.sleep(0.5)
+pid, color = os.getpid(), os.environ.get("COLOR")
+"""
+MODULES = {
+    "raises": "x = 1\nx / 0",
+    "lacks": "import nowhere_at_all",
+    "exits": "raise SystemExit(3)",
+    "dies": "import os; os.kill(os.getpid(), 9)",
+    "threads": "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(60,), name='ticker', daemon=True).start()",
+    "lasts": "import os, pathlib, time\n"
+    "pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\ntime.sleep(60)",
+}
+
+
+def prepare(kernel: Kernel) -> Kernel:
+    """Load nbdist, and make a folder of modules to import."""
+    folder = kernel.home / "modules"
+    folder.mkdir()
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+    kernel.run(f"%load_ext nbdist\nimport os, sys, time\nsys.path.insert(0, {str(folder)!r})")
+    return kernel
+
+
+@pytest.fixture(scope="module")
+def plain(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with nbdist and such a folder."""
+    return prepare(shared_kernel)
+
+
+def module(kernel: Kernel, name: str, text: str = GOOD) -> Path:
+    """Write a module that the notebook can import."""
+    path = kernel.home / "modules" / f"{name}.py"
+    path.write_text(text)
+    return path
+
+
+def warm_pid(kernel: Kernel) -> int:
+    """Return the warm process."""
+    return int(kernel.run("from nbdist.hub import living; print(living.host().warm.pid)").text)
+
+
+def listed(kernel: Kernel) -> str:
+    """Return what `%dist preload` lists."""
+    return kernel.run("%dist preload").stdout
+
+
+def test_ranks_of_a_script_find_it(plain: Kernel) -> None:
+    module(plain, "found")
+    plain.run("os.environ['COLOR'] = 'red'")
+    told = plain.run("%dist preload found json").stdout
+    assert "Preloaded found, json: 0." in told
+    assert "ranks share" in told
+    seen = (
+        "import sys\nnow = sys.modules.get('found')\nimport found\nprint(now is found, found.pid)"
+    )
+    cell = on_ranks(plain, f"{seen}\nprint(found.color)", SCRIPT)
+    assert cell.stdout == f"True {warm_pid(plain)}\nred\n"
+    assert printed_by(plain, 1) == cell.stdout
+    assert "found" in listed(plain)
+    plain.run("import nbdist; seconds, memory = nbdist.preload('found')")
+
+
+@pytest.mark.horovod
+def test_ranks_of_horovodrun_find_it(plain: Kernel) -> None:
+    module(plain, "under_horovod")
+    plain.run("%dist preload under_horovod")
+    body = "import sys; print(sys.modules['under_horovod'].pid)"
+    cell = on_ranks(plain, body, "-np 2 --backend none --launcher horovodrun")
+    assert cell.stdout == f"{warm_pid(plain)}\n"
+
+
+def test_new_engines_have_it_and_old_ones_are_told_of(plain: Kernel) -> None:
+    module(plain, "late")
+    on_ranks(plain, "pass", ENGINES)
+    assert "Those that run do not: `%dist restart`." in plain.run("%dist preload late").stdout
+    plain.run("%dist restart 1")
+    cell = on_ranks(plain, "import sys; print('late' in sys.modules)", "--output all")
+    assert sorted(cell.stdout.splitlines()) == ["[0] False", "[1] True"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("not_there", "there is no module not_there"),
+        ("json.not_there", "there is no module json.not_there"),
+        ("raises", "importing raises failed: ZeroDivisionError: division by zero"),
+        ("lacks", "importing lacks failed: No module named 'nowhere_at_all'"),
+        ("exits", "importing exits failed: SystemExit: 3"),
+        ("dies", "a process that tried the import has died of it"),
+        ("threads", "the import starts threads, which forked ranks would lack: ticker"),
+        ("--timeout 1 lasts", "the import was not over after 1 s"),
+    ],
+)
+def test_what_cannot_be_preloaded_changes_nothing(plain: Kernel, name: str, told: str) -> None:
+    module(plain, "good_before", "")
+    before = warm_pid(plain), listed(plain)
+    cell = plain.run(f"%dist preload good_before {name}", check=False)
+    if name.startswith("--"):
+        cell = plain.run(f"%dist preload {name}", check=False)
+    assert f"nothing was preloaded: {told}" in shown(cell)
+    assert (warm_pid(plain), listed(plain)) == before
+    body = "import sys; print({'good_before', 'raises', 'exits', 'lasts'} & sys.modules.keys())"
+    assert on_ranks(plain, body, SCRIPT).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("no-name", "'no-name' is not the name of a module"), ("--timeout x json", "not a number")],
+)
+def test_a_line_that_makes_no_sense_is_refused(plain: Kernel, line: str, told: str) -> None:
+    assert told in shown(plain.run(f"%dist preload {line}", check=False))
+
+
+def test_an_interrupt_gives_it_up(plain: Kernel) -> None:
+    noted = plain.home / "modules" / "lasts.pid"
+    noted.unlink(missing_ok=True)
+    cell = plain.start("%dist preload lasts")
+    deadline = time.monotonic() + 30
+    while not (noted.exists() and noted.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    trial = psutil.Process(int(noted.read_text()))
+    plain.interrupt()
+    plain.wait(cell=cell)
+    assert "KeyboardInterrupt" in shown(cell)
+    assert psutil.wait_procs([trial], timeout=20)[0]
+    assert on_ranks(plain, "print(rank)", SCRIPT).stdout == "0\n"
+
+
+def test_a_file_that_was_edited_is_imported_anew(plain: Kernel) -> None:
+    path = module(plain, "edited_later", "value = 1")
+    plain.run("%dist preload edited_later")
+    path.write_text("value = 22")
+    os.utime(path, ns=(0, 0))
+    body = "import edited_later\nprint(edited_later.value)"
+    assert on_ranks(plain, body, SCRIPT).stdout == "22\n"
+    plain.run("%dist preload edited_later")
+    body = "import sys; print(sys.modules['edited_later'].value)"
+    assert on_ranks(plain, body, SCRIPT).stdout == "22\n"
+
+
+def test_a_new_warm_process_is_told_again(kernel: Kernel) -> None:
+    prepare(kernel)
+    module(kernel, "told_again")
+    kernel.run("%dist preload told_again")
+    os.kill(warm_pid(kernel), signal.SIGKILL)
+    kernel.run("while living.hosts(): time.sleep(0.01)")
+    cell = on_ranks(kernel, "import sys; print(sys.modules['told_again'].pid)", SCRIPT)
+    assert cell.stdout == f"{warm_pid(kernel)}\n"
+
+
+def test_names_of_modules_complete(plain: Kernel) -> None:
+    assert "json" in complete(plain, "%dist preload js")
+    assert any(found.endswith("json.decoder") for found in complete(plain, "%dist preload json.d"))
+    assert "--timeout" in complete(plain, "%dist preload --t")
