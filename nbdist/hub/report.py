@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nbdist.errors import Interrupted, RankError
 from nbdist.hub.jobs import Death, Job, how_died, show_ranks
+from nbdist.wire.rounds import LOST_TEXT
 
 if TYPE_CHECKING:
     from nbdist.wire.groups import Waiting
     from nbdist.wire.messages import Fault
 
-LOST = re.compile(
-    r"[Cc]onnection (closed|reset|refused|was)|[Bb]roken pipe|recvBytes|[Ss]ocket (is )?closed"
-    r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
-)
-"""How a rank complains that another has gone."""
 LAST_LINES = 5
 PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait"}
 
@@ -45,7 +40,7 @@ def secondary(fault: Fault | Death) -> bool:
     """Whether this is a consequence of another rank's fault rather than a fault of its own."""
     if isinstance(fault, Death):
         return fault.asked
-    return fault.aborted or bool(LOST.search(fault.text))
+    return fault.aborted or bool(LOST_TEXT.search(fault.text))
 
 
 def first_of(errors: dict[int, Fault | Death]) -> int:
@@ -126,7 +121,7 @@ def _place(fault: Fault) -> str:
     line = f" at cell line {fault.line}" if fault.line else ""
     if fault.waited is not None:
         return f"{_verb(fault.waited)}{line}"
-    if LOST.search(fault.text):
+    if LOST_TEXT.search(fault.text):
         return f"lost the connection{line}"
     return f"was stopped{line}"
 

@@ -10,7 +10,7 @@ import asyncio
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from nbdist.hub.ends import Ends
 from nbdist.hub.jobs import Job, Notice, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.output import Output
+from nbdist.hub.reach import reach
 from nbdist.hub.watch import Watch
 from nbdist.launchers.engines import working_directory
 from nbdist.launchers.scripted import Launch, launcher
@@ -30,13 +31,16 @@ from nbdist.system import private
 from nbdist.wire.messages import Call, Display, Done, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from nbdist.hub.line import Heard
     from nbdist.hub.logs import Logs
     from nbdist.hub.plan import Plan
     from nbdist.launchers.engines import Host
+    from nbdist.launchers.hosts import Reached
 
+T = TypeVar("T")
 INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
@@ -55,6 +59,7 @@ class ScriptRun:
         self._output = Output(job, plan.output)
         self._watch = Watch(job, self._output, hang_seconds, self)
         self._ranks = Ends(job, self._how.failures)
+        self._reached: Reached | None = None
         self._launcher = 0
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
         self._all_done = asyncio.Event()
@@ -69,7 +74,7 @@ class ScriptRun:
         if isinstance(message, Hello):
             if incarnation > ranks.restart:
                 self._restarted(incarnation)
-            ranks.began(rank, message.pid)
+            ranks.began(rank, message)
         elif incarnation != ranks.restart:
             return
         elif isinstance(message, Display):
@@ -82,10 +87,12 @@ class ScriptRun:
             self._look_for_all_done()
 
     def _look_for_all_done(self) -> None:
-        if self._ranks.all_well(self._plan.np):
+        if self._ranks.all_well():
             self._all_done.set()
 
     def _restarted(self, restart: int) -> None:
+        if self._plan.elastic:
+            self._tell_lost()
         why = self._ranks.restarted(restart)
         text = f"Restart {restart} of {self._plan.max_restarts}: {why}"
         self._job.events.put(Notice(f"restart {restart}", text))
@@ -166,6 +173,9 @@ class ScriptRun:
             job.state = "interrupted"
             return report.interrupted(job, self._why)
         self._how.check(warm.torch)
+        if plan.far and not await self._reach(warm.torch):
+            job.state = "interrupted"
+            return report.interrupted(job, self._why)
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         job.parts = dict.fromkeys(job.ranks, (0, None))
@@ -196,12 +206,33 @@ class ScriptRun:
 
     async def _ready(self) -> Warm | None:
         """Wait until a launcher can be started; None if the job was stopped before."""
-        ready = self._loop.create_task(self._host.ready())
+        return await self._unless_pressed(self._host.ready())
+
+    async def _reach(self, torch: str) -> bool:
+        """See that other hosts can take part, and listen where they find us.
+
+        Return False if the job was stopped before.
+        """
+        modules, options = self._how.needs(self._plan.passed_on)
+        asking = reach(
+            self._plan.far, self._job.folder, modules=modules, torch=torch, options=options
+        )
+        self._reached = await self._unless_pressed(asking)
+        if self._reached is None:
+            return False
+        self._line.close()
+        self._line = Line(self._hear, newcomers=True, host=self._reached.address)
+        return True
+
+    async def _unless_pressed(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what comes of it, None if the job was stopped before."""
+        ready = self._loop.create_task(work)
         pressed = self._loop.create_task(self._pressed.wait())
         await asyncio.wait({ready, pressed}, return_when=asyncio.FIRST_COMPLETED)
         pressed.cancel()
         if self._why:
             ready.cancel()
+            await asyncio.wait({ready})  # until it has left nothing
             return None
         return await ready
 
@@ -225,14 +256,17 @@ class ScriptRun:
             cwd=working_directory(),
             sys_path=sys.path,
             temp=str(self._temp),
-            loopback=True,
+            loopback=self._reached is None,
         )
         plan.script.write(script)
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
         environ = {**self._host.environ_changes(), **self._how.environ(folder.name), **plan.environ}
-        launch = Launch(plan.np, plan.max_restarts, plan.hosts, plan.elastic + plan.passed_on)
+        launch = Launch(
+            plan.np, plan.max_restarts, plan.hosts, self._reached, plan.elastic, plan.passed_on,
+            str(self._temp), plan.cold,
+        )  # fmt: skip
         order = StartLauncher(
             self._name, plan.launcher, self._how.arguments(launch, folder, folder.name), str(file),
             environ, program.cwd, str(folder / "launcher.log"), plan.cold,

@@ -7,7 +7,9 @@ forks of it, which are there, waiting for their environment, before Horovod star
 
 from __future__ import annotations
 
+import argparse
 import atexit
+import contextlib
 import importlib
 import importlib.util
 import multiprocessing
@@ -19,7 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends.sockets import LOOPBACK
+from nbdist.backends.sockets import LOOPBACK, interface_towards
 from nbdist.errors import LaunchError
 from nbdist.launchers.scripted import Failed
 from nbdist.rank.place import THEIRS
@@ -75,8 +77,35 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     if not MPI & set(wanted.passed_on):
         flags.append("--gloo")
     if wanted.hosts:
-        flags += ["-H", wanted.hosts]
+        flags += ["-H", ",".join(f"{host}:{slots}" for host, slots in wanted.hosts.items())]
+    if wanted.elastic is not None:
+        flags += ["--min-np", str(wanted.elastic.least)]
+        flags += ["--max-np", str(wanted.elastic.most)] if wanted.elastic.most else []
+        flags += (
+            ["--host-discovery-script", wanted.elastic.discovery]
+            if wanted.elastic.discovery
+            else []
+        )
+    if wanted.reached is not None:
+        flags += ["--network-interfaces", interface_towards(wanted.reached.address)]
     return flags + wanted.passed_on
+
+
+def needs(passed_on: list[str]) -> tuple[list[str], list[str]]:
+    """Return the modules that other hosts must have, and what ssh is told to reach them."""
+    return ["horovod"], ssh_options(passed_on)
+
+
+def ssh_options(words: list[str]) -> list[str]:
+    """Return horovodrun's flags for ssh among others, as ssh's own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-p", "--ssh-port")
+    parser.add_argument("-i", "--ssh-identity-file")
+    with contextlib.suppress(argparse.ArgumentError, SystemExit):
+        known, _ = parser.parse_known_args(words)
+        port = ["-p", known.ssh_port] if known.ssh_port else []
+        return port + (["-i", known.ssh_identity_file] if known.ssh_identity_file else [])
+    return []
 
 
 def command(flags: list[str], program: str) -> list[str]:

@@ -9,6 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nbdist.launchers.hosts import Reached
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Ranks that come and go: the job goes on without those that die."""
+
+    least: int
+    """How few ranks may go on."""
+    most: int | None = None
+    discovery: str = ""
+    """A program that tells which hosts there are, for horovodrun."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -16,10 +29,16 @@ class Launch:
 
     np: int
     max_restarts: int
-    hosts: str
-    """``host:slots,...``; this machine if it is empty."""
+    hosts: dict[str, int]
+    """Slots by host, as a person names them; this machine if it is empty."""
+    reached: Reached | None
+    """Those hosts that are not this machine; None if there are none."""
+    elastic: Elastic | None
     passed_on: list[str]
     """Flags of its own."""
+    temp: str
+    """A folder for the time of the job, on each host its own."""
+    cold: bool
 
 
 class Failed(NamedTuple):
@@ -45,11 +64,14 @@ class Launcher(Protocol):
     def check(self, torch: str) -> None:
         """Raise `LaunchError` if it cannot work here; `torch` is its version, '' without."""
 
+    def needs(self, passed_on: list[str]) -> tuple[list[str], list[str]]:
+        """Return the modules that other hosts must have, and what ssh is told to reach them."""
+
     def environ(self, token: str) -> dict[str, str | None]:
         """Return what it changes in the environment; its processes must know the token."""
 
     def arguments(self, wanted: Launch, folder: Path, token: str) -> list[str]:
-        """Return its own flags for a job on this machine, whose folder is given."""
+        """Return its own flags for a job, whose folder is given."""
 
     def command(self, flags: list[str], program: str) -> list[str]:
         """Return the plain command line."""

@@ -93,18 +93,24 @@ def _exit_codes_told() -> Iterator[None]:
         vars(mp)["start_processes"] = start
 
 
-def keep_stores_on_loopback() -> None:
-    """Let stores this process serves listen on loopback; by itself torch takes every address."""
+def keep_stores_private(*, loopback: bool) -> None:
+    """Let stores this process serves listen where ranks look for them; torch takes every address.
+
+    Parameters
+    ----------
+    loopback
+        Whether all ranks are on this machine.
+    """
     # Of that name torch.distributed has a function, too.
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
     make: Callable[..., TCPStore] = rendezvous.TCPStore
 
-    def on_loopback(
+    def in_one_place(
         host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
     ) -> TCPStore:
         if is_master:
-            listener = sockets.listen(sockets.LOOPBACK, port)
+            listener = sockets.listen(sockets.LOOPBACK if loopback else host_name, port)
             options |= {"master_listen_fd": listener.detach()}
         return make(host_name, port, *args, is_master=is_master, **options)
 
-    rendezvous.TCPStore = on_loopback
+    rendezvous.TCPStore = in_one_place
