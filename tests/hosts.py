@@ -24,7 +24,7 @@ from tests.leaks import SESSION, SESSION_MARK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAME = "nbdist-far"
+NAME, NEAR = "nbdist-far", "nbdist-near"
 SECONDS = 30
 SSHD = """
 Port 22
@@ -66,6 +66,12 @@ class FarHost:
     def path(self) -> str:
         """A PATH on which ssh knows the host."""
         return f"{self.folder / 'bin'}:{os.environ['PATH']}"
+
+    @property
+    def near(self) -> list[str]:
+        """What starts a program here as on a host beside it, with a name and an address."""
+        setup = f'hostname {NEAR}; mount --bind {self.folder}/hosts-{NEAR} /etc/hosts; exec "$@"'
+        return ["unshare", "--uts", "--mount", "sh", "-c", setup, "sh"]
 
     def processes(self) -> list[psutil.Process]:
         """Return what runs there besides the sshd that listens."""
@@ -118,7 +124,7 @@ def far_host(folder: Path, private: Path) -> Iterator[FarHost]:
     # A network for tests of networks; others may test on this machine.
     net = f"198.18.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4}".rpartition(".")
     ours, theirs = (f"{net[0]}.{int(net[2]) + i}" for i in (1, 2))
-    _keys(folder, theirs)
+    _keys(folder, ours, theirs)
     space, cable = f"nbdist{os.getpid()}", f"nbd{os.getpid()}"
     _ip("netns", "add", space)
     try:
@@ -133,6 +139,7 @@ def far_host(folder: Path, private: Path) -> Iterator[FarHost]:
         _ip("-n", space, "link", "set", "lo", "up")
         setup = (
             f"hostname {NAME}; mount -t tmpfs none {private}; mount -t tmpfs none /dev/shm; "
+            f"mount --bind {folder}/hosts-{NAME} /etc/hosts; "
             f"exec $(command -v sshd) -D -e -f {folder}/sshd_config"
         )
         unshare = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -153,7 +160,7 @@ def far_host(folder: Path, private: Path) -> Iterator[FarHost]:
         _ip("netns", "del", space)
 
 
-def _keys(folder: Path, theirs: str) -> None:
+def _keys(folder: Path, ours: str, theirs: str) -> None:
     (folder / "bin").mkdir(parents=True)
     Path("/run/sshd").mkdir(exist_ok=True)  # as Debian's service does
     for name in ("key", "host_key"):
@@ -165,6 +172,8 @@ def _keys(folder: Path, theirs: str) -> None:
     known = {"name": NAME, "theirs": theirs, "folder": folder}
     (folder / "ssh_config").write_text(SSH.format(**known))
     (folder / "sshd_config").write_text(SSHD.format(**known, mark=SESSION_MARK, session=SESSION))
+    for name, address in ((NAME, theirs), (NEAR, ours)):  # each knows its own name only
+        (folder / f"hosts-{name}").write_text(f"127.0.0.1 localhost\n{address} {name}\n")
     ssh = folder / "bin" / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
     ssh.chmod(0o700)

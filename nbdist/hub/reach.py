@@ -18,8 +18,9 @@ from nbdist.launchers.hosts import Reached, our_addresses
 from nbdist.system import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
+
+    from nbdist.launchers.scripted import Needs
 
 ASK_SECONDS = 60.0
 """A host must have answered by then; its Python may lie on a slow disk."""
@@ -42,6 +43,10 @@ try:
     told["seen"] = open(asked["file"]).read()
 except OSError as err:
     told["unseen"] = str(err)
+try:
+    told["own"] = socket.gethostbyname(socket.gethostname())
+except OSError:
+    told["own"] = ""
 print(json.dumps(told), flush=True)
 where = sys.stdin.readline().split()
 try:
@@ -53,13 +58,14 @@ except OSError as err:
 """What runs there: plain Python, since nbdist may be lacking."""
 
 
+NAME_IT = "In /etc/hosts the name must stand beside the host's address in the network"
+
+
 class _Unfit(Exception):
     """Why a host cannot take part; the text continues after its name."""
 
 
-async def reach(
-    hosts: list[str], folder: Path, *, modules: list[str], torch: str, options: Iterable[str] = ()
-) -> Reached:
+async def reach(hosts: list[str], folder: Path, needs: Needs, torch: str) -> Reached:
     """Ask all hosts at once.
 
     Parameters
@@ -68,19 +74,19 @@ async def reach(
         As ssh knows them.
     folder
         The job's, which they must see.
-    modules
-        What they must be able to import, besides nbdist.
+    needs
+        What the launcher needs of them.
     torch
         The version of torch here.
-    options
-        ssh's.
 
     Raises
     ------
     LaunchError
         If one of them cannot take part; it names each, and what to do.
     """
-    asker = _Asker(folder, modules, torch, tuple(options))
+    if needs.own_name and _leads_nowhere(own := own_address()):
+        raise LaunchError(f"this machine {_nowhere(own)}: {needs.own_name}. {NAME_IT}")
+    asker = _Asker(folder, needs, torch)
     try:
         answers = await asyncio.gather(*map(asker.ask, hosts), return_exceptions=True)
     finally:
@@ -106,15 +112,29 @@ async def reach(
     return Reached(ours[hosts[0]], addresses)
 
 
+def own_address() -> str:
+    """Return the address of this machine's own name, '' if it has none."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
+
+
+def _leads_nowhere(address: str) -> bool:
+    return not address or address.startswith("127.")
+
+
+def _nowhere(address: str) -> str:
+    return f"has the address {address or '(none)'} by its own name"
+
+
 class _Asker:
     """Asks, with what all hosts are asked."""
 
-    def __init__(
-        self, folder: Path, modules: list[str], torch: str, options: tuple[str, ...]
-    ) -> None:
+    def __init__(self, folder: Path, needs: Needs, torch: str) -> None:
         self._file = folder / "seen"
         self._text = secrets.token_hex(8)
-        self._modules, self._torch, self._options = modules, torch, options
+        self._needs, self._torch = needs, torch
         with open(self._file, "w", opener=private, encoding="utf-8") as file:
             file.write(self._text)
         self._listeners: dict[str, socket.socket] = {}
@@ -133,7 +153,7 @@ class _Asker:
         _Unfit
             If it cannot take part.
         """
-        words = ssh.command(host, [sys.executable, "-c", ASKED], self._options)
+        words = ssh.command(host, [sys.executable, "-c", ASKED], self._needs.options)
         try:
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -153,9 +173,11 @@ class _Asker:
             await process.wait()
 
     async def _speak(self, process: asyncio.subprocess.Process, host: str) -> tuple[str, str]:
-        asked = {"file": str(self._file), "modules": self._modules}
+        asked = {"file": str(self._file), "modules": self._needs.modules}
         told = await self._exchange(process, host, json.dumps(asked))
         self._check(told)
+        if self._needs.own_name and _leads_nowhere(told["own"]):
+            raise _Unfit(f"{_nowhere(told['own'])}: {self._needs.own_name}. {NAME_IT}")
         ours, theirs = self._addresses(told["ssh"])
         if ours not in self._listeners:
             self._listeners[ours] = socket.create_server((ours, 0))

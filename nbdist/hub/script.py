@@ -173,6 +173,7 @@ class ScriptRun:
             job.state = "interrupted"
             return report.interrupted(job, self._why)
         self._how.check(warm.torch)
+        await self._unless_pressed(self._how.check_flags(plan.passed_on))
         if plan.far and not await self._reach(warm.torch):
             job.state = "interrupted"
             return report.interrupted(job, self._why)
@@ -213,10 +214,8 @@ class ScriptRun:
 
         Return False if the job was stopped before.
         """
-        modules, options = self._how.needs(self._plan.passed_on)
-        asking = reach(
-            self._plan.far, self._job.folder, modules=modules, torch=torch, options=options
-        )
+        needs = self._how.needs(self._plan.passed_on)
+        asking = reach(self._plan.far, self._job.folder, needs, torch)
         self._reached = await self._unless_pressed(asking)
         if self._reached is None:
             return False

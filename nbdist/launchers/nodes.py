@@ -172,7 +172,7 @@ class Launcher:
             told = agents.TOLD.fullmatch(text)
             if told:
                 self._agent_ended(place, int(told[1]), int(told[2]))
-            else:
+            if not told or told[2] != "0":
                 sys.stdout.write(f"[{place.name}] {text}")
         sys.stdout.flush()
         if not data:
@@ -197,7 +197,9 @@ class Launcher:
         """Begin a round, end one, or end the job."""
         living = {agent for place in self._places for agent in place.living}
         unable = self._lost and (self._round < 0 or len(living | self._done) < self._wanted.least)
-        if not living or unable:
+        if not living:
+            return
+        if unable:
             self._fail_soon()
             return
         coming = {each for each in living if self._table.is_ready(self._round + 1, str(each))}

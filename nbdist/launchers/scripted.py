@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
@@ -51,6 +51,18 @@ class Failed(NamedTuple):
     """0 if the launcher does not say."""
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a job on several hosts needs of them."""
+
+    modules: list[str]
+    """Each must be able to import these."""
+    options: list[str] = field(default_factory=list)
+    """What ssh is told besides."""
+    own_name: str = ""
+    """Why each host's own name must lead to an address at which the others find it."""
+
+
 class Launcher(Protocol):
     """A module of `nbdist.launchers` that launches scripts."""
 
@@ -64,8 +76,11 @@ class Launcher(Protocol):
     def check(self, torch: str) -> None:
         """Raise `LaunchError` if it cannot work here; `torch` is its version, '' without."""
 
-    def needs(self, passed_on: list[str]) -> tuple[list[str], list[str]]:
-        """Return the modules that other hosts must have, and what ssh is told to reach them."""
+    def needs(self, passed_on: list[str]) -> Needs:
+        """Return what a job on several hosts needs of them."""
+
+    async def check_flags(self, passed_on: list[str]) -> None:
+        """Raise `LaunchError` if what is passed on asks for something that is not there."""
 
     def environ(self, token: str) -> dict[str, str | None]:
         """Return what it changes in the environment; its processes must know the token."""

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 10, 3
@@ -38,10 +38,10 @@ def python(module: str, *words: str) -> list[str]:
     return [sys.executable, "-u", "-m", module, *words]
 
 
-def environ_there() -> dict[str, str]:
-    """Return the variables of this process that hold on another host too."""
+def environ_there(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that hold on another host too; by default of this process's."""
     return {
         name: value
-        for name, value in os.environ.items()
+        for name, value in environ.items()
         if name not in OF_A_HOST and not name.startswith(SESSION)
     }

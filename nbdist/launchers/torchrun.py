@@ -13,7 +13,7 @@ from nbdist.errors import LaunchError
 from nbdist.launchers import nodes
 from nbdist.launchers.hosts import Reached, taken
 from nbdist.launchers.nodes import Node, Nodes
-from nbdist.launchers.scripted import Failed
+from nbdist.launchers.scripted import Failed, Needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,10 +49,15 @@ def check(torch: str) -> None:
         )
 
 
-def needs(passed_on: list[str]) -> tuple[list[str], list[str]]:
-    """Return the modules that other hosts must have, and what ssh is told to reach them."""
+def needs(passed_on: list[str]) -> Needs:
+    """Return what a job on several hosts needs of them."""
     del passed_on
-    return ["torch"], []
+    return Needs(["torch"])
+
+
+async def check_flags(passed_on: list[str]) -> None:
+    """Nothing that can be passed on asks for more."""
+    del passed_on
 
 
 def environ(token: str) -> dict[str, str | None]:

@@ -137,6 +137,7 @@ def _choose_interface(program: Program) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     if "HOROVOD_GLOO_IFACE" in os.environ:
         os.environ["HOROVOD_GLOO_IFACE"] = os.environ["GLOO_SOCKET_IFNAME"]
+        os.environ["NCCL_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"]
 
 
 def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
