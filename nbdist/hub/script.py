@@ -91,12 +91,15 @@ class ScriptRun:
             self._all_done.set()
 
     def _restarted(self, restart: int) -> None:
-        if self._plan.elastic:
+        job, plan = self._job, self._plan
+        if plan.elastic:
             self._tell_lost()
         why = self._ranks.restarted(restart)
-        text = f"Restart {restart} of {self._plan.max_restarts}: {why}"
-        self._job.events.put(Notice(f"restart {restart}", text))
-        self._job.restarts.append(text)
+        text = f"Restart {restart} of {plan.max_restarts}: {why}"
+        if plan.elastic:
+            text = f"Restart {restart}: {why}"
+        job.events.put(Notice(f"restart {restart}", text))
+        job.restarts.append(text)
         self._all_done.clear()
 
     def running(self) -> dict[int, Pulse | None]:
