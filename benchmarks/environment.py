@@ -31,6 +31,8 @@ def make() -> Path:
             _install(python, "--no-deps", "--index-url", CPU_TORCH, "torch")
     print(f"Installing nbdist and its peers into {FOLDER.name}", flush=True)
     _install(python, f"{ROOT}[torch]", *PEERS, *TOOLS)
+    # Without it the figures that need it say so.
+    subprocess.run([str(python), "-m", "nbdist.install", "horovod"], check=False)
     return python
 
 

@@ -24,7 +24,8 @@ HOW = """
     that. Each repeat is divided by the torchrun run just before it; the first, warm launch of a
     kernel is not counted. `--cold` is nbdist's plain command line of torchrun. Beside it, timed the
     same way: accelerate's `notebook_launcher` and torchrunx's `Launcher`, each in a fresh Python
-    that has imported them before the time runs. Then one kernel launches {launches} scripts; what
+    that has imported them before the time runs. The same with Horovod: an `allreduce` of a cell under
+    warm horovodrun, over `horovodrun --gloo` with a script of the same lines. Then one kernel launches {launches} scripts; what
     it and its warm process have grown by since the tenth is what is shown.
 """
 CELL = """
@@ -32,6 +33,18 @@ import time, torch, torch.distributed as dist
 dist.all_reduce(torch.ones(1))
 if rank == 0:
     print(f"there at {time.time()!r}", flush=True)
+"""
+HOROVOD_CELL = """
+import time, torch
+hvd.allreduce(torch.ones(1))
+if rank == 0:
+    print(f"there at {time.time()!r}", flush=True)
+"""
+HOROVOD_SCRIPT = f"""
+import horovod.torch as hvd
+hvd.init()
+rank = hvd.rank()
+{HOROVOD_CELL}
 """
 SCRIPT = """
 import os, torch.distributed as dist
@@ -81,6 +94,15 @@ def measure(options: Options) -> Section:
         for how, flag, bound in (("warm", "", 0.1), ("cold", " --cold", 1.1))
         for np in (2, 4)
     ]
+    figures += [
+        Figure(
+            f"script on {np} ranks to its first `allreduce`, warm horovodrun, over horovodrun",
+            "x",
+            Target("<=", 0.1),
+            {NBDIST.name: measured(partial(_horovod_ratio, np, repeats))},
+        )
+        for np in (2, 4)
+    ]
     grown = measured(partial(_grown, launches))
     figures.append(
         Figure(
@@ -110,6 +132,25 @@ def _ratio(np: int, flag: str, repeats: int, options: Options) -> Measured:
                 f"; {name} {_beside(text, np, notebook.folder)}"
                 for name, text in (("accelerate", ACCELERATE), ("torchrunx", TORCHRUNX))
             )
+    return Measured(tuple(m / t for m, t in zip(mine, theirs, strict=True)), note)
+
+
+def _horovod_ratio(np: int, repeats: int) -> Measured:
+    mine, theirs = [], []
+    cell = f"%%distributed -np {np} --backend horovod --launcher horovodrun\n{HOROVOD_CELL}"
+    plain = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(np), "--gloo"]
+    with Notebook("ipykernel_launcher") as notebook:
+        notebook.run("%load_ext nbdist")
+        notebook.settle()
+        notebook.run(cell)
+        script = notebook.folder / "script.py"
+        script.write_text(HOROVOD_SCRIPT)
+        for _ in range(repeats):
+            began = time.time()
+            theirs.append(_stamp(THERE, _run([*plain, sys.executable, str(script)])) - began)
+            began = time.time()
+            mine.append(_stamp(THERE, notebook.run(cell).text) - began)
+    note = f"{statistics.median(mine):.2f} s over {statistics.median(theirs):.2f} s"
     return Measured(tuple(m / t for m, t in zip(mine, theirs, strict=True)), note)
 
 

@@ -10,14 +10,24 @@ if TYPE_CHECKING:
 
     from nbdist.clusters import Cluster
     from nbdist.current import cluster, jobs
+    from nbdist.detached import attach
     from nbdist.launching import launch
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "__version__", "cluster", "jobs", "launch", "load_ipython_extension"]
+__all__ = [
+    "Cluster",
+    "__version__",
+    "attach",
+    "cluster",
+    "jobs",
+    "launch",
+    "load_ipython_extension",
+]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
 _FACE = {
     "Cluster": "nbdist.clusters",
+    "attach": "nbdist.detached",
     "cluster": "nbdist.current",
     "jobs": "nbdist.current",
     "launch": "nbdist.launching",

@@ -50,7 +50,7 @@ def cluster() -> Cluster:
 def jobs() -> list[Job]:
     """Return the notebook's jobs, the oldest first; each is also the handle on it."""
     ours = _past + scripts.jobs() + ([] if _cluster is None else _cluster.jobs())
-    return sorted(ours, key=lambda job: int(job.id))
+    return sorted(ours, key=lambda job: job.created)
 
 
 def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:

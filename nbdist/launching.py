@@ -112,11 +112,12 @@ def launch(
     size = check_size(default_size(None) if np is None else np)
     if launcher == "engines":
         return _on_engines(function, args, size, backend, timeout)
+    script = _script(function, args, backend)
     plan = Plan(
-        _script(function, args, backend), size, launcher=launcher, timeout=timeout,
+        script.cell_line, size, launcher=launcher, timeout=timeout,
         returns=["result"], all_return=True, max_restarts=max_restarts, label="nbdist.launch",
     )  # fmt: skip
-    job = scripts.submit(plan, f"{_name(function)}(...)", number=0, viewed=True)
+    job = scripts.submit(script, plan, f"{_name(function)}(...)", number=0, viewed=True)
     _show_until_end(job)
     if job.error is not None:
         _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())

@@ -44,6 +44,17 @@ def sign(folder: Path, temp: str = "") -> None:
         file.write(msgspec.json.encode(owner))
 
 
+def owner(folder: Path) -> Owner:
+    """Return whose a folder is.
+
+    Raises
+    ------
+    OSError, msgspec.MsgspecError
+        If that cannot be read.
+    """
+    return msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)
+
+
 def disown(folder: Path) -> None:
     """Write into a folder of this process's that it is nobody's any more."""
     with (folder / OWNER).open("r+b") as file:
@@ -60,10 +71,10 @@ def clear(clusters: Path) -> None:
                 if time.time() - folder.stat().st_mtime > UNSIGNED_SECONDS:
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
-            owner = msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)
-            if not owner.alive:
-                if owner.temp:
-                    shutil.rmtree(owner.temp, ignore_errors=True)
+            whose = owner(folder)
+            if not whose.alive:
+                if whose.temp:
+                    shutil.rmtree(whose.temp, ignore_errors=True)
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -72,13 +83,15 @@ def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
     folders, sizes = [], {}
     for path in logs.iterdir():
         with contextlib.suppress(OSError):  # another kernel has cleared it away
-            sizes[path] = sum(file.stat().st_size for file in path.iterdir())
-            folders.append((path.stat().st_mtime, path))
+            found = [file.stat() for file in (path, *path.rglob("*"))]
+            sizes[path] = sum(file.st_size for file in found)
+            # A detached job may run on another host: its keeper shows there that it is alive.
+            folders.append((max(file.st_mtime for file in found), path))
     too_much = sum(sizes.values()) - gigabytes * 1e9
     for changed, path in sorted(folders):
         if too_much <= 0 and time.time() - changed < days * 86400:
             continue
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            if not msgspec.json.decode((path / OWNER).read_bytes(), type=Owner).alive:
+            if not owner(path).alive:
                 shutil.rmtree(path, ignore_errors=True)
                 too_much -= sizes[path]

@@ -42,22 +42,12 @@ class Blocks:
 
     def write(self, buffers: Sequence[memoryview]) -> Block:
         """Copy buffers into a new block."""
-        spans, at = [], 0
-        pieces: list[memoryview] = []
-        for buffer in buffers:
-            gap = -at % ALIGNED
-            if gap:
-                pieces.append(memoryview(bytes(gap)))
-            spans.append((at + gap, buffer.nbytes))
-            pieces.append(buffer)
-            at += gap + buffer.nbytes
         handle, path = self._new()
         try:
-            _write(handle, pieces)
+            return _fill(handle, path, buffers)
         except OSError as err:
-            what = f"{in_words(at)} could not be put into shared memory"
-            raise NbdistError(f"{what}: {err}") from err
-        return Block(path, at, spans)
+            size = in_words(sum(buffer.nbytes for buffer in buffers))
+            raise NbdistError(f"{size} could not be put into shared memory: {err}") from err
 
     def _new(self) -> tuple[int, str]:
         if hasattr(os, "memfd_create"):
@@ -77,6 +67,29 @@ class Blocks:
             with contextlib.suppress(FileNotFoundError):
                 Path(path).unlink()
         self._handles, self._files = [], []
+
+
+def write_file(path: Path, buffers: Sequence[memoryview]) -> Block:
+    """Write buffers to a private file, from which they can be attached; raise `OSError`."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        return _fill(handle, str(path), buffers)
+    finally:
+        os.close(handle)
+
+
+def _fill(handle: int, path: str, buffers: Sequence[memoryview]) -> Block:
+    spans, at = [], 0
+    pieces: list[memoryview] = []
+    for buffer in buffers:
+        gap = -at % ALIGNED
+        if gap:
+            pieces.append(memoryview(bytes(gap)))
+        spans.append((at + gap, buffer.nbytes))
+        pieces.append(buffer)
+        at += gap + buffer.nbytes
+    _write(handle, pieces)
+    return Block(path, at, spans)
 
 
 def _write(handle: int, pieces: list[memoryview]) -> None:

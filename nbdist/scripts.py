@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Protocol
 
 from nbdist.hub import living
 from nbdist.hub.jobs import Job, next_job_id
 from nbdist.hub.logs import Logs
 from nbdist.hub.loop import hub_loop
+from nbdist.hub.output import Output
+from nbdist.hub.plan import SCRIPT
 from nbdist.hub.script import ScriptRun
 from nbdist.settings import Settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nbdist.hub.plan import Plan
     from nbdist.launchers.engines import Host
 
 _jobs: list[Job] = []
 
 
+class Writable(Protocol):
+    """A script that has not been written yet; see `nbdist.cell.script.Script`."""
+
+    def write(self, path: Path) -> None:
+        """Write it and its data."""
+
+
 def submit(
+    script: Writable,
     plan: Plan,
     code: str,
     *,
@@ -31,8 +44,10 @@ def submit(
 
     Parameters
     ----------
+    script
+        What is launched.
     plan
-        What is launched, and how.
+        How.
     code
         What stands in the cell.
     number
@@ -46,9 +61,14 @@ def submit(
     -------
     Job
         Its folder holds the script, its data and the logs.
+
+    Raises
+    ------
+    UsageError
+        If the script cannot be written; nothing was started.
     """
     settings = Settings.read()
-    logs = Logs(settings)
+    logs = make_folder(script, settings)
     job = Job(
         id=next_job_id(), code=code, ranks=tuple(range(plan.np)), number=number, lines=lines,
         viewed=viewed, background=background, folder=logs.folder,
@@ -58,8 +78,26 @@ def submit(
     return job
 
 
+def make_folder(script: Writable, settings: Settings) -> Logs:
+    """Make the folder of a job, with its script in it.
+
+    Raises
+    ------
+    UsageError
+        If that is not possible; nothing is left.
+    """
+    logs = Logs(settings)
+    try:
+        script.write(logs.folder / SCRIPT)
+    except BaseException:
+        logs.close()
+        shutil.rmtree(logs.folder, ignore_errors=True)
+        raise
+    return logs
+
+
 async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
-    run = ScriptRun(host, job, plan, logs, hang_seconds)
+    run = ScriptRun(host, job, plan, Output(job, plan.output), hang_seconds)
     loop = hub_loop().loop
 
     def press(why: str) -> None:
@@ -67,6 +105,7 @@ async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: flo
 
     job.on_cancel = press
     job.task = loop.create_task(run.run())
+    job.task.add_done_callback(lambda _: logs.close())
 
 
 def unfinished() -> list[Job]:

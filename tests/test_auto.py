@@ -78,6 +78,8 @@ def test_commands_stay_in_the_notebook(auto: Kernel) -> None:
 def test_errors_name_the_line_of_the_notebook(auto: Kernel) -> None:
     failed = plain(shown(auto.run("a = 1\na / 0", check=False)))
     assert "Ranks 0-1 failed: ZeroDivisionError: division by zero (cell line 2)" in failed
+    failed = plain(shown(auto.run("\n\n  \n1 / 0", check=False)))
+    assert "ZeroDivisionError: division by zero (cell line 4)" in failed
     wrong = plain(shown(auto.run("a = 1\na = ", check=False)))
     assert "%%distributed cell:2" in wrong
     assert "Nothing was sent to the ranks." in wrong

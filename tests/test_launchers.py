@@ -1,4 +1,4 @@
-"""What every launcher of scripts does: the same cells, warm and by the plain command line."""
+"""The same cells, the same truth: on engines, and as scripts of torchrun and horovodrun."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ class Launcher:
 
     flags: str
     setup: str
+    stays: bool = False
+    """Whether its ranks outlive a cell."""
 
 
 TORCHRUN = Launcher(
@@ -48,6 +50,7 @@ TORCHRUN = Launcher(
     "import torch, torch.distributed as dist\n"
     "def summed(x):\n    dist.all_reduce(x)\n    return x\n",
 )
+ENGINES = Launcher("-np 2 --launcher engines --backend ddp", TORCHRUN.setup, stays=True)
 HOROVODRUN = Launcher(
     "-np 2 --launcher horovodrun --backend horovod",
     "import torch, horovod.torch as hvd\ndef summed(x):\n    return hvd.allreduce(x, op=hvd.Sum)\n",
@@ -57,6 +60,7 @@ HOROVODRUN = Launcher(
 @pytest.fixture(
     scope="module",
     params=[
+        pytest.param(ENGINES, id="engines"),
         pytest.param(TORCHRUN, id="torchrun"),
         pytest.param(HOROVODRUN, id="horovodrun", marks=pytest.mark.horovod),
     ],
@@ -68,9 +72,19 @@ def launcher(request: pytest.FixtureRequest) -> Launcher:
 
 
 @pytest.fixture(scope="module")
+def of_scripts(launcher: Launcher) -> Launcher:
+    """Return each launcher of scripts in its turn."""
+    if launcher.stays:
+        pytest.skip("engines run no scripts; test_orphans kills their kernel")
+    return launcher
+
+
+@pytest.fixture(scope="module")
 def scripts(shared_kernel: Kernel, launcher: Launcher) -> Kernel:
     """Return a kernel with nbdist loaded, and what the launcher's cells use."""
     shared_kernel.run("%load_ext nbdist\n" + launcher.setup)
+    if launcher.stays:
+        on_ranks(shared_kernel, "1", launcher.flags)
     return shared_kernel
 
 
@@ -86,7 +100,8 @@ def _only_what_is_to_stay(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @BOTH
-def test_a_cell_is_a_script_of_its_own(scripts: Kernel, launcher: Launcher, how: str) -> None:
+def test_a_cell_is_a_script_of_its_own(scripts: Kernel, of_scripts: Launcher, how: str) -> None:
+    launcher = of_scripts
     scripts.run("offset = torch.tensor([40.0])\ndef shifted(x):\n    return x + offset")
     cell = on_ranks(
         scripts,
@@ -105,6 +120,8 @@ def test_a_cell_is_a_script_of_its_own(scripts: Kernel, launcher: Launcher, how:
 
 @BOTH
 def test_the_true_cause_is_told(scripts: Kernel, launcher: Launcher, how: str) -> None:
+    if how and launcher.stays:
+        pytest.skip("--cold is for scripts")
     cell = on_ranks(
         scripts,
         """
@@ -160,7 +177,10 @@ def test_an_interrupt_ends_it(scripts: Kernel, launcher: Launcher, where: str) -
     scripts.interrupt()
     cell = scripts.wait(30)
     assert "The cell was interrupted." in shown(cell)
-    all_end([process for process in family(scripts) if process not in before])
+    if launcher.stays:
+        assert on_ranks(scripts, "print(summed(torch.ones(1)))").stdout == "tensor([2.])\n"
+    else:
+        all_end([process for process in family(scripts) if process not in before])
 
 
 def test_a_hang_is_told(start_kernel: KernelFactory, launcher: Launcher) -> None:
@@ -211,7 +231,8 @@ def test_all_of_its_sockets_are_on_loopback(scripts: Kernel, launcher: Launcher)
 
 
 @BOTH
-def test_nothing_outlives_the_kernel(kernel: Kernel, launcher: Launcher, how: str) -> None:
+def test_nothing_outlives_the_kernel(kernel: Kernel, of_scripts: Launcher, how: str) -> None:
+    launcher = of_scripts
     kernel.run("%load_ext nbdist\n" + launcher.setup)
     kernel.start(distributed(TRAIN, f"{launcher.flags} {how}"))
     kernel.expect("training", 60)

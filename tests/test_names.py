@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,15 @@ class Numbers(Dataset):
 numbers = Numbers(20)
 collate = lambda rows: Batch(rows)
 """
+
+
+def open_in(notebook: Kernel) -> list[str]:
+    """Return what the kernel's descriptors are."""
+    found = []
+    for path in Path(f"/proc/{notebook.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(path.readlink()))
+    return found
 
 
 def test_what_a_cell_uses_is_there(notebook: Kernel) -> None:
@@ -229,7 +239,7 @@ def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
     assert printed_by(notebook, 1) == "8000000.0 2.0 6000000.0\n"
     assert notebook.run("print(float(big.sum()), array.sum())").text == "0.0 1000000.0\n"
     assert set(os.listdir(SHM)) <= shared  # what another test left may go meanwhile
-    opened = [str(path.readlink()) for path in Path(f"/proc/{notebook.pid}/fd").iterdir()]
+    opened = open_in(notebook)
     assert not [path for path in opened if "memfd:nbdist" in path]
 
 
@@ -388,7 +398,7 @@ def test_an_interrupt_while_names_are_brought(
     pids = notebook.run("print(*[rank.pid for rank in nbdist.cluster().ranks])").stdout.split()
     for pid in pids:
         assert "memfd:nbdist" not in Path(f"/proc/{pid}/maps").read_text()
-    opened = [str(path.readlink()) for path in Path(f"/proc/{notebook.pid}/fd").iterdir()]
+    opened = open_in(notebook)
     assert not [path for path in opened if "memfd:nbdist" in path]
     notebook.run("slow = 'quick now'")
     again = on_ranks(notebook, "print('ran', len(large), slow)\ndel large, slow")

@@ -72,6 +72,23 @@ def test_rich_display_keeps_its_place(scripts: Kernel) -> None:
     assert cell.stdout == "above\nbelow\nlast\n"
 
 
+def test_the_last_expression_is_shown_as_in_a_notebook(scripts: Kernel) -> None:
+    flags = f"{FLAGS} --output all"
+    cell = on_ranks(scripts, "x = torch.ones(2)\nx * (rank + 1)", flags)
+    assert [out.text for out in cell.outputs if out.kind == "result"] == ["tensor([1., 1.])"]
+    assert "[1] tensor([2., 2.])" in cell.stdout
+    frame = "class Frame:\n    def _repr_html_(self):\n        return '<b>bold</b>'\nFrame()"
+    results = [out.data for out in on_ranks(scripts, frame, FLAGS).outputs if out.kind == "result"]
+    assert results[0]["text/html"] == "<b>bold</b>"
+    for code in ("1 + 1;", "print('only this')", "y = 3", "!echo said", "if True:\n    3"):
+        cell = on_ranks(scripts, code, FLAGS)
+        assert not [out for out in cell.outputs if out.kind == "result"], code
+    cell = on_ranks(scripts, "import asyncio\nawait asyncio.sleep(0)\n'waited'", FLAGS)
+    assert "'waited'" in cell.text
+    bad = on_ranks(scripts, "zero = 0\n1 / zero", FLAGS, check=False)
+    assert "ZeroDivisionError: division by zero (cell line 3)" in bad.error
+
+
 def test_a_time_limit_ends_it(scripts: Kernel) -> None:
     cell = on_ranks(
         scripts, "import time\ntime.sleep(600)", f"{FLAGS} --timeout 2", check=False, timeout=60

@@ -21,7 +21,7 @@ from nbdist.cell.defined import Notebook
 from nbdist.cell.names import Parsed, wanted_by
 from nbdist.cell.order import Parts
 from nbdist.cell.sources import Gathering
-from nbdist.cell.translate import Around, Translated, bound_names, translate
+from nbdist.cell.translate import Around, Translated, bound_names, shows_value, translate
 from nbdist.cell.used import used
 from nbdist.errors import UsageError
 from nbdist.rank.lines import MAGIC, align
@@ -49,6 +49,8 @@ class Script:
     cell_lines: int
     lines_above: int = 1
     """Lines of the notebook's cell above that text: that of ``%%distributed``."""
+    shows_last: bool = False
+    """Whether the cell ends with an expression whose value a notebook shows."""
     saved: bool = False
     """Whether it is the user's, to keep; otherwise it is a job's, and private."""
 
@@ -137,7 +139,8 @@ def make_script(
     made = Assembly(name, backend, np, futures, done, parts, packer)
     text, line = made.text(shell.execution_count)
     height = done.text.count("\n") + 1
-    return Script(name, text, made.data, line, height, lines, saved)
+    shows = not saved and shows_value(parsed.source, cell)
+    return Script(name, text, made.data, line, height, lines, shows, saved)
 
 
 def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:

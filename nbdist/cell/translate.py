@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from IPython.core.displayhook import DisplayHook
 from IPython.utils.text import DollarFormatter
 
 from nbdist.errors import UsageError
@@ -47,6 +48,14 @@ class Around:
     """IPython's own: its syntax to calls of `get_ipython()`."""
     where: Callable[[int], str]
     """A line of the code, in words."""
+
+
+def shows_value(source: str, cell: str) -> bool:
+    """Whether a notebook shows a cell's value; `source` is the Python that IPython makes of it."""
+    body = ast.parse(source).body
+    last = body[-1] if body else None
+    quiet = DisplayHook.semicolon_at_end_of_expression(cell)
+    return isinstance(last, ast.Expr) and _call(last.value) is None and not quiet
 
 
 def translate(source: str, around: Around) -> Translated:

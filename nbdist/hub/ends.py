@@ -42,6 +42,8 @@ class Ends:
         """By rank, how its script ended."""
         self.pulses: dict[int, Pulse | None] = {}
         """By rank that runs, its last word."""
+        self.places: dict[str, str] = {}
+        """What hosts call themselves, by what their launcher calls them."""
         self.size = 0
         """How many ranks there are; 0 as long as none is."""
         self._pids: dict[int, int] = {}
@@ -97,7 +99,7 @@ class Ends:
         job = self._job
         job.errors |= {rank: fault for rank, fault in self.done.items() if fault is not None}
         if not stopped:
-            job.errors |= {death.rank: death for death in self.deaths()}
+            job.errors |= self.deaths()
         for rank, pulse in self.pulses.items():
             if pulse is not None and rank not in self.done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)
@@ -105,13 +107,24 @@ class Ends:
             if isinstance(fault, Fault) and fault.traceback:
                 self._tracebacks.append((rank, self.restart, fault.traceback))
 
-    def deaths(self) -> list[Death]:
+    def deaths(self) -> dict[int, Death | Fault]:
         """Return the ranks that died without a word, as told since the last look."""
-        return [
-            self._death(failed)
-            for failed in self._log.new()
-            if self._died_of_itself(failed.rank, failed.code)
-        ]
+        found: dict[int, Death | Fault] = {}
+        for failed in self._log.new():
+            if failed.host:
+                found |= self._with_host(failed)
+            elif self._died_of_itself(failed.rank, failed.code):
+                found[failed.rank] = self._death(failed)
+        return found
+
+    def _with_host(self, failed: Failed) -> dict[int, Death | Fault]:
+        """Return the ranks that are lost with their host."""
+        name = self.places.get(failed.host, failed.host)
+        return {
+            rank: _lost(f"{failed.host}: {failed.how}", self.pulses.get(rank))
+            for rank, host in self._job.hosts.items()
+            if host == name and rank not in self.done
+        }
 
     def _death(self, failed: Failed) -> Death:
         pulse = self.pulses.get(failed.rank)
@@ -160,6 +173,12 @@ def _ended_by_launcher(pulse: Pulse) -> Fault:
         name="Terminated", text="", traceback=[], line=pulse.line, at=time.time(),
         waited=pulse.waiting, aborted=True,
     )  # fmt: skip
+
+
+def _lost(text: str, pulse: Pulse | None) -> Fault:
+    """Return what is known of a rank whose host is lost."""
+    line = pulse.line if pulse else None
+    return Fault(name="HostLost", text=text, traceback=[], line=line, at=time.time())
 
 
 def lives(pid: int) -> bool:

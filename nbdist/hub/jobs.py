@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from nbdist.errors import NbdistError, UsageError
 
 if TYPE_CHECKING:
@@ -57,8 +59,7 @@ Event = Text | Shown | Notice | None
 """What a viewer gets, None last."""
 
 
-@dataclass(frozen=True)
-class Death:
+class Death(msgspec.Struct, frozen=True, tag=True):
     """How a rank's process ended."""
 
     rank: int
@@ -81,7 +82,7 @@ class Job:
     """
 
     id: str
-    """Counted in this process, from 1."""
+    """Counted in this process, from 1; of a detached job the end of its folder's name."""
     code: str
     ranks: tuple[int, ...]
     folder: Path

@@ -44,10 +44,11 @@ def take() -> Hub:
     if preparing is not None:
         with contextlib.suppress(NbdistError):  # told below, unless its cause has gone meanwhile
             hub = preparing.result()
-    if hub is not None and not hub.host.warm.gone.is_set():
-        return hub
-    if hub is not None:
+    if hub is not None and hub.host.warm.gone.is_set():
         release(hub)
+    # One whose warm process runs scripts is left to them: a cluster may end before they do.
+    elif hub is not None and not hub.host.scripts:
+        return hub
     return hub_loop().wait(_new())
 
 

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from nbdist.launchers.engines import working_directory
+from nbdist.launchers.scripted import Elastic
 
-    from nbdist.launchers.scripted import Elastic
-
-
-class Writable(Protocol):
-    """A script that has not been written yet; see `nbdist.cell.script.Script`."""
-
-    @property
-    def cell_line(self) -> int:
-        """Where the cell's first line stands."""
-
-    def write(self, path: Path) -> None:
-        """Write it and its data."""
+SCRIPT = "script.py"
+"""Its name in the job's folder."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is launched, and how."""
+    """What is launched, and how; the script itself lies in the job's folder."""
 
-    script: Writable
+    cell_line: int
+    """Where the cell's first line stands in the script."""
     np: int
     launcher: str = "torchrun"
     output: str = "rank0"
@@ -34,6 +25,8 @@ class Plan:
     returns: list[str] = field(default_factory=list)
     all_return: bool = False
     """Whether every rank returns those names, and not only the shown one."""
+    shows_last: bool = False
+    """Whether the cell ends with an expression whose value a notebook shows."""
     label: str = ""
     """What tracebacks call the code; by default the notebook's cell."""
     max_restarts: int = 0
@@ -47,6 +40,9 @@ class Plan:
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
     """Flags of the launcher's own."""
+    cwd: str = field(default_factory=working_directory)
+    sys_path: list[str] = field(default_factory=lambda: list(sys.path))
+    """Where the ranks look for modules, behind the job's folder."""
 
     @property
     def returning(self) -> list[int]:

@@ -30,7 +30,8 @@ NOT_FOUND = 127
 ASKED = """
 import json, os, socket, sys
 asked = json.loads(sys.stdin.readline())
-told = {"python": sys.version.split()[0], "ssh": os.environ.get("SSH_CONNECTION", "")}
+told = {"host": socket.gethostname(), "python": sys.version.split()[0]}
+told["ssh"] = os.environ.get("SSH_CONNECTION", "")
 try:
     import nbdist.rank.script
     told["nbdist"] = nbdist.__version__
@@ -94,13 +95,14 @@ async def reach(hosts: list[str], folder: Path, needs: Needs, torch: str) -> Rea
     wrong = []
     ours: dict[str, str] = {}
     addresses: dict[str, str] = {}
+    names: dict[str, str] = {}
     for host, answer in zip(hosts, answers, strict=True):
         if isinstance(answer, _Unfit):
             wrong.append(f"{host} {answer}")
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            ours[host], addresses[host] = answer
+            ours[host], addresses[host], names[host] = answer
     if wrong:
         raise LaunchError("\n".join(["Nothing was started:", *wrong]) if wrong[1:] else wrong[0])
     if len(set(ours.values())) > 1:
@@ -109,7 +111,7 @@ async def reach(hosts: list[str], folder: Path, needs: Needs, torch: str) -> Rea
             f"the hosts find this machine at different addresses ({seen}); ranks need one network "
             "that joins them all: name the hosts by their addresses in it"
         )
-    return Reached(ours[hosts[0]], addresses)
+    return Reached(ours[hosts[0]], addresses, names)
 
 
 def own_address() -> str:
@@ -145,8 +147,8 @@ class _Asker:
         for listener in self._listeners.values():
             listener.close()
 
-    async def ask(self, host: str) -> tuple[str, str]:
-        """Return at which address a host finds us, and its own.
+    async def ask(self, host: str) -> tuple[str, str, str]:
+        """Return at which address a host finds us, its own, and what it calls itself.
 
         Raises
         ------
@@ -172,7 +174,7 @@ class _Asker:
                 process.kill()
             await process.wait()
 
-    async def _speak(self, process: asyncio.subprocess.Process, host: str) -> tuple[str, str]:
+    async def _speak(self, process: asyncio.subprocess.Process, host: str) -> tuple[str, str, str]:
         asked = {"file": str(self._file), "modules": self._needs.modules}
         told = await self._exchange(process, host, json.dumps(asked))
         self._check(told)
@@ -188,7 +190,7 @@ class _Asker:
                 f"cannot connect to this machine at {ours} ({reached['error']}): its ranks need to "
                 "reach ours, and the notebook, on any port; a firewall may be in the way"
             )
-        return ours, theirs
+        return ours, theirs, str(told["host"])
 
     async def _exchange(
         self, process: asyncio.subprocess.Process, host: str, line: str

@@ -6,7 +6,7 @@ import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from nbdist.errors import Interrupted, RankError
+from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
 from nbdist.hub.jobs import Death, Job, how_died, show_ranks
 from nbdist.wire.rounds import LOST_TEXT
 
@@ -25,6 +25,11 @@ class CellFailed(RankError):
         super().__init__(summary)
         self._body = body
 
+    @property
+    def body(self) -> str:
+        """What is shown."""
+        return self._body
+
     def _render_traceback_(self) -> list[str]:
         return self._body.splitlines()
 
@@ -34,6 +39,10 @@ class CellInterrupted(Interrupted):
 
     def _render_traceback_(self) -> list[str]:
         return str(self).splitlines()
+
+
+KINDS: tuple[type[NbdistError], ...] = (CellInterrupted, LaunchError, NbdistError)
+"""What a job ends with, besides `CellFailed`."""
 
 
 def secondary(fault: Fault | Death) -> bool:
@@ -51,7 +60,7 @@ def first_of(errors: dict[int, Fault | Death]) -> int:
 def told_first(job: Job) -> str:
     """Tell in one line which rank failed first, and how."""
     first = first_of(job.errors)
-    return f"rank {first} {_headline(job.errors[first], job)}"
+    return f"rank {first}{_where([first], job)} {_headline(job.errors[first], job)}"
 
 
 def failure(job: Job) -> RankError:
@@ -62,7 +71,10 @@ def failure(job: Job) -> RankError:
         if not secondary(fault) or rank == first:
             groups[_headline(fault, job)].append(rank)
     order = sorted(groups, key=lambda line: first not in groups[line])
-    lines = [f"{_name(groups[line])} {agree(groups[line], line)}" for line in order]
+    lines = [
+        f"{_name(groups[line])}{_where(groups[line], job)} {agree(groups[line], line)}"
+        for line in order
+    ]
     body = [lines[0]]
     fault = job.errors[first]
     if isinstance(fault, Death):
@@ -90,6 +102,25 @@ def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
     how = f"{launcher} itself was ended by {signal.Signals(signum).name}, and its ranks with it"
     text = "\n".join([how, *_others(job, first=-1), *job.notes])
     return CellFailed(text, text)
+
+
+def as_words(error: NbdistError | None) -> list[str] | None:
+    """Return what is told of an error, for `from_words` in another process."""
+    if error is None:
+        return None
+    if isinstance(error, CellFailed):
+        return [CellFailed.__name__, str(error), error.body]
+    return [next(kind for kind in KINDS if isinstance(error, kind)).__name__, str(error), ""]
+
+
+def from_words(words: list[str] | None) -> NbdistError | None:
+    """Return the error again."""
+    if words is None:
+        return None
+    name, text, body = words
+    if name == CellFailed.__name__:
+        return CellFailed(text, body)
+    return next((kind for kind in KINDS if kind.__name__ == name), NbdistError)(text)
 
 
 def _headline(fault: Fault | Death, job: Job) -> str:
@@ -129,6 +160,13 @@ def _place(fault: Fault) -> str:
 def _verb(waiting: Waiting) -> str:
     group = "" if waiting.group in ("", "0") else f" of group {waiting.group}"
     return f"was waiting in {waiting.op}{group}"
+
+
+def _where(ranks: list[int], job: Job) -> str:
+    """Name the host of ranks, if there are several and these are on one."""
+    theirs = {job.hosts.get(rank, "") for rank in ranks}
+    several = len(set(job.hosts.values())) > 1
+    return f" on {theirs.pop()}" if several and len(theirs) == 1 else ""
 
 
 def _name(ranks: list[int]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,12 +16,11 @@ import msgspec
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import bring, report
 from nbdist.hub.ends import Ends
-from nbdist.hub.jobs import Job, Notice, how_died
+from nbdist.hub.jobs import Death, Job, Notice, how_died
 from nbdist.hub.line import Line
-from nbdist.hub.output import Output
+from nbdist.hub.plan import SCRIPT
 from nbdist.hub.reach import reach
 from nbdist.hub.watch import Watch
-from nbdist.launchers.engines import working_directory
 from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.supervisor import tail_in_words
@@ -35,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.hub.line import Heard
-    from nbdist.hub.logs import Logs
     from nbdist.hub.plan import Plan
+    from nbdist.hub.watch import Output
     from nbdist.launchers.engines import Host
     from nbdist.launchers.hosts import Reached
 
@@ -51,13 +49,14 @@ LAST_WORD_SECONDS = 2.0
 class ScriptRun:
     """Runs one script on a machine's warm process."""
 
-    def __init__(self, host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: float) -> None:
-        self._host, self._job, self._plan, self._logs = host, job, plan, logs
+    def __init__(
+        self, host: Host, job: Job, plan: Plan, output: Output, hang_seconds: float
+    ) -> None:
+        self._host, self._job, self._plan, self._output = host, job, plan, output
         self._how = launcher(plan.launcher)
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
-        self._output = Output(job, plan.output)
-        self._watch = Watch(job, self._output, hang_seconds, self)
+        self._watch = Watch(job, output, hang_seconds, self)
         self._ranks = Ends(job, self._how.failures)
         self._reached: Reached | None = None
         self._launcher = 0
@@ -73,7 +72,7 @@ class ScriptRun:
         ranks = self._ranks
         if isinstance(message, Hello):
             if incarnation > ranks.restart:
-                self._restarted(incarnation)
+                self._restarted(incarnation, message.size)
             ranks.began(rank, message)
         elif incarnation != ranks.restart:
             return
@@ -90,14 +89,12 @@ class ScriptRun:
         if self._ranks.all_well():
             self._all_done.set()
 
-    def _restarted(self, restart: int) -> None:
+    def _restarted(self, restart: int, size: int) -> None:
         job, plan = self._job, self._plan
-        if plan.elastic:
-            self._tell_lost()
         why = self._ranks.restarted(restart)
         text = f"Restart {restart} of {plan.max_restarts}: {why}"
         if plan.elastic:
-            text = f"Restart {restart}: {why}"
+            text = f"{why[0].upper()}{why[1:]}. All begin again, with {size} of {plan.np} ranks."
         job.events.put(Notice(f"restart {restart}", text))
         job.restarts.append(text)
         self._all_done.clear()
@@ -113,7 +110,7 @@ class ScriptRun:
     def looked(self) -> None:
         """See `nbdist.hub.watch.Watched`."""
         self._look_for_all_done()
-        if self._plan.elastic and not self._why:
+        if self._plan.elastic and self._how.GOES_ON and not self._why:
             self._tell_lost()
 
     def _hear_launcher(self, word: Started | Died | Refused) -> None:
@@ -158,7 +155,6 @@ class ScriptRun:
                 (job.folder / name).unlink(missing_ok=True)
             for folder in (job.folder / self._how.FOLDER, self._temp):
                 shutil.rmtree(folder, ignore_errors=True)
-            self._logs.close()
         job.end(error)
 
     @property
@@ -222,6 +218,7 @@ class ScriptRun:
         self._reached = await self._unless_pressed(asking)
         if self._reached is None:
             return False
+        self._ranks.places = self._reached.names
         self._line.close()
         self._line = Line(self._hear, newcomers=True, host=self._reached.address)
         return True
@@ -240,27 +237,26 @@ class ScriptRun:
 
     def _launch(self) -> None:
         job, plan, folder = self._job, self._plan, self._job.folder
-        script = folder / "script.py"
         self._temp.mkdir(mode=0o700)
         program = Program(
             job=job.id,
             url=self._line.url,
             keys=self._line.keys,
-            path=str(script),
-            cell_line=plan.script.cell_line,
+            path=str(folder / SCRIPT),
+            cell_line=plan.cell_line,
             cell_lines=job.code.count("\n") + 1,
             lines=job.lines,
+            shows_last=plan.shows_last,
             label=plan.label or f"Cell In[{job.number}]",
             launcher=plan.launcher,
             shown=job.ranks[0],
             returning=plan.returning,
             returns=plan.returns,
-            cwd=working_directory(),
-            sys_path=sys.path,
+            cwd=plan.cwd,
+            sys_path=plan.sys_path,
             temp=str(self._temp),
             loopback=self._reached is None,
         )
-        plan.script.write(script)
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
@@ -354,8 +350,9 @@ class ScriptRun:
 
     def _tell_lost(self) -> None:
         """Say which ranks an elastic job goes on without."""
-        for death in self._ranks.deaths():
-            text = f"Rank {death.rank} {how_died(death)}; the job goes on without it."
-            self._job.events.put(Notice(f"lost {death.pid}", text))
-            self._job.restarts.append(text)
-            self._ranks.pulses.pop(death.rank, None)
+        for rank, death in self._ranks.deaths().items():
+            if isinstance(death, Death):
+                text = f"Rank {rank} {how_died(death)}; the job goes on without it."
+                self._job.events.put(Notice(f"lost {death.pid}", text))
+                self._job.restarts.append(text)
+                self._ranks.pulses.pop(rank, None)

@@ -44,7 +44,7 @@ async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
                 job.notes += await _disagreements(hub)
             except NbdistError as err:
                 job.notes.append(str(err))
-    if shutil.disk_usage(job.folder).free < FULL:
+    if _full(job):
         job.notes.append(
             f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "
             "place for them."
@@ -66,6 +66,13 @@ async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
         return report.interrupted(job, why)
     job.state = "failed"
     return report.failure(job)
+
+
+def _full(job: Job) -> bool:
+    try:
+        return shutil.disk_usage(job.folder).free < FULL
+    except OSError:  # somebody has removed the folder
+        return False
 
 
 async def _disagreements(hub: Hub) -> list[str]:

@@ -10,13 +10,31 @@ from nbdist.hub.jobs import Notice
 
 if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
-    from nbdist.hub.output import Output
-    from nbdist.wire.messages import Pulse
+    from nbdist.wire.messages import Display, Pulse
 
 LOOK_SECONDS = 0.01
 """How often the shown ranks' logs are looked at."""
 LOOKS_AT_RANKS = 50
 """The ranks themselves are looked at that much more seldom."""
+
+
+class Output(Protocol):
+    """What becomes of a job's output: `nbdist.hub.output`, or `nbdist.hub.story`."""
+
+    def begin(self) -> None:
+        """Begin where the job's part of each log begins."""
+
+    def display(self, display: Display) -> None:
+        """Show this as soon as the log before it has been shown."""
+
+    def quiet(self) -> None:
+        """Leave out what ranks complain of from now on, having been cut off on purpose."""
+
+    def look(self) -> None:
+        """Pass on what is new."""
+
+    def finish(self) -> bool:
+        """Pass on all up to the job's end; False if the viewer is too far behind for it."""
 
 
 class Watched(Protocol):

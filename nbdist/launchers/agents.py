@@ -25,8 +25,7 @@ from nbdist.wire.rounds import LOCAL
 RANK = "nbdist.rank.script"
 MODULES = (RANK, "nbdist.backends.torch_private.agents")
 ENDED = "nbdist: agent {} ended with {}\n"
-TOLD = re.compile(r"nbdist: agent (\d+) ended with (\d+)\n")
-FIRST_LINES = 1
+TOLD = re.compile(r"nbdist: agent (\d+) ended with (-?\d+)\n")
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -77,7 +76,7 @@ def serve(wanted: Agents) -> int:
         if place is not None:
             code = os.waitstatus_to_exitcode(status)
             worst = max(worst, int(code != 0 and not ending))
-            sys.stdout.write(ENDED.format(place, abs(code)))
+            sys.stdout.write(ENDED.format(place, code))
             sys.stdout.flush()
     return worst
 

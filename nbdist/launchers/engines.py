@@ -44,9 +44,25 @@ CONTROLLER_SECONDS = 30.0
 
 
 class Host:
-    """Our machine's warm process and controller, in one private folder."""
+    """Our machine's warm process and controller, in one private folder.
 
-    def __init__(self, home: Path, tell: Callable[[Started | Died | Refused], None]) -> None:
+    Parameters
+    ----------
+    home
+        Holds that folder.
+    tell
+        Hears of ranks and of the controller.
+    controller
+        Whether there is one; scripts do without.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        tell: Callable[[Started | Died | Refused], None],
+        *,
+        controller: bool = True,
+    ) -> None:
         self.id = secrets.token_hex(4)
         self.folder = home / "clusters" / self.id
         self.profile = self.folder / "profile"
@@ -70,7 +86,8 @@ class Host:
         )
         self.controller_died: Died | None = None
         self._engine_info = ""
-        self._start_controller()
+        if controller:
+            self._start_controller()
 
     def _hear(self, word: Started | Died | Refused) -> None:
         if isinstance(word, Died) and word.name == "controller":

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 FOLDER = "horovod"
 RANK = "nbdist.rank.script"
+GOES_ON = True
 WARM = (RANK, "horovod.runner.launch", "horovod.torch")
 MPI = {"--mpi", "--jsrun"}
 """Flags that make another program start the ranks."""

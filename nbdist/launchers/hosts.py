@@ -117,3 +117,5 @@ class Reached:
     """Where they find this machine."""
     addresses: dict[str, str]
     """Theirs, by host."""
+    names: dict[str, str]
+    """What each calls itself."""

@@ -129,6 +129,8 @@ class Launcher:
         self._round = -1
         self._members: set[int] = set()
         """The agents that are in this round."""
+        self._ranks: dict[int, range] = {}
+        """Theirs."""
         self._again = self._over = False
         """Whether the round is over, and the job."""
         self._fail_at = self._end_at = float("inf")
@@ -181,6 +183,9 @@ class Launcher:
     def _agent_ended(self, place: Place, agent: int, code: int) -> None:
         place.living.discard(agent)
         (self._lost if code else self._done).add(agent)
+        if code < 0 and not self._over:  # its ranks have died with it, and it has not told
+            for rank in self._ranks.get(agent, ()):
+                sys.stdout.write(f"[{place.name}] nbdist: rank {rank} (pid 0) ended with {code}\n")
 
     def _place_ended(self, place: Place) -> None:
         self._selector.unregister(place.output)
@@ -209,9 +214,19 @@ class Launcher:
             self._round += 1
             self._table.begin(self._round, [str(each) for each in sorted(living)])
             self._members, self._again = living, False
+            self._ranks = self._ranks_of(sorted(living))
         elif (coming or self._members & self._lost) and self._round >= 0 and not self._again:
             self._again = True
             self._table.end(self._round)
+
+    def _ranks_of(self, order: list[int]) -> dict[int, range]:
+        """Return by agent its ranks, which are counted in this order."""
+        sizes = [size for place in self._places for size in place.node.sizes]
+        first, found = 0, {}
+        for agent in order:
+            found[agent] = range(first, first + sizes[agent])
+            first += sizes[agent]
+        return found
 
     def _fail_soon(self) -> None:
         self._fail_at = min(self._fail_at, time.monotonic() + TOGETHER_SECONDS)

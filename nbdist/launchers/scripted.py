@@ -49,6 +49,9 @@ class Failed(NamedTuple):
     """Its exit code; a signal is a negative number."""
     pid: int
     """0 if the launcher does not say."""
+    host: str = ""
+    """A host that is lost, and all ranks on it with it; `rank` is none of them then."""
+    how: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Launcher(Protocol):
     """A folder in the job's own, for the launcher's use; removed when the job has ended."""
     RANK: str
     """The module that a rank runs, with the file that says what the job is."""
+    GOES_ON: bool
+    """Whether ranks of an elastic job run on when one is lost; otherwise all begin again."""
     WARM: tuple[str, ...]
     """What the warm process imports for it, as far as it is there."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RANK = "nbdist.rank.script"
 FOLDER = "elastic"
 """Where TorchElastic keeps what its workers tell it, while the job runs."""
+GOES_ON = False
 WARM = (RANK, "nbdist.backends.torch_private.elastic", "nbdist.backends.torch_private.agents")
 FAILED = re.compile(
     r"^(?!\[).*failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", re.MULTILINE
@@ -30,6 +31,8 @@ FAILED = re.compile(
 """How TorchElastic tells of a worker that has failed; of several agents' it knows no ranks."""
 ENDED = re.compile(r"^\[(\S+)\] nbdist: rank (\d+) \(pid (\d+)\) ended with (-?\d+)$", re.MULTILINE)
 """How our agents tell of it."""
+HOST = re.compile(r"^nbdist: host (\S+) is lost: (.*)$", re.MULTILINE)
+"""How our launcher tells of a host that has gone."""
 NODES = "--nbdist-nodes="
 """Begins the one flag of a job with several agents."""
 
@@ -91,7 +94,7 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
 
 def _nodes(wanted: Launch, folder: Path, token: str) -> Nodes:
     """Describe the agents: one a host, or, where ranks may be lost, one a rank."""
-    reached = wanted.reached or Reached(LOOPBACK, {})
+    reached = wanted.reached or Reached(LOOPBACK, {}, {})
     counts: dict[str, int] = {}
     for host, ranks in taken(wanted.hosts or {"": wanted.np}, wanted.np).items():
         place = host if host in reached.addresses else ""  # this machine may have several names
@@ -145,4 +148,5 @@ def failures(log: str) -> list[Failed]:
     """Return the workers that failed."""
     alone = [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]
     several = [Failed(int(rank), int(code), int(pid)) for _, rank, pid, code in ENDED.findall(log)]
-    return alone + several
+    hosts = [Failed(-1, 1, 0, host, how) for host, how in HOST.findall(log)]
+    return alone + several + hosts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.completer import SimpleCompletion, completion_matcher
 
-from nbdist import current
+from nbdist import current, detached
 from nbdist.errors import NbdistError
 from nbdist.magics.arguments import ranks_list
 from nbdist.magics.auto import auto_flags, is_plain
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
+TAKE_JOBS = ("attach", "cancel", "jobs")
 RANKS = re.compile(r"--ranks[ =]\s*(\S+)")
 
 
@@ -94,8 +95,16 @@ def _offers(before: list[str], context: CompletionContext) -> list[str]:
     if before == ["%dist"]:
         return sorted(COMMANDS)
     if before[:1] == ["%dist"] and before[1] in COMMANDS:
-        return _of(COMMANDS[before[1]].parser, before)  # type: ignore[attr-defined]
+        flags = _of(COMMANDS[before[1]].parser, before)  # type: ignore[attr-defined]
+        return (_jobs(before[1]) if before[1] in TAKE_JOBS else []) + flags
     return []
+
+
+def _jobs(command: str) -> list[str]:
+    """Return the ids a command takes, the latest first."""
+    kept = [kept.id for kept, _ in detached.listed()[0]]
+    ours = [job.id for job in current.jobs()] if command != "attach" else []
+    return [*reversed(kept), *reversed(ours)]
 
 
 def _of(parser: argparse.ArgumentParser, before: list[str]) -> list[str]:

@@ -9,20 +9,21 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist import current, scripts
+from nbdist import current, detached, scripts
 from nbdist.clusters import END_SECONDS
-from nbdist.errors import NbdistError
-from nbdist.hub.jobs import WITH_CLUSTER
+from nbdist.errors import Interrupted, NbdistError, RankError
+from nbdist.hub.jobs import WITH_CLUSTER, Job
 from nbdist.magics.arguments import (
     UsageMistake,
     cluster_arguments,
     parse,
     ranks_list,
 )
+from nbdist.magics.attach import attach
 from nbdist.magics.auto import auto
 from nbdist.magics.distributed import wish
 from nbdist.magics.logs import find_job, logs
-from nbdist.magics.table import job_page, job_table, rank_table
+from nbdist.magics.table import detached_table, job_page, job_table, rank_table
 from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
 
@@ -119,7 +120,13 @@ def cancel(args: Any) -> None:
             _say(f"Job {job.id} has ended before: {job.state}.")
         else:
             job.cancel()
-            _say(f"Job {job.id} is being stopped; its cell says how it ends.")
+            _say(f"Job {job.id} is being stopped; {_says_how(job)} how it ends.")
+
+
+def _says_how(job: Job) -> str:
+    if job in current.jobs():
+        return "its cell says"
+    return f"`%dist attach {job.id}` shows"
 
 
 @magic_arguments("dist stacks")
@@ -131,10 +138,21 @@ def stacks(args: Any) -> None:
 
 
 @magic_arguments("dist jobs")
-@argument("job", nargs="?", metavar="JOB", help="tell all about the job with this number")
+@argument("--clean", action="store_true", help="remove detached jobs that have ended, logs and all")
+@argument("job", nargs="?", metavar="JOB", help="tell all about the job with this id")
 def jobs(args: Any) -> None:
-    """List the notebook's jobs."""
-    _say(job_table(current.jobs()) if args.job is None else job_page(find_job(args.job)))
+    """List the notebook's jobs, and all that were detached from whichever notebook."""
+    if args.clean:
+        removed = detached.clean()
+        _say(f"Removed: {', '.join(kept.id for kept in removed) or 'none has ended'}.")
+    elif args.job is not None:
+        _say(job_page(find_job(args.job)))
+    else:
+        found, unreadable = detached.listed()
+        if current.jobs() or not (found or unreadable):
+            _say(job_table(current.jobs()))
+        if found or unreadable:
+            _say(f"\nDetached:\n{detached_table(found, unreadable)}")
 
 
 @magic_arguments("dist sync")
@@ -197,6 +215,7 @@ COMMANDS: dict[str, Command] = {
         logs,
         stacks,
         jobs,
+        attach,
         sync,
         push,
         pull,
@@ -223,7 +242,8 @@ class DistMagics(Magics):
         cancel     interrupt one: `%dist cancel 3`
         logs       all a rank has printed: `%dist logs 1`
         stacks     where every rank is
-        jobs       the notebook's jobs, or all about one: `%dist jobs 3`
+        jobs       the notebook's jobs and detached ones, or all about one: `%dist jobs 3`
+        attach     show a detached job, all of it: `%dist attach`
         sync       make a model equal on all ranks: `%dist sync model --from 0`
         push       bind variables of the notebook on the ranks: `%dist push x y`
         pull       bind variables of the ranks here: `%dist pull history --ranks 0`
@@ -242,7 +262,7 @@ class DistMagics(Magics):
             args = parse(command, rest)
             if args is not None:
                 command(args)
-        except UsageMistake:
+        except (UsageMistake, RankError, Interrupted):
             raise
         except NbdistError as err:
             raise UsageMistake(str(err)) from err

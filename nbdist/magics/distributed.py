@@ -11,7 +11,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current
-from nbdist.cell.names import Parsed, cannot_return, wanted_by
+from nbdist.cell.names import Parsed, wanted_by
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import name_ranks
 from nbdist.hub.output import OUTPUTS
@@ -24,10 +24,15 @@ from nbdist.magics.arguments import (
     seconds,
 )
 from nbdist.magics.background import Follower
-from nbdist.magics.launch import FromScript, launches_script, split_passed_on, submit_script
+from nbdist.magics.launch import (
+    check_detached,
+    launches_script,
+    split_passed_on,
+    submit_script,
+)
+from nbdist.magics.returning import FromScript, bind_returned
 from nbdist.magics.save import save
 from nbdist.magics.show import notice, show
-from nbdist.memory import in_words
 from nbdist.rank.lines import align
 
 if TYPE_CHECKING:
@@ -35,10 +40,8 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.cell.names import Names
-    from nbdist.clusters import Cluster
     from nbdist.hub.jobs import Job
-    from nbdist.wire.parcel import Offer
+    from nbdist.magics.returning import Between
 
 
 class CellSyntaxError(UsageError):
@@ -77,6 +80,10 @@ class DistributedMagics(Magics):
         "--async", dest="background", action="store_true",
         help="do not wait: output goes on in this cell, whose value is a handle on the job",
     )  # fmt: skip
+    @argument(
+        "--detach", action="store_true",
+        help="start a job (a script) that outlives the notebook; `%%dist attach` shows it",
+    )  # fmt: skip
     @argument("-H", dest="hosts", metavar="HOST:SLOTS,...", help="horovodrun: ranks by host")
     @argument("--hostfile", metavar="FILE", help="horovodrun: the same, lines of HOST slots=N")
     @argument("--min-np", type=int, metavar="N", help="horovodrun: go on with as few ranks")
@@ -105,6 +112,9 @@ class DistributedMagics(Magics):
         With `--async` the cell is over at once and its job goes on; the value is a handle with
         `wait()`, `done` and `cancel()`. `%dist jobs` lists all jobs. Names of `--return` are bound
         by `wait()`, or before the next cell that begins after the job's end.
+
+        With `--detach` it becomes a job of its own that goes on when the kernel ends: `%dist jobs`
+        lists it in any notebook and `%dist attach` shows all of it.
         """
         assert self.shell is not None
         return run_cell(self.shell, line, cell)
@@ -137,20 +147,16 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         msg = "%%distributed stands on the first line of a cell, and what to run below it"
         raise UsageMistake(msg)
     parsed = check_syntax(shell, cell, lines_before(args))
-    wanted = wish(args)
+    wanted = check_detached(args, wish(args))
     if args.save is not None:
         save(shell, args, wanted, parsed, cell, lines_before(args))
         return None
-    between: Names | FromScript = FromScript()
     try:
-        if launches_script(args, wanted, passed_on):
-            lines = lines_before(args)
-            job = submit_script(shell, args, wanted, passed_on, cell, parsed, lines)
-        else:
-            cluster, job = _submit(shell, args, cell, parsed)
-            between = cluster.names_between
+        job, between = _submit(shell, args, wanted, passed_on, cell, parsed)
     except NbdistError as err:
         raise UsageMistake(str(err)) from err
+    if job is None:
+        return None
 
     def bind(tell: Callable[[str], Any]) -> None:
         assert job.returned is not None
@@ -169,9 +175,14 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
 
 
 def _submit(
-    shell: InteractiveShell, args: argparse.Namespace, cell: str, parsed: Parsed
-) -> tuple[Cluster, Job]:
-    cluster, notes = current.cluster_for(wish(args))
+    shell: InteractiveShell, args: argparse.Namespace, wanted: current.Wish,
+    passed_on: list[str], cell: str, parsed: Parsed,
+) -> tuple[Job | None, Between]:  # fmt: skip
+    """Start a cell's job, none if it is detached; return what takes in what it returns, too."""
+    if launches_script(args, wanted, passed_on):
+        lines = lines_before(args)
+        return submit_script(shell, args, wanted, passed_on, cell, parsed, lines), FromScript()
+    cluster, notes = current.cluster_for(wanted)
     for note in notes:
         notice(note)
     job = cluster.submit(
@@ -189,28 +200,12 @@ def _submit(
     )
     if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt says it
         notice(f"On {name_ranks(job.ranks)}:")
-    return cluster, job
+    return job, cluster.names_between
 
 
 def lines_before(args: argparse.Namespace) -> int:
     """Return how many lines of the notebook's cell stand before what runs on the ranks."""
     return 0 if args.whole_cell else 1
-
-
-def bind_returned(
-    between: Names | FromScript, offer: Offer, space: dict[str, Any], tell: Callable[[str], Any]
-) -> None:
-    """Bind what a rank has packed for the notebook and say how large it was. Main thread."""
-    try:
-        values = between.take(offer)
-    except NbdistError as err:
-        raise UsageMistake(f"nothing was returned: {err}") from err
-    between.bind(values, space)
-    if values:
-        listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
-        tell(f"Returned from rank {offer.rank}: {listed}.")
-    if offer.refused:
-        raise UsageMistake(cannot_return(offer))
 
 
 def wish(args: argparse.Namespace) -> current.Wish:

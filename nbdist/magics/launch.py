@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
 from nbdist.cell.script import make_script
+from nbdist.detached import detach
 from nbdist.errors import UsageError
 from nbdist.hub.plan import Plan
 from nbdist.launchers import torchrun
 from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
 from nbdist.launchers.scripted import Elastic
 from nbdist.magics.arguments import UsageMistake
-from nbdist.rank.parcels import unpack
+from nbdist.magics.attach import tell_of
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from nbdist.cell.names import Parsed
     from nbdist.hub.jobs import Job
-    from nbdist.wire.parcel import Offer
 
 FLAGS = {
     "cold": ("--cold", "torchrun", "horovodrun"),
@@ -71,6 +71,31 @@ def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Seq
     return True
 
 
+def check_detached(args: argparse.Namespace, wish: current.Wish) -> current.Wish:
+    """Return the wish of a cell; if its job is to be detached, that has to be a script.
+
+    Raises
+    ------
+    UsageMistake
+        If that cannot be.
+    """
+    if not args.detach:
+        return wish
+    if args.background:
+        raise UsageMistake("--detach does not wait either: leave out --async")
+    if args.save is not None:
+        raise UsageMistake("--save runs nothing that could be detached")
+    if wish.launcher == "engines":
+        raise UsageMistake(
+            "--detach is for scripts: engines end with the notebook's kernel. "
+            "Use --launcher torchrun or horovodrun"
+        )
+    now = current.wished(wish)
+    if now.launcher == "engines":
+        wish = replace(wish, launcher="horovodrun" if now.backend == "horovod" else "torchrun")
+    return wish
+
+
 def submit_script(
     shell: Any,  # IPython's
     args: argparse.Namespace,
@@ -79,8 +104,8 @@ def submit_script(
     cell: str,
     parsed: Parsed,
     lines: int,
-) -> Job:
-    """Make a script of a cell and launch it.
+) -> Job | None:
+    """Make a script of a cell and launch it; return its job unless that is detached.
 
     Raises
     ------
@@ -109,14 +134,19 @@ def submit_script(
     if wish.gpus is not None:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, wish.gpus))
     plan = Plan(
-        script, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
+        script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
-        cold=args.cold, environ=environ, passed_on=passed_on,
+        shows_last=script.shows_last, cold=args.cold, environ=environ, passed_on=passed_on,
         elastic=elastic, hosts=hosts, far=far(taken(hosts, wish.np)),
     )  # fmt: skip
+    if args.detach:
+        tell_of(detach(
+            script, plan, cell, number=shell.execution_count, lines=lines, backend=wish.backend
+        ))  # fmt: skip
+        return None
     current.remember(wish)
     return scripts.submit(
-        plan, cell, number=shell.execution_count, lines=lines, viewed=True,
+        script, plan, cell, number=shell.execution_count, lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
 
@@ -152,15 +182,3 @@ def elastic_wish(
     if script is not None and not (path.is_file() and os.access(path, os.X_OK)):
         raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
     return Elastic(least, most, str(path) if script else "")
-
-
-class FromScript:
-    """Takes what a script returns into the notebook."""
-
-    def take(self, offer: Offer) -> dict[str, Any]:
-        """Unpack it."""
-        return dict(unpack(offer.parcel, offer.buffers))
-
-    def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
-        """Bind it."""
-        space.update(values)

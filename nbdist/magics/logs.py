@@ -6,11 +6,13 @@ import re
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist import current
+from nbdist import current, detached
+from nbdist.errors import UsageError
 from nbdist.magics.arguments import UsageMistake
 
 if TYPE_CHECKING:
@@ -101,15 +103,15 @@ def _pattern(text: str | None) -> re.Pattern[str]:
 
 
 def find_job(id_: str | None) -> Job:
-    """Return the job with this id, the last one by default."""
+    """Return the job with this id, also one that was detached; the notebook's last by default."""
     known = current.jobs()
-    if not known:
-        msg = "no cell has run yet"
-        raise UsageMistake(msg)
-    if id_ is None:
+    if id_ is None and known:
         return known[-1]
+    if id_ is None:
+        raise UsageMistake("no cell has run yet")
     for job in known:
         if job.id == id_:
             return job
-    msg = f"there is no job {id_}; %dist jobs lists them"
-    raise UsageMistake(msg)
+    with suppress(UsageError):
+        return detached.attach(id_)
+    raise UsageMistake(f"there is no job {id_}; %dist jobs lists them")

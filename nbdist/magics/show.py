@@ -34,13 +34,19 @@ class Area(Protocol):
         """Show a line of ours in the place of an earlier one with this key."""
 
 
-def show(job: Job) -> None:
+def show(job: Job, interrupt: Callable[[], None] | None = None) -> None:
     """Show everything of a job as it comes and raise how it failed.
 
-    An interrupt stops the job, and what it still has to say is shown; a second one hurries that.
+    Parameters
+    ----------
+    job
+        It is viewed, and nobody else takes its events.
+    interrupt
+        What an interrupt does. By default it stops the job, and what that still has to say is
+        shown; a second one hurries that.
     """
     area = RunningCell()
-    with _interrupts(job.cancel):
+    with _interrupts(interrupt or job.cancel):
         while (event := job.next_event()) is not None:
             pass_on(event, area)
     if job.error is not None:

@@ -6,8 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nbdist.hub.jobs import Job, clock, how_died, in_time, show_ranks
+from nbdist.hub.kept import id_of
 
 if TYPE_CHECKING:
+    from nbdist.hub.kept import Kept, Unreadable
     from nbdist.hub.ranks import Rank
 
 
@@ -49,16 +51,44 @@ def job_table(jobs: list[Job]) -> str:
     if not jobs:
         return "No cell has run yet."
     titles = ("job", "cell", "ranks", "state", "started", "took", "first line", "result")
-    rows: list[tuple[str, ...]] = [titles]
-    for job in jobs:
-        first = next((line for line in job.code.splitlines() if line.strip()), "")
+    rows = [
+        (
+            job.id, f"[{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
+            in_time(_took(job)) if job.began else "", shortened(first_line(job.code)),
+            shortened(job.told()),
+        )
+        for job in jobs
+    ]  # fmt: skip
+    return table([titles, *rows])
+
+
+def detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -> str:
+    """Return a row for each detached job, given with its state in words."""
+    titles = ("job", "launcher", "ranks", "host", "state", "started", "took", "first line")
+    rows: list[tuple[str, ...]] = [(*titles, "result")]
+    for kept, state in jobs:
+        took = kept.seconds if kept.ended or kept.began is None else time.time() - kept.began
         rows.append(
             (
-                job.id, f"[{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
-                in_time(_took(job)) if job.began else "", shortened(first), shortened(job.told()),
+                kept.id, kept.launcher, str(kept.np), kept.host, state, _date(kept.created),
+                "" if took is None else in_time(took), shortened(first_line(kept.code)),
+                shortened(kept.told),
             )
         )  # fmt: skip
+    rows += [
+        (id_of(broken.folder), *[""] * 3, "cannot be read", *[""] * 3, shortened(broken.why))
+        for broken in unreadable
+    ]
     return table(rows)
+
+
+def first_line(code: str) -> str:
+    """Return the first line of a cell that says something."""
+    return next((line for line in code.splitlines() if line.strip()), "")
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _took(job: Job) -> float:

@@ -31,7 +31,9 @@ def align(code: str, lines: int) -> Aligned:
         return Aligned("", "")
     head = MAGIC.match(code)
     if head is None:
-        aligned = FILLER * lines + code
+        # IPython takes away empty lines that are the first.
+        empty = 0 if lines else code[: len(code) - len(code.lstrip())].count("\n")
+        aligned = FILLER * (lines + empty) + "\n".join(code.split("\n")[empty:])
         return Aligned(aligned, aligned)
     above = lines + head[0].count("\n")
     body = code[head.end() :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import traceback
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nbdist.rank.showing import last_shown
 from nbdist.wire.channel import Keys
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class Program(msgspec.Struct, frozen=True):
     """How many lines the cell has."""
     lines: int
     """How many lines of the notebook's cell stand before those."""
+    shows_last: bool
+    """Whether the cell ends with an expression whose value a notebook shows."""
     label: str
     """What tracebacks call the cell: ``Cell In[5]``."""
     launcher: str
@@ -53,7 +57,10 @@ class Program(msgspec.Struct, frozen=True):
 
     def compiled(self) -> CodeType:
         """Return the script as code whose file name is the script's path."""
-        return compile(Path(self.path).read_bytes(), self.path, "exec", dont_inherit=True)
+        tree = ast.parse(Path(self.path).read_bytes(), self.path)
+        if self.shows_last:
+            tree = last_shown(tree, self.cell_line, self.cell_lines)
+        return compile(tree, self.path, "exec", dont_inherit=True)
 
     def line_of(self, filename: str, line: int | None) -> int | None:
         """Return the notebook's line of a place in the script, None outside the cell."""

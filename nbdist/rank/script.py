@@ -30,7 +30,7 @@ from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
 from nbdist.rank.reporter import Reporter
-from nbdist.rank.showing import rich_display
+from nbdist.rank.showing import LAST, Showing
 from nbdist.system import die_with_parent, reseed
 from nbdist.wire.messages import Done, Fault
 from nbdist.wire.rounds import LOST, LOST_TEXT
@@ -166,7 +166,10 @@ def _run(
     space = vars(module)
     try:
         text = Path(program.path).read_text(encoding="utf-8")
-        with rich_display(program, text, log, reporter.send_now if shown else None):
+        showing = Showing(program, log, reporter.send_now if shown else None)
+        if program.shows_last:
+            space[LAST] = showing.value
+        with showing.during(text):
             exec(program.compiled(), space)  # noqa: S102  # this is what we are for
     except SystemExit as end:
         return space, None if end.code in (None, 0) else end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -13,6 +14,8 @@ from nbdist.wire.messages import Display
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from IPython.core.interactiveshell import InteractiveShell
+
     from nbdist.rank.output import Log
     from nbdist.rank.program import Program
     from nbdist.wire.messages import Message
@@ -21,36 +24,84 @@ SHOWS = re.compile(r"\bdisplay\b|\bmatplotlib\b|\bIPython\b")
 """A script without any of these shows nothing, and is spared a shell (some 0.1 s)."""
 
 
-@contextmanager
-def rich_display(
-    program: Program, text: str, log: Log, send: Callable[[Message], None] | None
-) -> Iterator[None]:
-    """Send what the script in `text` displays meanwhile, at the place of the log it belongs to.
+LAST = "__nbdist_show__"
+"""What the value of a cell's last expression is handed to."""
 
-    Without `send` its plain text goes to the log.
+
+class Showing:
+    """Sends what a script displays to the hub, at the place of the log it belongs to.
+
+    Parameters
+    ----------
+    program, log
+        What runs, and where its output goes.
+    send
+        Sends a message; without it the plain text of displays goes to the log.
     """
-    if not SHOWS.search(text):
-        yield
-        return
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
 
-    from nbdist.rank.output import RichDisplay, as_text
+    def __init__(self, program: Program, log: Log, send: Callable[[Message], None] | None) -> None:
+        self._program, self._log, self._send = program, log, send
 
-    config = Config()
-    config.HistoryManager.enabled = False
-    shell = InteractiveShell.instance(config=config)
-    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    @contextmanager
+    def during(self, text: str) -> Iterator[None]:
+        """Take what the script in `text` displays meanwhile."""
+        if not SHOWS.search(text):
+            yield
+            return
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        with self._taking():
+            yield
+            if "matplotlib.pyplot" in sys.modules and "matplotlib_inline" in sys.modules:
+                from matplotlib_inline.backend_inline import flush_figures
 
-    def show(kind: str, content: dict[str, Any]) -> None:
-        if send is None:
+                flush_figures()
+
+    def value(self, value: object) -> None:
+        """Show the value of the cell's last expression, as a notebook does."""
+        if value is not None:
+            with self._taking() as shell:
+                shell.displayhook(value)
+
+    @contextmanager
+    def _taking(self) -> Iterator[InteractiveShell]:
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+
+        from nbdist.rank.output import RichDisplay
+
+        config = Config()
+        config.HistoryManager.enabled = False
+        shell = InteractiveShell.instance(config=config)
+        with RichDisplay(shell).to(self._show):
+            yield shell
+
+    def _show(self, kind: str, content: dict[str, Any]) -> None:
+        from nbdist.rank.output import as_text
+
+        if self._send is None:
             as_text(kind, content)
         else:
-            send(Display(program.job, log.size(), kind, content))
+            self._send(Display(self._program.job, self._log.size(), kind, content))
 
-    with RichDisplay(shell).to(show):
-        yield
-        if "matplotlib.pyplot" in sys.modules and "matplotlib_inline" in sys.modules:
-            from matplotlib_inline.backend_inline import flush_figures
 
-            flush_figures()
+def last_shown(tree: ast.Module, first: int, count: int) -> ast.Module:
+    """Return a script whose cell hands the value of its last expression to `LAST`.
+
+    Parameters
+    ----------
+    tree
+        The script; it is changed.
+    first, count
+        Where the cell begins in it, and how many lines it has.
+    """
+    lines = range(first, first + count)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list) or getattr(node, "lineno", 0) >= first:
+            continue
+        inside = [at for at, statement in enumerate(body) if statement.lineno in lines]
+        last = body[inside[-1]] if inside else None
+        if isinstance(last, ast.Expr):
+            call = ast.Call(ast.Name(LAST, ast.Load()), [last.value], [])
+            last.value = ast.fix_missing_locations(ast.copy_location(call, last.value))
+    return tree

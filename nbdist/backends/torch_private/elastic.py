@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from torch._C._distributed_c10d import TCPStore
 
+MULTIPROCESSING = "torch.distributed.elastic.multiprocessing.api"
+"""The logger of what starts the workers."""
 RETURNED = 5
 """Which argument of TorchElastic's worker holds, by rank, the queues of returned values."""
 
@@ -36,9 +39,19 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     config, _, _ = torchrun.config_from_args(torchrun.parse_args([*arguments, "script"]))
     config.start_method = "fork"
     assert config.logs_specs is not None
+    logging.getLogger(MULTIPROCESSING).addFilter(_without_trace)
     tempfile.tempdir = config.logs_specs.root_log_dir  # it would leave files behind
     with _exit_codes_told():
         elastic_launch(config, entry)(path)
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Take the traceback from a record that a worker has failed; it is always TorchElastic's own.
+
+    torch imports `torch._dynamo` to format one, 2 s between a rank's death and the others' end.
+    """
+    record.exc_info = None
+    return True
 
 
 def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:

@@ -1,0 +1,108 @@
+"""The keeper of a detached job: the process its hub lives in, which outlives the notebook's kernel.
+
+Run as ``python -m nbdist.hub.keeper FOLDER``, the job's folder, in a session of its own. What it
+knows of the job is on disk at all times (`nbdist.hub.kept`, `nbdist.hub.story`); a kernel is a view
+of that. It ends with the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from nbdist import leftovers
+from nbdist.errors import NbdistError
+from nbdist.hub import kept as keeping
+from nbdist.hub import report, returned
+from nbdist.hub.jobs import Job
+from nbdist.hub.kept import BEAT_SECONDS, Order
+from nbdist.hub.script import ScriptRun
+from nbdist.hub.story import End, Writer
+from nbdist.launchers.engines import Host
+from nbdist.settings import Settings
+
+LOOK_SECONDS = 0.2
+
+
+class Keeper:
+    """Takes one job through."""
+
+    def __init__(self, folder: Path, order: Order) -> None:
+        kept = order.kept
+        self._folder, self._kept, self._plan = folder, kept, order.plan
+        self._job = Job(
+            id=kept.id, code=kept.code, ranks=tuple(range(kept.np)), folder=folder,
+            number=kept.number, lines=kept.lines, background=True,
+        )  # fmt: skip
+        self._story = Writer(self._job)
+        self._beat_at = time.monotonic()
+
+    async def keep(self) -> None:
+        """Run the job to its end, and write down how that was."""
+        settings, loop = Settings.read(), asyncio.get_running_loop()
+        host = Host(settings.home, lambda _: None, controller=False)
+        try:
+            run = ScriptRun(host, self._job, self._plan, self._story, settings.hang_seconds)
+            loop.add_signal_handler(signal.SIGTERM, run.press, "ended with its keeper (SIGTERM)")
+            running = loop.create_task(run.run())
+            while not running.done():
+                await asyncio.wait({running}, timeout=LOOK_SECONDS)
+                why = keeping.asked_to_stop(self._folder)
+                if why:
+                    run.press(why)
+                self._show_life()
+        finally:
+            self._write_end()
+            await host.stop()
+
+    def _show_life(self) -> None:
+        kept, job = self._kept, self._job
+        if job.state == "running" and kept.state != job.state:
+            kept.state, kept.began = job.state, job.began
+            keeping.write(self._folder, keeping.STATE, kept)
+        elif time.monotonic() - self._beat_at > BEAT_SECONDS:
+            self._beat_at = time.monotonic()
+            os.utime(self._folder / keeping.STATE)
+
+    def _write_end(self) -> None:
+        """Write what is returned, then how it ended: who sees that sees all."""
+        kept, job = self._kept, self._job
+        if not job.done:  # a fault of ours
+            job.state = "failed"
+            job.end(NbdistError("nbdist itself failed; keeper.log in the job's folder says more"))
+        for rank, offer in job.returned_by.items():
+            try:
+                returned.write(self._folder, rank, offer)
+            except OSError as err:
+                job.state = "failed"
+                job.error = NbdistError(f"what rank {rank} returned could not be kept: {err}")
+        record = End(
+            job.state, job.seconds, job.began, job.parts, job.errors, job.notes, job.restarts,
+            report.as_words(job.error), sorted(job.returned_by),
+        )  # fmt: skip
+        self._story.end(record)
+        kept.state, kept.began, kept.seconds = job.state, job.began, job.seconds
+        kept.told = job.told()
+        keeping.write(self._folder, keeping.STATE, kept)
+
+
+def main(folder: Path) -> None:
+    """Keep the job in this folder."""
+    for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal's; handled, so that ranks are not
+        signal.signal(signum, lambda *_: None)  # born with them ignored
+    path = folder / keeping.ORDER
+    order = msgspec.json.decode(path.read_bytes(), type=Order)
+    path.unlink()
+    leftovers.sign(folder)
+    asyncio.run(Keeper(folder, order).keep())
+    leftovers.disown(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

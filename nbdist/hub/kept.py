@@ -1,0 +1,162 @@
+"""Detached jobs as they lie on disk: who keeps each, how it stands, and how to stop it.
+
+Any process of the same user may read this, on any host that shares the folder; only the job's
+keeper writes it. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist import leftovers
+from nbdist.hub.plan import Plan
+from nbdist.system import private
+
+if TYPE_CHECKING:
+    from nbdist.settings import Settings
+
+STATE, ORDER, STOP = "job.json", "order.json", "stop"
+BEAT_SECONDS = 5.0
+"""How often a keeper shows that it is there."""
+LOST_SECONDS = 60.0
+"""On another host it is given up when it has not done so for that long."""
+VERSION = 1
+STARTING = "starting"
+OVER = ("done", "failed", "interrupted", "timed out")
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """How a detached job stands."""
+
+    id: str
+    code: str
+    number: int
+    """The cell's execution count."""
+    lines: int
+    """Lines of the notebook's cell before `code`."""
+    np: int
+    launcher: str
+    backend: str
+    output: str
+    returns: list[str]
+    host: str = msgspec.field(default_factory=socket.gethostname)
+    """Where its keeper runs."""
+    created: float = msgspec.field(default_factory=time.time)
+    began: float | None = None
+    seconds: float | None = None
+    state: str = STARTING
+    """starting, running, done, failed, interrupted or timed out."""
+    told: str = ""
+    """How it failed, in a line."""
+    version: int = VERSION
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end."""
+        return self.state in OVER
+
+
+class Order(msgspec.Struct):
+    """What a keeper is started with; read once."""
+
+    kept: Kept
+    plan: Plan
+
+
+class Unreadable(msgspec.Struct):
+    """A folder that holds a job of another version, or a broken one."""
+
+    folder: Path
+    why: str
+
+
+def id_of(folder: Path) -> str:
+    """Return the id of the job in a folder."""
+    return folder.name.rpartition("-")[2]
+
+
+def write(folder: Path, name: str, content: Any) -> None:
+    """Write a private file of a job, whole or not at all."""
+    part = folder / f"{name}.part"
+    with open(part, "wb", opener=private) as file:
+        file.write(msgspec.json.encode(content))
+    part.replace(folder / name)
+
+
+def read(folder: Path) -> Kept:
+    """Return how the job in a folder stands.
+
+    Raises
+    ------
+    OSError, msgspec.MsgspecError
+        If that cannot be read.
+    """
+    return msgspec.json.decode((folder / STATE).read_bytes(), type=Kept)
+
+
+def all_kept(settings: Settings) -> tuple[dict[Path, Kept], list[Unreadable]]:
+    """Return all detached jobs by folder, the oldest first, and what cannot be read."""
+    found: dict[Path, Kept] = {}
+    unreadable = []
+    for path in (settings.home / "logs").glob(f"*/{STATE}"):
+        try:
+            if path.stat().st_uid != os.getuid():
+                continue  # nobody else's is trusted
+            found[path.parent] = read(path.parent)
+        except FileNotFoundError:
+            continue  # cleared away just now
+        except (OSError, msgspec.MsgspecError) as err:
+            unreadable.append(Unreadable(path.parent, str(err)))
+    return dict(sorted(found.items(), key=lambda item: item[1].created)), unreadable
+
+
+def lost(folder: Path, kept: Kept) -> bool:
+    """Whether the keeper of a job that has not ended is gone."""
+    if kept.ended:
+        return False
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        if kept.host == socket.gethostname():
+            return not leftovers.owner(folder).alive
+        return time.time() - (folder / STATE).stat().st_mtime > LOST_SECONDS
+    return True
+
+
+def state_of(folder: Path, kept: Kept) -> str:
+    """Return a job's state in words."""
+    if lost(folder, kept):
+        return "lost: its keeper is gone"
+    return kept.state
+
+
+def stop(folder: Path, why: str) -> None:
+    """Have a job's keeper stop it, or hurry that."""
+    write(folder, STOP, why)
+
+
+def asked_to_stop(folder: Path) -> str:
+    """Return why a job is to be stopped, '' if it is not; keeper's own."""
+    path = folder / STOP
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+        why = msgspec.json.decode(path.read_bytes(), type=str)
+        path.unlink()
+        return why
+    return ""
+
+
+def clean(settings: Settings) -> list[Kept]:
+    """Remove the folders of all jobs that have ended or were lost; return those jobs."""
+    removed = []
+    for folder, kept in all_kept(settings)[0].items():
+        over = kept.ended and not leftovers.owner(folder).alive
+        if over or lost(folder, kept):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(kept)
+    return removed

@@ -1,0 +1,45 @@
+"""What a detached job returns, on disk until a notebook takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist import memory
+from nbdist.rank.parcels import map_blocks
+from nbdist.system import private
+from nbdist.wire.parcel import Offer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(folder: Path, rank: int, offer: Offer) -> None:
+    """Write what a rank has packed.
+
+    Raises
+    ------
+    OSError
+        If there is no room.
+    """
+    blocks = []
+    if offer.buffers:
+        blocks = [memory.write_file(folder / f"returned{rank}.data", offer.buffers)]
+    parcel = msgspec.structs.replace(offer.parcel, blocks=blocks)
+    with open(folder / f"returned{rank}", "wb", opener=private) as file:
+        file.write(
+            msgspec.msgpack.encode(msgspec.structs.replace(offer, parcel=parcel, buffers=[]))
+        )
+
+
+def read(folder: Path, rank: int) -> Offer:
+    """Return it, its large buffers mapped.
+
+    Raises
+    ------
+    OSError, NbdistError
+        If it is not there, or cannot be mapped.
+    """
+    offer = msgspec.msgpack.decode((folder / f"returned{rank}").read_bytes(), type=Offer)
+    return msgspec.structs.replace(offer, buffers=map_blocks(offer.parcel))

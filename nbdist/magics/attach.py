@@ -1,0 +1,64 @@
+"""Detached jobs in the notebook: what is said of one that was started, and ``%dist attach``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbdist import detached
+from nbdist.hub.jobs import in_time, name_ranks
+from nbdist.hub.output import OUTPUTS
+from nbdist.magics.returning import FromScript, bind_returned
+from nbdist.magics.show import bundle, notice, show
+from nbdist.rank.pickles import namespace
+
+if TYPE_CHECKING:
+    from nbdist.hub.jobs import Job
+    from nbdist.hub.kept import Kept
+
+
+def tell_of(kept: Kept) -> None:
+    """Say that a job was detached, and how to get at it."""
+    notice(
+        f"Job {kept.id} runs on {kept.np} ranks and goes on without this notebook. "
+        f"`%dist attach {kept.id}` shows it, also after a restart and in another notebook; "
+        f"`%dist cancel {kept.id}` stops it; `%dist jobs` lists all."
+    )
+
+
+@magic_arguments("dist attach")
+@argument("--output", choices=OUTPUTS, help="which ranks to show; as it was started by default")
+@argument(
+    "job", nargs="?", metavar="JOB",
+    help="its id (see %%dist jobs); the last one by default, best one that runs",
+)  # fmt: skip
+def attach(args: Any) -> None:
+    """Show all a detached job has printed and go on live; an interrupt only stops the watching."""
+    job = detached.attach(args.job, output=args.output, viewed=True)
+    head = notice(_told(job))
+
+    def leave() -> None:
+        job.viewed = False
+        job.events.put(None)
+
+    try:
+        show(job, leave)
+    finally:
+        head.update(bundle(_told(job)), raw=True)
+    if job.returned is not None:
+        bind_returned(FromScript(), job.returned, namespace(), notice)
+
+
+def _told(job: Job) -> str:
+    """Say how a detached job is doing."""
+    when = time.strftime("%b %d, %H:%M", time.localtime(job.created))
+    who = f"Job {job.id} on {name_ranks(job.ranks)}, started {when}"
+    if job.done and job.seconds is not None:
+        return f"{who}: {job.state} after {in_time(job.seconds)}."
+    if job.done:
+        return f"{who}: {job.state}."
+    if not job.viewed:
+        return f"{who}: it goes on. `%dist attach {job.id}` shows it again, {job.stop_by} stops it."
+    return f"{who}: {job.state}."

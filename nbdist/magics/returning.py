@@ -1,0 +1,69 @@
+"""What a cell returns, bound in the notebook. Kernel's main thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbdist.cell.names import cannot_return
+from nbdist.errors import NbdistError
+from nbdist.magics.arguments import UsageMistake
+from nbdist.memory import in_words
+from nbdist.rank.parcels import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.wire.parcel import Offer
+
+
+class Between(Protocol):
+    """Takes what ranks have packed into the notebook."""
+
+    def take(self, offer: Offer) -> dict[str, Any]:
+        """Unpack it."""
+
+    def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
+        """Bind it."""
+
+
+class FromScript:
+    """Takes what a script returns into the notebook."""
+
+    def take(self, offer: Offer) -> dict[str, Any]:
+        """Unpack it.
+
+        Raises
+        ------
+        NbdistError
+            If something cannot be put together here.
+        """
+        try:
+            return dict(unpack(offer.parcel, offer.buffers))
+        except NbdistError:
+            raise
+        except Exception as err:  # a class may be missing here, or raise anything on its way in
+            names = ", ".join(offer.parcel.names)
+            raise NbdistError(
+                f"{names} cannot be put together here: {type(err).__name__}: {err}. If a cell "
+                "of the notebook defines a class or function of it, run that cell first"
+            ) from err
+
+    def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
+        """Bind it."""
+        space.update(values)
+
+
+def bind_returned(
+    between: Between, offer: Offer, space: dict[str, Any], tell: Callable[[str], Any]
+) -> None:
+    """Bind what a rank has packed for the notebook and say how large it was. Main thread."""
+    try:
+        values = between.take(offer)
+    except NbdistError as err:
+        raise UsageMistake(f"nothing was returned: {err}") from err
+    between.bind(values, space)
+    if values:
+        listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
+        tell(f"Returned from rank {offer.rank}: {listed}.")
+    if offer.refused:
+        raise UsageMistake(cannot_return(offer))

@@ -1,0 +1,246 @@
+"""Jobs that outlive the kernel: detached, listed, attached from elsewhere, stopped, cleared."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.notebook import complete, on_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+SLOW = """
+import torch
+import time
+from IPython.display import display
+print("begun by", rank)
+handle = display({"text/plain": "epoch 0"}, raw=True, display_id=True)
+while not go.exists():
+    time.sleep(0.05)
+handle.update({"text/plain": "epoch 9"}, raw=True)
+print("last words")
+total = torch.arange(300_000.0)
+"""
+
+
+def detach(kernel: Kernel, code: str, flags: str = "") -> str:
+    """Detach a job; return its id."""
+    cell = on_ranks(kernel, code, f"-np 2 --detach {flags}")
+    return re.search(r"Job (\w{6}) runs on 2 ranks", cell.text)[1]  # type: ignore[index]
+
+
+def test_it_outlives_the_kernel_and_is_seen_from_another(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    home = str(tmp_path / "home")
+    first = start_kernel(env={"NBDIST_HOME": home})
+    first.run(f"%load_ext nbdist\nfrom pathlib import Path\ngo = Path({str(tmp_path / 'go')!r})")
+    name = detach(first, SLOW, "--return total")
+    first.sigkill()
+    second = start_kernel(env={"NBDIST_HOME": home})
+    second.run("%load_ext nbdist")
+    listed = second.run("%dist jobs").stdout
+    assert name in complete(second, "%dist attach ")
+    assert re.search(rf"{name}  torchrun  2 +\S+ +running", listed)
+    cell = second.start("%dist attach")
+    second.expect("begun by 0", 20, cell)
+    second.expect("epoch 0", 20, cell)
+    (tmp_path / "go").touch()
+    second.wait(20, cell)
+    assert cell.ok, cell.seen()
+    assert cell.stdout == "begun by 0\nlast words\n"
+    assert "epoch 9" in cell.text
+    assert "epoch 0" not in cell.text
+    assert second.run("print(float(total[-1]))").stdout == "299999.0\n"
+    again = second.run(f"%dist attach {name} --output all")
+    assert "[1] begun by 1" in again.stdout
+    assert second.run(f"%dist logs 1 --job {name}").stdout == "begun by 1\nepoch 0\nlast words\n"
+    assert second.run("%dist jobs --clean").stdout == f"Removed: {name}.\n"
+    assert "No cell has run yet" in second.run("%dist jobs").stdout
+
+
+@pytest.fixture(scope="module")
+def notebook(shared_kernel: Kernel) -> Kernel:
+    """Return a notebook whose cells may be detached."""
+    shared_kernel.run("%load_ext nbdist\nimport time, os\nimport torch.distributed as dist")
+    return shared_kernel
+
+
+def job_folder(kernel: Kernel, name: str) -> Path:
+    """Return a job's folder."""
+    return next((kernel.home / "logs").glob(f"*-{name}"))
+
+
+def keeper_of(kernel: Kernel, name: str) -> psutil.Process:
+    """Return the process that keeps a job."""
+    folder = str(job_folder(kernel, name))
+    return next(p for p in psutil.process_iter() if p.cmdline()[-1:] == [folder])
+
+
+def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
+    """Whether processes end in time."""
+    return not psutil.wait_procs(processes, seconds)[1]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "torchrun --cold", "horovodrun"])
+def test_an_interrupt_stops_the_watching_and_cancel_the_job(
+    notebook: Kernel, launcher: str
+) -> None:
+    code = "print('going', flush=True)\nwhile True:\n    time.sleep(0.1)"
+    name = detach(notebook, code, f"--launcher {launcher}")
+    cell = notebook.start(f"%dist attach {name}")
+    notebook.expect("going", 30, cell)
+    notebook.interrupt()
+    notebook.wait(10, cell)
+    assert cell.ok, cell.seen()
+    assert f"it goes on. `%dist attach {name}` shows it again, `%dist cancel {name}`" in cell.text
+    keeper = keeper_of(notebook, name)
+    family = [keeper, *keeper.children(recursive=True)]
+    cell = notebook.start(f"%dist attach {name}")
+    notebook.expect("going", 10, cell)
+    other = f"import nbdist\njob = nbdist.attach('{name}')\njob.cancel()\njob.until_end(20)"
+    script = f"{other}\nprint(job.state, job.output(1), type(job.error).__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"NBDIST_HOME": str(notebook.home)},
+    )  # fmt: skip
+    assert done.stdout == "interrupted going\n CellInterrupted\n", done.stderr
+    notebook.wait(20, cell)
+    assert "The cell was interrupted" in cell.text
+    assert "at cell line 4" in cell.text
+    assert gone(family)
+    assert not list((notebook.home / "clusters").glob("*/temp"))
+
+
+def test_a_failure_is_told_as_in_a_cell_of_its_own(notebook: Kernel) -> None:
+    code = """
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("once")
+        time.sleep(1)
+        if rank == 1:
+            raise KeyError("twice")
+        dist.barrier()
+        """
+    name = detach(notebook, code, "--max-restarts 1")
+    cell = notebook.run(f"%dist attach {name}", check=False)
+    assert "Restart 1 of 1: rank" in cell.text
+    assert "Rank 1 failed: KeyError: 'twice' (cell line 6)" in cell.error
+    assert "KeyError: 'twice'" in cell.text
+    assert "Cell In[" in cell.text
+    again = notebook.run(f"%dist attach {name}", check=False)
+    assert again.error == cell.error
+    assert re.search(rf"{name} .* failed .*KeyError", notebook.run("%dist jobs").stdout)
+    assert "KeyError" in notebook.run(f"%dist jobs {name}").stdout
+
+
+def test_a_keeper_that_is_killed_takes_all_with_it_and_is_told(notebook: Kernel) -> None:
+    name = detach(notebook, "print('here', flush=True)\ntime.sleep(1000)")
+    cell = notebook.start(f"%dist attach {name}")
+    notebook.expect("here", 30, cell)
+    keeper = keeper_of(notebook, name)
+    family = keeper.children(recursive=True)
+    keeper.send_signal(signal.SIGKILL)
+    notebook.wait(20, cell)
+    assert f"that kept job {name} is gone, and its ranks with it" in cell.error
+    assert gone(family)
+    assert re.search(rf"{name} .* lost: its keeper is gone", notebook.run("%dist jobs").stdout)
+    assert name in notebook.run("%dist jobs --clean").stdout
+    assert not list((notebook.home / "logs").glob(f"*-{name}"))
+
+
+def test_sigterm_ends_it_well(notebook: Kernel) -> None:
+    name = detach(notebook, "time.sleep(1000)")
+    keeper = keeper_of(notebook, name)
+    family = [keeper, *keeper.children(recursive=True)]
+    keeper.terminate()
+    assert gone(family)
+    cell = notebook.run(f"%dist attach {name}", check=False)
+    assert "The cell was ended with its keeper (SIGTERM)" in cell.text
+
+
+def test_time_limit_and_output_that_grows(notebook: Kernel) -> None:
+    code = """
+        from IPython.display import display
+        handle = display({"text/plain": "-1"}, raw=True, display_id=True)
+        for step in range(100_000):
+            print("x" * 100)
+            if step % 100 == 0:
+                handle.update({"text/plain": f"step {step}" + " " * 10_000}, raw=True)
+        time.sleep(1000)
+        """
+    name = detach(notebook, code, "--timeout 3")
+    cell = notebook.run(f"%dist attach {name}", check=False)
+    assert "ran longer than --timeout 3 s" in cell.text
+    assert "step 99900" in cell.text
+    assert "lines (" in cell.text
+    assert len(cell.stdout) < 300_000
+    told = [p for p in job_folder(notebook, name).iterdir() if not p.name.startswith("rank")]
+    assert sum(p.stat().st_size for p in told) < 300_000
+
+
+def test_what_it_returns_waits_for_who_takes_it(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nclass Found:\n    best = 3\n")
+    code = "import numpy\nfound = Found()\nbig = numpy.full(10_000_000, 2.0)"
+    name = detach(kernel, code, "--return found,big")
+    kernel.run(f"import nbdist\njob = nbdist.attach('{name}').wait(60)")
+    kernel.restart()
+    cell = kernel.run(f"%load_ext nbdist\n%dist attach {name}")
+    assert "Returned from rank 0: found" in cell.text
+    assert kernel.run("big += 1\nprint(found.best, big.sum())").stdout == "3 30000000.0\n"
+
+
+def test_what_cannot_be_is_told_and_nothing_is_left(notebook: Kernel) -> None:
+    before = set((notebook.home / "logs").iterdir())
+    for flags, why in (
+        ("--detach --async", "leave out --async"),
+        ("--detach --launcher engines", "engines end with the notebook's kernel"),
+        ("--detach --save x.py", "--save runs nothing"),
+        ("--detach --ranks 0", "--ranks is for engines"),
+        ("--detach -- --nproc-per-node 7", "decided by nbdist"),
+    ):
+        assert why in notebook.run(f"%%distributed {flags}\n1", check=False).error
+    assert "no detached job zzz" in notebook.run("%dist attach zzz", check=False).error
+    assert "there is no job zzz" in notebook.run("%dist cancel zzz", check=False).error
+    assert set((notebook.home / "logs").iterdir()) == before
+
+
+def test_a_file_that_cannot_be_read_is_a_row(notebook: Kernel) -> None:
+    folder = notebook.home / "logs" / "20260101-000000-abcdef"
+    folder.mkdir()
+    (folder / "job.json").write_text('{"version": 99}')
+    assert re.search(r"abcdef +cannot be read", notebook.run("%dist jobs").stdout)
+    assert "cannot be read" in notebook.run("%dist attach abcdef", check=False).error
+
+
+def test_old_jobs_are_cleared_away_but_none_that_runs(notebook: Kernel) -> None:
+    running = detach(notebook, "time.sleep(1000)")
+    ended = detach(notebook, "1")
+    notebook.run(f"import nbdist\nnbdist.attach('{ended}').wait(60)")
+    deadline = time.monotonic() + 10
+    while keepers := [p for p in psutil.process_iter() if p.cmdline()[-1:] == [
+        str(job_folder(notebook, ended))
+    ]]:  # fmt: skip
+        assert time.monotonic() < deadline, keepers
+        time.sleep(0.05)
+    for name in (running, ended):
+        for path in (job_folder(notebook, name), *job_folder(notebook, name).rglob("*")):
+            os.utime(path, (1, 1))
+    third = detach(notebook, "1")
+    listed = notebook.run("%dist jobs").stdout
+    assert ended not in listed
+    assert re.search(rf"{running} .* running", listed)
+    notebook.run(f"%dist cancel {running}")
+    notebook.run(f"import nbdist\nnbdist.attach('{running}').until_end(20)")
+    notebook.run(f"nbdist.attach('{third}').wait(60)")
