@@ -90,12 +90,17 @@ def kernel(start_kernel: KernelFactory) -> Kernel:
 
 
 @pytest.fixture(scope="module")
-def shared_kernel(scratch: Path, request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """Return a kernel for all tests of a module; they must not depend on each other's cells."""
+def start_shared(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
+    """Start kernels for all tests of a module; they must not depend on each other's cells."""
     watch = Watch(scratch)
-    for start in _factory(scratch):
-        yield start()
+    yield from _factory(scratch)
     _fail_if_left(watch, f"The kernel shared in {request.node.name}")
+
+
+@pytest.fixture(scope="module")
+def shared_kernel(start_shared: KernelFactory) -> Kernel:
+    """Return a kernel for all tests of a module."""
+    return start_shared()
 
 
 @pytest.fixture(scope="module")

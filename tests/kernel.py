@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -23,7 +24,7 @@ from jupyter_client.manager import KernelManager
 from tests.cell import Cell, Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 KERNEL_MARK = "NBDIST_TEST_KERNEL"
@@ -52,10 +53,17 @@ class Kernel:
         Environment variables on top of the test's own.
     cwd : Path, optional
         Working directory of the kernel.
+    within : sequence of str, optional
+        A command that becomes the kernel whose command line is appended to it.
     """
 
     def __init__(
-        self, home: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        home: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        within: Sequence[str] = (),
     ) -> None:
         self.home = home
         self.mark = uuid.uuid4().hex
@@ -68,7 +76,11 @@ class Kernel:
         self._env = {**os.environ, "NBDIST_HOME": str(home), KERNEL_MARK: self.mark, **(env or {})}
         self._cwd = str(cwd or home)
         self._log_path = home / "kernel.log"
-        self._manager: Any = KernelManager(kernel_name="python3")
+        manager: Any = KernelManager(kernel_name="python3")
+        self._manager = manager
+        if within:
+            spec = self._manager.kernel_spec
+            spec.argv = [*within, sys.executable, *spec.argv[1:]]
         open_kernels[self.mark] = home
         with self._log_path.open("ab") as log:
             self._manager.start_kernel(env=self._env, cwd=self._cwd, stdout=log, stderr=log)

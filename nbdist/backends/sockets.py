@@ -7,6 +7,8 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import psutil
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,6 +24,22 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
     listener = socket.create_server((host, port), backlog=1024)
     listener.set_inheritable(False)
     return listener
+
+
+def address_towards(host: str) -> str:
+    """Return this machine's address on the way to another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((host, 9))  # nothing is sent
+        return str(sock.getsockname()[0])
+
+
+def interface_towards(host: str) -> str:
+    """Return the name of the network interface on the way to another machine."""
+    ours = address_towards(host)
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == ours for each in addresses):
+            return name
+    return ""
 
 
 def listening() -> set[Address]:

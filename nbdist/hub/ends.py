@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbdist.hub.jobs import Job
     from nbdist.launchers.scripted import Failed
-    from nbdist.wire.messages import Pulse
+    from nbdist.wire.messages import Hello, Pulse
 
 
 class Ends:
@@ -41,14 +42,23 @@ class Ends:
         """By rank, how its script ended."""
         self.pulses: dict[int, Pulse | None] = {}
         """By rank that runs, its last word."""
+        self.places: dict[str, str] = {}
+        """What hosts call themselves, by what their launcher calls them."""
+        self.size = 0
+        """How many ranks there are; 0 as long as none is."""
         self._pids: dict[int, int] = {}
+        self._far: set[int] = set()
+        """Ranks on other hosts, whose processes cannot be looked at."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
 
-    def began(self, rank: int, pid: int) -> None:
+    def began(self, rank: int, hello: Hello) -> None:
         """Note that a rank is there."""
         self.pulses.setdefault(rank, None)
-        self._pids[rank] = pid
+        self._pids[rank], self.size = hello.pid, hello.size
+        self._job.hosts[rank] = hello.host
+        if hello.host != socket.gethostname():
+            self._far.add(rank)
 
     def ended(self, rank: int, fault: Fault | None) -> None:
         """Note that a rank's script is over."""
@@ -63,16 +73,23 @@ class Ends:
         job.errors.clear()
         self.restart = restart
         self.done, self.pulses, self._pids = {}, {}, {}
+        job.hosts.clear()
+        self._far.clear()
         return why
 
-    def all_well(self, np: int) -> bool:
-        """Whether so many ranks have come to their end, and none badly as far as is known.
+    def all_well(self) -> bool:
+        """Whether all ranks have come to their end, and none badly as far as is known.
 
         One may have ended without a word, by `os._exit`. After a fault the launcher decides what
         becomes of the others.
         """
-        silent = {r for r, pid in self._pids.items() if r not in self.done and not lives(pid)}
-        return len(self.done) + len(silent) == np and not any(self.done.values())
+        silent = {
+            rank
+            for rank, pid in self._pids.items()
+            if rank not in self.done and rank not in self._far and not lives(pid)
+        }
+        ended = len(self.done) + len(silent)
+        return 0 < self.size <= ended and not any(self.done.values())
 
     def note_faults(self, *, stopped: bool) -> None:
         """Put into the job how each rank ended that did not end well.
@@ -82,7 +99,7 @@ class Ends:
         job = self._job
         job.errors |= {rank: fault for rank, fault in self.done.items() if fault is not None}
         if not stopped:
-            job.errors |= {death.rank: death for death in self.deaths()}
+            job.errors |= self.deaths()
         for rank, pulse in self.pulses.items():
             if pulse is not None and rank not in self.done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)
@@ -90,13 +107,24 @@ class Ends:
             if isinstance(fault, Fault) and fault.traceback:
                 self._tracebacks.append((rank, self.restart, fault.traceback))
 
-    def deaths(self) -> list[Death]:
+    def deaths(self) -> dict[int, Death | Fault]:
         """Return the ranks that died without a word, as told since the last look."""
-        return [
-            self._death(failed)
-            for failed in self._log.new()
-            if self._died_of_itself(failed.rank, failed.code)
-        ]
+        found: dict[int, Death | Fault] = {}
+        for failed in self._log.new():
+            if failed.host:
+                found |= self._with_host(failed)
+            elif self._died_of_itself(failed.rank, failed.code):
+                found[failed.rank] = self._death(failed)
+        return found
+
+    def _with_host(self, failed: Failed) -> dict[int, Death | Fault]:
+        """Return the ranks that are lost with their host."""
+        name = self.places.get(failed.host, failed.host)
+        return {
+            rank: _lost(f"{failed.host}: {failed.how}", self.pulses.get(rank))
+            for rank, host in self._job.hosts.items()
+            if host == name and rank not in self.done
+        }
 
     def _death(self, failed: Failed) -> Death:
         pulse = self.pulses.get(failed.rank)
@@ -145,6 +173,12 @@ def _ended_by_launcher(pulse: Pulse) -> Fault:
         name="Terminated", text="", traceback=[], line=pulse.line, at=time.time(),
         waited=pulse.waiting, aborted=True,
     )  # fmt: skip
+
+
+def _lost(text: str, pulse: Pulse | None) -> Fault:
+    """Return what is known of a rank whose host is lost."""
+    line = pulse.line if pulse else None
+    return Fault(name="HostLost", text=text, traceback=[], line=line, at=time.time())
 
 
 def lives(pid: int) -> bool:

@@ -104,6 +104,8 @@ class Job:
     """Why its launcher has started its ranks anew, each time."""
     errors: dict[int, Fault | Death] = field(default_factory=dict)
     """What went wrong, by rank."""
+    hosts: dict[int, str] = field(default_factory=dict)
+    """By rank, its host, as far as they are known; empty where all are on this machine."""
     parts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """Where each rank's output begins and ends in its log; None while it grows."""
     notes: list[str] = field(default_factory=list)

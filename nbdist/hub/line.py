@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from nbdist.backends.sockets import LOOPBACK
 from nbdist.errors import NbdistError
 from nbdist.wire.channel import CELLS, Keys, Listener
 from nbdist.wire.messages import (
@@ -44,15 +45,23 @@ class Line:
         Called with rank, incarnation and message.
     newcomers
         Whether a later incarnation is expected as soon as it says hello: others start the ranks.
+    host
+        The address of this machine at which agents find it.
     """
 
-    def __init__(self, hear: Callable[[int, int, Heard], None], *, newcomers: bool = False) -> None:
+    def __init__(
+        self,
+        hear: Callable[[int, int, Heard], None],
+        *,
+        newcomers: bool = False,
+        host: str = LOOPBACK,
+    ) -> None:
         self._newcomers = newcomers
         self.keys = Keys.new()
         self.garbage = 0
         """Messages that fitted no type and were dropped."""
         self._hear = hear
-        self._listener = Listener(self.keys)
+        self._listener = Listener(self.keys, host)
         self.url = self._listener.url
         self._loop = asyncio.get_running_loop()
         self._names: dict[int, bytes] = {}

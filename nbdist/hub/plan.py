@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 
 from nbdist.launchers.engines import working_directory
+from nbdist.launchers.scripted import Elastic
 
 SCRIPT = "script.py"
 """Its name in the job's folder."""
@@ -29,10 +30,12 @@ class Plan:
     label: str = ""
     """What tracebacks call the code; by default the notebook's cell."""
     max_restarts: int = 0
-    hosts: str = ""
-    """``host:slots,...``; this machine if it is empty."""
-    elastic: list[str] = field(default_factory=list)
-    """Flags that let ranks come and go; the job goes on without those that die."""
+    hosts: dict[str, int] = field(default_factory=dict)
+    """Slots by host; this machine if it is empty."""
+    far: list[str] = field(default_factory=list)
+    """Those of them that are not this machine."""
+    elastic: Elastic | None = None
+    """How ranks may come and go, if they may; the job goes on without those that die."""
     cold: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)

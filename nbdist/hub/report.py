@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
 from nbdist.hub.jobs import Death, Job, how_died, show_ranks
+from nbdist.wire.rounds import LOST_TEXT
 
 if TYPE_CHECKING:
     from nbdist.wire.groups import Waiting
     from nbdist.wire.messages import Fault
 
-LOST = re.compile(
-    r"[Cc]onnection (closed|reset|refused|was)|[Bb]roken pipe|recvBytes|[Ss]ocket (is )?closed"
-    r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
-)
-"""How a rank complains that another has gone."""
 LAST_LINES = 5
 PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait"}
 
@@ -54,7 +49,7 @@ def secondary(fault: Fault | Death) -> bool:
     """Whether this is a consequence of another rank's fault rather than a fault of its own."""
     if isinstance(fault, Death):
         return fault.asked
-    return fault.aborted or bool(LOST.search(fault.text))
+    return fault.aborted or bool(LOST_TEXT.search(fault.text))
 
 
 def first_of(errors: dict[int, Fault | Death]) -> int:
@@ -65,7 +60,7 @@ def first_of(errors: dict[int, Fault | Death]) -> int:
 def told_first(job: Job) -> str:
     """Tell in one line which rank failed first, and how."""
     first = first_of(job.errors)
-    return f"rank {first} {_headline(job.errors[first], job)}"
+    return f"rank {first}{_where([first], job)} {_headline(job.errors[first], job)}"
 
 
 def failure(job: Job) -> RankError:
@@ -76,7 +71,10 @@ def failure(job: Job) -> RankError:
         if not secondary(fault) or rank == first:
             groups[_headline(fault, job)].append(rank)
     order = sorted(groups, key=lambda line: first not in groups[line])
-    lines = [f"{_name(groups[line])} {agree(groups[line], line)}" for line in order]
+    lines = [
+        f"{_name(groups[line])}{_where(groups[line], job)} {agree(groups[line], line)}"
+        for line in order
+    ]
     body = [lines[0]]
     fault = job.errors[first]
     if isinstance(fault, Death):
@@ -154,7 +152,7 @@ def _place(fault: Fault) -> str:
     line = f" at cell line {fault.line}" if fault.line else ""
     if fault.waited is not None:
         return f"{_verb(fault.waited)}{line}"
-    if LOST.search(fault.text):
+    if LOST_TEXT.search(fault.text):
         return f"lost the connection{line}"
     return f"was stopped{line}"
 
@@ -162,6 +160,13 @@ def _place(fault: Fault) -> str:
 def _verb(waiting: Waiting) -> str:
     group = "" if waiting.group in ("", "0") else f" of group {waiting.group}"
     return f"was waiting in {waiting.op}{group}"
+
+
+def _where(ranks: list[int], job: Job) -> str:
+    """Name the host of ranks, if there are several and these are on one."""
+    theirs = {job.hosts.get(rank, "") for rank in ranks}
+    several = len(set(job.hosts.values())) > 1
+    return f" on {theirs.pop()}" if several and len(theirs) == 1 else ""
 
 
 def _name(ranks: list[int]) -> str:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import bring, report
 from nbdist.hub.ends import Ends
-from nbdist.hub.jobs import Job, Notice, how_died
+from nbdist.hub.jobs import Death, Job, Notice, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.plan import SCRIPT
+from nbdist.hub.reach import reach
 from nbdist.hub.watch import Watch
 from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
@@ -28,13 +29,16 @@ from nbdist.system import private
 from nbdist.wire.messages import Call, Display, Done, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from nbdist.hub.line import Heard
     from nbdist.hub.plan import Plan
     from nbdist.hub.watch import Output
     from nbdist.launchers.engines import Host
+    from nbdist.launchers.hosts import Reached
 
+T = TypeVar("T")
 INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
@@ -54,6 +58,7 @@ class ScriptRun:
         self._line = Line(self._hear, newcomers=True)
         self._watch = Watch(job, output, hang_seconds, self)
         self._ranks = Ends(job, self._how.failures)
+        self._reached: Reached | None = None
         self._launcher = 0
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
         self._all_done = asyncio.Event()
@@ -67,8 +72,8 @@ class ScriptRun:
         ranks = self._ranks
         if isinstance(message, Hello):
             if incarnation > ranks.restart:
-                self._restarted(incarnation)
-            ranks.began(rank, message.pid)
+                self._restarted(incarnation, message.size)
+            ranks.began(rank, message)
         elif incarnation != ranks.restart:
             return
         elif isinstance(message, Display):
@@ -81,14 +86,17 @@ class ScriptRun:
             self._look_for_all_done()
 
     def _look_for_all_done(self) -> None:
-        if self._ranks.all_well(self._plan.np):
+        if self._ranks.all_well():
             self._all_done.set()
 
-    def _restarted(self, restart: int) -> None:
+    def _restarted(self, restart: int, size: int) -> None:
+        job, plan = self._job, self._plan
         why = self._ranks.restarted(restart)
-        text = f"Restart {restart} of {self._plan.max_restarts}: {why}"
-        self._job.events.put(Notice(f"restart {restart}", text))
-        self._job.restarts.append(text)
+        text = f"Restart {restart} of {plan.max_restarts}: {why}"
+        if plan.elastic:
+            text = f"{why[0].upper()}{why[1:]}. All begin again, with {size} of {plan.np} ranks."
+        job.events.put(Notice(f"restart {restart}", text))
+        job.restarts.append(text)
         self._all_done.clear()
 
     def running(self) -> dict[int, Pulse | None]:
@@ -102,7 +110,7 @@ class ScriptRun:
     def looked(self) -> None:
         """See `nbdist.hub.watch.Watched`."""
         self._look_for_all_done()
-        if self._plan.elastic and not self._why:
+        if self._plan.elastic and self._how.GOES_ON and not self._why:
             self._tell_lost()
 
     def _hear_launcher(self, word: Started | Died | Refused) -> None:
@@ -164,6 +172,10 @@ class ScriptRun:
             job.state = "interrupted"
             return report.interrupted(job, self._why)
         self._how.check(warm.torch)
+        await self._unless_pressed(self._how.check_flags(plan.passed_on))
+        if plan.far and not await self._reach(warm.torch):
+            job.state = "interrupted"
+            return report.interrupted(job, self._why)
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         job.parts = dict.fromkeys(job.ranks, (0, None))
@@ -194,12 +206,32 @@ class ScriptRun:
 
     async def _ready(self) -> Warm | None:
         """Wait until a launcher can be started; None if the job was stopped before."""
-        ready = self._loop.create_task(self._host.ready())
+        return await self._unless_pressed(self._host.ready())
+
+    async def _reach(self, torch: str) -> bool:
+        """See that other hosts can take part, and listen where they find us.
+
+        Return False if the job was stopped before.
+        """
+        needs = self._how.needs(self._plan.passed_on)
+        asking = reach(self._plan.far, self._job.folder, needs, torch)
+        self._reached = await self._unless_pressed(asking)
+        if self._reached is None:
+            return False
+        self._ranks.places = self._reached.names
+        self._line.close()
+        self._line = Line(self._hear, newcomers=True, host=self._reached.address)
+        return True
+
+    async def _unless_pressed(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what comes of it, None if the job was stopped before."""
+        ready = self._loop.create_task(work)
         pressed = self._loop.create_task(self._pressed.wait())
         await asyncio.wait({ready, pressed}, return_when=asyncio.FIRST_COMPLETED)
         pressed.cancel()
         if self._why:
             ready.cancel()
+            await asyncio.wait({ready})  # until it has left nothing
             return None
         return await ready
 
@@ -223,13 +255,16 @@ class ScriptRun:
             cwd=plan.cwd,
             sys_path=plan.sys_path,
             temp=str(self._temp),
-            loopback=True,
+            loopback=self._reached is None,
         )
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:
             out.write(msgspec.json.encode(program))
         environ = {**self._host.environ_changes(), **self._how.environ(folder.name), **plan.environ}
-        launch = Launch(plan.np, plan.max_restarts, plan.hosts, plan.elastic + plan.passed_on)
+        launch = Launch(
+            plan.np, plan.max_restarts, plan.hosts, self._reached, plan.elastic, plan.passed_on,
+            str(self._temp), plan.cold,
+        )  # fmt: skip
         order = StartLauncher(
             self._name, plan.launcher, self._how.arguments(launch, folder, folder.name), str(file),
             environ, program.cwd, str(folder / "launcher.log"), plan.cold,
@@ -315,8 +350,9 @@ class ScriptRun:
 
     def _tell_lost(self) -> None:
         """Say which ranks an elastic job goes on without."""
-        for death in self._ranks.deaths():
-            text = f"Rank {death.rank} {how_died(death)}; the job goes on without it."
-            self._job.events.put(Notice(f"lost {death.pid}", text))
-            self._job.restarts.append(text)
-            self._ranks.pulses.pop(death.rank, None)
+        for rank, death in self._ranks.deaths().items():
+            if isinstance(death, Death):
+                text = f"Rank {rank} {how_died(death)}; the job goes on without it."
+                self._job.events.put(Notice(f"lost {death.pid}", text))
+                self._job.restarts.append(text)
+                self._ranks.pulses.pop(rank, None)

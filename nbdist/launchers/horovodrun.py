@@ -7,9 +7,13 @@ forks of it, which are there, waiting for their environment, before Horovod star
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import atexit
+import contextlib
 import importlib
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import re
@@ -17,24 +21,32 @@ import shlex
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends.sockets import LOOPBACK
+import msgspec
+
+from nbdist.backends.sockets import LOOPBACK, interface_towards
 from nbdist.errors import LaunchError
-from nbdist.launchers.scripted import Failed
+from nbdist.launchers import guard, ssh
+from nbdist.launchers.hosts import far, hosts_named, is_here, taken
+from nbdist.launchers.scripted import Failed, Needs
 from nbdist.rank.place import THEIRS
+from nbdist.rank.program import Program
 from nbdist.rank.spec import CLUSTER_NAME
 from nbdist.system import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
     from nbdist.launchers.scripted import Launch
 
+    Start = Callable[[str, Any, list[threading.Event]], tuple[int, float]]
+
 FOLDER = "horovod"
 RANK = "nbdist.rank.script"
+GOES_ON = True
 WARM = (RANK, "horovod.runner.launch", "horovod.torch")
 MPI = {"--mpi", "--jsrun"}
 """Flags that make another program start the ranks."""
@@ -75,8 +87,61 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     if not MPI & set(wanted.passed_on):
         flags.append("--gloo")
     if wanted.hosts:
-        flags += ["-H", wanted.hosts]
+        flags += ["-H", ",".join(f"{host}:{slots}" for host, slots in wanted.hosts.items())]
+    if wanted.elastic is not None:
+        flags += ["--min-np", str(wanted.elastic.least)]
+        flags += ["--max-np", str(wanted.elastic.most)] if wanted.elastic.most else []
+        flags += (
+            ["--host-discovery-script", wanted.elastic.discovery]
+            if wanted.elastic.discovery
+            else []
+        )
+    if wanted.reached is not None:
+        flags += ["--network-interfaces", interface_towards(wanted.reached.address)]
     return flags + wanted.passed_on
+
+
+def needs(passed_on: list[str]) -> Needs:
+    """Return what a job on several hosts needs of them."""
+    # 0.28.1 forgets the interface it was told when it makes its first process set.
+    why = "Horovod looks it up to tell the other ranks where to connect"
+    return Needs(["horovod"], ssh_options(passed_on), why)
+
+
+async def check_flags(passed_on: list[str]) -> None:
+    """Raise `LaunchError` if MPI is asked for, and Horovod was built without it."""
+    asked = MPI & set(passed_on)
+    if not asked:
+        return
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "horovod.runner.launch", "--check-build",
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if b"[X] MPI" not in told:
+        raise LaunchError(
+            f"{asked.pop()}: this Horovod was built without MPI, which would start its ranks. "
+            "Leave the flag out, or build it anew: "
+            f"{sys.executable} -m nbdist.install horovod --mpi"
+        )
+
+
+def ssh_options(words: list[str]) -> list[str]:
+    """Return horovodrun's flags for ssh among others, as ssh's own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-p", "--ssh-port")
+    parser.add_argument("-i", "--ssh-identity-file")
+    with contextlib.suppress(argparse.ArgumentError, SystemExit):
+        known, _ = parser.parse_known_args(words)
+        port = ["-p", known.ssh_port] if known.ssh_port else []
+        return port + (["-i", known.ssh_identity_file] if known.ssh_identity_file else [])
+    return []
 
 
 def command(flags: list[str], program: str) -> list[str]:
@@ -85,7 +150,7 @@ def command(flags: list[str], program: str) -> list[str]:
 
 
 def launch(flags: list[str], program: str) -> None:
-    """Do the same in this process, whose ranks then are forks of it."""
+    """Do the same in this process, whose ranks on this machine then are forks of it."""
     words = [*flags, RANK]
     parsed = _parse(words)
     elastic = parsed.host_discovery_script is not None or parsed.min_num_proc is not None
@@ -93,9 +158,16 @@ def launch(flags: list[str], program: str) -> None:
         # Ranks are started when their time has come, or by another program.
         os.execv(sys.executable, command(flags, program))  # noqa: S606  # as a launcher is started
     gloo_run: Any = importlib.import_module("horovod.runner.gloo_run")
-    ranks = [ForkedRank(program) for _ in range(parsed.num_proc)]
-    gloo_run._exec_command_fn = lambda _: _starter(ranks)  # noqa: SLF001  # Horovod's last release
+    ranks = [ForkedRank(program) for _ in range(_ranks_here(parsed))]
+    argv = [sys.executable, "-m", RANK, program]
+    gloo_run._exec_command_fn = lambda _: _starter(ranks, argv, ssh_options(words))  # noqa: SLF001
     _run(words)
+
+
+def _ranks_here(parsed: Any) -> int:
+    counts = taken(hosts_named(parsed.hosts, None), parsed.num_proc) if parsed.hosts else {}
+    away = sum(counts[host] for host in far(counts))
+    return int(parsed.num_proc) - away
 
 
 def failures(log: str) -> list[Failed]:
@@ -123,39 +195,97 @@ def _parse(words: list[str]) -> Any:
 
 
 def _run(words: list[str]) -> None:
-    """Do what ``horovodrun WORDS`` does, with its server on loopback."""
-    _parse(words)
+    """Do what ``horovodrun WORDS`` does, with its server where its ranks find it only."""
+    parsed = _parse(words)
     server: Any = importlib.import_module("horovod.runner.http.http_server")
+    horovod: Any = importlib.import_module("horovod.runner.launch")
+    network: Any = importlib.import_module("horovod.runner.util.network")
+    address = LOOPBACK
+    if parsed.hosts and far(hosts_named(parsed.hosts, None)):
+        address = network.get_driver_ip(parsed.nics)
+        # They have been, and by more than that.
+        horovod._check_all_hosts_ssh_successful = lambda *_, **__: True  # noqa: SLF001
 
-    def on_loopback(make: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
-        made = make((LOOPBACK, 0))
+    def listening(make: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
+        made = make((address, 0))
         return made, made.server_address[1]
 
-    server.find_port = on_loopback
-    importlib.import_module("horovod.runner.launch").run_commandline()
+    server.find_port = listening
+    horovod.run_commandline()
 
 
-def _starter(ranks: list[ForkedRank]) -> Callable[[str, Any, list[threading.Event]], Any]:
+def _starter(ranks: list[ForkedRank], argv: list[str], options: list[str]) -> Start:
     """Return what Horovod calls, in a thread for each rank, to start it and wait for its end."""
     failed = threading.Event()
 
     def start(command: str, slot: Any, events: list[threading.Event]) -> tuple[int, float]:
-        code = ranks[slot.rank].run(_environ_in(command), [*events, failed])
+        environ, _ = _split(command)
+        events = [*events, failed]
+        if is_here(slot.hostname):
+            code = ranks.pop().run(environ, events)
+        else:
+            code = _run_far(slot.hostname, argv, environ, events, options)
+        _tell(slot, code, events)
         if code:
-            sys.stdout.write(f"Process {slot.rank} exit with status code {code}.\n")
-            if not any(event.is_set() for event in [*events, failed]):
-                sys.stdout.write(f"{ENDING} {slot.rank}.\n")
-            sys.stdout.flush()
             failed.set()
         return code, time.time()
 
     return start
 
 
-def _environ_in(command: str) -> dict[str, str]:
-    """Return the variables in a line ``env NAME=VALUE... PROGRAM``."""
+def _cold_starter(settings: Any, start_here: Start, options: list[str]) -> Start:
+    """Return the same for ranks that are fresh processes, which on this machine Horovod starts."""
+    failed = threading.Event()
+
+    def start(command: str, slot: Any, events: list[threading.Event] | None) -> tuple[int, float]:
+        events = [*(events or []), *([] if settings.elastic else [failed])]
+        if is_here(slot.hostname):
+            code, at = start_here(command, slot, events)
+        else:
+            environ, argv = _split(command)
+            code, at = _run_far(slot.hostname, argv, environ, events, options), time.time()
+            _tell(slot, code, events)
+        if code:
+            failed.set()
+        return code, at
+
+    return start
+
+
+def _tell(slot: Any, code: int, events: list[threading.Event]) -> None:
+    """Print how a rank has ended, as Horovod does."""
+    if code:
+        sys.stdout.write(f"Process {slot.rank} exit with status code {code}.\n")
+        if not any(event.is_set() for event in events):
+            sys.stdout.write(f"{ENDING} {slot.rank}.\n")
+        sys.stdout.flush()
+
+
+def _split(command: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables in a line ``env NAME=VALUE... PROGRAM...``, and the program."""
     words = shlex.split(command)[1:]
-    return dict(word.split("=", 1) for word in words[: words.index(RANK)])
+    environ = dict(word.split("=", 1) for word in itertools.takewhile(lambda w: "=" in w, words))
+    return environ, words[len(environ) :]
+
+
+def _run_far(
+    host: str, argv: list[str], environ: dict[str, str], events: list[threading.Event],
+    options: list[str],
+) -> int:  # fmt: skip
+    """Run a rank on another host; return its exit code. Any of the events ends it.
+
+    Horovod's own ssh would leave it there, and shows its whole environment to all on that host.
+    """
+    on_event = importlib.import_module("horovod.runner.util.threads").on_event
+    temp = msgspec.json.decode(Path(argv[-1]).read_bytes(), type=Program).temp
+    order = guard.Order(argv, ssh.environ_there(environ), os.getcwd(), temp)
+    rank, ended = guard.Started(host, order, tuple(options)), threading.Event()
+    for event in events:
+        on_event(event, rank.close, stop=ended)
+    code = rank.process.wait()
+    ended.set()
+    rank.close()
+    return code
 
 
 class ForkedRank:
@@ -204,5 +334,15 @@ def _be_rank(environ: Connection, program: str) -> None:
         atexit._run_exitfuncs()  # noqa: SLF001  # Horovod's own tells the other ranks
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be horovodrun."""
+    gloo_run: Any = importlib.import_module("horovod.runner.gloo_run")
+    make, options = gloo_run._exec_command_fn, ssh_options(sys.argv[1:])  # noqa: SLF001
+    gloo_run._exec_command_fn = lambda settings: _cold_starter(  # noqa: SLF001
+        settings, make(settings), options
+    )
     _run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

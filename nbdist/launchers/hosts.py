@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SLOTS = re.compile(r"([\w.-]+):(\d+)")
 LINE = re.compile(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+))?")
@@ -70,22 +75,47 @@ def _add(found: dict[str, int], host: str, slots: int, where: str) -> None:
     found[host] = slots
 
 
-def check_hosts(hosts: dict[str, int], np: int) -> None:
-    """Raise `UsageError` if ranks cannot be started there, or not so many."""
+def check_slots(hosts: dict[str, int], np: int) -> None:
+    """Raise `UsageError` if so many ranks cannot be started there."""
     if np > sum(hosts.values()):
         raise UsageError(f"-np {np}: the hosts have {sum(hosts.values())} slots")
-    far = [host for host in hosts if not _here(host)]
-    if far:
-        raise UsageError(
-            f"{', '.join(far)}: ranks are started on this machine only. `--save FILE` writes a "
-            "script that starts on other hosts without nbdist"
-        )
 
 
-def _here(host: str) -> bool:
+def taken(hosts: dict[str, int], np: int) -> dict[str, int]:
+    """Return how many ranks each host gets: they are filled in their order."""
+    found = {}
+    for host, slots in hosts.items():
+        found[host] = min(slots, np)
+        np -= found[host]
+    return {host: ranks for host, ranks in found.items() if ranks}
+
+
+def far(hosts: Iterable[str]) -> list[str]:
+    """Return those that are not this machine; what has no address may yet be known to ssh."""
+    return [host for host in hosts if not is_here(host)]
+
+
+def is_here(host: str) -> bool:
+    """Whether a name is this machine's."""
     try:
         address = socket.gethostbyname(host)
     except OSError:
         return False
-    ours = (each.address for nic in psutil.net_if_addrs().values() for each in nic)
-    return address.startswith("127.") or address in ours
+    return address.startswith("127.") or address in our_addresses()
+
+
+def our_addresses() -> set[str]:
+    """Return this machine's addresses."""
+    return {each.address for nic in psutil.net_if_addrs().values() for each in nic}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Other hosts, as they were found."""
+
+    address: str
+    """Where they find this machine."""
+    addresses: dict[str, str]
+    """Theirs, by host."""
+    names: dict[str, str]
+    """What each calls itself."""

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nbdist.launchers.hosts import Reached
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Ranks that come and go: the job goes on without those that die."""
+
+    least: int
+    """How few ranks may go on."""
+    most: int | None = None
+    discovery: str = ""
+    """A program that tells which hosts there are, for horovodrun."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +29,16 @@ class Launch:
 
     np: int
     max_restarts: int
-    hosts: str
-    """``host:slots,...``; this machine if it is empty."""
+    hosts: dict[str, int]
+    """Slots by host, as a person names them; this machine if it is empty."""
+    reached: Reached | None
+    """Those hosts that are not this machine; None if there are none."""
+    elastic: Elastic | None
     passed_on: list[str]
     """Flags of its own."""
+    temp: str
+    """A folder for the time of the job, on each host its own."""
+    cold: bool
 
 
 class Failed(NamedTuple):
@@ -30,6 +49,21 @@ class Failed(NamedTuple):
     """Its exit code; a signal is a negative number."""
     pid: int
     """0 if the launcher does not say."""
+    host: str = ""
+    """A host that is lost, and all ranks on it with it; `rank` is none of them then."""
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a job on several hosts needs of them."""
+
+    modules: list[str]
+    """Each must be able to import these."""
+    options: list[str] = field(default_factory=list)
+    """What ssh is told besides."""
+    own_name: str = ""
+    """Why each host's own name must lead to an address at which the others find it."""
 
 
 class Launcher(Protocol):
@@ -39,17 +73,25 @@ class Launcher(Protocol):
     """A folder in the job's own, for the launcher's use; removed when the job has ended."""
     RANK: str
     """The module that a rank runs, with the file that says what the job is."""
+    GOES_ON: bool
+    """Whether ranks of an elastic job run on when one is lost; otherwise all begin again."""
     WARM: tuple[str, ...]
     """What the warm process imports for it, as far as it is there."""
 
     def check(self, torch: str) -> None:
         """Raise `LaunchError` if it cannot work here; `torch` is its version, '' without."""
 
+    def needs(self, passed_on: list[str]) -> Needs:
+        """Return what a job on several hosts needs of them."""
+
+    async def check_flags(self, passed_on: list[str]) -> None:
+        """Raise `LaunchError` if what is passed on asks for something that is not there."""
+
     def environ(self, token: str) -> dict[str, str | None]:
         """Return what it changes in the environment; its processes must know the token."""
 
     def arguments(self, wanted: Launch, folder: Path, token: str) -> list[str]:
-        """Return its own flags for a job on this machine, whose folder is given."""
+        """Return its own flags for a job, whose folder is given."""
 
     def command(self, flags: list[str], program: str) -> list[str]:
         """Return the plain command line."""

@@ -6,8 +6,14 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from nbdist.backends.sockets import LOOPBACK
 from nbdist.errors import LaunchError
-from nbdist.launchers.scripted import Failed
+from nbdist.launchers import nodes
+from nbdist.launchers.hosts import Reached, taken
+from nbdist.launchers.nodes import Node, Nodes
+from nbdist.launchers.scripted import Failed, Needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,15 +23,23 @@ if TYPE_CHECKING:
 RANK = "nbdist.rank.script"
 FOLDER = "elastic"
 """Where TorchElastic keeps what its workers tell it, while the job runs."""
-WARM = (RANK, "nbdist.backends.torch_private.elastic")
-FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-"""How TorchElastic tells of a worker that has failed."""
+GOES_ON = False
+WARM = (RANK, "nbdist.backends.torch_private.elastic", "nbdist.backends.torch_private.agents")
+FAILED = re.compile(
+    r"^(?!\[).*failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", re.MULTILINE
+)
+"""How TorchElastic tells of a worker that has failed; of several agents' it knows no ranks."""
+ENDED = re.compile(r"^\[(\S+)\] nbdist: rank (\d+) \(pid (\d+)\) ended with (-?\d+)$", re.MULTILINE)
+"""How our agents tell of it."""
+HOST = re.compile(r"^nbdist: host (\S+) is lost: (.*)$", re.MULTILINE)
+"""How our launcher tells of a host that has gone."""
+NODES = "--nbdist-nodes="
+"""Begins the one flag of a job with several agents."""
 
 OURS = (
     "--help", "--module", "--no-python", "--run-path", "--standalone", "--nnodes",
-    "--nproc-per-node", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf",
-    "--rdzv-id", "--log-dir", "--local-addr", "--master-addr", "--master-port", "--max-restarts",
-    "--start-method",
+    "--nproc-per-node", "--node-rank", "--log-dir", "--local-addr", "--master-addr",
+    "--master-port", "--max-restarts", "--start-method",
 )  # fmt: skip
 """Flags that would make of a cell something that it is not: other ranks, elsewhere, a script."""
 
@@ -38,6 +52,17 @@ def check(torch: str) -> None:
         )
 
 
+def needs(passed_on: list[str]) -> Needs:
+    """Return what a job on several hosts needs of them."""
+    del passed_on
+    return Needs(["torch"])
+
+
+async def check_flags(passed_on: list[str]) -> None:
+    """Nothing that can be passed on asks for more."""
+    del passed_on
+
+
 def environ(token: str) -> dict[str, str | None]:
     """Return what torchrun needs; it marks its workers with the token by itself."""
     del token
@@ -46,10 +71,13 @@ def environ(token: str) -> dict[str, str | None]:
 
 
 def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
-    """Return torchrun's flags for a job on this machine.
+    """Return torchrun's flags for a job.
 
-    The agents of one machine meet in a file of the job's folder: nothing listens for that.
+    The agent of a job that has one meets itself in a file of the job's folder: nothing listens for
+    that. A job with several gets our own launcher, see `nbdist.launchers.nodes`.
     """
+    if wanted.reached is not None or wanted.elastic is not None:
+        return [NODES + msgspec.json.encode(_nodes(wanted, folder, token)).decode()]
     return [
         "--nnodes=1",
         f"--nproc-per-node={wanted.np}",
@@ -62,6 +90,28 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
         f"--max-restarts={wanted.max_restarts}",
         *wanted.passed_on,
     ]
+
+
+def _nodes(wanted: Launch, folder: Path, token: str) -> Nodes:
+    """Describe the agents: one a host, or, where ranks may be lost, one a rank."""
+    reached = wanted.reached or Reached(LOOPBACK, {}, {})
+    counts: dict[str, int] = {}
+    for host, ranks in taken(wanted.hosts or {"": wanted.np}, wanted.np).items():
+        place = host if host in reached.addresses else ""  # this machine may have several names
+        counts[place] = counts.get(place, 0) + ranks
+    made = [
+        Node(
+            host, reached.addresses.get(host, reached.address),
+            [1] * ranks if wanted.elastic else [ranks],
+        )
+        for host, ranks in counts.items()
+    ]  # fmt: skip
+    return Nodes(
+        made, reached.address,
+        wanted.elastic.least if wanted.elastic else len(made),
+        [f"--max-restarts={wanted.max_restarts}", *wanted.passed_on],
+        str(folder / FOLDER), wanted.temp, token, wanted.cold,
+    )  # fmt: skip
 
 
 def refuse(passed_on: list[str]) -> str:
@@ -79,6 +129,8 @@ def refuse(passed_on: list[str]) -> str:
 
 def command(flags: list[str], program: str) -> list[str]:
     """Return the plain command line."""
+    if flags[0].startswith(NODES):
+        return [sys.executable, "-m", nodes.__name__, flags[0].removeprefix(NODES), program]
     return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", RANK, program]
 
 
@@ -87,9 +139,14 @@ def launch(flags: list[str], program: str) -> None:
     from nbdist.backends.torch_private import elastic  # warm: torch is there already
     from nbdist.rank import script
 
+    if flags[0].startswith(NODES):
+        nodes.launch(msgspec.json.decode(flags[0].removeprefix(NODES), type=Nodes), program)
     elastic.launch(flags, script.main, program)
 
 
 def failures(log: str) -> list[Failed]:
     """Return the workers that failed."""
-    return [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]
+    alone = [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]
+    several = [Failed(int(rank), int(code), int(pid)) for _, rank, pid, code in ENDED.findall(log)]
+    hosts = [Failed(-1, 1, 0, host, how) for host, how in HOST.findall(log)]
+    return alone + several + hosts

@@ -14,7 +14,8 @@ from nbdist.detached import detach
 from nbdist.errors import UsageError
 from nbdist.hub.plan import Plan
 from nbdist.launchers import torchrun
-from nbdist.launchers.hosts import check_hosts, hosts_named
+from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
+from nbdist.launchers.scripted import Elastic
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.attach import tell_of
 
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 FLAGS = {
     "cold": ("--cold", "torchrun", "horovodrun"),
     "max_restarts": ("--max-restarts", "torchrun"),
-    "hosts": ("-H", "horovodrun"),
-    "hostfile": ("--hostfile", "horovodrun"),
-    "min_np": ("--min-np", "horovodrun"),
-    "max_np": ("--max-np", "horovodrun"),
+    "hosts": ("-H", "torchrun", "horovodrun"),
+    "hostfile": ("--hostfile", "torchrun", "horovodrun"),
+    "min_np": ("--min-np", "torchrun", "horovodrun"),
+    "max_np": ("--max-np", "torchrun", "horovodrun"),
     "host_discovery_script": ("--host-discovery-script", "horovodrun"),
 }
 """Flags that mean something to some launchers only."""
@@ -120,11 +121,11 @@ def submit_script(
     if args.max_restarts is not None and args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
     if hosts:
-        check_hosts(hosts, wish.np)
+        check_slots(hosts, wish.np)
     wrong = torchrun.refuse(passed_on) if wish.launcher == "torchrun" else ""
     if wrong:
         raise UsageError(f"after --: {wrong}")
-    elastic = elastic_flags(args, wish.np, hosts)
+    elastic = elastic_wish(args, wish.np, hosts, wish.launcher or "torchrun")
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
@@ -136,7 +137,7 @@ def submit_script(
         script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
         shows_last=script.shows_last, cold=args.cold, environ=environ, passed_on=passed_on,
-        elastic=elastic, hosts=",".join(f"{host}:{slots}" for host, slots in hosts.items()),
+        elastic=elastic, hosts=hosts, far=far(taken(hosts, wish.np)),
     )  # fmt: skip
     if args.detach:
         tell_of(detach(
@@ -150,28 +151,34 @@ def submit_script(
     )  # fmt: skip
 
 
-def elastic_flags(args: argparse.Namespace, np: int, hosts: dict[str, int]) -> list[str]:
-    """Return horovodrun's flags for ranks that come and go, none if that was not asked for.
+def elastic_wish(
+    args: argparse.Namespace, np: int, hosts: dict[str, int], launcher: str
+) -> Elastic | None:
+    """Return how ranks may come and go, None if that was not asked for.
 
     Raises
     ------
     UsageError
-        If they do not fit.
+        If the flags do not fit.
     """
     least, most, script = args.min_np, args.max_np, args.host_discovery_script
     if least is None and most is None and script is None:
-        return []
-    if not (1 if least is None else least) <= np <= (np if most is None else most):
-        raise UsageError(f"-np {np} must lie between --min-np {least} and --max-np {most}")
+        return None
+    least = np if least is None else least
+    if not 1 <= least <= np <= (np if most is None else most):
+        told = f"--min-np {least}" + ("" if most is None else f" and --max-np {most}")
+        raise UsageError(f"-np {np} must lie between {told}")
+    if launcher == "torchrun":
+        if most is not None and most > np:
+            raise UsageError(
+                f"--max-np {most}: torchrun starts -np {np} ranks, and nobody adds any later"
+            )
+        return Elastic(least)
     if script is not None and hosts:
         raise UsageError("--host-discovery-script names the hosts: leave out -H and --hostfile")
     if script is None and len(hosts) < len(("a host", "another")):
         raise UsageError("--min-np and --max-np need --host-discovery-script, or two hosts in -H")
-    flags = ["--min-np", str(np if least is None else least)]
-    flags += [] if most is None else ["--max-np", str(most)]
-    if script is not None:
-        path = Path(script).expanduser().resolve()
-        if not os.access(path, os.X_OK):
-            raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
-        flags += ["--host-discovery-script", str(path)]
-    return flags
+    path = Path(script or "").expanduser().resolve()
+    if script is not None and not (path.is_file() and os.access(path, os.X_OK)):
+        raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
+    return Elastic(least, most, str(path) if script else "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nbdist.wire.rounds import LOCAL, ROUND
+
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 THEIRS = {
     "horovodrun": (
@@ -29,4 +31,12 @@ def take(launcher: str) -> int:
                 {ours: os.environ[name] for ours, name in zip(OURS, theirs, strict=True)}
             )
             break
+    local, _, size = os.environ.get(LOCAL, "").partition("/")
+    if local:  # an agent of its own has told it that it is alone on its host
+        os.environ |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": size}
     return int(os.environ["RANK"])
+
+
+def starts() -> int:
+    """Return how often all ranks were started before."""
+    return int(os.environ.get(ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -42,7 +43,8 @@ class Reporter(Speaker):
         self, program: Program, rank: int, restart: int, waiting: Callable[[], Waiting | None]
     ) -> None:
         super().__init__(
-            zmq.Context(), program.url, program.keys, hello(rank, restart, socket.gethostname()),
+            zmq.Context(), program.url, program.keys,
+            hello(rank, restart, socket.gethostname(), size=int(os.environ["WORLD_SIZE"])),
             linger=FLUSH_SECONDS,
         )  # fmt: skip
         self._program, self._waiting = program, waiting

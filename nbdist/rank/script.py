@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from nbdist.backends import horovod_calls
+from nbdist.backends.sockets import interface_towards
 from nbdist.rank import place
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
@@ -32,6 +33,7 @@ from nbdist.rank.reporter import Reporter
 from nbdist.rank.showing import LAST, Showing
 from nbdist.system import die_with_parent, reseed
 from nbdist.wire.messages import Done, Fault
+from nbdist.wire.rounds import LOST, LOST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +55,7 @@ def main(path: str) -> None:
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
     waiting = _prepare(program)
-    restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    reporter = Reporter(program, rank, restart, waiting)
+    reporter = Reporter(program, rank, place.starts(), waiting)
     reporter.start()
     try:
         fault = _take_part(program, rank, log, reporter)
@@ -68,7 +69,7 @@ def main(path: str) -> None:
         # multiprocessing ends what it has forked without them, and some (wandb) need theirs.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise in them
         atexit._run_exitfuncs()
-    sys.exit(0 if fault is None else 1)
+    sys.exit(0 if fault is None else LOST if LOST_TEXT.search(fault.text) else 1)
 
 
 def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fault | None:
@@ -116,12 +117,27 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     sys.path[:] = [str(program.folder), *program.sys_path]
     sys.argv[:] = [program.path]
     tempfile.tempdir = None  # a launcher we were forked from has one of its own
-    process.current_process()._config["tempdir"] = program.temp  # type: ignore[attr-defined]
+    if os.path.isdir(program.temp):  # noqa: PTH112  # another host may not have been able to
+        process.current_process()._config["tempdir"] = program.temp  # type: ignore[attr-defined]
     reseed()
     if program.loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    else:
+        _choose_interface(program)
     look = _settle_torch(program)
     return horovod_calls.Watch().look if program.launcher == "horovodrun" else look
+
+
+def _choose_interface(program: Program) -> None:
+    """Let gloo use the network by which the hub is found; by itself it looks up our host's name.
+
+    Each host may call its interface differently, which Horovod does not expect.
+    """
+    name = interface_towards(program.url.rpartition(":")[0].removeprefix("tcp://"))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    if "HOROVOD_GLOO_IFACE" in os.environ:
+        os.environ["HOROVOD_GLOO_IFACE"] = os.environ["GLOO_SOCKET_IFNAME"]
+        os.environ["NCCL_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"]
 
 
 def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
@@ -136,8 +152,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads:  # set after torch was imported, where this process was forked
         torch.set_num_threads(int(threads))
-    if program.loopback:
-        elastic.keep_stores_on_loopback()
+    elastic.keep_stores_private(loopback=program.loopback)
     return Watch().look
 
 

@@ -108,6 +108,6 @@ class Speaker(ABC):
         return int(self._me.memory_info().rss)
 
 
-def hello(rank: int, incarnation: int, host: str, device: str = "") -> Hello:
+def hello(rank: int, incarnation: int, host: str, device: str = "", size: int = 0) -> Hello:
     """Return the first message of this process."""
-    return Hello(rank, incarnation, os.getpid(), host, device)
+    return Hello(rank, incarnation, os.getpid(), host, device, size=size)

@@ -82,6 +82,8 @@ class Hello(Message, frozen=True):
     host: str
     device: str = ""
     protocol: int = PROTOCOL
+    size: int = 0
+    """How many ranks there are, where they come and go; 0 if the hub has asked for them."""
 
 
 class Frame(Message, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 LOOKING_AROUND = (dynamic_rendezvous, events, elastic_logging)
 """Modules that use `inspect`."""
+MULTIPROCESSING = "torch.distributed.elastic.multiprocessing.api"
+"""The logger of what starts the workers."""
 RETURNED = 5
 """Which argument of TorchElastic's worker holds, by rank, the queues of returned values."""
 
@@ -44,6 +47,7 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     config, _, _ = torchrun.config_from_args(torchrun.parse_args([*arguments, "script"]))
     config.start_method = "fork"
     assert config.logs_specs is not None
+    logging.getLogger(MULTIPROCESSING).addFilter(_without_trace)
     tempfile.tempdir = config.logs_specs.root_log_dir  # it would leave files behind
     name_callers_quickly()
     with _exit_codes_told():
@@ -70,6 +74,15 @@ def name_callers_quickly() -> None:
     """
     for module in LOOKING_AROUND:
         vars(module)["inspect"] = SimpleNamespace(stack=_stack, getmodule=inspect.getmodule)
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Take the traceback from a record that a worker has failed; it is always TorchElastic's own.
+
+    torch imports `torch._dynamo` to format one, 2 s between a rank's death and the others' end.
+    """
+    record.exc_info = None
+    return True
 
 
 def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
@@ -124,18 +137,24 @@ def _exit_codes_told() -> Iterator[None]:
         vars(mp)["start_processes"] = start
 
 
-def keep_stores_on_loopback() -> None:
-    """Let stores this process serves listen on loopback; by itself torch takes every address."""
+def keep_stores_private(*, loopback: bool) -> None:
+    """Let stores this process serves listen where ranks look for them; torch takes every address.
+
+    Parameters
+    ----------
+    loopback
+        Whether all ranks are on this machine.
+    """
     # Of that name torch.distributed has a function, too.
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
     make: Callable[..., TCPStore] = rendezvous.TCPStore
 
-    def on_loopback(
+    def in_one_place(
         host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
     ) -> TCPStore:
         if is_master:
-            listener = sockets.listen(sockets.LOOPBACK, port)
+            listener = sockets.listen(sockets.LOOPBACK if loopback else host_name, port)
             options |= {"master_listen_fd": listener.detach()}
         return make(host_name, port, *args, is_master=is_master, **options)
 
-    rendezvous.TCPStore = on_loopback
+    rendezvous.TCPStore = in_one_place

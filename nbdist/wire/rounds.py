@@ -1,0 +1,24 @@
+"""What the agents of a job that has several, and their ranks, tell each other.
+
+Such a job runs in rounds: whenever an agent is lost, or starts its ranks anew, all ranks begin
+again.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+ROUND = "NBDIST_ROUND"
+"""Environment name: which round it is, from 0."""
+LOCAL = "NBDIST_LOCAL"
+"""Environment name: ``RANK/SIZE`` on this host, where an agent has one rank of several there."""
+LOST = 75
+"""Exit code of a rank that failed since others are gone."""
+LOST_OTHERS = (LOST, -signal.SIGABRT)
+"""How a rank may end that lost others: libraries abort the process."""
+LOST_TEXT = re.compile(
+    r"[Cc]onnection (closed|reset|refused|was)|[Bb]roken pipe|recvBytes|[Ss]ocket (is )?closed"
+    r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
+)
+"""How a rank complains that another has gone."""

@@ -1,0 +1,208 @@
+"""Scripts on two hosts, started by ssh; the second one is made of namespaces, see `tests.hosts`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import shown
+from tests.hosts import NAME, NEAR, FarHost, far_host
+from tests.notebook import distributed, on_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+HOSTS = f"-H localhost:1,{NAME}:2"
+TORCHRUN = f"--launcher torchrun --backend ddp {HOSTS}"
+HOROVODRUN = f"--launcher horovodrun --backend horovod {HOSTS}"
+WAIT = """
+    import time
+    print("begun", flush=True)
+    dist.barrier()
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def far(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarHost]:
+    """Return a second host."""
+    with far_host(tmp_path_factory.mktemp("far"), scratch / "tmp") as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def two(far: FarHost, start_shared: KernelFactory) -> Kernel:
+    """Return a kernel that reaches it."""
+    kernel = start_shared(env={"PATH": far.path}, within=far.near)
+    kernel.run("%load_ext nbdist\nimport torch, torch.distributed as dist")
+    return kernel
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_there(far: FarHost) -> Iterator[None]:
+    """Check that a job leaves no process on the other host."""
+    yield
+    assert not far.is_quiet()
+
+
+@pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
+def test_torchrun_trains_on_both(two: Kernel, how: str) -> None:
+    cell = on_ranks(
+        two,
+        """
+        import socket
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        model(torch.ones(1, 2) * rank).sum().backward()
+        hosts = [None] * world_size
+        dist.all_gather_object(hosts, (socket.gethostname(), local_rank))
+        print(model.module.weight.grad.tolist(), *hosts)
+        """,
+        f"{TORCHRUN} {how}",
+    )
+    assert cell.stdout == f"[[1.0, 1.0]] ('{NEAR}', 0) ('{NAME}', 0) ('{NAME}', 1)\n"
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
+def test_horovodrun_trains_on_both(two: Kernel, how: str) -> None:
+    two.run("import horovod.torch as hvd")
+    cell = on_ranks(
+        two,
+        """
+        import socket
+        model = torch.nn.Linear(2, 1)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+        )
+        model(torch.ones(1, 2) * rank).sum().backward()
+        optimizer.synchronize()
+        hosts = hvd.allgather_object((socket.gethostname(), hvd.local_rank()))
+        print(model.weight.grad.tolist(), *hosts)
+        """,
+        f"{HOROVODRUN} {how}",
+    )
+    assert cell.stdout == f"[[1.0, 1.0]] ('{NEAR}', 0) ('{NAME}', 0) ('{NAME}', 1)\n"
+
+
+def test_names_return_and_a_failing_rank_is_told_with_its_host(two: Kernel) -> None:
+    on_ranks(two, "import socket\nhere = socket.gethostname()", f"{TORCHRUN} --return here")
+    assert two.run("print(here)").stdout == f"{NEAR}\n"
+    body = "if rank == 2:\n    raise ValueError('bad luck')\ndist.barrier()"
+    told = shown(on_ranks(two, body, TORCHRUN, check=False))
+    assert f"Rank 2 on {NAME} failed: ValueError: bad luck (cell line 3)" in told
+    assert 'File "Cell In[' in told
+    assert "Ranks 0-1 lost the connection at cell line 4." in told
+
+
+def test_a_restart_starts_all_hosts_anew(two: Kernel) -> None:
+    body = """
+        import os
+        tries = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if rank == 2 and tries == "0":
+            raise ValueError("bad luck")
+        dist.all_reduce(torch.ones(1))
+        print("try", tries, "of", world_size)
+        """
+    cell = on_ranks(two, body, f"{TORCHRUN} --max-restarts 1")
+    assert cell.stdout == "try 1 of 3\n"
+    assert f"Restart 1 of 1: rank 2 on {NAME} failed: ValueError: bad luck" in shown(cell)
+
+
+@pytest.mark.horovod
+def test_an_interrupt_ends_both(two: Kernel) -> None:
+    two.run("import horovod.torch as hvd")
+    for body, flags in ((WAIT, TORCHRUN), (WAIT.replace("dist", "hvd"), HOROVODRUN)):
+        cell = two.start(distributed(body, flags))
+        two.expect("begun", 60)
+        two.interrupt()
+        two.wait(60)
+        assert "The cell was interrupted" in shown(cell)
+
+
+def test_a_lost_host_is_told(two: Kernel, far: FarHost) -> None:
+    two.start(distributed(WAIT, TORCHRUN))
+    two.expect("begun", 60)
+    for process in far.processes():
+        process.kill()
+    told = shown(two.wait(60))
+    assert f"on {NAME} failed: HostLost: {NAME}: ssh to it ended with" in told
+
+
+def test_elastic_torchrun_goes_on_without_a_rank(two: Kernel) -> None:
+    body = """
+        import os, signal
+        print(world_size, "ranks, here", local_rank)
+        for step in range(20):
+            dist.all_reduce(torch.ones(1))
+            if world_size == 3 and rank == 0 and step == 10:
+                os.kill(os.getpid(), signal.SIGKILL)
+        """
+    for hosts in ("-np 3", HOSTS):
+        cell = on_ranks(two, body, f"--launcher torchrun --backend ddp {hosts} --min-np 1")
+        assert cell.stdout.splitlines()[0] == "3 ranks, here 0"
+        assert cell.stdout.splitlines()[-1] == f"2 ranks, here {0 if hosts == HOSTS else 1}"
+        assert "was ended by SIGKILL" in shown(cell)
+        assert "All begin again, with 2 of 3 ranks." in shown(cell)
+
+
+def test_elastic_torchrun_fails_below_the_least(two: Kernel) -> None:
+    body = """
+        import os, signal, time
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+        """
+    cell = on_ranks(two, body, "--launcher torchrun --backend ddp -np 2 --min-np 2", check=False)
+    assert "Rank 1 was ended by SIGKILL" in shown(cell)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        ("nowhere.invalid:1", "nowhere.invalid cannot be reached by ssh: ssh: Could not resolve"),
+        ("unknown-to-ssh:1", "unknown-to-ssh cannot be reached by ssh: "),
+        (f"unknown-to-ssh:1,{NAME}:1,nowhere.invalid:1", "Nothing was started:\nunknown-to-ssh"),
+    ],
+)
+def test_a_host_that_is_not_there_is_named(two: Kernel, hosts: str, told: str) -> None:
+    cell = on_ranks(two, "pass", f"--launcher torchrun --backend ddp -H {hosts}", check=False)
+    assert told in shown(cell)
+    assert "must work without a question" in shown(cell)
+
+
+def test_a_kernel_that_is_killed_leaves_nothing_there(
+    far: FarHost, start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    kernel = start_kernel(env={"PATH": far.path}, within=far.near)
+    kernel.run("%load_ext nbdist\nimport torch, torch.distributed as dist")
+    kernel.start(distributed(WAIT, TORCHRUN))
+    kernel.expect("begun", 60)
+    assert far.processes()
+    kernel.sigkill()
+    assert not far.is_quiet()
+
+
+def test_what_the_other_host_lacks_is_told(far: FarHost, start_kernel: KernelFactory) -> None:
+    """The temp folder is each host's own, and so is a home in it."""
+    from tempfile import gettempdir
+
+    home = f"{gettempdir()}/home"
+    kernel = start_kernel(env={"PATH": far.path, "NBDIST_HOME": home})
+    kernel.run("%load_ext nbdist")
+    flags = f"-H {NAME}:1 --backend none --launcher"
+    told = shown(on_ranks(kernel, "pass", f"{flags} torchrun", check=False))
+    assert f"{NAME} does not see the job's folder {home}" in told
+    assert "set NBDIST_HOME to a folder that all hosts share" in told
+    kernel.run(f"import shutil, sys\nsys.executable = '/nowhere/python'")
+    told = shown(on_ranks(kernel, "pass", f"{flags} torchrun", check=False))
+    assert f"{NAME} has no Python at /nowhere/python" in told
+    kernel.shutdown()
+    from shutil import rmtree
+
+    rmtree(home)
