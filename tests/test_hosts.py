@@ -199,7 +199,7 @@ def test_what_the_other_host_lacks_is_told(far: FarHost, start_kernel: KernelFac
     told = shown(on_ranks(kernel, "pass", f"{flags} torchrun", check=False))
     assert f"{NAME} does not see the job's folder {home}" in told
     assert "set NBDIST_HOME to a folder that all hosts share" in told
-    kernel.run(f"import shutil, sys\nsys.executable = '/nowhere/python'")
+    kernel.run("import shutil, sys\nsys.executable = '/nowhere/python'")
     told = shown(on_ranks(kernel, "pass", f"{flags} torchrun", check=False))
     assert f"{NAME} has no Python at /nowhere/python" in told
     kernel.shutdown()
