@@ -7,6 +7,8 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import psutil
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,6 +24,14 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
     listener = socket.create_server((host, port), backlog=1024)
     listener.set_inheritable(False)
     return listener
+
+
+def loopback_interface() -> str:
+    """Return what this machine calls its loopback interface."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == LOOPBACK for each in addresses):
+            return str(name)
+    return "lo"
 
 
 def listening() -> set[Address]:

@@ -1,8 +1,8 @@
 """horovodrun: Horovod's launcher, started by its command line or in a process forked for it.
 
-Both ways it is Horovod's own code that runs. Changed is where ranks find each other: its
-rendezvous server listens on loopback, and not on every address. And the warm launcher's ranks are
-forks of it, which are there, waiting for their environment, before Horovod starts its threads.
+Both ways it is Horovod's own code that runs. Changed is where ranks find each other: its servers
+listen on loopback, and not on every address. And the warm launcher's ranks are forks of it, which
+are there, waiting for their environment, before Horovod starts its threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends.sockets import LOOPBACK
+from nbdist.backends import horovod_sockets
+from nbdist.backends.sockets import LOOPBACK, loopback_interface
 from nbdist.errors import LaunchError
 from nbdist.launchers.scripted import Failed
 from nbdist.rank.place import THEIRS
@@ -76,6 +77,9 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
         flags.append("--gloo")
     if wanted.hosts:
         flags += ["-H", wanted.hosts]
+    if "--min-np" in wanted.passed_on:
+        # Otherwise an elastic job waits for a second host, to find the interfaces they share.
+        flags += ["--network-interfaces", loopback_interface()]
     return flags + wanted.passed_on
 
 
@@ -123,15 +127,9 @@ def _parse(words: list[str]) -> Any:
 
 
 def _run(words: list[str]) -> None:
-    """Do what ``horovodrun WORDS`` does, with its server on loopback."""
+    """Do what ``horovodrun WORDS`` does, with its servers on loopback."""
     _parse(words)
-    server: Any = importlib.import_module("horovod.runner.http.http_server")
-
-    def on_loopback(make: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
-        made = make((LOOPBACK, 0))
-        return made, made.server_address[1]
-
-    server.find_port = on_loopback
+    horovod_sockets.listen_on(LOOPBACK)
     importlib.import_module("horovod.runner.launch").run_commandline()
 
 

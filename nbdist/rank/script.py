@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from nbdist.backends import horovod_calls
+from nbdist.backends import horovod_calls, horovod_sockets
+from nbdist.backends.sockets import LOOPBACK
 from nbdist.rank import place
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
@@ -121,7 +122,11 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     if program.loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     look = _settle_torch(program)
-    return horovod_calls.Watch().look if program.launcher == "horovodrun" else look
+    if program.launcher != "horovodrun":
+        return look
+    if program.loopback:
+        horovod_sockets.listen_on(LOOPBACK)
+    return horovod_calls.Watch().look
 
 
 def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
