@@ -24,9 +24,10 @@ HOW = """
     that. Each repeat is divided by the torchrun run just before it; the first, warm launch of a
     kernel is not counted. `--cold` is nbdist's plain command line of torchrun. Beside it, timed the
     same way: accelerate's `notebook_launcher` and torchrunx's `Launcher`, each in a fresh Python
-    that has imported them before the time runs. The same with Horovod: an `allreduce` of a cell under
-    warm horovodrun, over `horovodrun --gloo` with a script of the same lines. Then one kernel launches {launches} scripts; what
-    it and its warm process have grown by since the tenth is what is shown.
+    that has imported them before the time runs. The same with Horovod: an `allreduce` of a cell
+    under warm horovodrun, over `horovodrun --gloo` with a script of the same lines. Then one kernel
+    launches {launches} scripts; what it and its warm process have grown by since the tenth is what
+    is shown.
 """
 CELL = """
 import time, torch, torch.distributed as dist
@@ -67,14 +68,14 @@ ACCELERATE = f"""
 import time, accelerate, torch
 {FUNCTION}
 print(f"began at {{time.time()!r}}", flush=True)
-accelerate.notebook_launcher(work, num_processes={{np}}, use_port="0")
+accelerate.notebook_launcher(work, num_processes=NP, use_port="0")
 """
 TORCHRUNX = f"""
 import time, torchrunx, torch
 {FUNCTION}
 if __name__ == "__main__":
     print(f"began at {{time.time()!r}}", flush=True)
-    torchrunx.Launcher(hostnames=["localhost"], workers_per_host={{np}}, backend="gloo").run(work)
+    torchrunx.Launcher(hostnames=["localhost"], workers_per_host=NP, backend="gloo").run(work)
 """
 THERE = re.compile(r"there at ([\d.]+)")
 BEGAN = re.compile(r"began at ([\d.]+)")
@@ -168,7 +169,7 @@ def _torchrun(script: Path, np: int) -> float:
 
 def _beside(text: str, np: int, folder: Path) -> str:
     script = folder / "beside.py"
-    script.write_text(text.format(np=np))
+    script.write_text(text.replace("NP", str(np)))
     try:
         printed = [_run([sys.executable, str(script)]) for _ in range(3)]
         took = [_stamp(THERE, each) - _stamp(BEGAN, each) for each in printed]
