@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import psutil
 import pytest
 
 from tests.faults import shown
 from tests.kernel import Kernel
 from tests.notebook import distributed, on_ranks
-from tests.test_orphans import family
+from tests.test_orphans import listening
 
 pytestmark = pytest.mark.horovod
 FLAGS = "-np 2 --backend horovod --launcher engines"
@@ -137,11 +136,6 @@ def test_models_are_made_equal(horovod: Kernel) -> None:
 
 def test_its_sockets_are_on_loopback(horovod: Kernel) -> None:
     on_ranks(horovod, "hvd.allreduce(torch.ones(1))")
-    listening = {
-        found.laddr.ip
-        for process in family(horovod)
-        for found in process.net_connections("inet")
-        if found.status == psutil.CONN_LISTEN
-    }
-    assert listening
-    assert listening <= {"127.0.0.1", "::1"}
+    found = listening(horovod)
+    assert found
+    assert found <= {"127.0.0.1", "::1"}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults import shown
-from tests.notebook import on_ranks, printed_by
+from tests.notebook import distributed, on_ranks, printed_by
+from tests.test_orphans import listening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,31 +92,46 @@ print(nbdist.launch(summed, 1, np=2, backend="horovod"))
 
 
 @pytest.mark.horovod
-def test_an_elastic_job_goes_on_without_a_rank(horovod: Kernel, tmp_path: Path) -> None:
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
+def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
+    horovod: Kernel, tmp_path: Path
+) -> None:
+    script, more = tmp_path / "hosts.sh", tmp_path / "more"
+    script.write_text(f"#!/bin/sh\necho localhost:1\n[ ! -e {more} ] || echo 127.0.0.1:1\n")
     script.chmod(0o700)
-    cell = on_ranks(
-        horovod,
-        """
-        import os, time
-        state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
-        @hvd.elastic.run
-        def train(state):
-            while hvd.size() == 2 or state.step < 10:
-                hvd.allreduce(torch.ones(1))
-                if rank == 1 and state.step == 5:
-                    os.kill(os.getpid(), 9)
-                state.step += 1
-                state.commit()
-            time.sleep(1)
-        train(state)
-        print("ended with", hvd.size())
-        """,
-        f"{FLAGS} --min-np 1 --max-np 2 --host-discovery-script {script}",
-        timeout=100,
+    horovod.start(
+        distributed(
+            """
+            import os, time
+            state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
+            @hvd.elastic.run
+            def train(state):
+                print("size", hvd.size(), flush=True)
+                began = state.step
+                while hvd.size() == 2 or state.step < began + 10 or not began:
+                    hvd.allreduce(torch.ones(1))
+                    if rank == 1 and os.path.exists("looked"):
+                        os.kill(os.getpid(), 9)
+                    state.step += 1
+                    state.commit()
+                    time.sleep(0.01)
+                time.sleep(1)
+            train(state)
+            print("ended with", hvd.size())
+            """,
+            "-np 1 --backend horovod --launcher horovodrun --min-np 1 --max-np 2 "
+            f"--host-discovery-script {script}",
+        )
     )
-    assert cell.stdout.splitlines()[-1] == "ended with 1"
+    horovod.expect("size 1", 100)
+    more.touch()
+    horovod.expect("size 2", 100)
+    found = listening(horovod)
+    (horovod.home / "looked").touch()
+    cell = horovod.wait(100)
+    assert found
+    assert found <= {"127.0.0.1", "::1"}
+    sizes = [line for line in cell.stdout.splitlines() if "size" in line or "ended" in line]
+    assert sizes == ["size 1", "size 2", "size 1", "ended with 1"]
     assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown(cell)
 
 

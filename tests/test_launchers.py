@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults import shown
 from tests.notebook import distributed, on_ranks, printed_by
-from tests.test_orphans import all_end, family
+from tests.test_orphans import all_end, family, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,16 +218,11 @@ def test_all_of_its_sockets_are_on_loopback(scripts: Kernel, launcher: Launcher)
         )
     )
     scripts.expect("connected", 60)
-    listening = [
-        found.laddr.ip
-        for process in family(scripts)
-        for found in process.net_connections("inet")
-        if found.status == psutil.CONN_LISTEN
-    ]
+    found = listening(scripts)
     scripts.interrupt()
     scripts.wait(30)
-    assert listening
-    assert set(listening) <= {"127.0.0.1", "::1"}
+    assert found
+    assert found <= {"127.0.0.1", "::1"}
 
 
 @BOTH

@@ -49,6 +49,16 @@ def family(kernel: Kernel) -> list[psutil.Process]:
     return psutil.Process(kernel.pid).children(recursive=True)
 
 
+def listening(kernel: Kernel) -> set[str]:
+    """Return the addresses that the descendants of a kernel listen on."""
+    return {
+        found.laddr.ip
+        for process in family(kernel)
+        for found in process.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN
+    }
+
+
 def warm_of(kernel: Kernel) -> psutil.Process:
     """Return the warm process of a kernel, its only child."""
     (warm,) = psutil.Process(kernel.pid).children()

@@ -11,14 +11,11 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import socket
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from nbdist.backends import horovod_calls, sockets
+from nbdist.backends import horovod_calls, horovod_sockets, sockets
 from nbdist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,12 +96,7 @@ class Horovod:
         """Start the next generation's rendezvous server; return its port. Called on one rank."""
         http: Any = importlib.import_module("horovod.runner.http.http_server")
         hosts: Any = importlib.import_module("horovod.runner.common.util.hosts")
-
-        def on_loopback(make: Any) -> tuple[Any, int]:
-            made = make((sockets.LOOPBACK, 0))
-            return made, made.server_address[1]
-
-        http.find_port = on_loopback
+        horovod_sockets.listen_on(sockets.LOOPBACK)
         before, self._server = self._server, http.RendezvousServer()
         port: int = self._server.start()
         slots = hosts.parse_hosts(f"localhost:{self.world_size}")
@@ -126,7 +118,7 @@ class Horovod:
 
     def _environ(self, port: int) -> dict[str, str]:
         """Return what horovodrun would set for this rank."""
-        interface = _loopback_interface()
+        interface = sockets.loopback_interface()
         names = {
             "HOROVOD_HOSTNAME": "localhost",
             "HOROVOD_RANK": self.rank,
@@ -226,13 +218,3 @@ def _settle(optimizer: Any) -> None:
 def _close(server: Any) -> None:
     server.stop()
     server._httpd.server_close()  # noqa: SLF001  # its own stop leaves the socket open
-
-
-def _loopback_interface() -> str:
-    """Return what this machine calls its loopback interface."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(
-            each.family == socket.AF_INET and each.address == sockets.LOOPBACK for each in addresses
-        ):
-            return str(name)
-    return "lo"

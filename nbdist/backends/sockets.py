@@ -42,6 +42,14 @@ def interface_towards(host: str) -> str:
     return ""
 
 
+def loopback_interface() -> str:
+    """Return what this machine calls its loopback interface."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == LOOPBACK for each in addresses):
+            return str(name)
+    return "lo"
+
+
 def listening() -> set[Address]:
     """Return the addresses this process listens on."""
     return {

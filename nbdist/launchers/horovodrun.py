@@ -1,8 +1,8 @@
 """horovodrun: Horovod's launcher, started by its command line or in a process forked for it.
 
-Both ways it is Horovod's own code that runs. Changed is where ranks find each other: its
-rendezvous server listens on loopback, and not on every address. And the warm launcher's ranks are
-forks of it, which are there, waiting for their environment, before Horovod starts its threads.
+Both ways it is Horovod's own code that runs. Changed is where ranks find each other: its servers
+listen on loopback, and not on every address. And the warm launcher's ranks are forks of it, which
+are there, waiting for their environment, before Horovod starts its threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nbdist.backends.sockets import LOOPBACK, interface_towards
+from nbdist.backends import horovod_sockets
+from nbdist.backends.sockets import LOOPBACK, interface_towards, loopback_interface
 from nbdist.errors import LaunchError
 from nbdist.launchers import guard, ssh
 from nbdist.launchers.hosts import far, hosts_named, is_here, taken
@@ -98,6 +99,9 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
         )
     if wanted.reached is not None:
         flags += ["--network-interfaces", interface_towards(wanted.reached.address)]
+    elif wanted.elastic is not None:
+        # Otherwise an elastic job waits for a second host, to find the interfaces they share.
+        flags += ["--network-interfaces", loopback_interface()]
     return flags + wanted.passed_on
 
 
@@ -195,22 +199,16 @@ def _parse(words: list[str]) -> Any:
 
 
 def _run(words: list[str]) -> None:
-    """Do what ``horovodrun WORDS`` does, with its server where its ranks find it only."""
+    """Do what ``horovodrun WORDS`` does, with its servers where its ranks find them only."""
     parsed = _parse(words)
-    server: Any = importlib.import_module("horovod.runner.http.http_server")
     horovod: Any = importlib.import_module("horovod.runner.launch")
-    network: Any = importlib.import_module("horovod.runner.util.network")
     address = LOOPBACK
     if parsed.hosts and far(hosts_named(parsed.hosts, None)):
+        network: Any = importlib.import_module("horovod.runner.util.network")
         address = network.get_driver_ip(parsed.nics)
         # They have been, and by more than that.
         horovod._check_all_hosts_ssh_successful = lambda *_, **__: True  # noqa: SLF001
-
-    def listening(make: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
-        made = make((address, 0))
-        return made, made.server_address[1]
-
-    server.find_port = listening
+    horovod_sockets.listen_on(address)
     horovod.run_commandline()
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from nbdist.backends import horovod_calls
-from nbdist.backends.sockets import interface_towards
+from nbdist.backends import horovod_calls, horovod_sockets
+from nbdist.backends.sockets import LOOPBACK, interface_towards
 from nbdist.rank import place
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
@@ -125,7 +125,11 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     else:
         _choose_interface(program)
     look = _settle_torch(program)
-    return horovod_calls.Watch().look if program.launcher == "horovodrun" else look
+    if program.launcher != "horovodrun":
+        return look
+    if program.loopback:
+        horovod_sockets.listen_on(LOOPBACK)
+    return horovod_calls.Watch().look
 
 
 def _choose_interface(program: Program) -> None:
