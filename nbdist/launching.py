@@ -17,6 +17,7 @@ from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import Death, Notice, Shown, Text
 from nbdist.hub.plan import Plan
 from nbdist.hub.report import first_of
+from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
 from nbdist.rank.parcels import unpack
 from nbdist.rank.refusals import why_not
 from nbdist.sizes import check_size, default_size
@@ -65,6 +66,7 @@ def launch(
     launcher: str | None = None,
     timeout: float | None = None,
     max_restarts: int = 0,
+    hosts: str | None = None,
 ) -> list[Any]:
     """Call a function on every rank of a fresh job, and return what each returned.
 
@@ -84,6 +86,9 @@ def launch(
         Seconds after which the job is stopped; None for no limit.
     max_restarts
         How often torchrun starts all ranks anew when one fails.
+    hosts
+        ``HOST:SLOTS,...``, as ``-H`` of `%%distributed` takes it; this machine by default. `np` is
+        all their slots by default.
 
     Returns
     -------
@@ -109,13 +114,20 @@ def launch(
         raise UsageError(f"timeout={timeout} is not a number of seconds")
     if max_restarts < 0:
         raise UsageError(f"max_restarts={max_restarts} must not be negative")
-    size = check_size(default_size(None) if np is None else np)
+    slots = hosts_named(hosts, None)
+    if slots and launcher == "engines":
+        raise UsageError("hosts is for launcher torchrun or horovodrun")
+    default = sum(slots.values()) if slots else default_size(None)
+    size = check_size(default if np is None else np)
+    if slots:
+        check_slots(slots, size)
     if launcher == "engines":
         return _on_engines(function, args, size, backend, timeout)
     script = _script(function, args, backend)
     plan = Plan(
         script.cell_line, size, launcher=launcher, timeout=timeout,
         returns=["result"], all_return=True, max_restarts=max_restarts, label="nbdist.launch",
+        hosts=slots, far=far(taken(slots, size)),
     )  # fmt: skip
     job = scripts.submit(script, plan, f"{_name(function)}(...)", number=0, viewed=True)
     _show_until_end(job)

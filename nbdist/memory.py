@@ -34,9 +34,16 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 class Blocks:
-    """The sender's end of some blocks."""
+    """The sender's end of some blocks.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    folder
+        Where they lie if processes of other hosts are to have them, too: they copy them.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._handles: list[int] = []
         self._files: list[str] = []
 
@@ -50,11 +57,11 @@ class Blocks:
             raise NbdistError(f"{size} could not be put into shared memory: {err}") from err
 
     def _new(self) -> tuple[int, str]:
-        if hasattr(os, "memfd_create"):
+        if self._folder is None and hasattr(os, "memfd_create"):
             handle = os.memfd_create("nbdist", os.MFD_CLOEXEC)
             path = f"/proc/{os.getpid()}/fd/{handle}"
         else:
-            handle, path = tempfile.mkstemp(prefix="nbdist-")
+            handle, path = tempfile.mkstemp(prefix="nbdist-", dir=self._folder)
             self._files.append(path)
         self._handles.append(handle)
         return handle, path
@@ -114,6 +121,13 @@ def attach(block: Block) -> list[memoryview]:
     finally:
         os.close(handle)
     whole = memoryview(mapped)
+    return [whole[start : start + length] for start, length in block.spans]
+
+
+def copy(block: Block) -> list[memoryview]:
+    """Return the buffers of a block that another host has written, which is gone any moment."""
+    check_room(block.size)
+    whole = memoryview(bytearray(Path(block.path).read_bytes()))
     return [whole[start : start + length] for start, length in block.spans]
 
 

@@ -142,6 +142,14 @@ def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
 
 
 @pytest.mark.horovod
+def test_mpi_that_is_not_built_is_refused(horovod: Kernel) -> None:
+    if horovod.run("print(hvd.mpi_built())").stdout != "False\n":
+        pytest.skip("this Horovod was built with MPI")
+    told = shown(on_ranks(horovod, "pass", f"{FLAGS} -- --mpi", check=False))
+    assert "--mpi: this Horovod was built without MPI" in told
+
+
+@pytest.mark.horovod
 def test_the_notebook_need_not_import_it(start_kernel: KernelFactory) -> None:
     kernel = start_kernel(env={"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"})  # as in a job's rank
     kernel.run("%load_ext nbdist")
@@ -163,10 +171,10 @@ def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
         ("--backend horovod --launcher torchrun", "backend horovod does not go with"),
         ("--backend ddp --launcher horovodrun", "backend ddp does not go with"),
         (f"{FLAGS} --max-restarts 1", "--max-restarts is for scripts"),
-        ("-np 2 --launcher torchrun --host-discovery-script x", "it needs --launcher horovodrun"),
+        ("-np 2 --launcher engines -H localhost:2", "it needs --launcher torchrun or horovodrun"),
         (f"{FLAGS} -H localhost", "'localhost' is not HOST:SLOTS"),
         (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
-        (f"{FLAGS} -H localhost:1,nowhere.invalid:1", "nowhere.invalid"),
+        ("-np 2 --launcher torchrun --host-discovery-script x", "it needs --launcher horovodrun"),
         (f"{FLAGS} --hostfile /nowhere", "--hostfile cannot be read"),
         (f"{FLAGS} --min-np 3", "-np 2 must lie between"),
         (f"{FLAGS} --min-np 1", "need --host-discovery-script, or two hosts"),

@@ -123,6 +123,12 @@ def test_in_the_background(scripts: Kernel) -> None:
         (f"{FLAGS} -- --no-such-flag", "arguments: --no-such-flag"),
         (f"{FLAGS} -- --nproc_per=3", "--nproc_per=3 is decided by nbdist"),
         (f"{FLAGS} --cold -- other.py", "other.py is no flag"),
+        (f"{FLAGS} --min-np 3", "-np 2 must lie between --min-np 3"),
+        (f"{FLAGS} --min-np 0", "-np 2 must lie between --min-np 0"),
+        (f"{FLAGS} --max-np 3", "--max-np 3: torchrun starts -np 2 ranks"),
+        (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
+        (f"{FLAGS} -- --nnodes=2", "--nnodes=2 is decided by nbdist"),
+        (f"{FLAGS} -- --rdzv-backend none-such", "none-such"),
         (f"{FLAGS} --timeout -1", "'-1' is not a number of seconds"),
     ],
 )

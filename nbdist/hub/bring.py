@@ -78,10 +78,11 @@ def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:
     return Offer(nothing, dict.fromkeys(names, why), {}, rank)
 
 
-async def ask_for(line: Line, rank: int, names: list[str]) -> Offer:
+async def ask_for(line: Line, rank: int, names: list[str], *, copied: bool = False) -> Offer:
     """Have a rank pack names, and map what it holds for us until `let_go`.
 
-    The notebook may take its time to unpack it, and the rank's next cell may return others.
+    The notebook may take its time to unpack it, and the rank's next cell may return others. What
+    may come from another host is `copied`.
 
     Raises
     ------
@@ -91,7 +92,7 @@ async def ask_for(line: Line, rank: int, names: list[str]) -> Offer:
     found: Any = await line.call(rank, "offer", timeout=LONG_SECONDS, names=names)
     offer = msgspec.convert(found | {"rank": rank}, Offer)
     try:
-        buffers = map_blocks(offer.parcel)
+        buffers = map_blocks(offer.parcel, copied=copied)
     finally:
         await line.call_all([rank], "let_go")
     return msgspec.structs.replace(offer, buffers=buffers)

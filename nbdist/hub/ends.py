@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Hello, Pulse
 
 
+SILENT_SECONDS = 15.0
+"""A rank on another host that says nothing for so long has ended, or C code holds its GIL."""
+
+
 class Ends:
     """Knows the ranks of one script since its last restart. Hub's thread.
 
@@ -47,8 +51,8 @@ class Ends:
         self.size = 0
         """How many ranks there are; 0 as long as none is."""
         self._pids: dict[int, int] = {}
-        self._far: set[int] = set()
-        """Ranks on other hosts, whose processes cannot be looked at."""
+        self._far: dict[int, float] = {}
+        """When ranks on other hosts, whose processes cannot be looked at, were heard last."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
 
@@ -58,7 +62,13 @@ class Ends:
         self._pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
         if hello.host != socket.gethostname():
-            self._far.add(rank)
+            self._far[rank] = time.monotonic()
+
+    def pulsed(self, rank: int, pulse: Pulse) -> None:
+        """Note what a rank does."""
+        self.pulses[rank] = pulse
+        if rank in self._far:
+            self._far[rank] = time.monotonic()
 
     def ended(self, rank: int, fault: Fault | None) -> None:
         """Note that a rank's script is over."""
@@ -86,10 +96,15 @@ class Ends:
         silent = {
             rank
             for rank, pid in self._pids.items()
-            if rank not in self.done and rank not in self._far and not lives(pid)
+            if rank not in self.done and not self._lives(rank, pid)
         }
         ended = len(self.done) + len(silent)
         return 0 < self.size <= ended and not any(self.done.values())
+
+    def _lives(self, rank: int, pid: int) -> bool:
+        if rank in self._far:
+            return time.monotonic() - self._far[rank] < SILENT_SECONDS
+        return lives(pid)
 
     def note_faults(self, *, stopped: bool) -> None:
         """Put into the job how each rank ended that did not end well.

@@ -80,7 +80,7 @@ class ScriptRun:
             self._output.display(message)
             self._line.send(rank, Call(bring.UNASKED, "heard"))
         elif isinstance(message, Pulse):
-            ranks.pulses[rank] = message
+            ranks.pulsed(rank, message)
         elif isinstance(message, Done):
             ranks.ended(rank, message.fault)
             self._look_for_all_done()
@@ -298,7 +298,9 @@ class ScriptRun:
         await self._all_done.wait()
         for rank in self._plan.returning if names else ():
             if rank in self._ranks.done:
-                offer = await bring.ask_for(self._line, rank, names)
+                offer = await bring.ask_for(
+                    self._line, rank, names, copied=self._reached is not None
+                )
             else:
                 offer = bring.no_offer(rank, names, "the rank ended without a word (os._exit)")
             job.returned_by[rank] = offer

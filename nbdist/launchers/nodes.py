@@ -7,6 +7,7 @@ before the store, which has threads.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import selectors
@@ -232,6 +233,19 @@ class Launcher:
         self._fail_at = min(self._fail_at, time.monotonic() + TOGETHER_SECONDS)
 
 
+def with_rendezvous(backend: str, endpoint: str, conf: str, flags: list[str]) -> list[str]:
+    """Return flags of torchrun with ours for the rendezvous, as far as they leave it to us."""
+    parser = argparse.ArgumentParser(add_help=False)
+    for name in ("backend", "endpoint", "conf"):
+        parser.add_argument(f"--rdzv-{name}", f"--rdzv_{name}")
+    theirs, rest = parser.parse_known_args(flags)
+    if theirs.rdzv_backend or theirs.rdzv_endpoint:
+        return flags
+    confs = ",".join(filter(None, [conf, theirs.rdzv_conf]))
+    ours = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={confs}"]
+    return [*ours, *rest]
+
+
 def _places(wanted: Nodes, endpoint: str, program: str) -> list[Place]:
     """Describe all agents; they are counted in the order of their hosts."""
     places = []
@@ -242,16 +256,14 @@ def _places(wanted: Nodes, endpoint: str, program: str) -> list[Place]:
         made = []
         for index, size in enumerate(node.sizes):
             number = next(count)
+            conf = f"place={number},elastic={int(elastic)}"
             flags = [
                 f"--nnodes={wanted.least}:{total}",
                 f"--nproc-per-node={size}",
-                "--rdzv-backend=nbdist",
-                f"--rdzv-endpoint={endpoint}",
-                f"--rdzv-conf=place={number},elastic={int(elastic)}",
                 f"--rdzv-id={wanted.token}",
                 f"--log-dir={wanted.folder}/{number}",
                 f"--local-addr={node.address}",
-                *wanted.flags,
+                *with_rendezvous("nbdist", endpoint, conf, wanted.flags),
             ]
             local = f"{index}/{len(node.sizes)}" if len(node.sizes) > 1 else ""
             made.append(Agent(number, flags, local))

@@ -81,14 +81,13 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     return [
         "--nnodes=1",
         f"--nproc-per-node={wanted.np}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={folder / 'rendezvous'}",
-        "--rdzv-conf=store_type=file",
         f"--rdzv-id={token}",
         f"--log-dir={folder / FOLDER}",  # by itself it would leave one in the temp folder
         "--local-addr=127.0.0.1",
         f"--max-restarts={wanted.max_restarts}",
-        *wanted.passed_on,
+        *nodes.with_rendezvous(
+            "c10d", str(folder / "rendezvous"), "store_type=file", wanted.passed_on
+        ),
     ]
 
 

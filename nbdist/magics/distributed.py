@@ -84,9 +84,11 @@ class DistributedMagics(Magics):
         "--detach", action="store_true",
         help="start a job (a script) that outlives the notebook; `%%dist attach` shows it",
     )  # fmt: skip
-    @argument("-H", dest="hosts", metavar="HOST:SLOTS,...", help="horovodrun: ranks by host")
-    @argument("--hostfile", metavar="FILE", help="horovodrun: the same, lines of HOST slots=N")
-    @argument("--min-np", type=int, metavar="N", help="horovodrun: go on with as few ranks")
+    @argument(
+        "-H", dest="hosts", metavar="HOST:SLOTS,...", help="hosts of a script's ranks, by ssh"
+    )
+    @argument("--hostfile", metavar="FILE", help="the same, lines of HOST slots=N")
+    @argument("--min-np", type=int, metavar="N", help="a script goes on with as few ranks")
     @argument("--max-np", type=int, metavar="N", help="horovodrun: take in as many ranks")
     @argument(
         "--host-discovery-script", metavar="FILE",

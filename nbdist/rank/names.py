@@ -28,15 +28,23 @@ OURS = frozenset({"rank", "local_rank", "world_size", "device"})
 
 
 class Names:
-    """The shell's namespace as the user sees it. Main thread, `holds` and `let_go` aside."""
+    """The shell's namespace as the user sees it. Main thread, `holds` and `let_go` aside.
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    Parameters
+    ----------
+    shell
+        The rank's own.
+    offering
+        Where what is offered to the notebook lies; in memory that only this host has by default.
+    """
+
+    def __init__(self, shell: InteractiveShell, offering: Blocks | None = None) -> None:
         self._shell = shell
         self._brought: dict[str, tuple[str, Callable[[], object]]] = {}
         """Names that are as the notebook bound them: which version, and the object."""
         self._waiting: tuple[Parcel, dict[str, Any]] | None = None
         """Received and not yet bound: another rank may fail to receive it."""
-        self._offered = Blocks()
+        self._offered = offering or Blocks()
 
     # -- brought from the notebook -------------------------------------------------------------
 

@@ -216,8 +216,8 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
             yield name, unpickler.load()
 
 
-def map_blocks(parcel: Parcel) -> list[memoryview]:
-    """Map the large buffers of a parcel while its sender still holds them.
+def map_blocks(parcel: Parcel, *, copied: bool = False) -> list[memoryview]:
+    """Map the large buffers of a parcel while its sender still holds them, or copy them.
 
     Raises
     ------
@@ -225,7 +225,8 @@ def map_blocks(parcel: Parcel) -> list[memoryview]:
         If there is not enough memory for them.
     """
     with _telling_of_memory(parcel):
-        return [buffer for block in parcel.blocks for buffer in memory.attach(block)]
+        take = memory.copy if copied else memory.attach
+        return [buffer for block in parcel.blocks for buffer in take(block)]
 
 
 @contextlib.contextmanager

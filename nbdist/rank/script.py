@@ -81,7 +81,7 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
     fault = None if error is None else _fault(program, error, reporter)
     offered = error is None and rank in program.returning and bool(program.returns)
     if offered:
-        taken = _offer(space, program.returns, reporter)
+        taken = _offer(space, program, reporter)
     reporter.send(Done(program.job, log.size(), fault))
     if offered:
         with suppress(KeyboardInterrupt):
@@ -210,13 +210,14 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
     )
 
 
-def _offer(space: dict[str, Any], names: list[str], reporter: Reporter) -> Callable[[float], bool]:
+def _offer(space: dict[str, Any], program: Program, reporter: Reporter) -> Callable[[float], bool]:
     """Pack names for the notebook; return what waits until it has taken them."""
+    from nbdist.memory import Blocks
     from nbdist.rank.names import Names
 
     shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # all that is looked at
-    ours = Names(shell)
-    packed, taken = ours.offer(names), threading.Event()
+    ours = Names(shell, None if program.loopback else Blocks(program.folder))
+    packed, taken = ours.offer(program.returns), threading.Event()
     reporter.answers |= {"offer": lambda **_: packed, "let_go": taken.set}
     return taken.wait
 
