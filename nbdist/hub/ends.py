@@ -41,14 +41,15 @@ class Ends:
         """By rank, how its script ended."""
         self.pulses: dict[int, Pulse | None] = {}
         """By rank that runs, its last word."""
-        self._pids: dict[int, int] = {}
+        self.pids: dict[int, int] = {}
+        """By rank, its process."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
 
     def began(self, rank: int, pid: int) -> None:
         """Note that a rank is there."""
         self.pulses.setdefault(rank, None)
-        self._pids[rank] = pid
+        self.pids[rank] = pid
 
     def ended(self, rank: int, fault: Fault | None) -> None:
         """Note that a rank's script is over."""
@@ -62,7 +63,7 @@ class Ends:
         why = report.told_first(job) if job.errors else "ranks failed"
         job.errors.clear()
         self.restart = restart
-        self.done, self.pulses, self._pids = {}, {}, {}
+        self.done, self.pulses, self.pids = {}, {}, {}
         return why
 
     def all_well(self, np: int) -> bool:
@@ -71,7 +72,7 @@ class Ends:
         One may have ended without a word, by `os._exit`. After a fault the launcher decides what
         becomes of the others.
         """
-        silent = {r for r, pid in self._pids.items() if r not in self.done and not lives(pid)}
+        silent = {r for r, pid in self.pids.items() if r not in self.done and not lives(pid)}
         return len(self.done) + len(silent) == np and not any(self.done.values())
 
     def note_faults(self, *, stopped: bool) -> None:
@@ -101,7 +102,7 @@ class Ends:
     def _death(self, failed: Failed) -> Death:
         pulse = self.pulses.get(failed.rank)
         return Death(
-            failed.rank, failed.pid or self._pids.get(failed.rank, 0), max(0, -failed.code),
+            failed.rank, failed.pid or self.pids.get(failed.rank, 0), max(0, -failed.code),
             max(0, failed.code), out_of_memory=False, at=time.time(),
             line=pulse.line if pulse else None,
         )  # fmt: skip
