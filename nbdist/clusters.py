@@ -14,6 +14,7 @@ from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ran
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
+from nbdist.rank.vitals import STACKS_SIGNAL
 from nbdist.sizes import check_size, default_size
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ class Cluster(Sharing, Inspecting):
             loop.call_soon_threadsafe(run.press, why)
 
         job.on_cancel = press
+        job.on_stacks = lambda: self.stacks(chosen)
         self._jobs.append(job)
         hub_loop().soon(run.run())
         return job
@@ -257,9 +259,15 @@ class Cluster(Sharing, Inspecting):
         answers = hub_loop().wait(self.hub.call_all(self._living(), "vitals", timeout=1.0))
         return {rank: answer for rank, answer in answers.items() if isinstance(answer, dict)}
 
-    def stacks(self) -> dict[int, str]:
-        """Return the Python stacks of every living rank, also of one whose main thread is stuck."""
-        return hub_loop().wait(stacks.of(self.hub, self._living()))
+    def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, str]:
+        """Return the Python stacks of living ranks, also of one whose main thread is stuck."""
+        hub, chosen = self.hub, self._chosen(ranks)
+
+        def dump(rank: int) -> None:
+            hub.host.signal(hub.ranks[rank].pid, STACKS_SIGNAL)
+
+        living = [rank for rank in self._living() if rank in chosen]
+        return hub_loop().wait(stacks.of(hub.line, hub.host.folder, living, dump))
 
     def _chosen(self, ranks: Iterable[int] | None) -> tuple[int, ...]:
         """Return the ranks meant, all by default."""

@@ -47,6 +47,11 @@ def cluster() -> Cluster:
     return _cluster
 
 
+def has_cluster() -> bool:
+    """Return whether there is one that has not been stopped."""
+    return _cluster is not None
+
+
 def jobs() -> list[Job]:
     """Return the notebook's jobs, the oldest first; each is also the handle on it."""
     ours = _past + scripts.jobs() + ([] if _cluster is None else _cluster.jobs())

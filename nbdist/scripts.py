@@ -104,6 +104,7 @@ async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: flo
         loop.call_soon_threadsafe(run.press, why)
 
     job.on_cancel = press
+    job.on_stacks = lambda: hub_loop().wait(run.stacks())
     job.task = loop.create_task(run.run())
     job.task.add_done_callback(lambda _: logs.close())
 

@@ -50,7 +50,8 @@ class Ends:
         """What hosts call themselves, by what their launcher calls them."""
         self.size = 0
         """How many ranks there are; 0 as long as none is."""
-        self._pids: dict[int, int] = {}
+        self.pids: dict[int, int] = {}
+        """By rank, its process."""
         self._far: dict[int, float] = {}
         """When ranks on other hosts, whose processes cannot be looked at, were heard last."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
@@ -59,7 +60,7 @@ class Ends:
     def began(self, rank: int, hello: Hello) -> None:
         """Note that a rank is there."""
         self.pulses.setdefault(rank, None)
-        self._pids[rank], self.size = hello.pid, hello.size
+        self.pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
         if hello.host != socket.gethostname():
             self._far[rank] = time.monotonic()
@@ -82,7 +83,7 @@ class Ends:
         why = report.told_first(job) if job.errors else "ranks failed"
         job.errors.clear()
         self.restart = restart
-        self.done, self.pulses, self._pids = {}, {}, {}
+        self.done, self.pulses, self.pids = {}, {}, {}
         job.hosts.clear()
         self._far.clear()
         return why
@@ -95,7 +96,7 @@ class Ends:
         """
         silent = {
             rank
-            for rank, pid in self._pids.items()
+            for rank, pid in self.pids.items()
             if rank not in self.done and not self._lives(rank, pid)
         }
         ended = len(self.done) + len(silent)
@@ -144,7 +145,7 @@ class Ends:
     def _death(self, failed: Failed) -> Death:
         pulse = self.pulses.get(failed.rank)
         return Death(
-            failed.rank, failed.pid or self._pids.get(failed.rank, 0), max(0, -failed.code),
+            failed.rank, failed.pid or self.pids.get(failed.rank, 0), max(0, -failed.code),
             max(0, failed.code), out_of_memory=False, at=time.time(),
             line=pulse.line if pulse else None,
         )  # fmt: skip

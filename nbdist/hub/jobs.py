@@ -125,6 +125,8 @@ class Job:
     """What keeps the hub's work on it from being collected."""
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[str], None] = lambda _: None
+    on_stacks: Callable[[], dict[int, str]] | None = None
+    """Asks its ranks where they are; None where this process cannot."""
     on_waited: Callable[[], None] = lambda: None
     """What whoever waits does first after its end: bind in the notebook what it returns."""
 
@@ -179,6 +181,22 @@ class Job:
         from collectives, then (after a countdown) killed; cancelling again hurries that.
         """
         self.on_cancel("interrupted")
+
+    def stacks(self) -> dict[int, str]:
+        """Return the Python stacks of its ranks, also of one whose main thread is stuck.
+
+        Raises
+        ------
+        NbdistError
+            If it does not run, or was detached.
+        """
+        if self.done:
+            msg = f"job {self.id} has ended: {self.state}"
+            raise NbdistError(msg)
+        if self.on_stacks is None:
+            msg = f"job {self.id} is detached: another process has the line to its ranks"
+            raise NbdistError(msg)
+        return self.on_stacks()
 
     def wait(self, timeout: float | None = None) -> Job:
         """Wait for its end; an interrupt ends the waiting and not the job.

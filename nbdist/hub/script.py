@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from nbdist.errors import LaunchError, NbdistError
-from nbdist.hub import bring, report
+from nbdist.hub import bring, report, stacks
 from nbdist.hub.ends import Ends
 from nbdist.hub.jobs import Death, Job, Notice, how_died
 from nbdist.hub.line import Line
@@ -130,6 +130,18 @@ class ScriptRun:
             self._pressed.set()
             self._stopping = self._loop.create_task(self._stop())
 
+    async def stacks(self) -> dict[int, str]:
+        """Return where every rank is, in words where none is there."""
+        ranks, launcher = self._ranks, self._launcher
+
+        def dump(rank: int) -> None:
+            stacks.have_dumped(ranks.pids[rank], launcher)
+
+        found = await stacks.of(self._line, self._job.folder, ranks.pulses, dump)
+        over = dict.fromkeys(ranks.done, "(its script is over)\n")
+        there = over | found
+        return {rank: there.get(rank, "(it is not there)\n") for rank in self._job.ranks}
+
     # -- its life ------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -153,6 +165,8 @@ class ScriptRun:
             self._line.close()
             for name in ("program.json", "rendezvous"):
                 (job.folder / name).unlink(missing_ok=True)
+            for path in job.folder.glob("rank*.stacks"):
+                path.unlink()
             for folder in (job.folder / self._how.FOLDER, self._temp):
                 shutil.rmtree(folder, ignore_errors=True)
         job.end(error)

@@ -3,31 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from nbdist.rank.vitals import STACKS_SIGNAL
 
 if TYPE_CHECKING:
-    from nbdist.hub.hub import Hub
+    from collections.abc import Callable, Iterable
+
+    from nbdist.hub.line import Line
 
 STACKS_SECONDS = 1.0
+DUMP_SECONDS = 0.2
 
 
-async def of(hub: Hub, ranks: list[int]) -> dict[int, str]:
-    """Return the stacks of these ranks, in words where a rank cannot tell them itself."""
-    dumps = {rank: hub.host.folder / f"rank{rank}.stacks" for rank in ranks}
+async def of(
+    line: Line, folder: Path, ranks: Iterable[int], dump: Callable[[int], None]
+) -> dict[int, str]:
+    """Return the stacks of these ranks, in words where a rank cannot tell them itself.
+
+    Parameters
+    ----------
+    line
+        Reaches their agents.
+    folder
+        Where a rank writes when `STACKS_SIGNAL` comes.
+    dump
+        Sends that signal to a rank.
+    """
+    dumps = {rank: folder / f"rank{rank}.stacks" for rank in ranks}
     before = {rank: path.stat().st_size if path.exists() else 0 for rank, path in dumps.items()}
-    answers = await hub.call_all(dumps, "stacks", timeout=STACKS_SECONDS)
+    answers = await line.call_all(dumps, "stacks", timeout=STACKS_SECONDS)
     found: dict[int, str] = {}
     for rank, answer in answers.items():
         if isinstance(answer, str):
             found[rank] = answer
-            continue
-        # Its agent cannot run: C code holds the GIL. A signal handler of C's can.
-        hub.host.signal(hub.ranks[rank].pid, STACKS_SIGNAL)
-    await asyncio.sleep(0.2 if len(found) < len(dumps) else 0)
-    for rank, path in dumps.items():
-        if rank not in found:
-            text = path.read_text(encoding="utf-8", errors="replace")[before[rank] :]
-            found[rank] = "(the rank holds the GIL; innermost frame first)\n" + text
+        else:
+            dump(rank)  # its agent cannot run: C code holds the GIL. A signal handler of C's can
+    await asyncio.sleep(DUMP_SECONDS if len(found) < len(dumps) else 0)
+    for rank in dumps.keys() - found.keys():
+        text = ""
+        with contextlib.suppress(FileNotFoundError):
+            text = dumps[rank].read_text(encoding="utf-8", errors="replace")[before[rank] :]
+        told = "the rank holds the GIL; innermost frame first" if text else "it does not answer"
+        found[rank] = f"({told})\n{text}"
     return dict(sorted(found.items()))
+
+
+def have_dumped(pid: int, launcher: int) -> None:
+    """Send the signal to a rank that this launcher has started, if the process still is that one.
+
+    One that would die of the signal (its script became another program) is left alone.
+    """
+    with contextlib.suppress(psutil.Error, OSError):
+        if any(one.pid == pid for one in psutil.Process(launcher).children(recursive=True)):
+            status = Path("/proc", str(pid), "status")
+            caught = status.read_text(encoding="ascii") if status.exists() else ""
+            masks = [line.split()[1] for line in caught.splitlines() if line.startswith("SigCgt:")]
+            if all(int(mask, 16) >> (STACKS_SIGNAL - 1) & 1 for mask in masks):
+                os.kill(pid, STACKS_SIGNAL)

@@ -24,6 +24,7 @@ from nbdist.magics.auto import auto
 from nbdist.magics.distributed import wish
 from nbdist.magics.logs import find_job, logs
 from nbdist.magics.preload import preload
+from nbdist.magics.stacks import stacks
 from nbdist.magics.table import detached_table, job_page, job_table, rank_table
 from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
@@ -128,14 +129,6 @@ def _says_how(job: Job) -> str:
     if job in current.jobs():
         return "its cell says"
     return f"`%dist attach {job.id}` shows"
-
-
-@magic_arguments("dist stacks")
-def stacks(args: Any) -> None:
-    """Show where every rank is, also one that is stuck."""
-    del args
-    for rank, text in current.cluster().stacks().items():
-        _say(f"=== rank {rank} ===\n{text}")
 
 
 @magic_arguments("dist jobs")
@@ -243,7 +236,7 @@ class DistMagics(Magics):
         interrupt  interrupt all jobs, also those in the background
         cancel     interrupt one: `%dist cancel 3`
         logs       all a rank has printed: `%dist logs 1`
-        stacks     where every rank is
+        stacks     where every rank is, or those of one job: `%dist stacks 3`
         jobs       the notebook's jobs and detached ones, or all about one: `%dist jobs 3`
         attach     show a detached job, all of it: `%dist attach`
         sync       make a model equal on all ranks: `%dist sync model --from 0`

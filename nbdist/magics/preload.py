@@ -9,7 +9,6 @@ from IPython.core.completerlib import get_root_modules, module_list
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current, preloading
-from nbdist.errors import UsageError
 from nbdist.magics.arguments import seconds
 from nbdist.memory import in_words
 
@@ -49,11 +48,7 @@ def preload(args: Any) -> None:
 
 
 def _older() -> str:
-    try:
-        current.cluster()
-    except UsageError:
-        return ""
-    return " Those that run do not: `%dist restart`."
+    return " Those that run do not: `%dist restart`." if current.has_cluster() else ""
 
 
 def modules_like(text: str) -> list[str]:

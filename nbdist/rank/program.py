@@ -89,12 +89,13 @@ class Program(msgspec.Struct, frozen=True):
         seen.add(id(told))
         stack = list(told.stack)
         first = next((i for i, frame in enumerate(stack) if frame.filename == self.path), 0)
-        told.stack[:] = [self._named(frame) for frame in stack[first:]]
+        told.stack[:] = [self.named(frame) for frame in stack[first:]]
         for other in (told.__cause__, told.__context__):
             if other is not None:
                 self._rewrite(other, seen)
 
-    def _named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
+    def named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
+        """Return a frame with the cell's name and line in the place of the script's."""
         line = self.line_of(frame.filename, frame.lineno)
         if line is None:
             return frame

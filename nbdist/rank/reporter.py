@@ -78,7 +78,7 @@ class Reporter(Speaker):
                 self.send(Reply(message.id, error=f"{type(err).__name__}: {err}"))
 
     def _stacks(self) -> str:
-        return vitals.stacks(self._main, (), self._program.path)
+        return vitals.stacks(self._main, (), self._program.path, self._program.named)
 
     def _pulse(self) -> Pulse:
         return Pulse(

@@ -25,7 +25,7 @@ import msgspec
 
 from nbdist.backends import horovod_calls, horovod_sockets
 from nbdist.backends.sockets import LOOPBACK, interface_towards
-from nbdist.rank import place
+from nbdist.rank import place, vitals
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
@@ -54,6 +54,7 @@ def main(path: str) -> None:
     rank = place.take(program.launcher)
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
+    vitals.answer_stack_signal(str(program.folder / f"rank{rank}.stacks"))
     waiting = _prepare(program)
     reporter = Reporter(program, rank, place.starts(), waiting)
     reporter.start()

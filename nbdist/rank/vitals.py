@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 5
 """Makes a rank write all its stacks to its dump file, even while C code holds the GIL."""
@@ -28,7 +28,12 @@ def answer_stack_signal(path: str) -> None:
     faulthandler.register(STACKS_SIGNAL, file=dump, all_threads=True, chain=False)
 
 
-def stacks(main: int, engine: Collection[int], cell: str) -> str:
+def stacks(
+    main: int,
+    engine: Collection[int],
+    cell: str,
+    named: Callable[[traceback.FrameSummary], traceback.FrameSummary] = lambda frame: frame,
+) -> str:
     """Return the Python stacks of the user's threads, the main thread's first.
 
     Parameters
@@ -39,6 +44,8 @@ def stacks(main: int, engine: Collection[int], cell: str) -> str:
         Idents of the engine's own threads, which are left out as ours are.
     cell
         The running cell's file name; what called the cell is left out.
+    named
+        Gives a frame the name and line by which a person knows it.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
@@ -49,10 +56,11 @@ def stacks(main: int, engine: Collection[int], cell: str) -> str:
             continue
         stack = traceback.extract_stack(frames[ident])
         first = next((i for i, frame in enumerate(stack) if frame.filename == cell), None)
+        told = [named(frame) for frame in stack[first or 0 :]]
         if ident == main and first is None:
             parts.append(f"{name}: in no cell\n")
         else:
-            parts.append(f"{name}:\n" + "".join(traceback.format_list(stack[first or 0 :])))
+            parts.append(f"{name}:\n" + "".join(traceback.format_list(told)))
     return "\n".join(parts)
 
 
