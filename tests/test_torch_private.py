@@ -11,9 +11,12 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import _composable_state, device_mesh
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.utils import logging as elastic_logging
 from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group, _fsdp_state
+from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends.torch_private import elastic, groups
@@ -38,12 +41,19 @@ NAMES = [
     (_fsdp_param_group.FSDPParamGroup, "_to_sharded"),
     (device_mesh, "init_process_group split_group"),
     (torch.autograd.graph, "_engine_run_backward"),
+    (LocalElasticAgent, "_start_workers _monitor_workers _exit_barrier _restart_workers"),
+    (api, "LocalElasticAgent elastic_launch"),
 ]
 
 
 @pytest.mark.parametrize(("where", "name"), [(w, n) for w, names in NAMES for n in names.split()])
 def test_torch_still_has(where: object, name: str) -> None:
     assert hasattr(where, name)
+
+
+def test_the_agent_counts_its_restarts_where_we_do() -> None:
+    assert "self._remaining_restarts > 0" in inspect.getsource(LocalElasticAgent._invoke_run)
+    assert multiprocessing_api.logger.name == elastic.MULTIPROCESSING
 
 
 def test_groups_can_be_emptied() -> None:
