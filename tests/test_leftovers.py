@@ -25,7 +25,8 @@ def logs(tmp_path: Path) -> Path:
         (folder / "rank0.log").write_bytes(b"x" * 1_000_000)
         (folder / leftovers.OWNER).write_bytes(msgspec.json.encode(gone))
         at = time.time() - days * 86400
-        os.utime(folder, (at, at))
+        for path in (*folder.iterdir(), folder):
+            os.utime(path, (at, at))
     return tmp_path
 
 
