@@ -153,7 +153,7 @@ def test_logs_go_on_in_new_files_and_old_ones_go(start_kernel: KernelFactory) ->
     assert "the logs of job 4 have been cleared away" in gone.text
     kernel.run("open('over', 'w').close()\nslow.wait(20)\nprint(repr(slow.output(1)))")
     assert kernel.cell.stdout == "'1\\n2\\n'\n"
-    for _ in range(2):
+    for _ in range(4):
         kernel.run("%%distributed\nprint('x' * 20_000)")
     assert kernel.run("print(slow.folder.exists())").stdout == "False\n"
     left = sum(file.stat().st_size for file in (kernel.home / "logs").rglob("*"))
