@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from nbdist.detached import attach
     from nbdist.launching import launch
     from nbdist.preloading import preload
+    from nbdist.rank.metrics import log
+    from nbdist.rank.progress import progress
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,7 +25,9 @@ __all__ = [
     "jobs",
     "launch",
     "load_ipython_extension",
+    "log",
     "preload",
+    "progress",
 ]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
@@ -33,7 +37,9 @@ _FACE = {
     "cluster": "nbdist.current",
     "jobs": "nbdist.current",
     "launch": "nbdist.launching",
+    "log": "nbdist.rank.metrics",
     "preload": "nbdist.preloading",
+    "progress": "nbdist.rank.progress",
 }
 
 
@@ -41,7 +47,8 @@ def __getattr__(name: str) -> Any:  # whatever the name stands for
     if name not in _FACE:
         msg = f"module 'nbdist' has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(importlib.import_module(_FACE[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_FACE[name]), name)
+    return found
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import zmq
 
-from nbdist.rank import vitals
+from nbdist.rank import metrics, progress, vitals
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.wire.messages import Call, Interrupt, Message, Pulse, Reply
 
@@ -86,5 +88,23 @@ class Reporter(Speaker):
             self._program.line_now(self._main),
             vitals.where(self._main),
             self._waiting(),
-            self._rss(),
+            self._meter.read(),
+            progress.bars(),
+            self.device(),
         )
+
+    @staticmethod
+    def device() -> str:
+        """Return the device this process computes on, as far as it has chosen one."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return f"cuda:{torch.cuda.current_device()}"
+        return "cpu"
+
+    def end_job(self) -> None:
+        """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
+        metrics.end()
+        pulse = self._pulse()
+        bars = progress.end()
+        if bars:
+            self.send(msgspec.structs.replace(pulse, bars=bars))

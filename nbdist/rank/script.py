@@ -25,7 +25,7 @@ import msgspec
 
 from nbdist.backends import horovod_calls, horovod_sockets
 from nbdist.backends.sockets import LOOPBACK, interface_towards
-from nbdist.rank import place, vitals
+from nbdist.rank import metrics, place, vitals
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
@@ -58,6 +58,7 @@ def main(path: str) -> None:
     waiting = _prepare(program)
     reporter = Reporter(program, rank, place.starts(), waiting)
     reporter.start()
+    metrics.begin(str(program.folder), program.job, rank, place.starts())
     try:
         fault = _take_part(program, rank, log, reporter)
     except BaseException as error:
@@ -83,6 +84,7 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
     offered = error is None and rank in program.returning and bool(program.returns)
     if offered:
         taken = _offer(space, program, reporter)
+    reporter.end_job()
     reporter.send(Done(program.job, log.size(), fault))
     if offered:
         with suppress(KeyboardInterrupt):

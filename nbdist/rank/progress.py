@@ -1,0 +1,163 @@
+"""`nbdist.progress`: how far a loop is, how fast it goes, and what it waits for.
+
+The loop itself only counts. Rates are made by the agent's thread when it tells the hub of the loops
+that are open, twice a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbdist.wire.doing import Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Item = TypeVar("Item")
+WINDOW = 12
+"""Looks that a rate is made over: some six seconds."""
+
+
+class Loop:
+    """One loop; the thread that runs it counts, the agent's looks."""
+
+    def __init__(self, label: str, total: int | None) -> None:
+        self.label, self.total = label, total
+        self.done = self.samples = 0
+        self.waited = 0.0
+        """Seconds it has waited for items."""
+        self.over = False
+        self.began = time.monotonic()
+        self._looks: deque[tuple[float, int, int, float]] = deque(
+            [(self.began, 0, 0, 0.0)], maxlen=WINDOW
+        )
+
+    def bar(self, *, final: bool = False) -> Bar:
+        """Return how far it is; its rates are those of late, at its end those of all of it."""
+        now = time.monotonic()
+        look = now, self.done, self.samples, self.waited
+        at, done, samples, waited = self._looks[0] if not final else (self.began, 0, 0, 0.0)
+        if not self.over and not final:
+            self._looks.append(look)
+        passed, came = now - at, self.done - done
+        if self.over:
+            passed = max(self._ended - at, 1e-9)
+        rate = came / passed if came and passed > 0 else None
+        return Bar(
+            self.label, self.done, self.total, rate,
+            (self.samples - samples) / passed if rate and self.samples else None,
+            min(1.0, (self.waited - waited) / passed) if rate else None, over=self.over,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Note that it is over."""
+        self.over, self._ended = True, time.monotonic()
+
+
+_loops: list[Loop] = []
+"""From the outermost inwards; one that is over stays until another takes its place."""
+
+
+def progress(
+    iterable: Iterable[Item], label: str = "", *, total: int | None = None,
+    samples: int | None = None,
+) -> Iterator[Item]:  # fmt: skip
+    """Go through `iterable`; a bar below the cell shows how far it is while the cell runs.
+
+    Loops may be nested, and any rank may show its own: the bar is rank zero's, the samples a second
+    are all ranks' together, and the slowest rank is named. Outside a rank it only iterates.
+
+    Parameters
+    ----------
+    iterable
+        A loader, a range, anything.
+    label
+        What the bar is called.
+    total
+        How many items there are; by default ``len(iterable)``, where it has one.
+    samples
+        Samples in an item; by default the length of the first tensor or array found in it.
+
+    Yields
+    ------
+    Item
+        The items of `iterable`.
+    """
+    if total is None:
+        try:
+            total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
+        except TypeError:
+            total = None
+    loop = Loop(label, total)
+    depth = sum(not each.over for each in _loops)
+    _loops[depth:] = [loop]
+    clock = time.monotonic
+    items = iter(iterable)
+    try:
+        while True:
+            asked = clock()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            loop.waited += clock() - asked
+            loop.samples += _size(item) if samples is None else samples
+            yield item
+            loop.done += 1
+    finally:
+        loop.end()
+
+
+def _size(item: Any) -> int:
+    """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
+    for _ in range(4):  # a batch of batches of batches is enough
+        if isinstance(item, dict):
+            item = next(iter(item.values()), None)
+        elif isinstance(item, (list, tuple)):
+            item = item[0] if item else None
+        else:
+            break
+    shape = getattr(item, "shape", None)
+    try:
+        return int(shape[0]) if shape else 0
+    except (TypeError, ValueError, IndexError):
+        return 0
+
+
+def bars() -> list[Bar]:
+    """Return how far this process's loops are, tqdm's too. The agent's thread."""
+    ours = [loop.bar() for loop in list(_loops)]
+    return ours + _tqdm_bars()
+
+
+def _tqdm_bars() -> list[Bar]:
+    tqdm = sys.modules.get("tqdm.std")
+    found = []
+    try:
+        for bar in sorted(getattr(tqdm, "tqdm")._instances, key=lambda bar: -bar.pos):  # noqa: B009
+            rate = bar.format_dict["rate"]
+            label = str(bar.desc or "").rstrip(": ")
+            total = None if bar.total is None else int(bar.total)
+            found.append(Bar(label, int(bar.n), total, rate, tqdm=True))
+    except (AttributeError, RuntimeError, TypeError, ValueError, KeyError):
+        pass  # not there, or changed under our eyes: there is another look
+    return found
+
+
+def end() -> list[Bar]:
+    """Return how far the loops have come in all, and forget them. Main thread."""
+    ended = [loop.bar(final=True) for loop in _loops]
+    _loops.clear()
+    return ended
+
+
+def _in_fork() -> None:
+    """Show nothing of what a rank forks."""
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_in_fork)

@@ -1,0 +1,37 @@
+"""What a rank tells about itself while it is busy: how far its loops are, and what it takes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a loop has come."""
+
+    label: str
+    done: int
+    total: int | None = None
+    rate: float | None = None
+    """Iterations a second of late; None where that cannot be told yet."""
+    samples: float | None = None
+    """Samples a second of this rank."""
+    waited: float | None = None
+    """Which part of its time it has waited for the next item, 0 to 1."""
+    own: float | None = None
+    """Seconds a step without what it waits for other ranks; None where that cannot be told."""
+    over: bool = False
+    tqdm: bool = False
+    """Whether it is tqdm's and not ours."""
+
+
+class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank takes of its machine."""
+
+    rss: int
+    """Bytes."""
+    cpu: float | None = None
+    """Percent of one core, over the last half second."""
+    gpu: float | None = None
+    """Percent of the time its GPU was in use, whoever used it."""
+    gpu_memory: int | None = None
+    """Bytes this process has on its GPU."""
