@@ -85,7 +85,7 @@ class LiveMetrics:
 
         state = packed(seen.look(self._job))
         if self._chart is None:
-                from nbdist.widgets.chart import Chart  # ipywidgets, which most jobs do without
+            from nbdist.widgets.chart import Chart  # ipywidgets, which most jobs do without
 
             self._chart = Chart(state=state)
             data, metadata = self._chart._repr_mimebundle_()
