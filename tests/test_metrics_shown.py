@@ -127,6 +127,7 @@ def test_a_cell_without_metrics_shows_none(notebook: Kernel) -> None:
     cell = on_ranks(notebook, "import time\ntime.sleep(0.6)")
     assert cell.outputs == []
     notebook.run("import nbdist")
+    assert "must begin with %%distributed" in notebook.run("nbdist.log(loss=1)").stderr
     assert notebook.run("print(nbdist.jobs()[-1].metrics)").stdout.endswith("nothing was logged>\n")
 
 

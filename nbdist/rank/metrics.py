@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from array import array
 from collections import deque
 from itertools import groupby
@@ -23,7 +24,7 @@ from nbdist.wire.points import Column, Frame, framed, points_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PACK_SECONDS = 0.1
+PACK_SECONDS = 0.2
 MOST_WAITING = 50_000
 """With more on the queue, the thread that logs packs it: nothing is lost, and nothing grows."""
 SETTLE_SECONDS = 10.0
@@ -204,6 +205,7 @@ def log(
     """
     recorder = _recorder
     if recorder is None:
+        _warn_in_notebook()
         return
     if values is not None:
         named = {**values, **named}
@@ -215,6 +217,14 @@ def log(
     if step is not None and step.__class__ is not int:
         step = _whole(step)
     recorder.add(step, named)
+
+
+def _warn_in_notebook() -> None:
+    if "nbdist.magics" in sys.modules:  # a script that a person runs elsewhere may log to nobody
+        warnings.warn(
+            "nbdist.log in the notebook itself logs nothing: its cell must begin with %%distributed",
+            stacklevel=3,
+        )
 
 
 def _whole(step: Any) -> int:
