@@ -222,7 +222,7 @@ def log(
 def _warn_in_notebook() -> None:
     if "nbdist.magics" in sys.modules:  # a script that a person runs elsewhere may log to nobody
         warnings.warn(
-            "nbdist.log in the notebook itself logs nothing: its cell must begin with %%distributed",
+            "nbdist.log in the notebook itself logs nothing: a cell must begin with %%distributed",
             stacklevel=3,
         )
 
