@@ -132,13 +132,17 @@ def _says_how(job: Job) -> str:
 
 
 @magic_arguments("dist jobs")
-@argument("--clean", action="store_true", help="remove detached jobs that have ended, logs and all")
+@argument(
+    "--clean", action="store_true",
+    help="remove detached jobs that have ended, or the one that is named, logs and all",
+)  # fmt: skip
 @argument("job", nargs="?", metavar="JOB", help="tell all about the job with this id")
 def jobs(args: Any) -> None:
     """List the notebook's jobs, and all that were detached from whichever notebook."""
     if args.clean:
-        removed = detached.clean()
-        _say(f"Removed: {', '.join(kept.id for kept in removed) or 'none has ended'}.")
+        removed = detached.clean(args.job)
+        none = "none has ended" if args.job is None else f"{args.job} has not ended"
+        _say(f"Removed: {', '.join(kept.id for kept in removed) or f'nothing, {none}'}.")
     elif args.job is not None:
         _say(job_page(find_job(args.job)))
     else:
