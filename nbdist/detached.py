@@ -17,7 +17,7 @@ from nbdist.hub.loop import hub_loop
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.scripts import make_folder
 from nbdist.settings import Settings
-from nbdist.system import private
+from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,6 +77,8 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            cwd=folder,
+            env=environ_anywhere(),
         )
     # It is reaped when it ends, should that be before us.
     threading.Thread(target=process.wait, name="nbdist-keeper", daemon=True).start()
