@@ -67,7 +67,6 @@ import sys, nbdist
 nbdist.loops.__all__
 heavy = {"torch", "numpy", "keras", "lightning", "transformers", "accelerate", "tensorboard"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
-assert nbdist.loops.AccelerateTracker.__module__ == "nbdist.loops.accelerate"
 try:
     nbdist.loops.Tracker
 except AttributeError as err:
