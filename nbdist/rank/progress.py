@@ -25,22 +25,25 @@ WINDOW = 12
 class Loop:
     """One loop; the thread that runs it counts, the agent's looks."""
 
-    def __init__(self, label: str, total: int | None) -> None:
+    def __init__(self, label: str, total: int | None, initial: int = 0) -> None:
         self.label, self.total = label, total
-        self.done = self.samples = 0
+        self.done, self.samples = initial, 0
+        self._initial = initial
         self.waited = 0.0
-        """Seconds it has waited for items."""
+        """Seconds it has waited for items; nothing where nobody counts them."""
         self.over = False
         self.began = time.monotonic()
         self._looks: deque[tuple[float, int, int, float]] = deque(
-            [(self.began, 0, 0, 0.0)], maxlen=WINDOW
+            [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
 
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
         now = time.monotonic()
         look = now, self.done, self.samples, self.waited
-        at, done, samples, waited = self._looks[0] if not final else (self.began, 0, 0, 0.0)
+        at, done, samples, waited = self._looks[0]
+        if final:
+            at, done, samples, waited = self.began, self._initial, 0, 0.0
         if not self.over and not final:
             self._looks.append(look)
         passed, came = now - at, self.done - done
@@ -50,7 +53,8 @@ class Loop:
         return Bar(
             self.label, self.done, self.total, rate,
             (self.samples - samples) / passed if rate and self.samples else None,
-            min(1.0, (self.waited - waited) / passed) if rate else None, over=self.over,
+            min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
+            over=self.over,
         )  # fmt: skip
 
     def end(self) -> None:
@@ -60,6 +64,22 @@ class Loop:
 
 _loops: list[Loop] = []
 """From the outermost inwards; one that is over stays until another takes its place."""
+
+
+def open_loop(label: str, total: int | None, initial: int = 0) -> Loop:
+    """Return a loop inside those that are open; whoever runs it counts, and calls its `end`.
+
+    Parameters
+    ----------
+    label, total
+        As for `progress`.
+    initial
+        Iterations that were done before.
+    """
+    loop = Loop(label, total, initial)
+    depth = sum(not each.over for each in _loops)
+    _loops[depth:] = [loop]
+    return loop
 
 
 def progress(
@@ -92,9 +112,7 @@ def progress(
             total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
         except TypeError:
             total = None
-    loop = Loop(label, total)
-    depth = sum(not each.over for each in _loops)
-    _loops[depth:] = [loop]
+    loop = open_loop(label, total)
     clock = time.monotonic
     items = iter(iterable)
     try:
@@ -105,14 +123,14 @@ def progress(
             except StopIteration:
                 return
             loop.waited += clock() - asked
-            loop.samples += _size(item) if samples is None else samples
+            loop.samples += samples_in(item) if samples is None else samples
             yield item
             loop.done += 1
     finally:
         loop.end()
 
 
-def _size(item: Any) -> int:
+def samples_in(item: Any) -> int:
     """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
     for _ in range(4):  # a batch of batches of batches is enough
         if isinstance(item, dict):
