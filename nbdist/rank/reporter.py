@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from nbdist.rank import metrics, progress, vitals
+from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.wire.messages import Call, Interrupt, Message, Pulse, Reply
 
@@ -105,6 +105,6 @@ class Reporter(Speaker):
         """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
         metrics.end()
         pulse = self._pulse()
-        bars = progress.end()
+        paces, bars = pace.paces(), progress.end()
         if bars:
-            self.send(msgspec.structs.replace(pulse, bars=bars))
+            self.send(msgspec.structs.replace(pulse, bars=bars, paces=paces))

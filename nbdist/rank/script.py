@@ -152,7 +152,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     try:
         import torch
 
-        from nbdist.backends.torch_private import elastic
+        from nbdist.backends.torch_private import elastic, timing
         from nbdist.backends.waiting import Watch
     except ImportError:
         return lambda: None
@@ -160,6 +160,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     if threads:  # set after torch was imported, where this process was forked
         torch.set_num_threads(int(threads))
     elastic.keep_stores_private(loopback=program.loopback)
+    timing.time_waits()
     return Watch().look
 
 
