@@ -45,7 +45,7 @@ HOROVOD = """
     sgd = hvd.DistributedOptimizer(sgd, named_parameters=net.named_parameters())
     for _ in nbdist.progress(range(40), "train", samples=32):
         loss = net(torch.randn(32, 64)).square().mean()
-        time.sleep(0.01 + 0.03 * (hvd.rank() == 1))
+        time.sleep(0.04 * (hvd.rank() == 1))
         loss.backward()
         sgd.step()
         sgd.zero_grad()
@@ -74,7 +74,7 @@ def check(told: str, rank: int) -> None:
     assert found is not None, told
     assert int(found[1]) == rank
     assert 20 < float(found[2]) < 100
-    assert int(found[3]) > 30
+    assert int(found[3]) > 20
 
 
 @pytest.mark.parametrize("slow", [0, 2])  # rank zero's buffers are what the others wait for
@@ -108,7 +108,7 @@ def test_torchruns_ranks_tell_it_too(ranks: Kernel) -> None:
 
 @pytest.mark.horovod
 def test_horovods_ranks_tell_it_too(ranks: Kernel) -> None:
-    on_ranks(ranks, HOROVOD, "--backend horovod --launcher horovodrun")
+    on_ranks(ranks, HOROVOD, "-np 2 --backend horovod --launcher horovodrun")
     check(straggler(ranks), 1)
 
 

@@ -42,9 +42,11 @@ class Loop:
         self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
         """Those that were the last at a look."""
         self.mark_at = self.began + MARK_SECONDS
+        self.marks_itself = False
+        """Whether whoever runs it calls `mark` between steps; else it is done at each look."""
 
     def mark(self, now: float) -> None:
-        """Note what the steps took that are over by now. Between two steps."""
+        """Note what the steps took that are over by now."""
         before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
         self.mark_at = now + MARK_SECONDS
         self.track.add(self._mark.less(before))
@@ -62,6 +64,8 @@ class Loop:
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
         now = time.monotonic()
+        if not (self.marks_itself or self.over):
+            self.mark(now)
         look = now, self.done, self.samples, self.waited
         at, done, samples, waited = self._looks[0] if not final else (self.began, 0, 0, 0.0)
         if not self.over and not final:
@@ -80,6 +84,8 @@ class Loop:
     def end(self) -> None:
         """Note that it is over."""
         self.over, self._ended = True, time.monotonic()
+        if not self.marks_itself:
+            self.mark(self._ended)
 
 
 _loops: list[Loop] = []
@@ -121,6 +127,7 @@ def progress(
     if depth:
         _loops[depth - 1].track.inner = False
     _loops[depth:] = [loop]
+    loop.marks_itself = True
     clock = time.monotonic
     items = iter(iterable)
     try:
