@@ -153,7 +153,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     try:
         import torch
 
-        from nbdist.backends.torch_private import elastic
+        from nbdist.backends.torch_private import elastic, timing
         from nbdist.backends.waiting import Watch
     except ImportError:
         return lambda: None
@@ -164,6 +164,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     if outermost.isdecimal() and int(outermost):
         torch.set_num_threads(int(outermost))
     elastic.keep_stores_private(loopback=program.loopback)
+    timing.time_waits()
     return Watch().look
 
 
