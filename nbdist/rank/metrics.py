@@ -16,6 +16,7 @@ import warnings
 from array import array
 from collections import deque
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.scalars import Later, fetched, read
@@ -48,6 +49,8 @@ class Recorder:
     """
 
     def __init__(self, folder: str, job: str, rank: int, start: int = 0) -> None:
+        self.name = f"{Path(folder).name}-{job}"
+        """No other job has it, in whichever kernel."""
         self._path = points_file(folder, job, rank)
         self._start = start
         self.waiting: deque[Record] = deque()
@@ -233,6 +236,12 @@ def _whole(step: Any) -> int:
         msg = f"nbdist.log: step is {step!r}, which is no whole number"
         raise TypeError(msg)
     return int(number)
+
+
+def job_name() -> str:
+    """Return a name of the job whose rank this process is that no other job has, '' outside one."""
+    recorder = _recorder
+    return "" if recorder is None else recorder.name
 
 
 def begin(folder: str, job: str, rank: int, start: int = 0) -> None:

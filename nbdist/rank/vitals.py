@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from nbdist.backends import waits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -67,6 +69,8 @@ def stacks(
 def where(main: int) -> str:
     """Say in one line where the main thread is."""
     frame = sys._current_frames().get(main)
+    if frame is not None and waits.is_ours(frame):
+        frame = frame.f_back
     if frame is None:
         return "ended"
     code = frame.f_code
