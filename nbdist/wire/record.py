@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
-from nbdist.wire.doing import Bar
 
 VERSION = 1
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -33,6 +32,7 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     device: str = ""
     line: int | None = None
+    """The cell's line it is at."""
     cpu: float | None = None
     """Percent of one core."""
     memory: int | None = None
@@ -43,6 +43,20 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     """Bytes."""
 
 
+class BarRecord(msgspec.Struct, omit_defaults=True):
+    """One of rank zero's loops."""
+
+    label: str
+    done: int
+    total: int | None = None
+    rate: float | None = None
+    """Iterations a second."""
+    samples: float | None = None
+    """Samples a second of all ranks."""
+    left: float | None = None
+    """Seconds to its end."""
+
+
 class JobRecord(msgspec.Struct, omit_defaults=True):
     """One job."""
 
@@ -50,25 +64,23 @@ class JobRecord(msgspec.Struct, omit_defaults=True):
     number: int
     """The cell's execution count."""
     state: str
-    ranks: list[int]
+    ranks: list[RankRecord]
+    """Of a job on a cluster, what they do in it."""
     first_line: str
     launcher: str
+    cluster: str
+    """The cluster it runs on, '' if its ranks are its own."""
     created: float
     began: float | None = None
     seconds: float | None = None
     told: str = ""
     """How it failed, in a line."""
     reports: list[str] = []
-    """Hangs, restarts and countdowns, the last ones."""
-    bars: list[Bar] = []
-    """Rank zero's loops."""
-    samples: float | None = None
-    """Samples a second of all ranks."""
+    """Hangs, restarts and countdowns, as they stand."""
+    straggler: str = ""
+    bars: list[BarRecord] = []
     metrics: dict[str, float | None] = {}
     """The last value of the first metrics; None where it is not finite."""
-    detached: bool = False
-    processes: list[RankRecord] = []
-    """Its ranks, if it has its own."""
 
 
 class ClusterRecord(msgspec.Struct, omit_defaults=True):
@@ -77,6 +89,7 @@ class ClusterRecord(msgspec.Struct, omit_defaults=True):
     id: str
     np: int
     backend: str
+    launcher: str
     state: str
     """running or lost."""
     created: float
