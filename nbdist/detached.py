@@ -16,7 +16,7 @@ from nbdist.hub.kept import Kept, Order, Unreadable
 from nbdist.hub.loop import hub_loop
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.scripts import make_folder
-from nbdist.settings import Settings
+from nbdist.settings import Settings, no_place
 from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
@@ -56,13 +56,16 @@ def detach(
         id=keeping.id_of(folder), code=code, number=number, lines=lines, np=plan.np,
         launcher=plan.launcher, backend=backend, output=plan.output, returns=plan.returns,
     )  # fmt: skip
-    keeping.write(folder, keeping.STATE, kept)
-    keeping.write(folder, keeping.ORDER, Order(kept, plan))
     try:
+        keeping.write(folder, keeping.STATE, kept)
+        keeping.write(folder, keeping.ORDER, Order(kept, plan))
         _start(folder, kept.id, settings.start_seconds)
     except LaunchError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    except OSError as err:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise LaunchError(no_place(err)) from err
     except KeyboardInterrupt:  # nobody has been told of it
         keeping.stop(folder, "interrupted")
         raise
