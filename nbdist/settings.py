@@ -91,6 +91,6 @@ def make_folder(path: Path) -> None:
 def no_place(err: OSError) -> str:
     """Say what to do where files of ours cannot be made."""
     return (
-        f"nbdist cannot make its files: {err}. Make room (`%dist jobs --clean`), or name another "
-        "place for them: NBDIST_HOME."
+        f"nbdist cannot make its files: {err}. `%dist jobs --clean` makes room; NBDIST_HOME names "
+        "another place for them."
     )
