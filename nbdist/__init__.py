@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.clusters import Cluster
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from nbdist.detached import attach
     from nbdist.launching import launch
     from nbdist.preloading import preload
+    from nbdist.rank.metrics import log
+    from nbdist.rank.progress import progress
+
+    loops: ModuleType
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,7 +29,9 @@ __all__ = [
     "jobs",
     "launch",
     "load_ipython_extension",
+    "log",
     "preload",
+    "progress",
 ]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
@@ -33,15 +41,20 @@ _FACE = {
     "cluster": "nbdist.current",
     "jobs": "nbdist.current",
     "launch": "nbdist.launching",
+    "log": "nbdist.rank.metrics",
     "preload": "nbdist.preloading",
+    "progress": "nbdist.rank.progress",
 }
 
 
 def __getattr__(name: str) -> Any:  # whatever the name stands for
+    if name == "loops":
+        return importlib.import_module("nbdist.loops")
     if name not in _FACE:
         msg = f"module 'nbdist' has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(importlib.import_module(_FACE[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_FACE[name]), name)
+    return found
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -68,7 +68,7 @@ class Ends:
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
         """Note what a rank does."""
-        self.pulses[rank] = pulse
+        self.pulses[rank] = self._job.pulses[rank] = pulse
         if rank in self._far:
             self._far[rank] = time.monotonic()
 

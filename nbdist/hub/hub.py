@@ -52,6 +52,9 @@ class JobListener:
     def display(self, rank: int, display: Display) -> None:
         """Take a rich display of the shown rank."""
 
+    def pulsed(self, rank: int, pulse: Pulse) -> None:
+        """Take note of what a rank is doing."""
+
     def died(self, death: Death) -> None:
         """Take note that a rank's process has ended."""
 
@@ -99,6 +102,8 @@ class Hub:
                 self.running[message.job].display(rank.rank, message)
         elif isinstance(message, Pulse):
             rank.pulse = message if message.job in self.running else None
+            if rank.pulse is not None:
+                self.running[message.job].pulsed(rank.rank, message)
         else:
             self._arrived(rank, message)
 

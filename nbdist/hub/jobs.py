@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import queue
 import signal
@@ -19,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from nbdist.wire.messages import Fault
+    from nbdist.metrics.metrics import Metrics
+    from nbdist.wire.messages import Fault, Pulse
     from nbdist.wire.parcel import Offer
 
 
 WITH_CLUSTER = "ended with its cluster"
 """Why a job was stopped whose cluster was."""
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.125
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
 MINUTE = 60
 FEW_SECONDS = 10
@@ -108,6 +108,8 @@ class Job:
     """By rank, its host, as far as they are known; empty where all are on this machine."""
     parts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """Where each rank's output begins and ends in its log; None while it grows."""
+    pulses: dict[int, Pulse] = field(default_factory=dict)
+    """By rank, what it was doing when last heard of."""
     notes: list[str] = field(default_factory=list)
     """What a person should know besides: ranks replaced, models that disagree."""
     events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
@@ -123,6 +125,7 @@ class Job:
     """Whether its cell is over, so that an interrupt of the kernel does not mean it."""
     task: object = None
     """What keeps the hub's work on it from being collected."""
+    _metrics: Metrics | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[str], None] = lambda _: None
     on_stacks: Callable[[], dict[int, str]] | None = None
@@ -173,6 +176,15 @@ class Job:
                 "took too much room (NBDIST_LOG_DAYS, NBDIST_LOG_GIGABYTES)"
             )
             raise NbdistError(msg)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What its ranks have logged with `nbdist.log`, also while it runs."""
+        if self._metrics is None or self._metrics.folder != self.folder:
+            from nbdist.metrics.metrics import Metrics  # numpy, which most jobs need not wait for
+
+            self._metrics = Metrics(self.folder, self.id, self.ranks)
+        return self._metrics
 
     def cancel(self) -> None:
         """Stop it as an interrupt of its cell would, without waiting for its end.
@@ -238,11 +250,22 @@ class Job:
                 return False
         return True
 
-    def next_event(self) -> Event:
-        """Wait for the next event; an interrupt is heard for sure. Main thread."""
+    def next_event(self, meanwhile: Callable[[], None] = lambda: None) -> Event:
+        """Wait for the next event; an interrupt is heard for sure. Main thread.
+
+        Parameters
+        ----------
+        meanwhile
+            Called a few times a second, and before each event that is returned.
+        """
         while True:
-            with contextlib.suppress(queue.Empty):
-                return self.events.get(timeout=LOOK_SECONDS)
+            try:
+                event = self.events.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                meanwhile()
+            else:
+                meanwhile()
+                return event
 
     def end(self, error: NbdistError | None) -> None:
         """Let viewers and waiters go. Hub's thread."""

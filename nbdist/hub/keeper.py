@@ -26,6 +26,7 @@ from nbdist.hub.script import ScriptRun
 from nbdist.hub.story import End, Writer
 from nbdist.launchers.engines import Host
 from nbdist.settings import Settings
+from nbdist.wire.messages import Pulse
 
 LOOK_SECONDS = 0.2
 
@@ -42,6 +43,7 @@ class Keeper:
         )  # fmt: skip
         self._story = Writer(self._job)
         self._beat_at = time.monotonic()
+        self._pulses: dict[int, Pulse] = {}
 
     async def keep(self) -> None:
         """Run the job to its end, and write down how that was."""
@@ -63,12 +65,19 @@ class Keeper:
 
     def _show_life(self) -> None:
         kept, job = self._kept, self._job
+        self._show_pulses()
         if job.state == "running" and kept.state != job.state:
             kept.state, kept.began = job.state, job.began
             keeping.write(self._folder, keeping.STATE, kept)
         elif time.monotonic() - self._beat_at > BEAT_SECONDS:
             self._beat_at = time.monotonic()
             os.utime(self._folder / keeping.STATE)
+
+    def _show_pulses(self) -> None:
+        pulses = dict(self._job.pulses)
+        if pulses != self._pulses:
+            self._pulses = pulses
+            keeping.write(self._folder, keeping.PULSES, pulses)
 
     def _write_end(self) -> None:
         """Write what is returned, then how it ended: who sees that sees all."""
@@ -86,6 +95,7 @@ class Keeper:
             job.state, job.seconds, job.began, job.parts, job.errors, job.notes, job.restarts,
             report.as_words(job.error), sorted(job.returned_by),
         )  # fmt: skip
+        self._show_pulses()
         self._story.end(record)
         kept.state, kept.began, kept.seconds = job.state, job.began, job.seconds
         kept.told = job.told()

@@ -19,11 +19,12 @@ import msgspec
 from nbdist import leftovers
 from nbdist.hub.plan import Plan
 from nbdist.system import private
+from nbdist.wire.messages import Pulse
 
 if TYPE_CHECKING:
     from nbdist.settings import Settings
 
-STATE, ORDER, STOP = "job.json", "order.json", "stop"
+STATE, ORDER, STOP, PULSES = "job.json", "order.json", "stop", "pulses.json"
 BEAT_SECONDS = 5.0
 """How often a keeper shows that it is there."""
 LOST_SECONDS = 60.0
@@ -100,6 +101,13 @@ def read(folder: Path) -> Kept:
         If that cannot be read.
     """
     return msgspec.json.decode((folder / STATE).read_bytes(), type=Kept)
+
+
+def pulses(folder: Path) -> dict[int, Pulse]:
+    """Return what each rank was doing when last heard of, as far as that can be read."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((folder / PULSES).read_bytes(), type=dict[int, Pulse])
+    return {}
 
 
 def all_kept(settings: Settings) -> tuple[dict[Path, Kept], list[Unreadable]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nbdist.magics.front_end import in_notebook
 from nbdist.magics.show import bundle
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class NotebookArea:
         self._session, self._socket = publisher.session, publisher.pub_socket
         self._parent = dict(publisher.parent_header)
         self._prefix = prefix
-        self._notices: set[str] = set()
+        self._placed: set[str] = set()
 
     def is_here(self) -> bool:
         """Return whether this cell is the one that runs now. Its thread."""
@@ -53,9 +54,13 @@ class NotebookArea:
 
     def notice(self, key: str, text: str) -> None:
         """See `Area`."""
-        kind = "update_display_data" if key in self._notices else "display_data"
-        self._notices.add(key)
-        content = {"data": bundle(text), "metadata": {}, "transient": self._named(key)}
+        self.place(key, bundle(text), {})
+
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """See `Area`."""
+        kind = "update_display_data" if key in self._placed else "display_data"
+        self._placed.add(key)
+        content = {"data": data, "metadata": metadata, "transient": self._named(key)}
         self._send(kind, content)
 
     def _named(self, key: str) -> dict[str, str]:
@@ -113,6 +118,11 @@ class TerminalArea:
         del key
         self.text(f"{text}\n")
 
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """See `Area`."""
+        del key, metadata
+        self.text(f"{data['text/plain']}\n")
+
     def shown(self, event: Shown) -> None:
         """See `Area`."""
         if "data" in event.content:
@@ -126,11 +136,6 @@ class TerminalArea:
 def area_of(shell: InteractiveShell, prefix: str) -> NotebookArea | TerminalArea:
     """Return the output area of the cell that runs now. Its thread."""
     return NotebookArea(shell.display_pub, prefix) if in_notebook(shell) else TerminalArea()
-
-
-def in_notebook(shell: InteractiveShell) -> bool:
-    """Return whether this is a kernel, whose cells each have an output area."""
-    return hasattr(shell.display_pub, "pub_socket")
 
 
 def traceback_of(error: Exception) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import detached
@@ -36,6 +37,8 @@ def tell_of(kept: Kept) -> None:
 )  # fmt: skip
 def attach(args: Any) -> None:
     """Show all a detached job has printed and go on live; an interrupt only stops the watching."""
+    shell = get_ipython()
+    assert shell is not None
     job = detached.attach(args.job, output=args.output, viewed=True)
     head = notice(_told(job))
 
@@ -44,7 +47,7 @@ def attach(args: Any) -> None:
         job.events.put(None)
 
     try:
-        show(job, leave)
+        show(shell, job, leave)
     finally:
         head.update(bundle(_told(job)), raw=True)
     if job.returned is not None:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from nbdist.hub.jobs import Job, clock, in_time, name_ranks
-from nbdist.magics.area import area_of, in_notebook
+from nbdist.magics.area import area_of
+from nbdist.magics.front_end import in_notebook, metrics_how
 from nbdist.magics.show import pass_on
+from nbdist.widgets.live import LiveMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +52,7 @@ class Follower:
         self._shell, self._job, self._bind = shell, job, bind
         self._area = area_of(shell, f"nbdist-job-{job.id}")
         self._area.headline(told(job))
+        self._live = LiveMetrics(job, self._area, metrics_how(shell))
         self._unbound = True
         _followed[job.id] = self
         job.on_waited = self._waited
@@ -60,8 +63,9 @@ class Follower:
 
     def _follow(self) -> None:
         """Show all until the job's end. Its own thread."""
-        while (event := self._job.events.get()) is not None:
+        while (event := self._job.next_event(self._live.refresh)) is not None:
             self._quietly(pass_on, event, self._area)
+        self._live.end()
         self._quietly(self._area.headline, told(self._job))
         if self._job.error is not None:
             self._quietly(self._area.error, self._job.error)

@@ -26,6 +26,7 @@ from nbdist.magics.logs import find_job, logs
 from nbdist.magics.preload import preload
 from nbdist.magics.stacks import stacks
 from nbdist.magics.table import detached_table, job_page, job_table, rank_table
+from nbdist.magics.tensorboard import tensorboard
 from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
 
@@ -221,6 +222,7 @@ COMMANDS: dict[str, Command] = {
         free,
         preload,
         auto,
+        tensorboard,
     )
 }
 
@@ -250,6 +252,7 @@ class DistMagics(Magics):
         free       give back memory that no variable needs
         preload    let new ranks find modules imported: `%dist preload transformers`
         auto       run plain cells on the ranks: `%dist auto on`
+        tensorboard  a job's metrics in TensorBoard: `%dist tensorboard 3`, `--stop`
         """
         name, _, rest = line.strip().partition(" ")
         if name in ("", "-h", "--help"):

@@ -168,7 +168,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         Follower(shell, job, bind)
         return job
     try:
-        show(job)
+        show(shell, job)
     except UsageError as err:
         raise UsageMistake(str(err)) from err
     if job.returned is not None:

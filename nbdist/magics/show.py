@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from IPython.display import clear_output, display
 
 from nbdist.hub.jobs import Notice, Shown, Text
+from nbdist.magics.front_end import metrics_how
+from nbdist.widgets.live import LiveMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.hub.jobs import Job
 
@@ -33,12 +37,17 @@ class Area(Protocol):
     def notice(self, key: str, text: str) -> None:
         """Show a line of ours in the place of an earlier one with this key."""
 
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Show a display of ours in the place of an earlier one with this key."""
 
-def show(job: Job, interrupt: Callable[[], None] | None = None) -> None:
+
+def show(shell: InteractiveShell, job: Job, interrupt: Callable[[], None] | None = None) -> None:
     """Show everything of a job as it comes and raise how it failed.
 
     Parameters
     ----------
+    shell
+        The notebook's.
     job
         It is viewed, and nobody else takes its events.
     interrupt
@@ -46,9 +55,11 @@ def show(job: Job, interrupt: Callable[[], None] | None = None) -> None:
         shown; a second one hurries that.
     """
     area = RunningCell()
+    live = LiveMetrics(job, area, metrics_how(shell))
     with _interrupts(interrupt or job.cancel):
-        while (event := job.next_event()) is not None:
+        while (event := job.next_event(live.refresh)) is not None:
             pass_on(event, area)
+        live.end()
     if job.error is not None:
         raise job.error
 
@@ -80,7 +91,7 @@ class RunningCell:
     """The cell that runs now, reached the way its own code would."""
 
     def __init__(self) -> None:
-        self._notices: dict[str, Any] = {}
+        self._placed: dict[str, Any] = {}
 
     def text(self, text: str) -> None:
         """See `Area`."""
@@ -89,10 +100,14 @@ class RunningCell:
 
     def notice(self, key: str, text: str) -> None:
         """See `Area`."""
-        if key in self._notices:
-            self._notices[key].update(bundle(text), raw=True)
+        self.place(key, bundle(text), {})
+
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """See `Area`."""
+        if key in self._placed:
+            self._placed[key].update(data, raw=True, metadata=metadata)
         else:
-            self._notices[key] = notice(text)
+            self._placed[key] = display(data, raw=True, metadata=metadata, display_id=True)
 
     def shown(self, event: Shown) -> None:
         """See `Area`."""

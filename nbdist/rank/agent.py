@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from nbdist.errors import NbdistError, UsageError
-from nbdist.rank import vitals
+from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
 from nbdist.rank.names import Names
@@ -60,7 +60,7 @@ class Agent(Speaker):
         backend: Backend,
         shell: Any,
     ) -> None:
-        self._namespace = shell.user_ns
+        self._rank, self._namespace = spec.rank, shell.user_ns
         # Left to the process's end: the main thread uses it too.
         context = zmq.Context()
         device = str(self._namespace.get("device", ""))
@@ -129,7 +129,13 @@ class Agent(Speaker):
 
     async def _run_cell(self, message: Run) -> Done:
         self._names.bind(message.parcel)
+        metrics.begin(message.logs, message.job, self._rank)
         done = await self._runner.run(message, self._backend.formed)
+        metrics.end()
+        paces, bars = pace.paces(), progress.end()
+        if bars:
+            last = msgspec.structs.replace(self._doing(), job=message.job, bars=bars, paces=paces)
+            self._cells.send(last)
         self._names.let_go_of_rebound()
         return done
 
@@ -186,14 +192,20 @@ class Agent(Speaker):
 
     def _doing(self) -> Pulse:
         runner, waiting = self._runner, self._backend.waiting()
-        return Pulse(runner.job, runner.line(), vitals.where(runner.main), waiting, self._rss())
+        return Pulse(
+            runner.job, runner.line(), vitals.where(runner.main), waiting, self._meter.read(),
+            progress.bars(), str(self._namespace.get("device", "")),
+        )  # fmt: skip
 
     def _vitals(self) -> dict[str, Any]:
         pulse = self._doing()
         return vitals.memory() | {
+            "cpu": pulse.vitals.cpu,
+            "gpu": pulse.vitals.gpu,
+            "gpu_memory": pulse.vitals.gpu_memory,
             "job": pulse.job,
             "line": pulse.line,
             "where": pulse.where,
             "waiting": pulse.waiting,
-            "device": str(self._namespace.get("device", "")),
+            "device": pulse.device,
         }

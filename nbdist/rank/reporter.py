@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import zmq
 
-from nbdist.rank import vitals
+from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.wire.messages import Call, Interrupt, Message, Pulse, Reply
 
@@ -51,6 +53,8 @@ class Reporter(Speaker):
         self._main = threading.main_thread().ident or 0
         self.interrupted = threading.Event()
         self._heard = threading.Event()
+        self._over = False
+        """Whether the last pulse has been made, which none may follow."""
         self.answers: dict[str, Callable[..., Any]] = {
             "stacks": self._stacks,
             "heard": self._heard.set,
@@ -80,11 +84,33 @@ class Reporter(Speaker):
     def _stacks(self) -> str:
         return vitals.stacks(self._main, (), self._program.path, self._program.named)
 
-    def _pulse(self) -> Pulse:
+    def _pulse(self) -> Pulse | None:
+        return None if self._over else self._doing()
+
+    def _doing(self) -> Pulse:
         return Pulse(
             self._program.job,
             self._program.line_now(self._main),
             vitals.where(self._main),
             self._waiting(),
-            self._rss(),
+            self._meter.read(),
+            progress.bars(),
+            self.device(),
         )
+
+    @staticmethod
+    def device() -> str:
+        """Return the device this process computes on, as far as it has chosen one."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return f"cuda:{torch.cuda.current_device()}"
+        return "cpu"
+
+    def end_job(self) -> None:
+        """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
+        metrics.end()
+        self._over = True
+        pulse = self._doing()
+        paces, bars = pace.paces(), progress.end()
+        if bars:
+            self.send(msgspec.structs.replace(pulse, bars=bars, paces=paces))

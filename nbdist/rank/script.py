@@ -25,7 +25,7 @@ import msgspec
 
 from nbdist.backends import horovod_calls, horovod_sockets
 from nbdist.backends.sockets import LOOPBACK, interface_towards
-from nbdist.rank import place, vitals
+from nbdist.rank import metrics, place, vitals
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program
@@ -59,6 +59,7 @@ def main(path: str) -> None:
         waiting = _prepare(program)
         reporter = Reporter(program, rank, place.starts(), waiting)
         reporter.start()
+        metrics.begin(str(program.folder), program.job, rank, place.starts())
         try:
             fault = _take_part(program, rank, log, reporter)
         finally:
@@ -84,6 +85,7 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
     offered = error is None and rank in program.returning and bool(program.returns)
     if offered:
         taken = _offer(space, program, reporter)
+    reporter.end_job()
     reporter.send(Done(program.job, log.size(), fault))
     if offered:
         with suppress(KeyboardInterrupt):
@@ -151,7 +153,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     try:
         import torch
 
-        from nbdist.backends.torch_private import elastic
+        from nbdist.backends.torch_private import elastic, timing
         from nbdist.backends.waiting import Watch
     except ImportError:
         return lambda: None
@@ -162,6 +164,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     if outermost.isdecimal() and int(outermost):
         torch.set_num_threads(int(outermost))
     elastic.keep_stores_private(loopback=program.loopback)
+    timing.time_waits()
     return Watch().look
 
 

@@ -13,9 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-import psutil
 import zmq
 
+from nbdist.rank.meter import Meter
 from nbdist.wire import channel
 from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode
 
@@ -52,7 +52,7 @@ class Speaker(ABC):
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._end = threading.Event()
-        self._me = psutil.Process()
+        self._meter = Meter()
 
     @abstractmethod
     def _hear(self, message: ToAgent) -> None:
@@ -103,9 +103,6 @@ class Speaker(ABC):
                 pulse = self._pulse()
                 if pulse is not None:
                     sock.send(encode(pulse))
-
-    def _rss(self) -> int:
-        return int(self._me.memory_info().rss)
 
 
 def hello(rank: int, incarnation: int, host: str, device: str = "", size: int = 0) -> Hello:

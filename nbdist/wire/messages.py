@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from nbdist.wire.doing import Bar, Pace, Vitals
 from nbdist.wire.groups import Waiting
 
 PROTOCOL = 1
@@ -134,14 +135,19 @@ class Display(Message, frozen=True):
 
 
 class Pulse(Message, frozen=True):
-    """What a busy rank is doing, about twice a second."""
+    """What a busy rank is doing, about twice a second, and once more before `Done`."""
 
     job: str
     line: int | None
     where: str
     """Innermost frame in words."""
     waiting: Waiting | None
-    rss: int
+    vitals: Vitals
+    bars: list[Bar] = []
+    """The loops it is in, from the outermost inwards; at its end the last ones."""
+    device: str = ""
+    paces: list[Pace] = []
+    """At its end: what its loops took, place by place."""
 
 
 class Reply(Message, frozen=True):

@@ -1,0 +1,36 @@
+"""What the front end of the running cell can show. Main thread, while the cell runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+SIGNS = ("JPY_SESSION_NAME", "VSCODE_PID", "VSCODE_CWD", "COLAB_RELEASE_TAG")
+"""Set for kernels that were started for somebody who looks."""
+
+
+def in_notebook(shell: InteractiveShell) -> bool:
+    """Return whether this is a kernel, whose cells each have an output area."""
+    return hasattr(shell.display_pub, "pub_socket")
+
+
+def metrics_how(shell: InteractiveShell) -> str:
+    """Return how metrics are shown here, see `nbdist.widgets.live.LiveMetrics`.
+
+    A kernel is not told who is at its other end. JupyterLab, Notebook 7 and VS Code name the cell
+    in each request, nbclient and consoles do not. NBDIST_METRICS (widget, picture or end) decides.
+    """
+    wanted = os.environ.get("NBDIST_METRICS", "")
+    if wanted in ("widget", "picture", "end"):
+        return wanted
+    if not in_notebook(shell):
+        return "end"
+    if importlib.util.find_spec("anywidget") is None:
+        return "picture"
+    request = shell.kernel.get_parent("shell") or {}  # type: ignore[attr-defined]  # a kernel's
+    named = "cellId" in request.get("metadata", {})
+    return "widget" if named or any(sign in os.environ for sign in SIGNS) else "picture"

@@ -1,0 +1,175 @@
+"""`Metrics`: what the ranks of a job have logged. Any thread."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbdist.metrics import series
+from nbdist.metrics.curves import Curve
+from nbdist.metrics.series import Series
+from nbdist.wire.points import points_file, whole_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Batch = dict[str, dict[int, tuple[list[bytes], list[bytes]]]]
+"""By name and rank: columns of steps and of values."""
+
+
+class Metrics:
+    """The metrics of one job: whole series by name, and thinned curves for the screen.
+
+    Parameters
+    ----------
+    folder, job, ranks
+        Whose files are read; more may be added to them at any time.
+
+    Examples
+    --------
+    >>> job.metrics["val/loss"].values.min()  # doctest: +SKIP
+    >>> steps, loss = job.metrics["loss"].mean()  # doctest: +SKIP
+    >>> job.metrics.to_pandas().query("rank == 0")  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Path, job: str, ranks: tuple[int, ...]) -> None:
+        self.folder = folder
+        self._job, self._ranks = job, ranks
+        self._files = {rank: points_file(folder, job, rank) for rank in ranks}
+        self._read_to = dict.fromkeys(ranks, 0)
+        self._starts = dict.fromkeys(ranks, 0)
+        self._fresh: dict[int, set[str]] = {}
+        """By rank that was started anew, the names it has logged since."""
+        self._curves: dict[str, Curve] = {}
+        self._lock = threading.Lock()
+        self._whole: tuple[int, dict[str, Series]] = 0, {}
+
+    # -- curves --------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Take in what has been logged since; return whether there was anything."""
+        with self._lock:
+            batch: Batch = {}
+            for rank in self._ranks:
+                self._read_rank(rank, batch)
+            self._take(batch)
+            return bool(batch)
+
+    def curves(self) -> list[Curve]:
+        """Return a curve for each name, as of the last `read`, in the order of their first value.
+
+        They go on changing with the next `read`, which must be on the same thread.
+        """
+        with self._lock:
+            return list(self._curves.values())
+
+    def _read_rank(self, rank: int, batch: Batch) -> None:
+        path = self._files[rank]
+        try:
+            if path.stat().st_size <= self._read_to[rank]:
+                return
+            with path.open("rb") as file:
+                file.seek(self._read_to[rank])
+                data = file.read()
+        except FileNotFoundError:
+            return
+        begin = self._read_to[rank]
+        for end, frame in whole_frames(data):
+            if frame.start > self._starts[rank]:
+                self._take(batch)
+                batch.clear()
+                self._starts[rank], self._fresh[rank] = frame.start, set()
+            for column in frame.columns:
+                if rank in self._fresh and column.name not in self._fresh[rank]:
+                    self._rewind(rank, column.name, column.steps)
+                steps, values = batch.setdefault(column.name, {}).setdefault(rank, ([], []))
+                steps.append(column.steps)
+                values.append(column.values)
+            self._read_to[rank] = begin + end
+
+    def _rewind(self, rank: int, name: str, steps: bytes) -> None:
+        self._fresh[rank].add(name)
+        if name in self._curves:
+            self._curves[name].rewind(rank, int(np.frombuffer(steps, np.int64)[0]))
+
+    def _take(self, batch: Batch) -> None:
+        for name, ranks in batch.items():
+            if name not in self._curves:
+                self._curves[name] = Curve(name, self._ranks)
+            steps, values = (
+                b"".join(part for both in ranks.values() for part in both[i]) for i in range(2)
+            )
+            lengths = {rank: sum(map(len, both[0])) // 8 for rank, both in ranks.items()}
+            self._curves[name].add(
+                lengths, np.frombuffer(steps, np.int64), np.frombuffer(values, np.float64)
+            )
+
+    # -- whole series --------------------------------------------------------------------------
+
+    def _series(self) -> dict[str, Series]:
+        with self._lock:
+            size = sum(path.stat().st_size for path in self._files.values() if path.exists())
+            if self._whole[0] != size:
+                self._whole = size, series.load(self._files)
+            return self._whole[1]
+
+    @property
+    def names(self) -> list[str]:
+        """The names that have been logged."""
+        return list(self._series())
+
+    def __getitem__(self, name: str) -> Series:
+        """Return all values of a name.
+
+        Raises
+        ------
+        KeyError
+            If nothing was logged under it; the message lists what was.
+        """
+        found = self._series()
+        if name not in found:
+            msg = f"nothing was logged as {name!r}; there is {', '.join(found) or 'nothing'}"
+            raise KeyError(msg)
+        return found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._series()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._series())
+
+    def __len__(self) -> int:
+        return len(self._series())
+
+    def last(self, name: str) -> float:
+        """Return the mean over ranks of what each has logged last under a name."""
+        found = self[name]
+        return float(np.mean([found.of(rank).values[-1] for rank in np.unique(found.ranks)]))
+
+    def to_pandas(self) -> Any:  # a DataFrame
+        """Return all values as a pandas frame: name, rank, step, time (UTC), value.
+
+        Raises
+        ------
+        ImportError
+            Where pandas is not installed.
+        """
+        import pandas as pd  # a user's choice
+
+        frame = pd.DataFrame(series.rows(self._series()), columns=list(series.COLUMNS))
+        frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
+        return frame
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write all values into a file with the columns name, rank, step, time, value."""
+        path = Path(path)
+        series.write_csv(self._series(), path)
+        return path
+
+    def __repr__(self) -> str:
+        found = self._series()
+        told = ", ".join(f"{name} ({len(each.values)})" for name, each in found.items())
+        return f"<metrics of job {self._job}: {told or 'nothing was logged'}>"

@@ -1,0 +1,91 @@
+"""Every value a job has logged, for analysis in the notebook."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nbdist.wire.points import whole_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+COLUMNS = ("name", "rank", "step", "time", "value")
+
+
+class Series(NamedTuple):
+    """All values of one name, rank by rank in the order in which they were logged.
+
+    All arrays have the shape ``[values]``.
+    """
+
+    ranks: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    """Seconds since 1970."""
+    values: NDArray[np.float64]
+
+    def of(self, rank: int) -> Series:
+        """Return what one rank has logged."""
+        mine = self.ranks == rank
+        return Series(*(array[mine] for array in self))
+
+    def mean(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the steps, ascending, and the mean over ranks of the values at each.
+
+        A rank that has logged a step more than once counts with the last value.
+        """
+        pairs = np.stack([self.ranks, self.steps])
+        _, last = np.unique(pairs[:, ::-1], axis=1, return_index=True)
+        kept = len(self.steps) - 1 - last
+        steps, where = np.unique(self.steps[kept], return_inverse=True)
+        return steps, np.bincount(where, self.values[kept]) / np.bincount(where)
+
+
+def load(files: dict[int, Path]) -> dict[str, Series]:
+    """Read all series of a job, given its ranks' files."""
+    parts: dict[str, dict[int, list[tuple[bytes, bytes, bytes]]]] = {}
+    for rank, path in files.items():
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        for _, frame in whole_frames(data):
+            for column in frame.columns:
+                ranks = parts.setdefault(column.name, {})
+                ranks.setdefault(rank, []).append((column.steps, column.times, column.values))
+    return {name: _joined(ranks) for name, ranks in parts.items()}
+
+
+def _joined(ranks: dict[int, list[tuple[bytes, bytes, bytes]]]) -> Series:
+    steps, times, values = (
+        b"".join(part[i] for parts in ranks.values() for part in parts) for i in range(3)
+    )
+    lengths = [sum(len(part[0]) for part in parts) // 8 for parts in ranks.values()]
+    return Series(
+        np.repeat(list(ranks), lengths),
+        np.frombuffer(steps, np.int64),
+        np.frombuffer(times, np.float64),
+        np.frombuffer(values, np.float64),
+    )
+
+
+def rows(series: dict[str, Series]) -> Iterable[tuple[Any, ...]]:
+    """Return a row of `COLUMNS` for each value."""
+    for name, each in series.items():
+        columns = (each.ranks.tolist(), each.steps.tolist(), each.times.tolist())
+        for rank, step, at, value in zip(*columns, each.values.tolist(), strict=True):
+            yield name, rank, step, at, value
+
+
+def write_csv(series: dict[str, Series], path: Path) -> None:
+    """Write all values into a file with a line of titles."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(rows(series))

@@ -1,0 +1,225 @@
+"""`nbdist.progress`: how far a loop is, how fast it goes, and what it waits for.
+
+The loop itself only counts, and now and then notes between two steps what they took (`pace`). Rates
+are made by the agent's thread when it tells the hub of the loops that are open, twice a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbdist.rank import pace
+from nbdist.wire.doing import Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
+
+Item = TypeVar("Item")
+WINDOW = 12
+"""Looks that a rate is made over: some six seconds."""
+MARK_SECONDS = 0.004
+"""Short steps are noted several at a time: a note takes some 5 us."""
+
+
+class Loop:
+    """One loop; the thread that runs it counts, the agent's looks."""
+
+    def __init__(self, label: str, total: int | None, track: pace.Track, initial: int = 0) -> None:
+        self.label, self.total, self.track = label, total, track
+        self.done, self.samples = initial, 0
+        self._initial = initial
+        self.waited = 0.0
+        """Seconds it has waited for items; nothing where nobody counts them."""
+        self.over = False
+        self.began = time.monotonic()
+        self._looks: deque[tuple[float, int, int, float]] = deque(
+            [(self.began, initial, 0, 0.0)], maxlen=WINDOW
+        )
+        self._mark = pace.now(self.began, 0, 0, 0.0)
+        self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
+        """Those that were the last at a look."""
+        self.mark_at = self.began + MARK_SECONDS
+        self.marks_itself = False
+        """Whether whoever runs it calls `mark` between steps; else it is done at each look."""
+
+    def mark(self, now: float) -> None:
+        """Note what the steps took that are over by now."""
+        before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
+        self.mark_at = now + MARK_SECONDS
+        self.track.add(self._mark.less(before))
+
+    def _own(self, *, final: bool) -> float | None:
+        """Return the seconds a step of late without waits for others; at its end all but first."""
+        if final:
+            return self.track.steady().own
+        last = self._mark
+        own = last.less(self._marks[0]).own
+        if last.steps > self._marks[-1].steps:
+            self._marks.append(last)
+        return own
+
+    def bar(self, *, final: bool = False) -> Bar:
+        """Return how far it is; its rates are those of late, at its end those of all of it."""
+        now = time.monotonic()
+        if not (self.marks_itself or self.over):
+            self.mark(now)
+        look = now, self.done, self.samples, self.waited
+        at, done, samples, waited = self._looks[0]
+        if final:
+            at, done, samples, waited = self.began, self._initial, 0, 0.0
+        if not self.over and not final:
+            self._looks.append(look)
+        passed, came = now - at, self.done - done
+        if self.over:
+            passed = max(self._ended - at, 1e-9)
+        rate = came / passed if came and passed > 0 else None
+        return Bar(
+            self.label, self.done, self.total, rate,
+            (self.samples - samples) / passed if rate and self.samples else None,
+            min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
+            self._own(final=final),
+            over=self.over,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Note that it is over."""
+        self.over, self._ended = True, time.monotonic()
+        if not self.marks_itself:
+            self.mark(self._ended)
+
+
+_loops: list[Loop] = []
+"""From the outermost inwards; one that is over stays until another takes its place."""
+
+
+def open_loop(
+    label: str, total: int | None, initial: int = 0, place: FrameType | None = None
+) -> Loop:
+    """Return a loop inside those that are open; whoever runs it counts, and calls its `end`.
+
+    Parameters
+    ----------
+    label, total
+        As for `progress`.
+    initial
+        Iterations that were done before.
+    place
+        Whose loop it is, which may be begun again and again; by default the caller's.
+    """
+    track = pace.track(label, place or sys._getframe().f_back)
+    loop = Loop(label, total, track, initial)
+    depth = sum(not each.over for each in _loops)
+    if depth:
+        _loops[depth - 1].track.inner = False
+    _loops[depth:] = [loop]
+    return loop
+
+
+def progress(
+    iterable: Iterable[Item], label: str = "", *, total: int | None = None,
+    samples: int | None = None,
+) -> Iterator[Item]:  # fmt: skip
+    """Go through `iterable`; a bar below the cell shows how far it is while the cell runs.
+
+    Loops may be nested, and any rank may show its own: the bar is rank zero's, the samples a second
+    are all ranks' together, and the slowest rank is named. Outside a rank it only iterates.
+
+    Parameters
+    ----------
+    iterable
+        A loader, a range, anything.
+    label
+        What the bar is called.
+    total
+        How many items there are; by default ``len(iterable)``, where it has one.
+    samples
+        Samples in an item; by default the length of the first tensor or array found in it.
+
+    Yields
+    ------
+    Item
+        The items of `iterable`.
+    """
+    if total is None:
+        try:
+            total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
+        except TypeError:
+            total = None
+    loop = open_loop(label, total, place=sys._getframe().f_back)
+    loop.marks_itself = True
+    clock = time.monotonic
+    items = iter(iterable)
+    try:
+        while True:
+            asked = clock()
+            if asked >= loop.mark_at:
+                loop.mark(asked)
+            try:
+                item = next(items)
+            except StopIteration:
+                loop.mark(asked)
+                return
+            loop.waited += clock() - asked
+            loop.samples += samples_in(item) if samples is None else samples
+            yield item
+            loop.done += 1
+    finally:
+        loop.end()
+
+
+def samples_in(item: Any) -> int:
+    """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
+    for _ in range(4):  # a batch of batches of batches is enough
+        if isinstance(item, dict):
+            item = next(iter(item.values()), None)
+        elif isinstance(item, (list, tuple)):
+            item = item[0] if item else None
+        else:
+            break
+    shape = getattr(item, "shape", None)
+    try:
+        return int(shape[0]) if shape else 0
+    except (TypeError, ValueError, IndexError):
+        return 0
+
+
+def bars() -> list[Bar]:
+    """Return how far this process's loops are, tqdm's too. The agent's thread."""
+    ours = [loop.bar() for loop in list(_loops)]
+    return ours + _tqdm_bars()
+
+
+def _tqdm_bars() -> list[Bar]:
+    tqdm = sys.modules.get("tqdm.std")
+    found = []
+    try:
+        for bar in sorted(getattr(tqdm, "tqdm")._instances, key=lambda bar: -bar.pos):  # noqa: B009
+            rate = bar.format_dict["rate"]
+            label = str(bar.desc or "").rstrip(": ")
+            total = None if bar.total is None else int(bar.total)
+            found.append(Bar(label, int(bar.n), total, rate, tqdm=True))
+    except (AttributeError, RuntimeError, TypeError, ValueError, KeyError):
+        pass  # not there, or changed under our eyes: there is another look
+    return found
+
+
+def end() -> list[Bar]:
+    """Return how far the loops have come in all, and forget them. Main thread."""
+    ended = [loop.bar(final=True) for loop in _loops]
+    _loops.clear()
+    pace.forget()
+    return ended
+
+
+def _in_fork() -> None:
+    """Show nothing of what a rank forks."""
+    _loops.clear()
+    pace.forget()
+
+
+os.register_at_fork(after_in_child=_in_fork)

@@ -1,0 +1,109 @@
+"""A job's metrics below its cell: a widget while it runs, a picture when it is over.
+
+All of it runs on the thread that shows the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbdist.widgets import picture, seen
+
+if TYPE_CHECKING:
+    from nbdist.hub.jobs import Job
+
+log = logging.getLogger("nbdist")
+LOOK_SECONDS = 0.25
+"""How often what was logged is read, and a widget drawn anew."""
+PICTURE_SECONDS = 1.0
+"""How often a picture is drawn anew where there are no widgets."""
+SHARE, LONGEST_PAUSE = 0.1, 3.0
+"""Drawing takes at most this part of the time, but for pauses longer than so many seconds."""
+NO_WIDGET = "This front end shows no widgets: the metrics are drawn here when the cell is over."
+
+
+class Place(Protocol):
+    """Where a display of ours is shown, and shown anew; see `nbdist.magics.show`."""
+
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Show this in the place of what was shown with this key."""
+
+
+class LiveMetrics:
+    """Shows one job's metrics from the first that is logged.
+
+    Parameters
+    ----------
+    job
+        What is shown.
+    area
+        Where.
+    how
+        ``widget``, ``picture`` (drawn anew now and then), or ``end`` (only when the job is over).
+    """
+
+    def __init__(self, job: Job, area: Place, how: str) -> None:
+        self._job, self._area, self._how = job, area, how
+        self._next = time.monotonic() + LOOK_SECONDS
+        self._chart: Any = None
+        self._begun = False
+
+    def refresh(self) -> None:
+        """Show how the job stands, unless that was done just now."""
+        now = time.monotonic()
+        if now < self._next or self._job.began is None:
+            return
+        begun = self._begun
+        try:
+            if self._begun or seen.has_something(self._job):
+                self._begin()
+                self._draw()
+        except Exception:  # whatever drawing meets, the cell goes on without it
+            log.warning("the metrics of job %s cannot be shown", self._job.id, exc_info=True)
+            self._how = "end"
+        pause = PICTURE_SECONDS if self._begun and self._how == "picture" else LOOK_SECONDS
+        took = time.monotonic() - now if begun else 0.0  # the first loads what draws
+        self._next = time.monotonic() + max(pause, min(took / SHARE, LONGEST_PAUSE))
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            # The first picture should not wait for that at the cell's end.
+            threading.Thread(target=picture.prepare, name="nbdist-picture", daemon=True).start()
+
+    def _draw(self) -> None:
+        self._job.metrics.read()
+        if self._how == "widget":
+            self._draw_chart()
+        elif self._how == "picture":
+            self._area.place("metrics", *picture.bundle(seen.look(self._job)))
+
+    def _draw_chart(self) -> None:
+        from nbdist.widgets.state import packed
+
+        state = packed(seen.look(self._job))
+        if self._chart is None:
+            from nbdist.widgets.chart import Chart  # ipywidgets, which most jobs do without
+
+            self._chart = Chart(state=state)
+            data, metadata = self._chart._repr_mimebundle_()
+            data["text/plain"] = data["text/html"] = NO_WIDGET
+            self._area.place("metrics", data, metadata)
+        else:
+            self._chart.state = state
+
+    def end(self) -> None:
+        """Leave a picture that needs no kernel, however the job has ended."""
+        try:
+            if self._begun or seen.has_something(self._job):
+                self._job.metrics.read()
+                self._area.place("metrics", *picture.bundle(seen.look(self._job)))
+        except Exception:  # whatever drawing meets, the cell ends as the job did
+            log.warning("the metrics of job %s cannot be drawn", self._job.id, exc_info=True)
+        finally:
+            if self._chart is not None:
+                self._chart.close()
+                self._chart = None

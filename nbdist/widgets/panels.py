@@ -1,0 +1,49 @@
+"""Which curves share a panel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nbdist.metrics.curves import Curve
+
+SPLITS = ("train", "training", "val", "valid", "validation", "test", "eval", "dev")
+"""Words for a part of the data: the same metric on several parts belongs into one panel."""
+MOST_PANELS = 12
+MOST_CURVES = 8
+"""Panels of a view, and curves of a panel; all others are named, and are in `Job.metrics`."""
+
+
+class Panel(NamedTuple):
+    """Curves on the same axes, each with its label."""
+
+    title: str
+    curves: list[tuple[str, Curve]]
+
+
+def place(name: str) -> tuple[str, str]:
+    """Return the panel a metric belongs to, and its label there.
+
+    ``train/loss``, ``val/loss``, ``loss/test`` and ``loss`` are all on the panel ``loss``; of any
+    other two parts the first is the panel: ``grad/norm`` is on ``grad``.
+    """
+    first, slash, rest = name.rpartition("/")
+    if not slash:
+        return name, name
+    if rest.lower() in SPLITS or first.lower() not in SPLITS:
+        return first, rest
+    return rest, first
+
+
+def panels(curves: list[Curve]) -> tuple[list[Panel], list[str]]:
+    """Return the panels that are shown, and the names of metrics there is no room for."""
+    found: dict[str, Panel] = {}
+    left_out = []
+    for curve in curves:
+        title, label = place(curve.name)
+        panel = found.setdefault(title, Panel(title, []))
+        if list(found).index(title) < MOST_PANELS and len(panel.curves) < MOST_CURVES:
+            panel.curves.append((label, curve))
+        else:
+            left_out.append(curve.name)
+    return [panel for panel in found.values() if panel.curves], left_out

@@ -1,0 +1,226 @@
+"""A job's metrics as a picture and a table, which need no kernel, no script and no trust.
+
+The picture is made without pyplot, and the notebook's own figures and settings are not touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from nbdist.hub.jobs import in_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from nbdist.metrics.curves import Curve
+    from nbdist.widgets.panels import Panel
+    from nbdist.widgets.seen import RankRow, Seen
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#332288")
+"""Okabe and Ito's, which colour-blind people can tell apart, as the page has them."""
+INK = "#222222"
+COLUMNS = 3
+WIDE, HIGH = 3.2, 2.3
+"""Inches of a panel."""
+DPI, SHARP = 80, 2
+"""Dots an inch as shown, and how many of the picture's there are for each."""
+FEW_POINTS = 30
+"""Fewer are marked one by one: a single one between two gaps has no line."""
+MANY_RANKS = 8
+"""With more, the table of ranks is folded."""
+CELL = "padding:1px 10px 1px 0;text-align:"
+
+
+def prepare() -> None:
+    """Load what draws pictures, which takes most of a second. Any thread."""
+    fonts = logging.getLogger("matplotlib.font_manager")
+    level = fonts.level
+    fonts.setLevel(logging.ERROR)  # it would tell the cell that it looks for fonts, once ever
+    try:
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure  # noqa: F401
+    finally:
+        fonts.setLevel(level)
+
+
+def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a view as front ends take it: the data by kind, and its metadata."""
+    data = {"text/plain": as_text(seen)}
+    metadata: dict[str, Any] = {}
+    image, width = "", 0
+    if seen.panels:
+        png, width, height = draw(seen.panels)
+        image = base64.b64encode(png).decode()
+        data["image/png"] = image
+        metadata["image/png"] = {"width": width, "height": height}
+    data["text/html"] = as_html(seen, image, width)
+    return data, metadata
+
+
+def draw(panels: list[Panel]) -> tuple[bytes, int, int]:
+    """Return a PNG of the panels, and the width and height it is shown at."""
+    prepare()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(columns * WIDE, rows * HIGH), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_panel(axes, panel)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    with io.BytesIO() as file:
+        figure.savefig(file, format="png", dpi=DPI * SHARP, facecolor="white", edgecolor="white")
+        return file.getvalue(), int(columns * WIDE * DPI), int(rows * HIGH * DPI)
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    for number, (label, curve) in enumerate(panel.curves):
+        line, colour = curve.line, COLOURS[number % len(COLOURS)]
+        marker = "." if len(line.steps) < FEW_POINTS else ""
+        axes.plot(
+            line.steps, line.mean, color=colour, linewidth=1.4, linestyle="-", marker=marker,
+            label=label,
+        )  # fmt: skip
+        if (line.high > line.low).any():
+            axes.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
+        for mark in curve.marks:
+            axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
+    _dress(axes, panel.title)
+    if len(panel.curves) > 1:
+        axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+
+
+def _dress(axes: Axes, title: str) -> None:
+    """Set what the notebook's own matplotlib settings might have otherwise.
+
+    Changing those, even for a moment, would show in figures that are drawn meanwhile.
+    """
+    axes.set_facecolor("white")
+    axes.set_title(title, fontsize=9, fontweight="bold", loc="left", color=INK)
+    axes.grid(visible=True, alpha=0.25, color=INK, linewidth=0.6, linestyle="-")
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.locator_params(nbins=5)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(INK)
+
+
+# -- words and tables ------------------------------------------------------------------------------
+
+
+def as_text(seen: Seen) -> str:
+    """Return a view as plain text."""
+    lines = [_headline(seen), *_bar_lines(seen)]
+    lines += [seen.straggler] if seen.straggler else []
+    for curve in _curves(seen):
+        cells = dict(zip(TITLES, _metric_row(curve), strict=True))
+        lines.append(
+            f"{cells['metric']}: {cells['last']} (min {cells['min']}, max {cells['max']}, "
+            f"{cells['points']} points){_marked(curve)}"
+        )
+    return "\n".join([*lines, *([seen.note] if seen.note else [])])
+
+
+def as_html(seen: Seen, image: str, width: int) -> str:
+    """Return a view as HTML without scripts and style sheets."""
+    words = [f"<b>{html.escape(_headline(seen))}</b>"]
+    words += [html.escape(line) for line in _bar_lines(seen)]
+    words += [html.escape(line) for line in (seen.straggler, seen.note) if line]
+    parts = ["<div>", "<br>".join(words), "</div>"]
+    if image:
+        about = html.escape(", ".join(curve.name for curve in _curves(seen)), quote=True)
+        parts.append(
+            f'<img alt="Curves of {about}" style="max-width:100%;width:{width}px" '
+            f'src="data:image/png;base64,{image}">'
+        )
+    if _curves(seen):
+        rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen)]
+        parts.append(_table((*TITLES, ""), rows, "Metrics"))
+    ranks = _table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
+    unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
+    parts.append(f"<details{unfolded}><summary>{len(seen.ranks)} ranks</summary>{ranks}</details>")
+    return "".join(parts)
+
+
+TITLES = ("metric", "last", "min", "max", "points")
+RANK_TITLES = ("rank", "device", "state", "ms a step", "CPU %", "memory", "GPU %", "GPU memory")
+
+
+def _curves(seen: Seen) -> list[Curve]:
+    return [curve for panel in seen.panels for _, curve in panel.curves]
+
+
+def _headline(seen: Seen) -> str:
+    return f"{seen.title}: {seen.state} after {in_time(seen.seconds)}"
+
+
+def _bar_lines(seen: Seen) -> list[str]:
+    lines = []
+    for bar in seen.bars:
+        told = f"{bar.label or 'progress'}: {bar.done}"
+        if bar.total is not None:
+            told += f" of {bar.total}"
+        if bar.rate:
+            told += f", {_short(bar.rate)} steps/s"
+        if bar.samples:
+            told += f", {_short(bar.samples)} samples/s on all ranks"
+        if bar.left:
+            told += f", {in_time(bar.left)} left"
+        lines.append(told)
+    return lines
+
+
+def _metric_row(curve: Curve) -> tuple[str, ...]:
+    low, high = curve.range
+    return curve.name, _number(curve.latest), _number(low), _number(high), f"{curve.points:,}"
+
+
+def _marked(curve: Curve) -> str:
+    if not curve.marks:
+        return ""
+    first = curve.marks[0]
+    return f" {first.kind} at step {first.step} on rank {first.rank}"
+
+
+def _rank_row(row: RankRow) -> tuple[str, ...]:
+    return (
+        f"{row.rank} {row.host}".strip(), row.device or "n/a", row.state,
+        "n/a" if row.step is None else f"{1000 * row.step:.1f}",
+        "n/a" if row.cpu is None else f"{row.cpu:.0f}", _size(row.memory),
+        "n/a" if row.gpu is None else f"{row.gpu:.0f}", _size(row.gpu_memory),
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4g}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004  # three digits
+
+
+def _size(size: int | None) -> str:
+    return "n/a" if size is None else f"{size / 2**20:,.0f} MB"
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> str:
+    def line(cells: tuple[str, ...], kind: str) -> str:
+        sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
+        inside = "".join(
+            f'<{kind} style="{CELL}{side}">{html.escape(cell)}</{kind}>'
+            for cell, side in zip(cells, sides, strict=True)
+        )
+        return f"<tr>{inside}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<table aria-label="{caption}">{line(titles, "th")}{body}</table>'

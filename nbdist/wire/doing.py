@@ -1,0 +1,54 @@
+"""What a rank tells about itself while it is busy: how far its loops are, and what it takes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a loop has come."""
+
+    label: str
+    done: int
+    total: int | None = None
+    rate: float | None = None
+    """Iterations a second of late; None where that cannot be told yet."""
+    samples: float | None = None
+    """Samples a second of this rank."""
+    waited: float | None = None
+    """Which part of its time it has waited for the next item, 0 to 1."""
+    own: float | None = None
+    """Seconds a step without what it waits for other ranks; None where that cannot be told."""
+    over: bool = False
+    tqdm: bool = False
+    """Whether it is tqdm's and not ours."""
+
+
+class Pace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one place's loops took, together and without the first half of their steps."""
+
+    label: str
+    steps: int
+    seconds: float
+    """In these loops alone, not between them."""
+    samples: int = 0
+    """0 if unknown."""
+    waited: float = 0.0
+    """Seconds it has waited for items."""
+    others: float | None = None
+    """Seconds it has waited for other ranks; None where that cannot be told."""
+    inner: bool = True
+    """Whether no other loop was within."""
+
+
+class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank takes of its machine."""
+
+    rss: int
+    """Bytes."""
+    cpu: float | None = None
+    """Percent of one core, over the last half second."""
+    gpu: float | None = None
+    """Percent of the time its GPU was in use, whoever used it."""
+    gpu_memory: int | None = None
+    """Bytes this process has on its GPU."""

@@ -1,0 +1,70 @@
+"""What a rank logs, as it lies on disk: frames that are only ever added to its file.
+
+A frame holds what was logged since the one before, in columns, so that a million points are read
+in a few thousand steps. A reader may come at any time: a frame that is not all there yet waits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD_BYTES = 4
+"""The length of the frame, before each."""
+
+
+class Column(msgspec.Struct, frozen=True, array_like=True):
+    """Values of one name, in the order in which they were logged; numbers in native order."""
+
+    name: str
+    steps: bytes
+    """int64."""
+    times: bytes
+    """float64, `time.time()`."""
+    values: bytes
+    """float64."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank has logged within a fraction of a second."""
+
+    start: int
+    """How often the job had been started anew by then."""
+    columns: list[Column]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Frame).decode
+
+
+def points_file(folder: Path | str, job: str, rank: int) -> Path:
+    """Return where a rank's points of a job lie."""
+    return Path(folder) / f"metrics{job}.{rank}"
+
+
+def framed(frame: Frame) -> bytes:
+    """Return a frame as it is added to a file."""
+    data = _encode(frame)
+    return len(data).to_bytes(HEAD_BYTES, "little") + data
+
+
+def whole_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
+    """Return the frames that are whole, each with where it ends.
+
+    Raises
+    ------
+    msgspec.MsgspecError
+        If this is no such file.
+    """
+    at = 0
+    while len(data) - at >= HEAD_BYTES:
+        end = at + HEAD_BYTES + int.from_bytes(data[at : at + HEAD_BYTES], "little")
+        if end > len(data):
+            return
+        yield end, _decode(data[at + HEAD_BYTES : end])
+        at = end
