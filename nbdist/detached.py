@@ -14,6 +14,7 @@ from nbdist.hub import attached
 from nbdist.hub import kept as keeping
 from nbdist.hub.kept import Kept, Order, Unreadable
 from nbdist.hub.loop import hub_loop
+from nbdist.hub.output import OUTPUTS
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.scripts import make_folder
 from nbdist.settings import Settings, no_place
@@ -92,7 +93,9 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
             raise LaunchError(f"job {id_} did not start; {log_tail}")
         if time.monotonic() > deadline:
             process.kill()  # what it has started goes with it
-            raise LaunchError(f"job {id_} did not start within {seconds:g} s; {log_tail}")
+            raise LaunchError(
+                f"job {id_} did not start within {seconds:g} s (NBDIST_START_SECONDS); {log_tail}"
+            )
         time.sleep(LOOK_SECONDS)
     if kept.ended and kept.began is None:
         raise _error(id_)
@@ -149,8 +152,10 @@ def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = 
     Raises
     ------
     UsageError
-        If there is no such job.
+        If there is no such job, or no such `output`.
     """
+    if output not in (None, *OUTPUTS):
+        raise UsageError(f"output={output!r} is none of {', '.join(OUTPUTS)}")
     folder, kept = find(id_)
     if not viewed and kept.id in _handles:
         return _handles[kept.id]
