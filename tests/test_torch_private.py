@@ -35,7 +35,10 @@ NAMES = [
     (dist.Backend, "backend_type_map"),
     (dist, "_register_comm_hook _verify_params_across_processes Reducer Logger"),
     (DistributedDataParallel, "_ddp_init_helper _build_params_for_reducer"),
-    (DistributedDataParallel, "_build_debug_param_to_name_mapping"),
+    (DistributedDataParallel, "_build_debug_param_to_name_mapping _sync_buffers"),
+    (dist.Logger, "set_runtime_stats_and_log _get_ddp_logging_data"),  # type: ignore[attr-defined]
+    (dist.Reducer, "_set_ddp_runtime_logging_sample_rate"),  # type: ignore[attr-defined]
+    (dist.Work, "wait"),
     (_composable_state, "_module_state_mapping"),
     (_fsdp_common.TrainingState, "IDLE"),
     (_fsdp_param_group.FSDPParamGroup, "_to_sharded"),
@@ -105,6 +108,16 @@ def test_a_reducer_is_made_from_what_setstate_gives_it() -> None:
         "param_to_name_mapping",
         "static_graph",
     ]
+
+
+def test_ddp_logs_the_last_step_before_it_prepares_the_next() -> None:
+    source = inspect.getsource(DistributedDataParallel._pre_forward)
+    logs = source.index("self.logger.set_runtime_stats_and_log()")
+    assert logs < source.index("self.reducer.prepare_for_forward()")
+    assert logs < source.index("self._sync_buffers()")
+    # Collectives wait in Python, so that the wait can be timed there.
+    for name in ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier"):
+        assert "work.wait()" in inspect.getsource(getattr(c10d, name)), name
 
 
 def test_torchelastic_knows_its_callers_by_a_stack_without_sources(

@@ -32,7 +32,7 @@ except ImportError as error:
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends import models
-from nbdist.backends.torch_private import groups, hooks, stores
+from nbdist.backends.torch_private import groups, hooks, stores, timing
 from nbdist.backends.torch_private import models as insides
 from nbdist.backends.waiting import Watch
 
@@ -117,6 +117,7 @@ class Ddp:
         hooks.free_destroyed()
         hooks.guard_split()
         hooks.watch_ddp(self._ddp_models.add)
+        timing.time_waits()
 
     def open_store(self) -> int:
         """Start the store of the next generation; return its port. Called on one rank."""

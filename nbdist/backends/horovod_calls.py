@@ -1,4 +1,4 @@
-"""Which of Horovod's collectives the main thread is inside, told from another thread."""
+"""Which of Horovod's collectives the main thread is inside, and how long it waits in them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nbdist.backends import waits
 from nbdist.wire.groups import Waiting
 
 if TYPE_CHECKING:
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 
 _BETWEEN = "torch.autograd.function"
 """Horovod's operations are functions of autograd, called back by torch."""
+_LIBRARY = "horovod.torch.mpi_lib_v2"
+_WAIT = "horovod_torch_wait_and_clear"
+"""What all of Horovod's calls for torch wait in; TensorFlow's wait within TensorFlow."""
+
+
+def time_waits() -> None:
+    """Have waits for other ranks added up in `waits`, if Horovod is there; may be called again."""
+    library = sys.modules.get(_LIBRARY)
+    wait = getattr(library, _WAIT, None)
+    if wait is not None and not hasattr(wait, "__wrapped__"):
+        setattr(library, _WAIT, waits.timed(wait))
 
 
 @dataclass
@@ -46,6 +58,8 @@ class Watch:
 def _called(frame: FrameType | None) -> FrameType | None:
     """Return the outermost of the calls into Horovod, if the inner end is there."""
     found = None
+    if frame is not None and waits.is_ours(frame):
+        frame = frame.f_back
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("horovod."):

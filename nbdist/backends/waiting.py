@@ -19,6 +19,7 @@ _AROUND = (
     _COLLECTIVES,
     "/torch/distributed/c10d_logger.py",
     "/nbdist/backends/torch_private/hooks.py",  # gloo groups are made through it
+    "/nbdist/backends/waits.py",  # waits are timed there
 )
 _PLACES = {
     "/torch/autograd/graph.py": "backward",

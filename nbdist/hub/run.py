@@ -83,7 +83,9 @@ class Run(JobListener):
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
         """Note what a rank is doing."""
-        self._job.pulses[rank] = pulse
+        # The last one comes by another socket, and may overtake the one before it.
+        if rank not in self._job.pulses or not self._job.pulses[rank].paces:
+            self._job.pulses[rank] = pulse
 
     def died(self, death: Death) -> None:
         """Note the death of a rank; it matters if its cell was not over."""

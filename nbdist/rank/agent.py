@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from nbdist.errors import NbdistError, UsageError
-from nbdist.rank import metrics, progress, vitals
+from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
 from nbdist.rank.names import Names
@@ -132,9 +132,10 @@ class Agent(Speaker):
         metrics.begin(message.logs, message.job, self._rank)
         done = await self._runner.run(message, self._backend.formed)
         metrics.end()
-        bars = progress.end()
+        paces, bars = pace.paces(), progress.end()
         if bars:
-            self._cells.send(msgspec.structs.replace(self._doing(), job=message.job, bars=bars))
+            last = msgspec.structs.replace(self._doing(), job=message.job, bars=bars, paces=paces)
+            self._cells.send(last)
         self._names.let_go_of_rebound()
         return done
 
@@ -201,6 +202,7 @@ class Agent(Speaker):
         return vitals.memory() | {
             "cpu": pulse.vitals.cpu,
             "gpu": pulse.vitals.gpu,
+            "gpu_memory": pulse.vitals.gpu_memory,
             "job": pulse.job,
             "line": pulse.line,
             "where": pulse.where,

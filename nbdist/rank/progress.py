@@ -1,7 +1,7 @@
 """`nbdist.progress`: how far a loop is, how fast it goes, and what it waits for.
 
-The loop itself only counts. Rates are made by the agent's thread when it tells the hub of the loops
-that are open, twice a second.
+The loop itself only counts, and now and then notes between two steps what they took (`pace`). Rates
+are made by the agent's thread when it tells the hub of the loops that are open, twice a second.
 """
 
 from __future__ import annotations
@@ -12,35 +12,66 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nbdist.rank import pace
 from nbdist.wire.doing import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import FrameType
 
 Item = TypeVar("Item")
 WINDOW = 12
 """Looks that a rate is made over: some six seconds."""
+MARK_SECONDS = 0.004
+"""Short steps are noted several at a time: a note takes some 5 us."""
 
 
 class Loop:
     """One loop; the thread that runs it counts, the agent's looks."""
 
-    def __init__(self, label: str, total: int | None) -> None:
-        self.label, self.total = label, total
-        self.done = self.samples = 0
+    def __init__(self, label: str, total: int | None, track: pace.Track, initial: int = 0) -> None:
+        self.label, self.total, self.track = label, total, track
+        self.done, self.samples = initial, 0
+        self._initial = initial
         self.waited = 0.0
-        """Seconds it has waited for items."""
+        """Seconds it has waited for items; nothing where nobody counts them."""
         self.over = False
         self.began = time.monotonic()
         self._looks: deque[tuple[float, int, int, float]] = deque(
-            [(self.began, 0, 0, 0.0)], maxlen=WINDOW
+            [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
+        self._mark = pace.now(self.began, 0, 0, 0.0)
+        self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
+        """Those that were the last at a look."""
+        self.mark_at = self.began + MARK_SECONDS
+        self.marks_itself = False
+        """Whether whoever runs it calls `mark` between steps; else it is done at each look."""
+
+    def mark(self, now: float) -> None:
+        """Note what the steps took that are over by now."""
+        before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
+        self.mark_at = now + MARK_SECONDS
+        self.track.add(self._mark.less(before))
+
+    def _own(self, *, final: bool) -> float | None:
+        """Return the seconds a step of late without waits for others; at its end all but first."""
+        if final:
+            return self.track.steady().own
+        last = self._mark
+        own = last.less(self._marks[0]).own
+        if last.steps > self._marks[-1].steps:
+            self._marks.append(last)
+        return own
 
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
         now = time.monotonic()
+        if not (self.marks_itself or self.over):
+            self.mark(now)
         look = now, self.done, self.samples, self.waited
-        at, done, samples, waited = self._looks[0] if not final else (self.began, 0, 0, 0.0)
+        at, done, samples, waited = self._looks[0]
+        if final:
+            at, done, samples, waited = self.began, self._initial, 0, 0.0
         if not self.over and not final:
             self._looks.append(look)
         passed, came = now - at, self.done - done
@@ -50,16 +81,43 @@ class Loop:
         return Bar(
             self.label, self.done, self.total, rate,
             (self.samples - samples) / passed if rate and self.samples else None,
-            min(1.0, (self.waited - waited) / passed) if rate else None, over=self.over,
+            min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
+            self._own(final=final),
+            over=self.over,
         )  # fmt: skip
 
     def end(self) -> None:
         """Note that it is over."""
         self.over, self._ended = True, time.monotonic()
+        if not self.marks_itself:
+            self.mark(self._ended)
 
 
 _loops: list[Loop] = []
 """From the outermost inwards; one that is over stays until another takes its place."""
+
+
+def open_loop(
+    label: str, total: int | None, initial: int = 0, place: FrameType | None = None
+) -> Loop:
+    """Return a loop inside those that are open; whoever runs it counts, and calls its `end`.
+
+    Parameters
+    ----------
+    label, total
+        As for `progress`.
+    initial
+        Iterations that were done before.
+    place
+        Whose loop it is, which may be begun again and again; by default the caller's.
+    """
+    track = pace.track(label, place or sys._getframe().f_back)
+    loop = Loop(label, total, track, initial)
+    depth = sum(not each.over for each in _loops)
+    if depth:
+        _loops[depth - 1].track.inner = False
+    _loops[depth:] = [loop]
+    return loop
 
 
 def progress(
@@ -92,27 +150,29 @@ def progress(
             total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
         except TypeError:
             total = None
-    loop = Loop(label, total)
-    depth = sum(not each.over for each in _loops)
-    _loops[depth:] = [loop]
+    loop = open_loop(label, total, place=sys._getframe().f_back)
+    loop.marks_itself = True
     clock = time.monotonic
     items = iter(iterable)
     try:
         while True:
             asked = clock()
+            if asked >= loop.mark_at:
+                loop.mark(asked)
             try:
                 item = next(items)
             except StopIteration:
+                loop.mark(asked)
                 return
             loop.waited += clock() - asked
-            loop.samples += _size(item) if samples is None else samples
+            loop.samples += samples_in(item) if samples is None else samples
             yield item
             loop.done += 1
     finally:
         loop.end()
 
 
-def _size(item: Any) -> int:
+def samples_in(item: Any) -> int:
     """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
     for _ in range(4):  # a batch of batches of batches is enough
         if isinstance(item, dict):
@@ -152,12 +212,14 @@ def end() -> list[Bar]:
     """Return how far the loops have come in all, and forget them. Main thread."""
     ended = [loop.bar(final=True) for loop in _loops]
     _loops.clear()
+    pace.forget()
     return ended
 
 
 def _in_fork() -> None:
     """Show nothing of what a rank forks."""
     _loops.clear()
+    pace.forget()
 
 
 os.register_at_fork(after_in_child=_in_fork)

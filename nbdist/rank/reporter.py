@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from nbdist.rank import metrics, progress, vitals
+from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.wire.messages import Call, Interrupt, Message, Pulse, Reply
 
@@ -53,6 +53,8 @@ class Reporter(Speaker):
         self._main = threading.main_thread().ident or 0
         self.interrupted = threading.Event()
         self._heard = threading.Event()
+        self._over = False
+        """Whether the last pulse has been made, which none may follow."""
         self.answers: dict[str, Callable[..., Any]] = {
             "stacks": self._stacks,
             "heard": self._heard.set,
@@ -82,7 +84,10 @@ class Reporter(Speaker):
     def _stacks(self) -> str:
         return vitals.stacks(self._main, (), self._program.path, self._program.named)
 
-    def _pulse(self) -> Pulse:
+    def _pulse(self) -> Pulse | None:
+        return None if self._over else self._doing()
+
+    def _doing(self) -> Pulse:
         return Pulse(
             self._program.job,
             self._program.line_now(self._main),
@@ -104,7 +109,8 @@ class Reporter(Speaker):
     def end_job(self) -> None:
         """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
         metrics.end()
-        pulse = self._pulse()
-        bars = progress.end()
+        self._over = True
+        pulse = self._doing()
+        paces, bars = pace.paces(), progress.end()
         if bars:
-            self.send(msgspec.structs.replace(pulse, bars=bars))
+            self.send(msgspec.structs.replace(pulse, bars=bars, paces=paces))

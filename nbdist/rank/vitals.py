@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from nbdist.backends import waits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -67,6 +69,8 @@ def stacks(
 def where(main: int) -> str:
     """Say in one line where the main thread is."""
     frame = sys._current_frames().get(main)
+    if frame is not None and waits.is_ours(frame):
+        frame = frame.f_back
     if frame is None:
         return "ended"
     code = frame.f_code
@@ -76,11 +80,4 @@ def where(main: int) -> str:
 def memory() -> dict[str, Any]:
     """Return this process's memory in bytes: resident, and what only it holds."""
     full = psutil.Process().memory_full_info()
-    return {"rss": full.rss, "unique": getattr(full, "uss", None), "gpu": _gpu_memory()}
-
-
-def _gpu_memory() -> int | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return int(torch.cuda.memory_reserved())
+    return {"rss": full.rss, "unique": getattr(full, "uss", None)}

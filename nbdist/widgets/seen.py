@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.hub.jobs import how_died, name_ranks
+from nbdist.metrics.slowest import slowest
 from nbdist.widgets.panels import Panel, panels
 from nbdist.wire.messages import Fault
 from nbdist.wire.points import points_file
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from nbdist.wire.doing import Bar
     from nbdist.wire.messages import Pulse
 
-SLOWER = 0.1
-"""A rank that needs that much more time a step than the others is told of."""
 MOST_NAMED = 6
 WAITING_SECONDS = 1.0
 """Waits for other ranks are told from here on; shorter ones are the normal course."""
@@ -45,7 +44,7 @@ class RankRow(NamedTuple):
     device: str
     state: str
     step: float | None
-    """Seconds a step."""
+    """Seconds a step, without its waits for other ranks where these are known."""
     cpu: float | None
     memory: int | None
     gpu: float | None
@@ -113,27 +112,22 @@ def _bar(bar: Bar, depth: int, pulses: dict[int, Pulse]) -> BarRow:
 
 def _straggler(pulses: dict[int, Pulse]) -> str:
     """Name the slowest rank, if it stands out."""
-    steps = {rank: step for rank, pulse in pulses.items() if (step := _step(pulse)) is not None}
-    if len(steps) < 2:  # noqa: PLR2004  # one is not slower than others
-        return ""
-    slowest = max(steps, key=steps.__getitem__)
-    others = [step for rank, step in steps.items() if rank != slowest]
-    usual = sorted(others)[len(others) // 2]
-    if steps[slowest] < (1 + SLOWER) * usual:
-        return ""
-    more = 100 * (steps[slowest] / usual - 1)
-    return f"Rank {slowest} is the slowest: {more:.0f} % more time a step than the others."
+    # In step with each other, ranks differ only in what each needs by itself; where one of them
+    # cannot tell that, the others' must not be held against its whole step.
+    own = {rank: step for rank, pulse in pulses.items() if (step := _own(pulse)) is not None}
+    whole = {rank: step for rank, pulse in pulses.items() if (step := _step(pulse)) is not None}
+    found = slowest(own, whole) if len(own) == len(pulses) else slowest(whole)
+    return "" if found is None else str(found)
+
+
+def _own(pulse: Pulse) -> float | None:
+    """Return the seconds a step of its innermost loop takes a rank without waits for others."""
+    return next((bar.own for bar in reversed(pulse.bars) if bar.own is not None), None)
 
 
 def _step(pulse: Pulse) -> float | None:
-    """Return the seconds a rank needs for a step of its innermost loop."""
-    for bar in reversed(pulse.bars):
-        if not bar.tqdm and bar.own is not None:
-            return bar.own
-    for bar in reversed(pulse.bars):
-        if not bar.tqdm and bar.rate:
-            return 1 / bar.rate
-    return None
+    """Return the seconds a step of its innermost loop takes a rank."""
+    return next((1 / bar.rate for bar in reversed(pulse.bars) if bar.rate and not bar.tqdm), None)
 
 
 def _row(job: Job, rank: int, pulse: Pulse | None) -> RankRow:
@@ -141,10 +135,10 @@ def _row(job: Job, rank: int, pulse: Pulse | None) -> RankRow:
     if pulse is None:
         return RankRow(rank, host, "", state, None, None, None, None, None)
     taken = pulse.vitals
+    step = _own(pulse) or _step(pulse)
     return RankRow(
-        rank, host, pulse.device, state, _step(pulse), taken.cpu, taken.rss, taken.gpu,
-        taken.gpu_memory,
-    )  # fmt: skip
+        rank, host, pulse.device, state, step, taken.cpu, taken.rss, taken.gpu, taken.gpu_memory
+    )
 
 
 def _state(job: Job, rank: int, pulse: Pulse | None) -> str:

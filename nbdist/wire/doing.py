@@ -24,6 +24,23 @@ class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it is tqdm's and not ours."""
 
 
+class Pace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one place's loops took, together and without the first half of their steps."""
+
+    label: str
+    steps: int
+    seconds: float
+    """In these loops alone, not between them."""
+    samples: int = 0
+    """0 if unknown."""
+    waited: float = 0.0
+    """Seconds it has waited for items."""
+    others: float | None = None
+    """Seconds it has waited for other ranks; None where that cannot be told."""
+    inner: bool = True
+    """Whether no other loop was within."""
+
+
 class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a rank takes of its machine."""
 

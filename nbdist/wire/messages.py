@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from nbdist.wire.doing import Bar, Vitals
+from nbdist.wire.doing import Bar, Pace, Vitals
 from nbdist.wire.groups import Waiting
 
 PROTOCOL = 1
@@ -146,6 +146,8 @@ class Pulse(Message, frozen=True):
     bars: list[Bar] = []
     """The loops it is in, from the outermost inwards; at its end the last ones."""
     device: str = ""
+    paces: list[Pace] = []
+    """At its end: what its loops took, place by place."""
 
 
 class Reply(Message, frozen=True):

@@ -1,0 +1,45 @@
+"""Which rank holds the others up."""
+
+from __future__ import annotations
+
+from statistics import median_low
+from typing import NamedTuple
+
+SLOWER = 0.1
+"""A rank that holds the others up for that part of a step is told of."""
+SHORTEST = 0.001
+"""Seconds; what is less comes and goes with what else the machine does."""
+
+
+class Slowest(NamedTuple):
+    """A rank that stands out."""
+
+    rank: int
+    seconds: float
+    """How much longer than usual it takes over a step."""
+    share: float
+    """Which part of a step that is."""
+
+    def __str__(self) -> str:
+        more = f"{1000 * self.seconds:.3g} ms more a step than the others"
+        return f"Rank {self.rank} is the slowest: it takes {more} ({100 * self.share:.0f} %)."
+
+
+def slowest(own: dict[int, float], whole: dict[int, float] | None = None) -> Slowest | None:
+    """Return the slowest rank, if it stands out.
+
+    Parameters
+    ----------
+    own
+        Seconds a step by rank, without what it waits for other ranks.
+    whole
+        The same with all waits, where `own` is without.
+    """
+    if len(own) < 2:  # noqa: PLR2004  # one is not slower than others
+        return None
+    rank = max(own, key=own.__getitem__)
+    more = own[rank] - median_low(step for other, step in own.items() if other != rank)
+    step = median_low((whole or own).values())
+    if more < max(SHORTEST, SLOWER * step):
+        return None
+    return Slowest(rank, more, more / step)

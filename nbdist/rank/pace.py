@@ -1,0 +1,121 @@
+"""What loops took, step by step and place by place. The thread that runs the loops.
+
+Marks are made between steps, so that all numbers of a mark are of the same whole steps.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from nbdist.backends import horovod_calls, waits
+from nbdist.wire.doing import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType
+
+MOST_MARKS = 64
+MOST_PLACES = 16
+"""Loops of further places are not told of."""
+NUMBER = re.compile(r"\d+")
+
+
+class Totals(NamedTuple):
+    """What has been done since some beginning."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    samples: int = 0
+    waited: float = 0.0
+    """Seconds spent waiting for items."""
+    others: float = 0.0
+    """Seconds spent waiting for other ranks, as far as anybody told."""
+    told: int = 0
+    """How many such waits were told."""
+
+    def plus(self, other: Totals) -> Totals:
+        """Return both together."""
+        return _totals(map(operator.add, self, other))
+
+    def less(self, other: Totals) -> Totals:
+        """Return what came since `other`."""
+        return _totals(map(operator.sub, self, other))
+
+    @property
+    def own(self) -> float | None:
+        """Seconds a step without the waits for other ranks; None if nobody told of any."""
+        if not self.steps or not self.told:
+            return None
+        return max(0.0, self.seconds - self.others) / self.steps
+
+
+_totals: Callable[[Iterable[float]], Totals] = Totals._make
+
+
+def now(at: float, steps: int, samples: int, waited: float) -> Totals:
+    """Return a reading of what only grows."""
+    others = waits.so_far()
+    return Totals(at, steps, samples, waited, others.seconds, others.times)
+
+
+class Track:
+    """What the loops of one place took together, however often they are begun."""
+
+    def __init__(self, label: str) -> None:
+        self.label, self.inner = label, True
+        self._totals = Totals()
+        self._marks = [self._totals]
+        self._every, self._since = 1, 0
+        """A mark is kept for each so many."""
+
+    def add(self, came: Totals) -> None:
+        """Take in some whole steps."""
+        self._totals = self._totals.plus(came)
+        self._since += 1
+        if self._since < self._every:
+            return
+        self._since = 0
+        self._marks.append(self._totals)
+        if len(self._marks) > MOST_MARKS:
+            self._marks, self._every = self._marks[::2], 2 * self._every
+
+    def steady(self) -> Totals:
+        """Return what came without the first half of the steps: imports, caches, buckets."""
+        half = self._totals.steps / 2
+        before = max((mark for mark in self._marks if mark.steps <= half), default=Totals())
+        return self._totals.less(before)
+
+    def pace(self) -> Pace | None:
+        """Return it as it travels; None if there were no steps."""
+        came = self.steady()
+        if not came.steps:
+            return None
+        return Pace(
+            self.label, came.steps, came.seconds, came.samples, came.waited,
+            came.others if came.told else None, self.inner,
+        )  # fmt: skip
+
+
+_tracks: dict[tuple[str, int, str], Track] = {}
+
+
+def track(label: str, frame: FrameType | None) -> Track:
+    """Return the track of the loop that this frame runs; one whose label counts is the same."""
+    horovod_calls.time_waits()
+    place = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    key = (*place, NUMBER.sub("0", label))
+    if key not in _tracks and len(_tracks) >= MOST_PLACES:
+        return Track(label)
+    return _tracks.setdefault(key, Track(label))
+
+
+def paces() -> list[Pace]:
+    """Return what the loops of each place took."""
+    return [pace for each in list(_tracks.values()) if (pace := each.pace()) is not None]
+
+
+def forget() -> None:
+    """Begin anew."""
+    _tracks.clear()
