@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from nbdist.hub.jobs import in_time
+from nbdist.metrics.tables import html_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,6 @@ FEW_POINTS = 30
 """Fewer are marked one by one: a single one between two gaps has no line."""
 MANY_RANKS = 8
 """With more, the table of ranks is folded."""
-CELL = "padding:1px 10px 1px 0;text-align:"
 
 
 def prepare() -> None:
@@ -123,8 +123,8 @@ def as_html(seen: Seen, image: str, width: int) -> str:
         )
     if _curves(seen):
         rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen)]
-        parts.append(_table((*TITLES, ""), rows, "Metrics"))
-    ranks = _table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
+        parts.append(html_table((*TITLES, ""), rows, "Metrics"))
+    ranks = html_table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
     unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
     parts.append(f"<details{unfolded}><summary>{len(seen.ranks)} ranks</summary>{ranks}</details>")
     return "".join(parts)
@@ -191,14 +191,3 @@ def _size(size: int | None) -> str:
     return "n/a" if size is None else f"{size / 2**20:,.0f} MB"
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> str:
-    def line(cells: tuple[str, ...], kind: str) -> str:
-        sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
-        inside = "".join(
-            f'<{kind} style="{CELL}{side}">{html.escape(cell)}</{kind}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{inside}</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return f'<table aria-label="{caption}">{line(titles, "th")}{body}</table>'
