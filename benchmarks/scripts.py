@@ -23,7 +23,7 @@ HOW = """
     prints the time; the figure runs from sending the cell, or starting `torchrun --standalone`, to
     that. Each repeat is divided by the torchrun run just before it; the first, warm launch of a
     kernel is not counted. `--cold` is nbdist's plain command line of torchrun. Beside it, timed the
-    same way: accelerate's `notebook_launcher` and torchrunx's `Launcher`, each in a fresh Python
+    same way: accelerate's `debug_launcher` and torchrunx's `Launcher`, each in a fresh Python
     that has imported them before the time runs. The same with Horovod: an `allreduce` of a cell
     under warm horovodrun, over `horovodrun --gloo` with a script of the same lines. Then one kernel
     launches {launches} scripts; what it and its warm process have grown by since the tenth is what
@@ -63,19 +63,21 @@ def work():
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 0:
         print(f"there at {time.time()!r}", flush=True)
+    return time.time()
 """
 ACCELERATE = f"""
 import time, accelerate, torch
 {FUNCTION}
 print(f"began at {{time.time()!r}}", flush=True)
-accelerate.notebook_launcher(work, num_processes=NP, use_port="0")
+accelerate.debug_launcher(work, num_processes=NP)
 """
 TORCHRUNX = f"""
 import time, torchrunx, torch
 {FUNCTION}
 if __name__ == "__main__":
     print(f"began at {{time.time()!r}}", flush=True)
-    torchrunx.Launcher(hostnames=["localhost"], workers_per_host=NP, backend="gloo").run(work)
+    launcher = torchrunx.Launcher(hostnames=["localhost"], workers_per_host=NP, backend="gloo")
+    print(f"there at {{launcher.run(work).rank(0)!r}}", flush=True)
 """
 THERE = re.compile(r"there at ([\d.]+)")
 BEGAN = re.compile(r"began at ([\d.]+)")

@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.clusters import Cluster
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from nbdist.preloading import preload
     from nbdist.rank.metrics import log
     from nbdist.rank.progress import progress
+
+    loops: ModuleType
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,6 +48,8 @@ _FACE = {
 
 
 def __getattr__(name: str) -> Any:  # whatever the name stands for
+    if name == "loops":
+        return importlib.import_module("nbdist.loops")
     if name not in _FACE:
         msg = f"module 'nbdist' has no attribute {name!r}"
         raise AttributeError(msg)

@@ -17,7 +17,7 @@ from nbdist.hub.loop import hub_loop
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.scripts import make_folder
 from nbdist.settings import Settings
-from nbdist.system import private
+from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +63,9 @@ def detach(
     except LaunchError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    except KeyboardInterrupt:  # nobody has been told of it
+        keeping.stop(folder, "interrupted")
+        raise
     return kept
 
 
@@ -74,6 +77,8 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            cwd=folder,
+            env=environ_anywhere(),
         )
     # It is reaped when it ends, should that be before us.
     threading.Thread(target=process.wait, name="nbdist-keeper", daemon=True).start()
@@ -83,7 +88,7 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
         if process.returncode is not None:
             raise LaunchError(f"job {id_} did not start; {log_tail}")
         if time.monotonic() > deadline:
-            keeping.stop(folder, "interrupted")
+            process.kill()  # what it has started goes with it
             raise LaunchError(f"job {id_} did not start within {seconds:g} s; {log_tail}")
         time.sleep(LOOK_SECONDS)
     if kept.ended and kept.began is None:
@@ -159,9 +164,16 @@ def listed() -> tuple[list[tuple[Kept, str]], list[Unreadable]]:
     return [(kept, keeping.state_of(folder, kept)) for folder, kept in found.items()], unreadable
 
 
-def clean() -> list[Kept]:
-    """Remove all detached jobs that have ended, with their logs; return them."""
-    removed = keeping.clean(Settings.read())
+def clean(id_: str | None = None) -> list[Kept]:
+    """Remove all detached jobs that have ended, or one, with their logs; return them.
+
+    Raises
+    ------
+    UsageError
+        If there is no such job.
+    """
+    only = None if id_ is None else find(id_)[0]
+    removed = keeping.clean(Settings.read(), only)
     for kept in removed:
         _handles.pop(kept.id, None)
     return removed

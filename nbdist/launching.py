@@ -118,9 +118,11 @@ def launch(
     if slots and launcher == "engines":
         raise UsageError("hosts is for launcher torchrun or horovodrun")
     default = sum(slots.values()) if slots else default_size(None)
-    size = check_size(default if np is None else np)
+    size = default if np is None else np
     if slots:
         check_slots(slots, size)
+    else:
+        check_size(size)
     if launcher == "engines":
         return _on_engines(function, args, size, backend, timeout)
     script = _script(function, args, backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ import psutil
 from nbdist.system import private
 
 OWNER = "owner.json"
+NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+"""How folders of logs are called."""
 NOBODY = -1
 UNSIGNED_SECONDS = 60.0
 """A folder is signed as soon as it is made; one older than this and unsigned is nobody's."""
@@ -39,9 +42,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 def sign(folder: Path, temp: str = "") -> None:
     """Write into a cluster's folder that it is this process's."""
-    owner = Owner(os.getpid(), psutil.Process().create_time(), temp)
-    with open(folder / OWNER, "wb", opener=private) as file:
-        file.write(msgspec.json.encode(owner))
+    _write(folder, Owner(os.getpid(), psutil.Process().create_time(), temp))
 
 
 def owner(folder: Path) -> Owner:
@@ -57,9 +58,16 @@ def owner(folder: Path) -> Owner:
 
 def disown(folder: Path) -> None:
     """Write into a folder of this process's that it is nobody's any more."""
-    with (folder / OWNER).open("r+b") as file:
-        file.write(msgspec.json.encode(Owner(NOBODY, 0.0)))
-        file.truncate()
+    if (folder / OWNER).exists():  # else somebody has cleared it away by hand
+        _write(folder, Owner(NOBODY, 0.0))
+
+
+def _write(folder: Path, owner: Owner) -> None:
+    """Write a signature whole: who reads it meanwhile must not take the folder for nobody's."""
+    part = folder / f"{OWNER}.part"
+    with open(part, "wb", opener=private) as file:
+        file.write(msgspec.json.encode(owner))
+    part.replace(folder / OWNER)
 
 
 def clear(clusters: Path) -> None:
@@ -68,7 +76,7 @@ def clear(clusters: Path) -> None:
         # A signature that cannot be read is left alone: it may be a newer version's.
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if not (folder / OWNER).exists():
-                if time.time() - folder.stat().st_mtime > UNSIGNED_SECONDS:
+                if _is_nobodys(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
             whose = owner(folder)
@@ -76,6 +84,11 @@ def clear(clusters: Path) -> None:
                 if whose.temp:
                     shutil.rmtree(whose.temp, ignore_errors=True)
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_nobodys(folder: Path) -> bool:
+    """Whether a folder without a signature will not get one any more."""
+    return time.time() - folder.stat().st_mtime > UNSIGNED_SECONDS
 
 
 def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
@@ -92,6 +105,10 @@ def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
         if too_much <= 0 and time.time() - changed < days * 86400:
             continue
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            if not owner(path).alive:
+            if (path / OWNER).exists():
+                unused = not owner(path).alive
+            else:  # one of ours that its keeper left halfway, or something of the user's
+                unused = NAME.fullmatch(path.name) is not None and _is_nobodys(path)
+            if unused:
                 shutil.rmtree(path, ignore_errors=True)
                 too_much -= sizes[path]

@@ -12,7 +12,17 @@ from nbdist.errors import UsageError
 
 
 def _home() -> Path:
-    return Path(os.environ.get("NBDIST_HOME") or platformdirs.user_state_path("nbdist"))
+    named = os.environ.get("NBDIST_HOME")
+    if not named:
+        return platformdirs.user_state_path("nbdist")
+    home = Path(named).expanduser()
+    if not home.is_absolute():
+        msg = (
+            f"NBDIST_HOME={named!r} would be another folder wherever the notebook goes: give it a "
+            "path that begins with /"
+        )
+        raise UsageError(msg)
+    return home
 
 
 @dataclass(frozen=True)

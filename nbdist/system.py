@@ -28,6 +28,21 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def environ_anywhere() -> dict[str, str]:
+    """Return the environment in which Python finds the same modules wherever it is started.
+
+    Our processes start in folders of ours: in the notebook's own, a file named like a module of
+    Python's (``random.py``) would be taken for it, and the folder may have been removed.
+    """
+    path = os.environ.get("PYTHONPATH")
+    if not path:
+        return dict(os.environ)
+    places = [place for place in path.split(os.pathsep) if place]
+    with contextlib.suppress(FileNotFoundError):  # removed: what is relative to it is, too
+        places = [os.path.abspath(place) for place in places]  # noqa: PTH100  # links stay
+    return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+
+
 def kill_session(leader: int) -> None:
     """SIGKILL every process of a session; its number stays taken until then."""
     for pid in psutil.pids():

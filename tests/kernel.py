@@ -228,7 +228,10 @@ class Kernel:
             with self._news:
                 cell = self.cells.get(message["parent_header"].get("msg_id"))
                 if cell is not None:
-                    self._deliver(cell, message["msg_type"], message["content"])
+                    content = message["content"]
+                    if message["buffers"]:
+                        content |= {"buffers": [bytes(part) for part in message["buffers"]]}
+                    self._deliver(cell, message["msg_type"], content)
                 self._news.notify_all()
 
     def _deliver(self, cell: Cell, kind: str, content: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -212,8 +213,59 @@ def test_what_cannot_be_is_told_and_nothing_is_left(notebook: Kernel) -> None:
     ):
         assert why in notebook.run(f"%%distributed {flags}\n1", check=False).error
     assert "no detached job zzz" in notebook.run("%dist attach zzz", check=False).error
+    assert "--tail -1 must not" in notebook.run("%dist logs 0 --tail -1", check=False).error
     assert "there is no job zzz" in notebook.run("%dist cancel zzz", check=False).error
     assert set((notebook.home / "logs").iterdir()) == before
+
+
+def test_an_interrupt_before_it_is_told_of_stops_it(notebook: Kernel) -> None:
+    before = {process.pid for process in psutil.process_iter()}
+    cell = notebook.start("%%distributed -np 2 --detach\ntime.sleep(1000)")
+    deadline = time.monotonic() + 20
+    while not (new := [
+        process for process in psutil.process_iter()
+        if process.pid not in before and "nbdist.hub.keeper" in " ".join(process.cmdline())
+    ]):  # fmt: skip
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    name = new[0].cmdline()[-1].rpartition("-")[2]
+    notebook.interrupt()
+    notebook.wait(20, cell)
+    assert "KeyboardInterrupt" in cell.error
+    notebook.run(f"import nbdist\nnbdist.attach('{name}').until_end(30)")
+    assert re.search(rf"{name} .* interrupted", notebook.run("%dist jobs").stdout)
+
+
+def test_clean_takes_one_that_is_named(notebook: Kernel) -> None:
+    names = [detach(notebook, "1"), detach(notebook, "1")]
+    running = detach(notebook, "time.sleep(1000)")
+    for name in names:
+        notebook.run(f"import nbdist\nnbdist.attach('{name}').wait(60)")
+        assert gone([p for p in psutil.process_iter() if p.cmdline()[-1:] == [
+            str(job_folder(notebook, name))
+        ]])  # fmt: skip
+    told = notebook.run(f"%dist jobs --clean {running}").stdout
+    assert told == f"Removed: nothing, {running} has not ended.\n"
+    assert notebook.run(f"%dist jobs --clean {names[0]}").stdout == f"Removed: {names[0]}.\n"
+    (job_folder(notebook, names[1]) / "owner.json").unlink()
+    listed = notebook.run("%dist jobs").stdout
+    assert names[0] not in listed
+    assert names[1] in listed
+    assert names[1] in notebook.run("%dist jobs --clean").stdout
+    assert "no detached job" in notebook.run("%dist jobs --clean zzz", check=False).error
+    notebook.run(f"nbdist.attach('{running}').cancel()\nnbdist.attach('{running}').until_end(20)")
+
+
+def test_a_folder_removed_under_it_is_told(notebook: Kernel) -> None:
+    name = detach(notebook, "print('here', flush=True)\ntime.sleep(1000)")
+    cell = notebook.start(f"%dist attach {name}")
+    notebook.expect("here", 30, cell)
+    keeper = keeper_of(notebook, name)
+    family = [keeper, *keeper.children(recursive=True)]
+    shutil.rmtree(job_folder(notebook, name))
+    notebook.wait(20, cell)
+    assert f"the folder of job {name} was removed" in cell.error
+    assert gone(family, 20)
 
 
 def test_a_file_that_cannot_be_read_is_a_row(notebook: Kernel) -> None:

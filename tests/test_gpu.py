@@ -74,3 +74,25 @@ def test_a_failed_cells_memory_is_let_go_and_free_gives_it_back(kernel: Kernel, 
     said = kernel.run("%dist free").stdout
     assert "GPU, by tensors  GPU, by torch" in said.splitlines()[0]
     assert kernel.run(show.format("reserved", 1e8)).text == "True\n"
+
+
+def test_scalars_are_logged_without_waiting_for_the_gpu(kernel: Kernel, ranks: int) -> None:
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    kernel.run(
+        f"%%distributed -np {ranks}\n"
+        "import time, torch\n"
+        "work = torch.randn(6000, 6000, device=device)\n"
+        "loss = torch.zeros((), device=device)\n"
+        "torch.cuda.synchronize()\n"
+        "began = time.perf_counter()\n"
+        "for step in range(20):\n"
+        "    work = work @ work * 1e-4\n"
+        "    loss.fill_(step)\n"
+        "    nbdist.log(loss=loss)\n"
+        "    loss.fill_(-1)\n"
+        "queued = time.perf_counter() - began\n"
+        "torch.cuda.synchronize()\n"
+        "assert queued < 0.5 * (time.perf_counter() - began), queued"
+    )
+    logged = kernel.run("print(nbdist.jobs()[-1].metrics['loss'].of(0).values.tolist())")
+    assert logged.stdout == f"{[float(step) for step in range(20)]}\n"

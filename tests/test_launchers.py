@@ -157,6 +157,27 @@ def test_a_killed_rank_is_named(scripts: Kernel, launcher: Launcher) -> None:
     assert "last words" in shown(cell)
 
 
+@BOTH
+def test_a_rank_that_somebody_else_terminates_is_named(
+    scripts: Kernel, of_scripts: Launcher, how: str
+) -> None:
+    cell = on_ranks(
+        scripts,
+        """
+        import os, signal, time
+        time.sleep(1.2)  # all have told where they are
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(600)
+        """,
+        f"{of_scripts.flags} {how}",
+        check=False,
+    )
+    assert "Rank 1 " in cell.error.splitlines()[0]
+    assert "SIGTERM" in cell.error or "got signal: 15" in cell.error
+    assert "Rank 0 was stopped" in cell.error
+
+
 @pytest.mark.parametrize("where", ["collective", "python"])
 def test_an_interrupt_ends_it(scripts: Kernel, launcher: Launcher, where: str) -> None:
     waits = "summed(torch.ones(1))" if where == "collective" else "time.sleep(600)"

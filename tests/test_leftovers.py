@@ -50,6 +50,24 @@ def test_logs_in_use_stay(logs: Path) -> None:
     assert kept(logs) == {"40"}
 
 
+def test_logs_without_a_signature_go_if_they_are_ours(logs: Path) -> None:
+    for name in ("20260101-120000-abcdef", "tensorboard"):
+        (logs / name).mkdir()
+        os.utime(logs / name, (0, 0))
+    leftovers.clear_logs(logs, days=30, gigabytes=1)
+    assert kept(logs) == {"1", "10", "tensorboard"}
+
+
+def test_a_signature_is_never_seen_in_part(tmp_path: Path) -> None:
+    leftovers.sign(tmp_path)
+    inode = (tmp_path / leftovers.OWNER).stat().st_ino
+    leftovers.sign(tmp_path)
+    assert (tmp_path / leftovers.OWNER).stat().st_ino != inode
+    leftovers.disown(tmp_path)
+    assert not leftovers.owner(tmp_path).alive
+    assert [path.name for path in tmp_path.iterdir()] == [leftovers.OWNER]
+
+
 def test_a_folder_without_a_signature_goes_when_it_is_old(tmp_path: Path) -> None:
     for name, age in (("being-made", 0.0), ("died-early", 3600.0)):
         (tmp_path / name).mkdir()

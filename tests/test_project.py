@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -36,6 +37,8 @@ def test_the_version_is_one() -> None:
     assert importlib.metadata.version("nbdist") == nbdist.__version__, "run: touch pyproject.toml"
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert re.findall(r"^## ([\d.]+)", changes, flags=re.MULTILINE)[0] == nbdist.__version__
+    package = json.loads((ROOT / "labextension" / "package.json").read_text())
+    assert package["version"] == nbdist.__version__
 
 
 def test_every_name_of_the_face_is_there_whatever_was_imported_before() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import KernelFactory
 
 SUM = """%%distributed
@@ -64,3 +67,50 @@ def test_folders_nobody_could_remove_go_with_the_next_start(start_kernel: Kernel
     second.run("%dist start -np 1 --backend none", timeout=90)
     assert len(list((first.home / "clusters").iterdir())) == 1
     second.run("%dist stop")
+
+
+def test_files_called_like_modules_and_a_folder_that_goes(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    """The notebook's folder is where its cells run, and nowhere near our own processes."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    kernel = start_kernel(cwd=folder)
+    kernel.run("%load_ext nbdist\nimport os, nbdist, torch")
+    for name in ("code", "queue", "random", "select", "token"):
+        (folder / f"{name}.py").write_text("raise RuntimeError('taken for the real one')\n")
+    (folder / "mine.py").write_text("x = 3\n")
+    kernel.run("%dist stop", check=False)
+    code = "import mine\nprint(os.path.basename(os.getcwd()), mine.x)"
+    assert kernel.run(f"%%distributed -np 2 --launcher torchrun\n{code}").stdout == "notebooks 3\n"
+    assert kernel.run(f"%%distributed -np 2 --launcher engines\n{code}").stdout == "notebooks 3\n"
+    assert kernel.run("%dist preload mine").stdout.startswith("Preloaded mine")
+    kernel.run(f"%%distributed -np 2 --detach\n{code}")
+    assert kernel.run("job = nbdist.attach()\nprint(job.wait(60).output(1))").stdout[:1] == "n"
+    shutil.rmtree(folder)
+    for flags in ("--launcher torchrun", "--detach"):
+        cell = kernel.run(f"%%distributed -np 2 {flags}\n1", check=False)
+        assert "working directory has been removed: `%cd` to one" in cell.error
+    kernel.run(f"%dist stop\nos.chdir({str(tmp_path)!r})")
+    assert "sum 2" in kernel.run(SUM).text
+
+
+def test_a_warm_process_that_cannot_start_leaves_nothing(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "zmq.py").write_text("raise RuntimeError('not the real one')\n")
+    kernel = start_kernel()
+    path = f"os.pathsep.join([{str(tmp_path)!r}, os.environ.get('PYTHONPATH', '')])"
+    kernel.run(f"import os, zmq\nos.environ['PYTHONPATH'] = {path}")
+    kernel.run("%load_ext nbdist")
+    told = kernel.run("%dist preload this", check=False).error
+    assert "the warm process ended at its start" in told
+    kernel.shutdown()
+    assert not list((kernel.home / "clusters").iterdir())
+
+
+def test_a_home_that_moves_with_the_notebook_is_refused(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel(env={"NBDIST_HOME": "state"})
+    kernel.run("%load_ext nbdist")
+    cell = kernel.run("%%distributed -np 1 --launcher torchrun\n1", check=False)
+    assert "give it a path that begins with /" in cell.error

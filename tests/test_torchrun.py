@@ -123,8 +123,15 @@ def test_in_the_background(scripts: Kernel) -> None:
         (f"{FLAGS} -- --no-such-flag", "arguments: --no-such-flag"),
         (f"{FLAGS} -- --nproc_per=3", "--nproc_per=3 is decided by nbdist"),
         (f"{FLAGS} --cold -- other.py", "other.py is no flag"),
-        (f"{FLAGS} --min-np 3", "-np 2 must lie between --min-np 3"),
-        (f"{FLAGS} --min-np 0", "-np 2 must lie between --min-np 0"),
+        (f"{FLAGS} --min-np 3", "--min-np 3 is more than the -np 2 ranks"),
+        (f"{FLAGS} --min-np 0", "--min-np 0: at least one rank"),
+        ("-np 0 --launcher torchrun", "-np 0: at least one rank"),
+        ("-np 0 --launcher torchrun -H localhost:2", "-np 0: at least one rank"),
+        (f"{FLAGS} -H ''", "'' is not HOST:SLOTS"),
+        (f"{FLAGS} -H me@node1:2", "which user that is stands in ssh's configuration"),
+        (f"{FLAGS} --hostfile ''", "--hostfile cannot be read"),
+        (f"{FLAGS} -- --rdzv-backend", "expected one argument"),
+        (f"{FLAGS} --env OMP_NUM_THREADS=99999999999999999999", "set_num_threads"),
         (f"{FLAGS} --max-np 3", "--max-np 3: torchrun starts -np 2 ranks"),
         (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
         (f"{FLAGS} -- --nnodes=2", "--nnodes=2 is decided by nbdist"),
@@ -135,6 +142,11 @@ def test_in_the_background(scripts: Kernel) -> None:
 def test_what_cannot_be_is_refused(scripts: Kernel, flags: str, told: str) -> None:
     cell = on_ranks(scripts, "pass", flags, check=False)
     assert told in shown(cell)
+
+
+def test_threads_may_be_named_for_each_level(scripts: Kernel) -> None:
+    flags = f"{FLAGS} --env OMP_NUM_THREADS=3,1"
+    assert on_ranks(scripts, "print(torch.get_num_threads())", flags).stdout == "3\n"
 
 
 @pytest.fixture(autouse=True)

@@ -67,6 +67,12 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
         error = report.from_words(end.error)
     except NbdistError as err:
         job.state, error = "failed", err
+    except FileNotFoundError:
+        job.state = "failed"
+        error = NbdistError(
+            f"the folder of job {job.id} was removed, and what it had to tell with it; "
+            "a job whose folder goes while it runs is ended"
+        )
     except Exception as err:  # whatever it is must end the job, not hang it
         job.state = "failed"
         error = NbdistError(f"job {job.id} cannot be followed: {type(err).__name__}: {err}")

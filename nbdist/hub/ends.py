@@ -86,6 +86,7 @@ class Ends:
         self.done, self.pulses, self.pids = {}, {}, {}
         job.hosts.clear()
         self._far.clear()
+        self._log.ended.clear()
         return why
 
     def all_well(self) -> bool:
@@ -116,6 +117,9 @@ class Ends:
         job.errors |= {rank: fault for rank, fault in self.done.items() if fault is not None}
         if not stopped:
             job.errors |= self.deaths()
+            if all(report.secondary(fault) for fault in job.errors.values()):
+                # Nothing else has gone wrong: it was not its launcher that ended this one.
+                job.errors |= {failed.rank: self._death(failed) for failed in self._log.ended[:1]}
         for rank, pulse in self.pulses.items():
             if pulse is not None and rank not in self.done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)
@@ -171,6 +175,8 @@ class LauncherLog:
     def __init__(self, path: Path, failures: Callable[[str], list[Failed]]) -> None:
         self._path, self._failures = path, failures
         self._read = 0
+        self.ended: list[Failed] = []
+        """Those told of so far that SIGTERM has ended, as a rule the launcher's."""
 
     def new(self) -> list[Failed]:
         """Return those told since the last look; ranks the launcher has ended are left out."""
@@ -180,7 +186,9 @@ class LauncherLog:
             return []
         whole = text.rfind("\n") + 1
         told, self._read = text[self._read : whole], max(self._read, whole)
-        return [failed for failed in self._failures(told) if failed.code != -signal.SIGTERM]
+        found = self._failures(told)
+        self.ended += [failed for failed in found if failed.code == -signal.SIGTERM]
+        return [failed for failed in found if failed.code != -signal.SIGTERM]
 
 
 def _ended_by_launcher(pulse: Pulse) -> Fault:

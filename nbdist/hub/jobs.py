@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WITH_CLUSTER = "ended with its cluster"
 """Why a job was stopped whose cluster was."""
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.125
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
 MINUTE = 60
 FEW_SECONDS = 10

@@ -159,12 +159,18 @@ def asked_to_stop(folder: Path) -> str:
     return ""
 
 
-def clean(settings: Settings) -> list[Kept]:
-    """Remove the folders of all jobs that have ended or were lost; return those jobs."""
+def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
+    """Remove the folders of all jobs that have ended or were lost, or this one; return those."""
     removed = []
     for folder, kept in all_kept(settings)[0].items():
-        over = kept.ended and not leftovers.owner(folder).alive
-        if over or lost(folder, kept):
+        if only in (None, folder) and (lost(folder, kept) or _over(folder, kept)):
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(kept)
     return removed
+
+
+def _over(folder: Path, kept: Kept) -> bool:
+    """Whether a job has ended and its keeper has left it."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return kept.ended and not leftovers.owner(folder).alive
+    return kept.ended

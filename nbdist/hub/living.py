@@ -96,7 +96,7 @@ def _at_exit(pid: int = os.getpid()) -> None:
         with contextlib.suppress(Exception):  # it did not come up: nothing to end
             _preparing.result(EXIT_SECONDS)
     for hub in _living:
-        hub.host.warm.abandon()
+        hub.host.abandon()
 
 
 atexit.register(_at_exit)

@@ -5,11 +5,22 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
+from nbdist.errors import UsageError
 from nbdist.launchers.engines import working_directory
 from nbdist.launchers.scripted import Elastic
 
 SCRIPT = "script.py"
 """Its name in the job's folder."""
+
+
+def _existing_directory() -> str:
+    """Return the notebook's working directory, in which the script will run."""
+    found = working_directory()
+    if not found:
+        raise UsageError(
+            "the notebook's working directory has been removed: `%cd` to one that is there"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Plan:
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
     """Flags of the launcher's own."""
-    cwd: str = field(default_factory=working_directory)
+    cwd: str = field(default_factory=_existing_directory)
     sys_path: list[str] = field(default_factory=lambda: list(sys.path))
     """Where the ranks look for modules, behind the job's folder."""
 

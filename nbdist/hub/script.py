@@ -153,7 +153,7 @@ class ScriptRun:
             error = await self._run()
         except NbdistError as err:
             job.state, error = "failed", err
-        except Exception as err:  # a fault of ours must end the job, not hang it
+        except (Exception, SystemExit) as err:  # a fault of ours must end the job, not hang it
             job.state = "failed"
             error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
             error.__cause__ = err

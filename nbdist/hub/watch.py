@@ -82,7 +82,7 @@ class Watch:
         running, ended = self._watched.running(), self._watched.ended()
         text = hang.describe(running, ended, self._patience, self._job.stop_by)
         if text != self._hang:
-            self._job.events.put(Notice("hang", text or "The wait is over; the cell goes on."))
+            self._job.events.put(Notice("hang", text or "The wait is over."))
             self._hang = text
 
     async def show_rest(self) -> None:

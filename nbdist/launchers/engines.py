@@ -219,9 +219,18 @@ class Host:
         """Tell the controller that an engine is gone, as ipyparallel's nanny would."""
         await asyncio.to_thread(_unregister, self.connection_file("engine"), rank)
 
+    def abandon(self) -> None:
+        """Let the warm process end everything; it removes the folders, too, if it lives."""
+        self.warm.abandon()
+        if self.warm.gone.is_set():
+            self._remove_folders()
+
     async def stop(self) -> None:
         """End the controller and all ranks; remove the folder."""
         await self.warm.stop()
+        self._remove_folders()
+
+    def _remove_folders(self) -> None:
         for folder in (self.folder, self.temp):
             shutil.rmtree(folder, ignore_errors=True)
 

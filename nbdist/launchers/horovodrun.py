@@ -138,7 +138,7 @@ async def check_flags(passed_on: list[str]) -> None:
 
 def ssh_options(words: list[str]) -> list[str]:
     """Return horovodrun's flags for ssh among others, as ssh's own."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-p", "--ssh-port")
     parser.add_argument("-i", "--ssh-identity-file")
     with contextlib.suppress(argparse.ArgumentError, SystemExit):

@@ -34,15 +34,15 @@ def hosts_named(listed: str | None, file: str | None) -> dict[str, int]:
     UsageError
         If they do not say that.
     """
-    if listed and file:
+    if listed is not None and file is not None:
         raise UsageError("-H and --hostfile say the same: give one of them")
-    if file:
+    if file is not None:
         return _read(Path(file).expanduser())
     found: dict[str, int] = {}
-    for part in listed.split(",") if listed else ():
+    for part in () if listed is None else listed.split(","):
         match = SLOTS.fullmatch(part.strip())
         if match is None:
-            raise UsageError(f"-H {listed}: {part!r} is not HOST:SLOTS")
+            raise UsageError(f"-H {listed}: {part!r} is not HOST:SLOTS{_hint(part)}")
         _add(found, match[1], int(match[2]), f"-H {listed}")
     return found
 
@@ -60,11 +60,20 @@ def _read(path: Path) -> dict[str, int]:
         match = LINE.fullmatch(text)
         where = f"--hostfile {path}, line {number}"
         if match is None:
-            raise UsageError(f"{where}: {text!r} is not HOST slots=N")
+            raise UsageError(f"{where}: {text!r} is not HOST slots=N{_hint(text)}")
         _add(found, match[1], int(match[2] or 1), where)
     if not found:
         raise UsageError(f"--hostfile {path} names no host")
     return found
+
+
+def _hint(text: str) -> str:
+    """Say what else a person may have meant."""
+    if "@" in text:
+        return "; which user that is stands in ssh's configuration (Host, User)"
+    if text.startswith("[") or text.count(":") > 1:
+        return "; hosts are found by IPv4, or by names that ssh knows"
+    return ", such as node1:4" if re.fullmatch(r"[\w.-]+", text.strip()) else ""
 
 
 def _add(found: dict[str, int], host: str, slots: int, where: str) -> None:
@@ -77,6 +86,8 @@ def _add(found: dict[str, int], host: str, slots: int, where: str) -> None:
 
 def check_slots(hosts: dict[str, int], np: int) -> None:
     """Raise `UsageError` if so many ranks cannot be started there."""
+    if np < 1:
+        raise UsageError(f"-np {np}: at least one rank is needed")
     if np > sum(hosts.values()):
         raise UsageError(f"-np {np}: the hosts have {sum(hosts.values())} slots")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nbdist.errors import UsageError
 from nbdist.launchers import agents, guard, ssh
 from nbdist.launchers.agents import Agent, Agents
 from nbdist.system import die_with_parent
@@ -234,11 +235,20 @@ class Launcher:
 
 
 def with_rendezvous(backend: str, endpoint: str, conf: str, flags: list[str]) -> list[str]:
-    """Return flags of torchrun with ours for the rendezvous, as far as they leave it to us."""
-    parser = argparse.ArgumentParser(add_help=False)
+    """Return flags of torchrun with ours for the rendezvous, as far as they leave it to us.
+
+    Raises
+    ------
+    UsageError
+        If they do not parse.
+    """
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     for name in ("backend", "endpoint", "conf"):
         parser.add_argument(f"--rdzv-{name}", f"--rdzv_{name}")
-    theirs, rest = parser.parse_known_args(flags)
+    try:
+        theirs, rest = parser.parse_known_args(flags)
+    except (argparse.ArgumentError, SystemExit) as err:  # an ambiguous one would end the kernel
+        raise UsageError(str(err)) from None
     if theirs.rdzv_backend or theirs.rdzv_endpoint:
         return flags
     confs = ",".join(filter(None, [conf, theirs.rdzv_conf]))

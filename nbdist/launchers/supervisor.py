@@ -27,7 +27,7 @@ from nbdist.launchers.supervised import (
     Warm,
 )
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import private
+from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,8 @@ class WarmProcess:
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                cwd=log.parent,
+                env=environ_anywhere(),
             )
         theirs.close()
         self.pid = self._process.pid

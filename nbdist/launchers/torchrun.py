@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nbdist.backends.sockets import LOOPBACK
-from nbdist.errors import LaunchError
+from nbdist.errors import LaunchError, UsageError
 from nbdist.launchers import nodes
 from nbdist.launchers.hosts import Reached, taken
 from nbdist.launchers.nodes import Node, Nodes
@@ -123,6 +123,10 @@ def refuse(passed_on: list[str]) -> str:
             return f"{word} is decided by nbdist for a cell (-np, --max-restarts)"
     if passed_on and not passed_on[0].startswith("-"):
         return f"{passed_on[0]} is no flag: the script is the cell"
+    try:
+        nodes.with_rendezvous("", "", "", passed_on)
+    except UsageError as err:
+        return str(err)
     return ""
 
 

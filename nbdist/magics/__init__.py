@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist import current
+from nbdist import boards, current
 from nbdist.hub import living
 from nbdist.magics.auto import add_auto, remove_auto
 from nbdist.magics.background import add_display, remove_display
@@ -30,6 +30,7 @@ def register(shell: InteractiveShell) -> None:
 def unregister(shell: InteractiveShell) -> None:
     """End the clusters and forget the magics."""
     current.forget()
+    boards.stop_boards()
     remove_auto(shell)
     remove_completer(shell)
     remove_display(shell)

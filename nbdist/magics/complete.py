@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
-TAKE_JOBS = ("attach", "cancel", "jobs", "stacks")
+TAKE_JOBS = ("attach", "cancel", "jobs", "stacks", "tensorboard")
 RANKS = re.compile(r"--ranks[ =]\s*(\S+)")
 
 

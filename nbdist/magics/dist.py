@@ -26,6 +26,7 @@ from nbdist.magics.logs import find_job, logs
 from nbdist.magics.preload import preload
 from nbdist.magics.stacks import stacks
 from nbdist.magics.table import detached_table, job_page, job_table, rank_table
+from nbdist.magics.tensorboard import tensorboard
 from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
 
@@ -132,13 +133,17 @@ def _says_how(job: Job) -> str:
 
 
 @magic_arguments("dist jobs")
-@argument("--clean", action="store_true", help="remove detached jobs that have ended, logs and all")
+@argument(
+    "--clean", action="store_true",
+    help="remove detached jobs that have ended, or the one that is named, logs and all",
+)  # fmt: skip
 @argument("job", nargs="?", metavar="JOB", help="tell all about the job with this id")
 def jobs(args: Any) -> None:
     """List the notebook's jobs, and all that were detached from whichever notebook."""
     if args.clean:
-        removed = detached.clean()
-        _say(f"Removed: {', '.join(kept.id for kept in removed) or 'none has ended'}.")
+        removed = detached.clean(args.job)
+        none = "none has ended" if args.job is None else f"{args.job} has not ended"
+        _say(f"Removed: {', '.join(kept.id for kept in removed) or f'nothing, {none}'}.")
     elif args.job is not None:
         _say(job_page(find_job(args.job)))
     else:
@@ -217,6 +222,7 @@ COMMANDS: dict[str, Command] = {
         free,
         preload,
         auto,
+        tensorboard,
     )
 }
 
@@ -246,6 +252,7 @@ class DistMagics(Magics):
         free       give back memory that no variable needs
         preload    let new ranks find modules imported: `%dist preload transformers`
         auto       run plain cells on the ranks: `%dist auto on`
+        tensorboard  a job's metrics in TensorBoard: `%dist tensorboard 3`, `--stop`
         """
         name, _, rest = line.strip().partition(" ")
         if name in ("", "-h", "--help"):

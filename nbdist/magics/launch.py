@@ -18,6 +18,7 @@ from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
 from nbdist.launchers.scripted import Elastic
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.attach import tell_of
+from nbdist.sizes import check_size
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +58,7 @@ def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Seq
     """
     launcher = current.wished(wish).launcher or "engines"
     for name, (flag, *launchers) in FLAGS.items():
-        if getattr(args, name) and launcher not in launchers:
+        if getattr(args, name) not in (None, False) and launcher not in launchers:
             needed = " or ".join(launchers)
             raise UsageMistake(f"{flag} is for scripts: it needs --launcher {needed}")
     if launcher == "engines":
@@ -122,6 +123,8 @@ def submit_script(
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
     if hosts:
         check_slots(hosts, wish.np)
+    else:
+        check_size(wish.np)
     wrong = torchrun.refuse(passed_on) if wish.launcher == "torchrun" else ""
     if wrong:
         raise UsageError(f"after --: {wrong}")
@@ -165,9 +168,12 @@ def elastic_wish(
     if least is None and most is None and script is None:
         return None
     least = np if least is None else least
-    if not 1 <= least <= np <= (np if most is None else most):
-        told = f"--min-np {least}" + ("" if most is None else f" and --max-np {most}")
-        raise UsageError(f"-np {np} must lie between {told}")
+    if least < 1:
+        raise UsageError(f"--min-np {least}: at least one rank is needed")
+    if least > np:
+        raise UsageError(f"--min-np {least} is more than the -np {np} ranks that begin")
+    if most is not None and most < np:
+        raise UsageError(f"--max-np {most} is less than the -np {np} ranks that begin")
     if launcher == "torchrun":
         if most is not None and most > np:
             raise UsageError(

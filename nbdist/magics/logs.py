@@ -35,6 +35,8 @@ LOOK_SECONDS = 0.1
 @argument("rank", type=int, metavar="RANK", help="whose output")
 def logs(args: Any) -> None:
     """Print what a rank has printed in the last job."""
+    if args.tail is not None and args.tail < 0:
+        raise UsageMistake(f"--tail {args.tail} must not be negative")
     job = find_job(args.job)
     job.check_rank(args.rank)
     wanted = _pattern(args.grep)

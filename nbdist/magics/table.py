@@ -19,17 +19,29 @@ MOST_WIDE = 50
 
 def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
     """Return a row for each rank."""
-    rows: list[tuple[str, ...]] = [("rank", "host", "pid", "device", "memory", "state")]
+    titles = ("rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU memory", "state")
+    rows: list[tuple[str, ...]] = [titles]
     for rank in ranks:
         seen = vitals.get(rank.rank, {})
         memory = seen.get("unique") or seen.get("rss")
         rows.append(
             (
                 str(rank.rank), rank.host, str(rank.pid), seen.get("device", "unknown"),
-                "unknown" if memory is None else f"{memory / 2**20:.0f} MB", _state(rank, seen),
+                percent(seen.get("cpu")), size(memory), percent(seen.get("gpu")),
+                size(seen.get("gpu_memory")), _state(rank, seen),
             )
         )  # fmt: skip
     return table(rows)
+
+
+def percent(share: float | None) -> str:
+    """Write a share as a table has it."""
+    return "n/a" if share is None else f"{share:.0f} %"
+
+
+def size(count: int | None) -> str:
+    """Write a number of bytes as a table has it."""
+    return "n/a" if count is None else f"{count / 2**20:,.0f} MB"
 
 
 def _state(rank: Rank, seen: dict[str, Any]) -> str:

@@ -106,6 +106,7 @@ class Curve:
         if rank in self._rows:
             first = max(0, (step - self._origin) // self.stride)
             self._clear(self._rows[rank], slice(first, None))
+            self._at_known[first:] &= self._count[:, first:].any(axis=0)
 
     def _clear(self, row: int, where: slice) -> None:
         self._count[row, where] = self._total[row, where] = 0

@@ -202,6 +202,7 @@ class Agent(Speaker):
         return vitals.memory() | {
             "cpu": pulse.vitals.cpu,
             "gpu": pulse.vitals.gpu,
+            "gpu_memory": pulse.vitals.gpu_memory,
             "job": pulse.job,
             "line": pulse.line,
             "where": pulse.where,

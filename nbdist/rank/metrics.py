@@ -12,9 +12,11 @@ import os
 import sys
 import threading
 import time
+import warnings
 from array import array
 from collections import deque
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.scalars import Later, fetched, read
@@ -23,7 +25,7 @@ from nbdist.wire.points import Column, Frame, framed, points_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PACK_SECONDS = 0.1
+PACK_SECONDS = 0.2
 MOST_WAITING = 50_000
 """With more on the queue, the thread that logs packs it: nothing is lost, and nothing grows."""
 SETTLE_SECONDS = 10.0
@@ -47,6 +49,8 @@ class Recorder:
     """
 
     def __init__(self, folder: str, job: str, rank: int, start: int = 0) -> None:
+        self.name = f"{Path(folder).name}-{job}"
+        """No other job has it, in whichever kernel."""
         self._path = points_file(folder, job, rank)
         self._start = start
         self.waiting: deque[Record] = deque()
@@ -204,6 +208,7 @@ def log(
     """
     recorder = _recorder
     if recorder is None:
+        _warn_in_notebook()
         return
     if values is not None:
         named = {**values, **named}
@@ -217,12 +222,26 @@ def log(
     recorder.add(step, named)
 
 
+def _warn_in_notebook() -> None:
+    if "nbdist.magics" in sys.modules:  # a script that a person runs elsewhere may log to nobody
+        warnings.warn(
+            "nbdist.log in the notebook itself logs nothing: a cell must begin with %%distributed",
+            stacklevel=3,
+        )
+
+
 def _whole(step: Any) -> int:
     number = fetched(read("step", step))
     if number != int(number):
         msg = f"nbdist.log: step is {step!r}, which is no whole number"
         raise TypeError(msg)
     return int(number)
+
+
+def job_name() -> str:
+    """Return a name of the job whose rank this process is that no other job has, '' outside one."""
+    recorder = _recorder
+    return "" if recorder is None else recorder.name
 
 
 def begin(folder: str, job: str, rank: int, start: int = 0) -> None:

@@ -17,6 +17,7 @@ from nbdist.wire.doing import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import FrameType
 
 Item = TypeVar("Item")
 WINDOW = 12
@@ -28,15 +29,16 @@ MARK_SECONDS = 0.004
 class Loop:
     """One loop; the thread that runs it counts, the agent's looks."""
 
-    def __init__(self, label: str, total: int | None, track: pace.Track) -> None:
+    def __init__(self, label: str, total: int | None, track: pace.Track, initial: int = 0) -> None:
         self.label, self.total, self.track = label, total, track
-        self.done = self.samples = 0
+        self.done, self.samples = initial, 0
+        self._initial = initial
         self.waited = 0.0
-        """Seconds it has waited for items."""
+        """Seconds it has waited for items; nothing where nobody counts them."""
         self.over = False
         self.began = time.monotonic()
         self._looks: deque[tuple[float, int, int, float]] = deque(
-            [(self.began, 0, 0, 0.0)], maxlen=WINDOW
+            [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
         self._mark = pace.now(self.began, 0, 0, 0.0)
         self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
@@ -67,7 +69,9 @@ class Loop:
         if not (self.marks_itself or self.over):
             self.mark(now)
         look = now, self.done, self.samples, self.waited
-        at, done, samples, waited = self._looks[0] if not final else (self.began, 0, 0, 0.0)
+        at, done, samples, waited = self._looks[0]
+        if final:
+            at, done, samples, waited = self.began, self._initial, 0, 0.0
         if not self.over and not final:
             self._looks.append(look)
         passed, came = now - at, self.done - done
@@ -77,7 +81,8 @@ class Loop:
         return Bar(
             self.label, self.done, self.total, rate,
             (self.samples - samples) / passed if rate and self.samples else None,
-            min(1.0, (self.waited - waited) / passed) if rate else None, self._own(final=final),
+            min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
+            self._own(final=final),
             over=self.over,
         )  # fmt: skip
 
@@ -90,6 +95,29 @@ class Loop:
 
 _loops: list[Loop] = []
 """From the outermost inwards; one that is over stays until another takes its place."""
+
+
+def open_loop(
+    label: str, total: int | None, initial: int = 0, place: FrameType | None = None
+) -> Loop:
+    """Return a loop inside those that are open; whoever runs it counts, and calls its `end`.
+
+    Parameters
+    ----------
+    label, total
+        As for `progress`.
+    initial
+        Iterations that were done before.
+    place
+        Whose loop it is, which may be begun again and again; by default the caller's.
+    """
+    track = pace.track(label, place or sys._getframe().f_back)
+    loop = Loop(label, total, track, initial)
+    depth = sum(not each.over for each in _loops)
+    if depth:
+        _loops[depth - 1].track.inner = False
+    _loops[depth:] = [loop]
+    return loop
 
 
 def progress(
@@ -122,11 +150,7 @@ def progress(
             total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
         except TypeError:
             total = None
-    loop = Loop(label, total, pace.track(label, sys._getframe().f_back))
-    depth = sum(not each.over for each in _loops)
-    if depth:
-        _loops[depth - 1].track.inner = False
-    _loops[depth:] = [loop]
+    loop = open_loop(label, total, place=sys._getframe().f_back)
     loop.marks_itself = True
     clock = time.monotonic
     items = iter(iterable)
@@ -141,14 +165,14 @@ def progress(
                 loop.mark(asked)
                 return
             loop.waited += clock() - asked
-            loop.samples += _size(item) if samples is None else samples
+            loop.samples += samples_in(item) if samples is None else samples
             yield item
             loop.done += 1
     finally:
         loop.end()
 
 
-def _size(item: Any) -> int:
+def samples_in(item: Any) -> int:
     """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
     for _ in range(4):  # a batch of batches of batches is enough
         if isinstance(item, dict):

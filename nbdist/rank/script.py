@@ -55,18 +55,19 @@ def main(path: str) -> None:
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
     vitals.answer_stack_signal(str(program.folder / f"rank{rank}.stacks"))
-    waiting = _prepare(program)
-    reporter = Reporter(program, rank, place.starts(), waiting)
-    reporter.start()
-    metrics.begin(str(program.folder), program.job, rank, place.starts())
     try:
-        fault = _take_part(program, rank, log, reporter)
+        waiting = _prepare(program)
+        reporter = Reporter(program, rank, place.starts(), waiting)
+        reporter.start()
+        metrics.begin(str(program.folder), program.job, rank, place.starts())
+        try:
+            fault = _take_part(program, rank, log, reporter)
+        finally:
+            reporter.close()
     except BaseException as error:
         if not _by_launcher(error):  # a fault of ours; the launcher would keep it to itself
             traceback.print_exc()
         raise
-    finally:
-        reporter.close()
     if process.parent_process() is not None:
         # multiprocessing ends what it has forked without them, and some (wandb) need theirs.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise in them
@@ -157,8 +158,11 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     except ImportError:
         return lambda: None
     threads = os.environ.get("OMP_NUM_THREADS")
-    if threads:  # set after torch was imported, where this process was forked
-        torch.set_num_threads(int(threads))
+    # Set after torch was imported, where this process was forked. It may be a list, a number for
+    # each level of nested regions; what is neither OpenMP leaves alone, too.
+    outermost = (threads or "").partition(",")[0].strip()
+    if outermost.isdecimal() and int(outermost):
+        torch.set_num_threads(int(outermost))
     elastic.keep_stores_private(loopback=program.loopback)
     timing.time_waits()
     return Watch().look

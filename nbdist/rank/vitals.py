@@ -80,11 +80,4 @@ def where(main: int) -> str:
 def memory() -> dict[str, Any]:
     """Return this process's memory in bytes: resident, and what only it holds."""
     full = psutil.Process().memory_full_info()
-    return {"rss": full.rss, "unique": getattr(full, "uss", None), "gpu": _gpu_memory()}
-
-
-def _gpu_memory() -> int | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return int(torch.cuda.memory_reserved())
+    return {"rss": full.rss, "unique": getattr(full, "uss", None)}

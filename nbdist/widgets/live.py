@@ -20,8 +20,8 @@ LOOK_SECONDS = 0.25
 """How often what was logged is read, and a widget drawn anew."""
 PICTURE_SECONDS = 1.0
 """How often a picture is drawn anew where there are no widgets."""
-SHARE = 0.1
-"""Drawing takes at most this part of the time."""
+SHARE, LONGEST_PAUSE = 0.1, 3.0
+"""Drawing takes at most this part of the time, but for pauses longer than so many seconds."""
 NO_WIDGET = "This front end shows no widgets: the metrics are drawn here when the cell is over."
 
 
@@ -56,6 +56,7 @@ class LiveMetrics:
         now = time.monotonic()
         if now < self._next or self._job.began is None:
             return
+        begun = self._begun
         try:
             if self._begun or seen.has_something(self._job):
                 self._begin()
@@ -64,8 +65,8 @@ class LiveMetrics:
             log.warning("the metrics of job %s cannot be shown", self._job.id, exc_info=True)
             self._how = "end"
         pause = PICTURE_SECONDS if self._begun and self._how == "picture" else LOOK_SECONDS
-        took = time.monotonic() - now
-        self._next = time.monotonic() + max(pause, took / SHARE)
+        took = time.monotonic() - now if begun else 0.0  # the first loads what draws
+        self._next = time.monotonic() + max(pause, min(took / SHARE, LONGEST_PAUSE))
 
     def _begin(self) -> None:
         if not self._begun:

@@ -1,6 +1,6 @@
 """A job's metrics as a picture and a table, which need no kernel, no script and no trust.
 
-The picture is made without pyplot, so that the notebook's own figures and settings are not touched.
+The picture is made without pyplot, and the notebook's own figures and settings are not touched.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#332288")
 """Okabe and Ito's, which colour-blind people can tell apart, as the page has them."""
+INK = "#222222"
 COLUMNS = 3
 WIDE, HIGH = 3.2, 2.3
 """Inches of a panel."""
@@ -36,8 +38,14 @@ MANY_RANKS = 8
 
 def prepare() -> None:
     """Load what draws pictures, which takes most of a second. Any thread."""
-    import matplotlib.backends.backend_agg
-    import matplotlib.figure  # noqa: F401
+    fonts = logging.getLogger("matplotlib.font_manager")
+    level = fonts.level
+    fonts.setLevel(logging.ERROR)  # it would tell the cell that it looks for fonts, once ever
+    try:
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure  # noqa: F401
+    finally:
+        fonts.setLevel(level)
 
 
 def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
@@ -56,41 +64,55 @@ def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
 
 def draw(panels: list[Panel]) -> tuple[bytes, int, int]:
     """Return a PNG of the panels, and the width and height it is shown at."""
-    import matplotlib as mpl  # some 0.5 s, and only jobs with metrics need it
+    prepare()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    with mpl.rc_context(), io.BytesIO() as file:
-        mpl.rcdefaults()
-        mpl.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
-        figure = Figure(figsize=(columns * WIDE, rows * HIGH), layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            _draw_panel(axes, panel)
-        for axes in list(grid.flat)[len(panels) :]:
-            axes.set_visible(False)
-        figure.savefig(file, format="png", dpi=DPI * SHARP, facecolor="white")
-        size = int(columns * WIDE * DPI), int(rows * HIGH * DPI)
-        return file.getvalue(), *size
+    figure = Figure(figsize=(columns * WIDE, rows * HIGH), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_panel(axes, panel)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    with io.BytesIO() as file:
+        figure.savefig(file, format="png", dpi=DPI * SHARP, facecolor="white", edgecolor="white")
+        return file.getvalue(), int(columns * WIDE * DPI), int(rows * HIGH * DPI)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     for number, (label, curve) in enumerate(panel.curves):
         line, colour = curve.line, COLOURS[number % len(COLOURS)]
         marker = "." if len(line.steps) < FEW_POINTS else ""
-        axes.plot(line.steps, line.mean, color=colour, linewidth=1.4, marker=marker, label=label)
+        axes.plot(
+            line.steps, line.mean, color=colour, linewidth=1.4, linestyle="-", marker=marker,
+            label=label,
+        )  # fmt: skip
         if (line.high > line.low).any():
             axes.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
         for mark in curve.marks:
             axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
-    axes.set_title(panel.title, fontsize=9, fontweight="bold", loc="left")
-    axes.grid(alpha=0.25)
-    axes.locator_params(nbins=5)
+    _dress(axes, panel.title)
     if len(panel.curves) > 1:
-        axes.legend(frameon=False, fontsize=7)
+        axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+
+
+def _dress(axes: Axes, title: str) -> None:
+    """Set what the notebook's own matplotlib settings might have otherwise.
+
+    Changing those, even for a moment, would show in figures that are drawn meanwhile.
+    """
+    axes.set_facecolor("white")
+    axes.set_title(title, fontsize=9, fontweight="bold", loc="left", color=INK)
+    axes.grid(visible=True, alpha=0.25, color=INK, linewidth=0.6, linestyle="-")
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.locator_params(nbins=5)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(INK)
 
 
 # -- words and tables ------------------------------------------------------------------------------

@@ -1,0 +1,199 @@
+/** From the curves of a panel to the lines that are drawn, on steps they share. */
+
+import uPlot from 'uplot';
+import type { IOptions } from './options';
+import { smooth, type Value } from './smooth';
+import type { ICurve, IPanel, IState } from './state';
+import { COLOURS } from './theme';
+
+/** What a line stands for. */
+export type Role = 'low' | 'high' | 'raw' | 'mean' | 'rank';
+
+/** One line; its values are the column one after its index in the data. */
+export interface ILine {
+  role: Role;
+  /** Index of its curve in the panel. */
+  curve: number;
+  /** Null for what is of all ranks. */
+  rank: number | null;
+  colour: number;
+  dashed: boolean;
+}
+
+/** All that is drawn in a panel. */
+export interface IDrawing {
+  /** The same as long as only numbers change. */
+  key: string;
+  lines: ILine[];
+  /** Pairs of columns with a filled range between them. */
+  bands: { series: [number, number]; colour: number }[];
+  /** Steps, then a column for each line: null is a gap, undefined a step of other lines. */
+  data: uPlot.AlignedData;
+}
+
+/** More ranks than this share the colour of their curve. */
+const COLOURED_RANKS = COLOURS;
+/** More lines than this have no faint line of the values before they were smoothed. */
+const LINES_WITH_RAW = 8;
+
+const SPLITS: Partial<Record<string, number>> = {
+  train: 0,
+  training: 0,
+  val: 1,
+  valid: 1,
+  validation: 1,
+  dev: 1,
+  test: 2,
+  eval: 2
+};
+
+/** Which of the colours each curve has, by its label: a split has the same one in every panel. */
+export function colours(labels: readonly string[]): number[] {
+  const used = new Set<number>();
+  const found = labels.map(label => {
+    const known = SPLITS[label];
+    if (known === undefined || used.has(known)) {
+      return -1;
+    }
+    used.add(known);
+    return known;
+  });
+  let next = 0;
+  return found.map(colour => {
+    if (colour >= 0) {
+      return colour;
+    }
+    while (used.has(next)) {
+      next++;
+    }
+    used.add(next);
+    return next;
+  });
+}
+
+/** Whether curves of this panel can be told apart by rank. */
+export function hasRanks(panel: IPanel): boolean {
+  return panel.curves.some(curve => curve.each.length > 1);
+}
+
+/**
+ * Lay out the lines of a panel.
+ *
+ * @param hidden Names of curves that are not to be seen.
+ */
+export function draw(
+  panel: IPanel,
+  state: IState,
+  options: IOptions,
+  hidden: ReadonlySet<string>
+): IDrawing {
+  const layout = new Layout(panel, state, options);
+  panel.curves.forEach((curve, i) => {
+    if (!hidden.has(curve.name)) {
+      layout.add(curve, i);
+    }
+  });
+  return layout.drawing();
+}
+
+class Layout {
+  constructor(panel: IPanel, state: IState, options: IOptions) {
+    this._state = state;
+    this._options = options;
+    this._colours = colours(panel.curves.map(curve => curve.label));
+    this._alone = panel.curves.length === 1;
+  }
+
+  add(curve: ICurve, index: number): void {
+    const colour = this._colours[index];
+    const line = { curve: index, rank: null, colour, dashed: colour >= 4 };
+    if (this._options.apart && curve.each.length > 1) {
+      this._addRanks(curve, line);
+      return;
+    }
+    const steps = this._steps(curve.x, curve.count);
+    const low = this._singles(curve.low, curve.count);
+    const high = this._singles(curve.high, curve.count);
+    const mean = this._singles(curve.mean, curve.count);
+    const first = this._lines.length + 1;
+    this._bands.push({ series: [first + 1, first], colour });
+    this._push({ ...line, role: 'low' }, low);
+    this._push({ ...line, role: 'high' }, high);
+    this._pushSmooth({ ...line, role: 'mean' }, mean, true);
+    this._tables.push([steps, ...this._columns.splice(0)]);
+  }
+
+  drawing(): IDrawing {
+    const data = this._tables.length
+      ? uPlot.join(
+          this._tables as uPlot.AlignedData[],
+          // Gaps stay gaps: 1 is what uPlot calls NULL_RETAIN.
+          this._tables.map(table => table.map(() => 1))
+        )
+      : ([[]] as uPlot.AlignedData);
+    const key = this._lines.map(line =>
+      [line.role, line.curve, line.rank, line.colour].join()
+    );
+    return {
+      key: `${this._options.log} ${key.join(' ')}`,
+      lines: this._lines,
+      bands: this._bands,
+      data
+    };
+  }
+
+  private _addRanks(curve: ICurve, like: Omit<ILine, 'role'>): void {
+    const coloured = this._alone && curve.each.length <= COLOURED_RANKS;
+    const raw = curve.each.length <= LINES_WITH_RAW;
+    curve.each.forEach((each, i) => {
+      const count = each.count ?? curve.count;
+      const line: ILine = { ...like, role: 'rank', rank: each.rank };
+      if (coloured) {
+        Object.assign(line, { colour: i, dashed: i >= 4 });
+      }
+      // A rank that logs less often than others has no value in between, which is no gap.
+      const values = this._singles(each.values, count).map(
+        value => value ?? undefined
+      );
+      this._pushSmooth(line, values, raw);
+      const steps = this._steps(each.x ?? curve.x, count);
+      this._tables.push([steps, ...this._columns.splice(0)]);
+    });
+  }
+
+  private _pushSmooth(line: ILine, values: Value[], raw: boolean): void {
+    if (this._options.smoothing > 0) {
+      if (raw) {
+        this._push({ ...line, role: 'raw' }, values);
+      }
+      values = smooth(values, this._options.smoothing);
+    }
+    this._push(line, values);
+  }
+
+  private _push(line: ILine, values: Value[]): void {
+    this._lines.push(line);
+    this._columns.push(values);
+  }
+
+  private _steps(from: number, count: number): number[] {
+    return Array.from(this._state.doubles.subarray(from, from + count));
+  }
+
+  private _singles(from: number, count: number): Value[] {
+    const { log } = this._options;
+    return Array.from(
+      this._state.singles.subarray(from, from + count),
+      value => (Number.isFinite(value) && (!log || value > 0) ? value : null)
+    );
+  }
+
+  private readonly _state: IState;
+  private readonly _options: IOptions;
+  private readonly _colours: number[];
+  private readonly _alone: boolean;
+  private readonly _lines: ILine[] = [];
+  private readonly _bands: IDrawing['bands'] = [];
+  private readonly _tables: Value[][][] = [];
+  private readonly _columns: Value[][] = [];
+}

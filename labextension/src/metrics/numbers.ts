@@ -1,0 +1,114 @@
+/** Numbers as people read them. */
+
+const COUNT = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+
+/** A value in so many significant digits, without zeros that say nothing. */
+export function significant(value: number, digits: number): string {
+  if (!Number.isFinite(value)) {
+    return special(value);
+  }
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e6 || size < 1e-4)) {
+    return scientific(value, digits - 1);
+  }
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** As exact as it came: a single has six digits, and a seventh at times. */
+export function exact(value: number): string {
+  return significant(value, 6);
+}
+
+/** For legends and tables. */
+export function short(value: number | null): string {
+  return value === null ? '–' : significant(value, 4);
+}
+
+function scientific(value: number, places: number): string {
+  return value.toExponential(places).replace(/\.?0*e\+?/, 'e');
+}
+
+function special(value: number): string {
+  return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '−∞';
+}
+
+/** 1234567 as 1,234,567. */
+export function count(value: number): string {
+  return COUNT.format(value);
+}
+
+/** A tick of an axis whose neighbours are `apart` away. */
+export function tick(value: number, apart: number): string {
+  const size = Math.abs(value);
+  if (value === 0) {
+    return '0';
+  }
+  if (size >= 1e15 || size < 1e-3) {
+    const places = Math.ceil(Math.log10(size / apart) - 1e-9);
+    return scientific(value, Math.min(6, Math.max(0, places)));
+  }
+  for (const [unit, name] of UNITS) {
+    if (size >= unit * 10 || (size >= unit && apart >= unit / 10)) {
+      return fixed(value / unit, apart / unit) + name;
+    }
+  }
+  return fixed(value, apart);
+}
+
+const UNITS: [number, string][] = [
+  [1e12, 'T'],
+  [1e9, 'G'],
+  [1e6, 'M'],
+  [1e3, 'k']
+];
+
+/** With as many places as `apart` has. */
+function fixed(value: number, apart: number): string {
+  let places = 0;
+  while (
+    places < 8 &&
+    Math.abs(Number(apart.toFixed(places)) - apart) > apart / 1e6
+  ) {
+    places++;
+  }
+  return String(Number(value.toFixed(places)));
+}
+
+/** 1.2 GB, of bytes. */
+export function bytes(value: number): string {
+  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
+  let unit = 0;
+  while (value >= 999.5 && unit < units.length - 1) {
+    value /= 1000;
+    unit++;
+  }
+  return `${unit > 1 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)} ${units[unit]}`;
+}
+
+/** 4 s, 3:05, 1:02:05, of seconds that pass while one watches. */
+export function clock(seconds: number): string {
+  const whole = Math.floor(seconds);
+  if (whole < 60) {
+    return `${whole} s`;
+  }
+  const pad = (part: number) => String(part).padStart(2, '0');
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60
+    ? `${minutes}:${pad(whole % 60)}`
+    : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
+}
+
+/** 12 ms, 1.5 s, of the time one step takes. */
+export function stretch(seconds: number): string {
+  if (seconds >= 1) {
+    return `${significant(seconds, 3)} s`;
+  }
+  return seconds >= 1e-3
+    ? `${significant(seconds * 1e3, 3)} ms`
+    : `${significant(seconds * 1e6, 3)} µs`;
+}
+
+/** How often something happens in a second. */
+export function rate(value: number): string {
+  return value >= 1000 ? count(value) : significant(value, 3);
+}

@@ -1,0 +1,266 @@
+/** One panel: its title, a legend that hides and shows curves, the chart, what is under the mouse. */
+
+import { make, setAttribute, setText } from './dom';
+import { Legend } from './legend';
+import { before, readings } from './readings';
+import { draw, type IDrawing, type ILine } from './lines';
+import { count } from './numbers';
+import type { IOptions, IRange } from './options';
+import { Plot } from './plot';
+import type { IPanel, IState } from './state';
+import type { Theme } from './theme';
+import { Tip } from './tip';
+
+/** What panels of a job have in common. */
+export interface IShared {
+  theme: Theme;
+  options: IOptions;
+  /** Charts with the same word show the cursor at the same step. */
+  together: string;
+}
+
+/** Makes readable what is drawn; zoom and hidden curves are its own and outlive every update. */
+export class Panel {
+  constructor(title: string, shared: IShared) {
+    this._shared = shared;
+    this._reset.type = 'button';
+    this._reset.hidden = true;
+    this._reset.addEventListener('click', () => {
+      this._host.focus();
+      this._zoom(null);
+    });
+    this._legend = new Legend(this._hidden, () => {
+      this.redraw();
+    });
+    const caption = make(
+      'figcaption',
+      {},
+      make('span', { class: 'nbdist-title' }, title)
+    );
+    caption.append(this._legend.node);
+    const frame = make('div', { class: 'nbdist-frame' });
+    frame.append(this._host, this._tip.node, this._empty, this._reset);
+    this.node.append(caption, frame);
+    setAttribute(this._host, 'aria-label', `${title}: values by step`);
+    this._host.addEventListener('keydown', event => {
+      this._key(event);
+    });
+    this._host.addEventListener('blur', () => {
+      this._keyed = false;
+      this._plot.point(null);
+    });
+    this._plot = new Plot(this._host, shared.theme, shared.together, {
+      hover: index => {
+        this._hover(index);
+      },
+      focus: line => {
+        this._focus = line;
+      },
+      zoom: range => {
+        this._zoom(range);
+      }
+    });
+    this._watch = new IntersectionObserver(entries => {
+      this._inSight = entries[entries.length - 1].isIntersecting;
+      if (this._inSight && this._stale) {
+        this.redraw();
+      }
+    });
+    this._watch.observe(this.node);
+  }
+
+  readonly node = make('figure', { class: 'nbdist-panel' });
+
+  /** Take in what the kernel sent; draw it if it is news and in sight. */
+  update(panel: IPanel, state: IState): void {
+    const news = panel.curves
+      .map(curve => `${curve.name} ${curve.points}`)
+      .join();
+    // Numbers lie elsewhere in every state, also those that have not changed.
+    [this._panel, this._state] = [panel, state];
+    this._legend.update(panel, this._shared.options);
+    if (news !== this._news) {
+      this._news = news;
+      this.redraw();
+    }
+  }
+
+  /** Draw with the options as they are now. */
+  redraw(): void {
+    this._stale = true;
+    if (!this._inSight || !this._panel || !this._state) {
+      return;
+    }
+    this._stale = false;
+    const { options } = this._shared;
+    this._legend.update(this._panel, options);
+    this._drawing = draw(this._panel, this._state, options, this._hidden);
+    const shown = this._panel.curves.filter(
+      curve => !this._hidden.has(curve.name)
+    );
+    const marks = shown.flatMap(curve => curve.marks);
+    this._plot.show(this._drawing, marks, options.log, this._range);
+    setText(this._empty, this._whyEmpty());
+    this._describe();
+    this._hover(this._plot.index);
+  }
+
+  /** Draw in the colours as they are now. */
+  recolour(): void {
+    this._plot.recolour();
+  }
+
+  dispose(): void {
+    this._watch.disconnect();
+    this._plot.dispose();
+    this.node.remove();
+  }
+
+  private _whyEmpty(): string {
+    const { data, lines } = this._drawing!;
+    const some = data
+      .slice(1)
+      .some(column =>
+        Array.prototype.some.call(column, value => typeof value === 'number')
+      );
+    if (some) {
+      return '';
+    }
+    if (lines.length === 0) {
+      return 'All curves are hidden';
+    }
+    return this._shared.options.log
+      ? 'No value is above 0'
+      : 'No finite values yet';
+  }
+
+  private _zoom(range: IRange | null): void {
+    this._range = range;
+    this._reset.hidden = range === null;
+    this.redraw();
+  }
+
+  private _hover(index: number | null): void {
+    const step = index === null ? undefined : this._drawing?.data[0][index];
+    if (
+      index === null ||
+      step === undefined ||
+      !(this._keyed || this._plot.hovered)
+    ) {
+      this._tip.hide();
+      return;
+    }
+    const found = readings(
+      this._panel!,
+      this._state!,
+      this._shared.options,
+      this._hidden,
+      step,
+      this._focus?.rank ?? null
+    );
+    this._tip.show(
+      this._panel!,
+      step,
+      found,
+      this._drawing!.lines,
+      this._focus
+    );
+    this._tip.place(this._plot.left(index));
+    if (this._keyed) {
+      const told = found.map(each => `${each.label} ${each.value}`).join(', ');
+      setAttribute(this._host, 'aria-valuenow', String(step));
+      setAttribute(
+        this._host,
+        'aria-valuetext',
+        `step ${count(step)}: ${told}`
+      );
+    }
+  }
+
+  /** What a screen reader says of the chart before it is used. */
+  private _describe(): void {
+    const steps = this._drawing!.data[0];
+    const last = steps[steps.length - 1] ?? 0;
+    setAttribute(this._host, 'aria-valuemin', String(steps[0] ?? 0));
+    setAttribute(this._host, 'aria-valuemax', String(last));
+    if (!this._keyed) {
+      setAttribute(this._host, 'aria-valuenow', String(last));
+      setAttribute(this._host, 'aria-valuetext', `up to step ${count(last)}`);
+    }
+  }
+
+  private _key(event: KeyboardEvent): void {
+    const steps = this._drawing?.data[0];
+    if (!steps?.length || event.ctrlKey || event.metaKey || event.altKey) {
+      return;
+    }
+    const first = this._range ? before(steps, this._range.min - 1e-9) + 1 : 0;
+    const last = this._range
+      ? before(steps, this._range.max)
+      : steps.length - 1;
+    const at = this._keyed ? (this._plot.index ?? last) : last;
+    const far = event.shiftKey ? 10 : 1;
+    const to: Record<string, number> = {
+      ArrowLeft: this._keyed ? at - far : at,
+      ArrowRight: at + far,
+      PageUp: at - 10,
+      PageDown: at + 10,
+      Home: first,
+      End: last
+    };
+    if (event.key in to) {
+      this._keyed = true;
+      this._plot.point(Math.min(last, Math.max(first, to[event.key])));
+    } else if (event.key === '+' || event.key === '-') {
+      this._zoomBy(steps[at], event.key === '+' ? 0.5 : 2);
+    } else if (event.key === 'Escape' && (this._keyed || this._range)) {
+      this._keyed = false;
+      this._plot.point(null);
+      this._zoom(null);
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  private _zoomBy(centre: number, factor: number): void {
+    const steps = this._drawing!.data[0];
+    const [min, max] = [steps[0], steps[steps.length - 1]];
+    const shown = this._range ?? { min, max };
+    const half = ((shown.max - shown.min) * factor) / 2;
+    const range = {
+      min: Math.max(min, centre - half),
+      max: Math.min(max, centre + half)
+    };
+    this._zoom(range.min <= min && range.max >= max ? null : range);
+  }
+
+  private readonly _shared: IShared;
+  private readonly _hidden = new Set<string>();
+  private readonly _legend: Legend;
+  private readonly _tip = new Tip();
+  private readonly _plot: Plot;
+  private readonly _watch: IntersectionObserver;
+  private readonly _empty = make('div', { class: 'nbdist-empty' });
+  private readonly _reset = make(
+    'button',
+    { class: 'nbdist-button nbdist-reset' },
+    'Reset zoom'
+  );
+  private readonly _host = make('div', {
+    class: 'nbdist-plot',
+    role: 'slider',
+    tabindex: '0',
+    'aria-orientation': 'horizontal'
+  });
+  private _panel: IPanel | null = null;
+  private _state: IState | null = null;
+  private _drawing: IDrawing | null = null;
+  private _range: IRange | null = null;
+  private _focus: ILine | null = null;
+  private _news = '';
+  private _stale = true;
+  private _inSight = false;
+  private _keyed = false;
+}

@@ -1,0 +1,143 @@
+/** What stands beside the mouse: the exact values of a panel's curves at a step. */
+
+import { count, exact, short } from './numbers';
+import type { IOptions } from './options';
+import type { ICurve, IPanel, IState } from './state';
+
+/** One line of it. */
+export interface IReading {
+  /** Index of the curve in the panel. */
+  curve: number;
+  rank: number | null;
+  label: string;
+  value: string;
+  note: string;
+}
+
+/** More lines of ranks than this are told by their extremes. */
+const MOST_RANKS = 8;
+
+/** The index of the last step that is not after another one; -1 if all are. */
+export function before(steps: ArrayLike<number>, step: number): number {
+  let low = 0;
+  let high = steps.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] <= step) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low - 1;
+}
+
+/**
+ * Read the curves of a panel at a step.
+ *
+ * A curve that has no value there is read at the last step where it has, which is then told.
+ *
+ * @param focus The rank that the mouse is next to, if ranks are drawn apart.
+ */
+export function readings(
+  panel: IPanel,
+  state: IState,
+  options: IOptions,
+  hidden: ReadonlySet<string>,
+  step: number,
+  focus: number | null
+): IReading[] {
+  const shown = panel.curves.filter(curve => !hidden.has(curve.name));
+  return panel.curves.flatMap((curve, i) => {
+    if (!shown.includes(curve)) {
+      return [];
+    }
+    return options.apart && curve.each.length > 1
+      ? ranksOf(curve, i, state, step, focus).map(reading =>
+          shown.length === 1
+            ? { ...reading, label: `rank ${reading.rank}` }
+            : reading
+        )
+      : meanOf(curve, i, state, step);
+  });
+}
+
+function meanOf(
+  curve: ICurve,
+  index: number,
+  { doubles, singles }: IState,
+  step: number
+): IReading[] {
+  const steps = doubles.subarray(curve.x, curve.x + curve.count);
+  let at = before(steps, step);
+  while (at > 0 && !Number.isFinite(singles[curve.mean + at])) {
+    at--;
+  }
+  if (at < 0 || !Number.isFinite(singles[curve.mean + at])) {
+    return [];
+  }
+  const [low, high] = [singles[curve.low + at], singles[curve.high + at]];
+  const notes = low < high ? [`${short(low)} to ${short(high)}`] : [];
+  return [
+    {
+      curve: index,
+      rank: null,
+      label: curve.label,
+      value: exact(singles[curve.mean + at]),
+      note: [...notes, ...elsewhere(steps[at], step)].join(', ')
+    }
+  ];
+}
+
+interface IValue {
+  rank: number;
+  value: number;
+  step: number;
+  note: string[];
+}
+
+function ranksOf(
+  curve: ICurve,
+  index: number,
+  state: IState,
+  step: number,
+  focus: number | null
+): IReading[] {
+  const values = curve.each.flatMap((each): IValue[] => {
+    const from = each.x ?? curve.x;
+    const length = each.count ?? curve.count;
+    const steps = state.doubles.subarray(from, from + length);
+    const found = state.singles.subarray(each.values, each.values + length);
+    let at = before(steps, step);
+    while (at > 0 && Number.isNaN(found[at])) {
+      at--;
+    }
+    return at < 0 || Number.isNaN(found[at])
+      ? []
+      : [{ rank: each.rank, value: found[at], step: steps[at], note: [] }];
+  });
+  const shown = values.length <= MOST_RANKS ? values : extremes(values, focus);
+  return shown.map(value => ({
+    curve: index,
+    rank: value.rank,
+    label: `${curve.label}, rank ${value.rank}`,
+    value: exact(value.value),
+    note: [...value.note, ...elsewhere(value.step, step)].join(', ')
+  }));
+}
+
+/** The least, the most, and the one that the mouse is next to. */
+function extremes(values: IValue[], focus: number | null): IValue[] {
+  const sorted = [...values].sort((a, b) => b.value - a.value);
+  const [most, least] = [sorted[0], sorted[sorted.length - 1]];
+  const near = values.find(value => value.rank === focus);
+  return [
+    { ...most, note: ['the most'] },
+    ...(near && near !== most && near !== least ? [near] : []),
+    { ...least, note: ['the least'] }
+  ];
+}
+
+function elsewhere(found: number, asked: number): string[] {
+  return found === asked ? [] : [`at step ${count(found)}`];
+}

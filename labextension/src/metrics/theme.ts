@@ -1,0 +1,100 @@
+/** The colours of the page around us, which a canvas cannot take from a style sheet by itself. */
+
+/** How many colours curves have; see style.css. */
+export const COLOURS = 8;
+
+/**
+ * Colours by name, as the style sheet has them at the moment.
+ *
+ * Whether the page is dark is seen by its text, whatever front end it is.
+ */
+export class Theme {
+  /**
+   * @param root Where the style sheet's variables hold.
+   * @param changed Called when the colours may be others.
+   */
+  constructor(root: HTMLElement, changed: () => void) {
+    this._root = root;
+    this._probe = root.appendChild(document.createElement('span'));
+    this._probe.hidden = true;
+    const look = (): void => {
+      this.read();
+      changed();
+      // Front ends announce a theme before its style sheet has been applied.
+      window.clearTimeout(this._later);
+      this._later = window.setTimeout(() => {
+        this.read();
+        changed();
+      }, 300);
+    };
+    this._observer = new MutationObserver(look);
+    // There are no colours before the page has taken us in.
+    this._taken = new ResizeObserver(() => {
+      this._taken.disconnect();
+      look();
+    });
+    this._taken.observe(root);
+    for (const node of [document.documentElement, document.body]) {
+      this._observer.observe(node, { attributes: true });
+    }
+    this._scheme.addEventListener('change', look);
+    this._stop = () => {
+      this._scheme.removeEventListener('change', look);
+    };
+    this.read();
+  }
+
+  /** Forget the colours known so far. */
+  read(): void {
+    this._known.clear();
+    this._root.classList.toggle('nbdist-dark', isLight(this.of('text')));
+    this._known.clear();
+  }
+
+  /** The colour of a variable `--nbdist-NAME`, as `rgb(...)`; faded if `alpha` is less than 1. */
+  of(name: string, alpha = 1): string {
+    let found = this._known.get(name);
+    if (found === undefined) {
+      this._probe.style.color = `var(--nbdist-${name})`;
+      found = getComputedStyle(this._probe).color;
+      this._known.set(name, found);
+    }
+    return alpha === 1 ? found : faded(found, alpha);
+  }
+
+  /** The font of small text, for a canvas. */
+  get font(): string {
+    return `11px ${getComputedStyle(this._root).fontFamily}`;
+  }
+
+  dispose(): void {
+    window.clearTimeout(this._later);
+    this._taken.disconnect();
+    this._observer.disconnect();
+    this._stop();
+    this._probe.remove();
+  }
+
+  private readonly _root: HTMLElement;
+  private readonly _probe: HTMLElement;
+  private readonly _taken: ResizeObserver;
+  private readonly _observer: MutationObserver;
+  private readonly _scheme = window.matchMedia('(prefers-color-scheme: dark)');
+  private readonly _stop: () => void;
+  private readonly _known = new Map<string, string>();
+  private _later = 0;
+}
+
+function parts(colour: string): number[] {
+  return (colour.match(/[\d.]+/g) ?? []).map(Number);
+}
+
+function isLight(colour: string): boolean {
+  const [red = 0, green = 0, blue = 0] = parts(colour);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 128;
+}
+
+function faded(colour: string, alpha: number): string {
+  const [red = 0, green = 0, blue = 0, own = 1] = parts(colour);
+  return `rgba(${red}, ${green}, ${blue}, ${own * alpha})`;
+}

@@ -1,0 +1,143 @@
+/** Makes what the kernel sends, for the tests: see `nbdist/widgets/state.py`. */
+
+import type { IBar, ICurve, IHeader, IRank, Mark } from '../src/metrics/state';
+
+/** A metric as a test describes it. */
+export interface IMetric {
+  name: string;
+  label?: string;
+  panel?: string;
+  steps: number[];
+  /** By rank. */
+  values: number[][];
+  stride?: number;
+  marks?: Mark[];
+}
+
+/** A rank of which little is known. */
+export function rank(number: number, more: Partial<IRank> = {}): IRank {
+  return {
+    rank: number,
+    host: '',
+    device: 'cpu',
+    cpu: null,
+    memory: null,
+    gpu: null,
+    gpu_memory: null,
+    state: 'line 5',
+    step: null,
+    ...more
+  };
+}
+
+/** A bar of which little is known. */
+export function bar(label: string, more: Partial<IBar> = {}): IBar {
+  return {
+    label,
+    depth: 0,
+    done: 0,
+    total: null,
+    rate: null,
+    samples: null,
+    left: null,
+    ...more
+  };
+}
+
+/** A job's state in the bytes that travel. */
+export function encode(
+  metrics: IMetric[],
+  more: Partial<IHeader> = {}
+): Uint8Array {
+  const doubles: number[] = [];
+  const singles: number[] = [];
+  const put = (to: number[], values: number[]): number =>
+    to.push(...values) - values.length;
+  const panels: IHeader['panels'] = [];
+  for (const metric of metrics) {
+    const title = metric.panel ?? metric.name;
+    let panel = panels.find(each => each.title === title);
+    if (!panel) {
+      panel = { title, curves: [] };
+      panels.push(panel);
+    }
+    panel.curves.push(
+      curve(
+        metric,
+        values => put(doubles, values),
+        values => put(singles, values)
+      )
+    );
+  }
+  const header: IHeader = {
+    version: 1,
+    state: 'running',
+    title: 'Job 1 on ranks 0-1',
+    seconds: 1.5,
+    bars: [],
+    straggler: '',
+    ranks: [],
+    panels,
+    floats: doubles.length,
+    note: '',
+    ...more
+  };
+  return assemble(header, doubles, singles);
+}
+
+function curve(
+  { name, label, steps, values, stride = 1, marks = [] }: IMetric,
+  double: (values: number[]) => number,
+  single: (values: number[]) => number
+): ICurve {
+  const known = steps.map((_, i) =>
+    values.map(each => each[i]).filter(Number.isFinite)
+  );
+  const all = known.flat();
+  const mean = (some: number[]): number =>
+    some.length
+      ? some.reduce((sum, value) => sum + value, 0) / some.length
+      : NaN;
+  const last = mean(known[known.length - 1] ?? []);
+  return {
+    name,
+    label: label ?? name,
+    count: steps.length,
+    stride,
+    points: steps.length * values.length * stride,
+    x: double(steps),
+    mean: single(known.map(mean)),
+    low: single(known.map(some => Math.min(...some))),
+    high: single(known.map(some => Math.max(...some))),
+    each:
+      values.length > 1
+        ? values.map((each, number) => ({ rank: number, values: single(each) }))
+        : [],
+    marks,
+    last: Number.isFinite(last) ? last : null,
+    best: all.length ? [Math.min(...all), Math.max(...all)] : [null, null]
+  };
+}
+
+function assemble(
+  header: IHeader,
+  doubles: number[],
+  singles: number[]
+): Uint8Array {
+  let text = new TextEncoder().encode(JSON.stringify(header));
+  const length = Math.ceil((4 + text.length) / 8) * 8 - 4;
+  const padded = new Uint8Array(length).fill(32);
+  padded.set(text);
+  text = padded;
+  const bytes = new Uint8Array(
+    4 + length + doubles.length * 8 + singles.length * 4
+  );
+  new DataView(bytes.buffer).setUint32(0, length, true);
+  bytes.set(text, 4);
+  bytes.set(new Uint8Array(new Float64Array(doubles).buffer), 4 + length);
+  bytes.set(
+    new Uint8Array(new Float32Array(singles).buffer),
+    4 + length + doubles.length * 8
+  );
+  return bytes;
+}

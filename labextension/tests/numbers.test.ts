@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import {
+  bytes,
+  clock,
+  exact,
+  rate,
+  short,
+  stretch,
+  tick
+} from '../src/metrics/numbers';
+import { logLabels, logSplits } from '../src/metrics/scales';
+
+test('values', () => {
+  assert.equal(exact(Math.fround(0.1)), '0.1');
+  assert.equal(exact(1234567.89), '1.23457e6');
+  assert.equal(exact(-0.000012345), '-1.2345e-5');
+  assert.equal(exact(0), '0');
+  assert.equal(short(null), '–');
+  assert.equal(short(0.123456), '0.1235');
+  assert.equal(short(NaN), 'NaN');
+});
+
+test('ticks tell their neighbours apart', () => {
+  assert.deepEqual(
+    [0, 0.5, 1].map(value => tick(value, 0.5)),
+    ['0', '0.5', '1']
+  );
+  assert.deepEqual(
+    [0.25, 0.3].map(value => tick(value, 0.05)),
+    ['0.25', '0.3']
+  );
+  assert.deepEqual(
+    [10000, 12500].map(value => tick(value, 2500)),
+    ['10k', '12.5k']
+  );
+  assert.deepEqual(
+    [1001, 1002].map(value => tick(value, 1)),
+    ['1001', '1002']
+  );
+  assert.equal(tick(2e6, 1e6), '2M');
+  assert.equal(tick(3e-4, 1e-4), '3e-4');
+});
+
+test('sizes, times, rates', () => {
+  assert.equal(bytes(512), '512 B');
+  assert.equal(bytes(1.234e9), '1.2 GB');
+  assert.equal(bytes(61.2e9), '61 GB');
+  assert.equal(bytes(999_999_999), '1.0 GB');
+  assert.equal(clock(59.9), '59 s');
+  assert.equal(clock(125), '2:05');
+  assert.equal(clock(3725), '1:02:05');
+  assert.equal(stretch(0.0123), '12.3 ms');
+  assert.equal(stretch(2), '2 s');
+  assert.equal(stretch(0.0000123), '12.3 µs');
+  assert.equal(rate(12.123), '12.1');
+  assert.equal(rate(9012.4), '9,012');
+});
+
+test('a logarithmic axis has ticks whatever its range', () => {
+  const few = logLabels(logSplits(0.3, 2.5)).filter(label => label !== null);
+  assert.deepEqual(few, [0.5, 1, 2]);
+  const wide = logLabels(logSplits(1e-12, 1)).filter(label => label !== null);
+  assert.ok(wide.length >= 4 && wide.length <= 8, String(wide));
+  for (const [min, max] of [
+    [0.52, 0.58],
+    [0.95, 1.05],
+    [101, 102],
+    [3, 9]
+  ]) {
+    const splits = logSplits(min, max);
+    assert.ok(splits.length >= 2 && splits.length < 10, String(splits));
+    assert.ok(
+      splits.every(split => split >= min && split <= max),
+      String(splits)
+    );
+    assert.ok(logLabels(splits).some(label => label !== null));
+  }
+});

@@ -1,0 +1,92 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { before, readings, type IReading } from '../src/metrics/readings';
+import { decode } from '../src/metrics/state';
+import { encode, type IMetric } from './job';
+
+function read(
+  metrics: IMetric[],
+  step: number,
+  { apart = false, focus = null as number | null, hidden = [] as string[] } = {}
+): IReading[] {
+  const state = decode(new DataView(encode(metrics).buffer))!;
+  const options = { log: false, apart, smoothing: 0 };
+  return readings(
+    state.header.panels[0],
+    state,
+    options,
+    new Set(hidden),
+    step,
+    focus
+  );
+}
+
+const told = (found: IReading[]): string[][] =>
+  found.map(({ label, value, note }) => [label, value, note]);
+
+const LOSS: IMetric[] = [
+  {
+    name: 'train/loss',
+    label: 'train',
+    panel: 'loss',
+    steps: [0, 1, 2],
+    values: [
+      [1, 0.1, 3],
+      [3, 0.2, 5]
+    ]
+  },
+  {
+    name: 'val/loss',
+    label: 'val',
+    panel: 'loss',
+    steps: [0, 2],
+    values: [[4, 5.25]]
+  }
+];
+
+test('the last step up to another one', () => {
+  assert.equal(before([], 3), -1);
+  assert.equal(before([2, 4], 1), -1);
+  assert.equal(before([2, 4], 3), 0);
+  assert.equal(before([2, 4], 4), 1);
+});
+
+test('means with the range of the ranks, and where a curve was read', () => {
+  assert.deepEqual(told(read(LOSS, 1)), [
+    ['train', '0.15', '0.1 to 0.2'],
+    ['val', '4', 'at step 0']
+  ]);
+  assert.deepEqual(told(read(LOSS, 2)), [
+    ['train', '4', '3 to 5'],
+    ['val', '5.25', '']
+  ]);
+});
+
+test('hidden curves are not read, and neither are those that begin later', () => {
+  assert.deepEqual(told(read(LOSS, 2, { hidden: ['train/loss'] })), [
+    ['val', '5.25', '']
+  ]);
+  const late = [{ ...LOSS[1], steps: [5, 6] }];
+  assert.deepEqual(read(late, 4), []);
+});
+
+test('a value that is none is passed over', () => {
+  const gap = [{ name: 'a', steps: [0, 1, 2], values: [[7, NaN, NaN]] }];
+  assert.deepEqual(told(read(gap, 2)), [['a', '7', 'at step 0']]);
+});
+
+test('few ranks are all read; of many the extremes and the one beside the mouse', () => {
+  assert.deepEqual(told(read(LOSS, 2, { apart: true })), [
+    ['train, rank 0', '3', ''],
+    ['train, rank 1', '5', ''],
+    ['val', '5.25', '']
+  ]);
+  const many = [
+    { name: 'a', steps: [0], values: Array.from({ length: 20 }, (_, i) => [i]) }
+  ];
+  assert.deepEqual(told(read(many, 0, { apart: true, focus: 3 })), [
+    ['rank 19', '19', 'the most'],
+    ['rank 3', '3', ''],
+    ['rank 0', '0', 'the least']
+  ]);
+});

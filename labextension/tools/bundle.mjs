@@ -1,0 +1,22 @@
+/**
+ * Bundle the chart of the live metrics for the Python package: one ES module and one style sheet,
+ * which travel to the page with the widget's state, so nothing is ever fetched.
+ */
+import { readFileSync } from 'node:fs';
+import { build } from 'esbuild';
+
+const here = name => new URL(`../${name}`, import.meta.url).pathname;
+const licence = readFileSync(here('node_modules/uplot/LICENSE'), 'utf8');
+const banner = `/*! With uPlot:\n\n${licence.trim()}\n*/`;
+
+await build({
+  entryPoints: [here('src/metrics/index.ts')],
+  outfile: here('../nbdist/widgets/static/metrics.js'),
+  bundle: true,
+  format: 'esm',
+  target: 'es2021',
+  minify: process.argv.includes('--minify'),
+  legalComments: 'none',
+  banner: { js: banner, css: banner },
+  logLevel: 'warning'
+});

@@ -1,0 +1,140 @@
+"""`LightningLogger` and `LightningProgress`: the Trainer of Lightning, under both of its names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbdist.loops.numbers import log_numbers
+from nbdist.rank.metrics import job_name
+from nbdist.rank.progress import Loop, open_loop, samples_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The two packages have the same classes, each its own.
+_OLD = "lightning" not in sys.modules and (
+    "pytorch_lightning" in sys.modules or importlib.util.find_spec("lightning") is None
+)
+_NAME = "pytorch_lightning" if _OLD else "lightning.pytorch"
+_Logger: Any = importlib.import_module(f"{_NAME}.loggers").Logger
+_ProgressBar: Any = importlib.import_module(f"{_NAME}.callbacks").ProgressBar
+
+TOTALS = {
+    "sanity_check": "num_sanity_val_batches",
+    "validate": "num_val_batches",
+    "test": "num_test_batches",
+    "predict": "num_predict_batches",
+}
+"""By what a Trainer does, where it has the number of batches."""
+
+
+class LightningLogger(_Logger):
+    """Show what a LightningModule logs as curves.
+
+    Every rank logs its own values; those logged with ``sync_dist=True`` are equal on all.
+
+    Examples
+    --------
+    >>> logger = nbdist.loops.LightningLogger()  # doctest: +SKIP
+    >>> lightning.Trainer(logger=logger, log_every_n_steps=1)  # doctest: +SKIP
+    """
+
+    @property
+    def name(self) -> str:
+        """The folder of this logger's checkpoints, below the Trainer's."""
+        return "nbdist"
+
+    @property
+    def version(self) -> str:
+        """The folder below that: one for each job."""
+        return job_name()
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log the numbers among `metrics`, but the epoch that Lightning adds to them."""
+        log_numbers({name: value for name, value in metrics.items() if name != "epoch"}, step)
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        """Do nothing: they are in the notebook."""
+
+
+class LightningProgress(_ProgressBar):
+    """Show how far a Trainer is as bars below the cell, in the place of Lightning's own.
+
+    Examples
+    --------
+    >>> lightning.Trainer(callbacks=[nbdist.loops.LightningProgress()])  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._epochs: Loop | None = None
+        self._train: Loop | None = None
+        self._evaluate: Loop | None = None
+
+    def disable(self) -> None:
+        """Do nothing: Lightning asks all ranks but the first, and here every rank counts."""
+
+    def enable(self) -> None:
+        """Do nothing, see `disable`."""
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """Open the bar of the epochs."""
+        total = trainer.max_epochs
+        total = None if total in (None, -1) else total
+        self._epochs = open_loop("epoch", total, trainer.current_epoch)
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        """Open the bar of an epoch."""
+        self._train = open_loop("train", _finite(self.total_train_batches))
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        """Count a batch."""
+        del trainer, pl_module, outputs
+        if self._train is not None:
+            self._train.done = batch_idx + 1
+            self._train.samples += samples_in(batch)
+
+    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
+        """Close the bar of an epoch, and count it."""
+        if self._train is not None and self._epochs is not None:
+            self._train.end()
+            self._epochs.done = trainer.current_epoch + 1
+
+    def _on_start(self, trainer: Any, *_: Any) -> None:
+        stage = str(trainer.state.stage.value)
+        total = sum(getattr(trainer, TOTALS[stage]))
+        self._evaluate = open_loop(stage.replace("_", " "), _finite(total))
+
+    def _on_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        del trainer, pl_module, outputs
+        if self._evaluate is not None:
+            self._evaluate.done += 1
+            self._evaluate.samples += samples_in(batch)
+
+    def _on_end(self, *_: Any) -> None:
+        if self._evaluate is not None:
+            self._evaluate.end()
+
+    on_validation_start = on_test_start = on_predict_start = _on_start
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _on_batch_end
+    on_validation_end = on_test_end = on_predict_end = _on_end
+
+    def on_train_end(self, *_: Any) -> None:
+        """Close all bars."""
+        for loop in (self._evaluate, self._train, self._epochs):
+            if loop is not None:
+                loop.end()
+
+    on_exception = on_train_end
+
+
+def _finite(total: float) -> int | None:
+    return int(total) if math.isfinite(total) else None

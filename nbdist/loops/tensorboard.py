@@ -1,0 +1,125 @@
+"""`mirror_tensorboard`: what goes to a `SummaryWriter` as a scalar is logged here, too."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from nbdist.rank.metrics import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+LIBRARIES = ("torch.utils.tensorboard", "tensorboardX")
+
+_mirrored: list[tuple[Any, str, Callable[..., Any]]] = []
+"""Class, method and what it was before; empty while nothing is mirrored."""
+_first: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""By tag, the writer that used it first, while it lives."""
+
+
+class Mirror:
+    """What `mirror_tensorboard` has begun: ends with `undo`, or with its ``with`` block."""
+
+    def __init__(self) -> None:
+        self._began = not _mirrored
+        if self._began:
+            _begin()
+
+    def undo(self) -> None:
+        """Let writers be as they were; does nothing where they are."""
+        while _mirrored:
+            setattr(*_mirrored.pop())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._began:
+            self.undo()
+
+
+def mirror_tensorboard() -> Mirror:
+    """Log whatever this process adds as a scalar to any ``SummaryWriter``, under the same step.
+
+    Writers of torch and of tensorboardX, those that exist and those to come; they write what they
+    always write. Two writers that use the same tag are told apart by their folders:
+    ``SummaryWriter("runs/val")`` logs its ``loss`` as ``val/loss`` if another has a ``loss``.
+
+    Returns
+    -------
+    Mirror
+        It has `undo`, and may stand in a ``with`` statement.
+
+    Raises
+    ------
+    ImportError
+        If there is neither tensorboard nor tensorboardX.
+
+    Examples
+    --------
+    >>> nbdist.loops.mirror_tensorboard()  # doctest: +SKIP
+    >>> SummaryWriter().add_scalar("train/loss", loss, step)  # doctest: +SKIP
+    """
+    return Mirror()
+
+
+def _begin() -> None:
+    found = []
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            found.append(importlib.import_module(name).SummaryWriter)
+    if not found:
+        msg = "there is no SummaryWriter to mirror: neither tensorboard nor tensorboardX is there"
+        raise ImportError(msg)
+    for writer in found:
+        for name, wrapped in (("add_scalar", _add_scalar), ("add_scalars", _add_scalars)):
+            original = getattr(writer, name)
+            _mirrored.append((writer, name, original))
+            setattr(writer, name, wrapped(original))
+
+
+def _add_scalar(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add_scalar(
+        self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **named: Any
+    ) -> Any:
+        told = original(self, tag, scalar_value, global_step, *args, **named)
+        log({_name(self, tag): scalar_value}, step=_whole(global_step))
+        return told
+
+    return add_scalar
+
+
+def _add_scalars(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add_scalars(
+        self: Any, main_tag: str, tag_scalar_dict: Any, global_step: Any = None, *args: Any,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        told = original(self, main_tag, tag_scalar_dict, global_step, *args, **named)
+        main = _name(self, main_tag)
+        values = {f"{main}/{tag}": value for tag, value in tag_scalar_dict.items()}
+        log(values, step=_whole(global_step))
+        return told
+
+    return add_scalars
+
+
+def _name(writer: Any, tag: str) -> str:
+    first, folder = _first.setdefault(tag, writer), _folder(writer)
+    return tag if _folder(first) == folder else f"{folder.name}/{tag}"
+
+
+def _folder(writer: Any) -> Path:
+    return Path(getattr(writer, "log_dir", None) or writer.logdir)  # torch's, tensorboardX's
+
+
+def _whole(step: Any) -> int | None:
+    return None if step is None else int(step)

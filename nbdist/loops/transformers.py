@@ -1,0 +1,99 @@
+"""`TransformersCallback`: the Trainer of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from nbdist.loops.numbers import log_numbers
+from nbdist.rank.progress import Loop, open_loop
+
+SAID_ONCE = ("epoch", "total_flos", "train_loss")
+"""These, and times and rates, are told at the end and make no curve."""
+RATES = ("_runtime", "_per_second")
+SPLITS = ("eval", "test")
+
+
+class TransformersCallback(TrainerCallback):
+    """Show what a Trainer logs as curves, and how far training and evaluation are as bars.
+
+    ``loss`` is ``train/loss``, ``eval_loss`` is ``eval/loss``, as in the Trainer's own reports. Its
+    values are those of all ranks together, so rank zero alone logs them; every rank has its bar.
+    The Trainer's own bar and table stay as they are (``disable_tqdm``).
+
+    Examples
+    --------
+    >>> Trainer(..., callbacks=[nbdist.loops.TransformersCallback()])  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        self._train: Loop | None = None
+        self._evaluate: Loop | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Open the bar of the training."""
+        del args, control
+        self._end()
+        self._train = open_loop("train", state.max_steps, state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Count a step of the optimizer, and what went into it."""
+        del control
+        if self._train is not None:
+            self._train.done = state.global_step
+            self._train.samples += args.train_batch_size * args.gradient_accumulation_steps
+
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
+    ) -> None:
+        """Count a batch of an evaluation or a prediction."""
+        del args, state, control
+        if self._evaluate is None:
+            total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
+            self._evaluate = open_loop("evaluate", total)
+        self._evaluate.done += 1
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Close the bar of the evaluation."""
+        del args, state, control
+        if self._evaluate is not None:
+            self._evaluate.end()
+            self._evaluate = None
+
+    def on_predict(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
+        """Close the bar of the prediction."""
+        del metrics
+        self.on_evaluate(args, state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Close the bars."""
+        del args, state, control
+        self._end()
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Log what the Trainer logs."""
+        del args, control
+        if state.is_world_process_zero:
+            kept = {
+                _name(name): value
+                for name, value in (logs or {}).items()
+                if name not in SAID_ONCE and not name.endswith(RATES)
+            }
+            log_numbers(kept, state.global_step)
+
+    def _end(self) -> None:
+        """Close bars that are open, also those of a training that was broken off."""
+        for loop in (self._evaluate, self._train):
+            if loop is not None:
+                loop.end()
+        self._train = self._evaluate = None
+
+
+def _name(name: str) -> str:
+    split, _, rest = name.partition("_")
+    return f"{split}/{rest}" if split in SPLITS and rest else f"train/{name}"

@@ -1,0 +1,50 @@
+"""The live metrics on a page: what its one trait says is all there is to draw.
+
+The drawing is done by an ES module, bundled out of `labextension/src/metrics` into `static/`, which
+anywidget hands to whatever front end there is; nothing is fetched from anywhere. It never asks the
+kernel, which is busy running the cell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anywidget
+import traitlets
+
+from nbdist.errors import NbdistError
+
+STATIC = Path(__file__).parent / "static"
+MODULE, STYLE = STATIC / "metrics.js", STATIC / "metrics.css"
+
+
+def built() -> bool:
+    """Whether the page's part is there; it is not where nbdist was installed without Node.js."""
+    return MODULE.exists() and STYLE.exists()
+
+
+class Chart(anywidget.AnyWidget):
+    """Progress bars, curves, and tables of the ranks and of the last values.
+
+    Zoom, hidden curves and the other choices of whoever looks live in the page and outlast every
+    new `state`; send at most some four a second.
+
+    Raises
+    ------
+    NbdistError
+        If nbdist was installed without the page's part.
+    """
+
+    _esm = MODULE if built() else ""
+    _css = STYLE if built() else ""
+    state = traitlets.Bytes().tag(sync=True)
+    """What is shown, see `nbdist.widgets.state`."""
+
+    def __init__(self, state: bytes = b"") -> None:
+        if not self._esm:
+            raise NbdistError(
+                f"The live metrics lack their page's part, {MODULE}: nbdist was installed from its "
+                "sources without Node.js. Install Node.js, then nbdist again, and restart the "
+                "kernel."
+            )
+        super().__init__(state=state)

@@ -1,0 +1,39 @@
+"""The page's part of the live metrics, as Python sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nbdist.errors import NbdistError
+from nbdist.widgets import chart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.skipif(not chart.built(), reason="built without Node.js")
+def test_all_a_page_needs_travels_with_the_widget() -> None:
+    widget = chart.Chart(state=b"\x00\x01")
+    sent = widget.get_state()
+    widget.close()
+    assert sent["state"] == b"\x00\x01"
+    assert "export{" in sent["_esm"].replace(" ", "")
+    assert "MIT License" in sent["_esm"], "uPlot's notice goes with it"
+    assert ".nbdist-metrics" in sent["_css"]
+    for text in (sent["_esm"], sent["_css"]):
+        assert "http" not in text.partition("*/")[2].replace("http://www.w3.org/2000/svg", "")
+
+
+def test_without_its_page_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart.Chart, "_esm", "")
+    with pytest.raises(NbdistError, match=r"metrics\.js.*Install Node\.js"):
+        chart.Chart()
+
+
+def test_the_page_is_built_when_all_of_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chart, "MODULE", tmp_path / "metrics.js")
+    assert not chart.built()

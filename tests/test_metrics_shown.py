@@ -1,0 +1,223 @@
+"""Metrics below a cell: live while it is busy, a picture at its end, for every launcher.
+
+The kernel of these tests has no front end that draws widgets, so it shows pictures; what the page
+makes of a widget's state is tested in a browser.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.notebook import on_ranks
+from tests.test_metrics import unpacked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cell import Cell
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+PNG = b"\x89PNG"
+LAUNCHERS = ("engines", "torchrun", pytest.param("horovodrun", marks=pytest.mark.horovod))
+
+
+def flags(launcher: str) -> str:
+    """Return the flags of a launcher's cell."""
+    backend = "horovod" if launcher == "horovodrun" else "ddp"
+    return f"-np 2 --backend {backend} --launcher {launcher}"
+
+
+def picture(cell: Cell) -> tuple[str, str]:
+    """Return the words and the HTML of the only picture a cell shows."""
+    (shown,) = (out for out in cell.outputs if "image/png" in out.data)
+    assert base64.b64decode(shown.data["image/png"]).startswith(PNG)
+    return shown.text, shown.data["text/html"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_cell_draws_itself_while_it_is_busy(
+    kernel: Kernel, launcher: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    kernel.run(f"%load_ext nbdist\nimport pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
+    cell = kernel.start(
+        f"%%distributed {flags(launcher)}\n"
+        "import os, time\n"
+        "me = int(os.environ['RANK'] if 'RANK' in os.environ else os.environ['HOROVOD_RANK'])\n"
+        "for step in nbdist.progress(range(10), 'steps', samples=32):\n"
+        "    nbdist.log({'train/loss': 1 / (step + 1) + me}, step=step)\n"
+        "    while step == 5 and not go.exists(): time.sleep(0.05)\n"
+        "print('end')"
+    )
+    kernel.until(lambda: any("train/loss: 0.6667" in out.text for out in cell.events), 60, cell)
+    assert not cell.done
+    kernel.until(lambda: any("steps: 5 of 10" in out.text for out in cell.events), 60, cell)
+    go.touch()
+    kernel.wait(60, cell)
+    words, html = picture(cell)
+    assert "done after" in words
+    assert "steps: 10 of 10" in words
+    assert "train/loss: 0.6 (min 0.1, max 2, 20 points)" in words
+    assert '<img alt="Curves of train/loss"' in html
+    assert ">2 ranks<" in html
+    asked = kernel.run(
+        "job = nbdist.jobs()[-1]\n"
+        "loss = job.metrics['train/loss']\n"
+        "print(loss.of(1).steps.tolist(), loss.of(0).values[0], sorted(job.pulses))"
+    )
+    assert asked.stdout == f"{list(range(10))} 1.0 [0, 1]\n"
+
+
+def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    failed = on_ranks(
+        kernel,
+        """
+        for step in nbdist.progress(range(10), "steps"):
+            nbdist.log(loss=step)
+            if step == 7 and rank == 1:
+                raise ValueError("boom")
+        """,
+        "-np 2",
+        check=False,
+    )
+    words, html = picture(failed)
+    assert "failed after" in words
+    assert "(min 0, max 9, 18 points)" in words
+    assert "ValueError in line 5" in html
+    assert "Rank 1 failed: ValueError: boom" in failed.seen()
+    stopped = kernel.start(
+        "%%distributed\nimport time\nnbdist.log(loss=1)\nprint('there')\ntime.sleep(60)"
+    )
+    kernel.expect("there", cell=stopped)
+    kernel.interrupt()
+    kernel.wait(30, stopped)
+    assert "interrupted after" in picture(stopped)[0]
+    refused = on_ranks(kernel, "x = 1\nnbdist.log(loss=[1, 2])", check=False)
+    assert "`loss` is a list [1, 2], and not one number" in refused.seen()
+    assert "line 3" in refused.seen()
+    assert not refused.mime("image/png")
+
+
+def test_what_a_killed_rank_has_logged_is_there(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    cell = on_ranks(
+        kernel,
+        """
+        import os, signal, time
+        for step in range(50):
+            nbdist.log(loss=step)
+        if rank == 1:
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        "-np 2",
+        check=False,
+    )
+    words, html = picture(cell)
+    assert "loss: 49 (min 0, max 49, 100 points)" in words
+    assert "SIGKILL" in html
+
+
+def test_a_cell_without_metrics_shows_none(notebook: Kernel) -> None:
+    cell = on_ranks(notebook, "import time\ntime.sleep(0.6)")
+    assert cell.outputs == []
+    notebook.run("import nbdist")
+    assert "must begin with %%distributed" in notebook.run("nbdist.log(loss=1)").stderr
+    assert notebook.run("print(nbdist.jobs()[-1].metrics)").stdout.endswith("nothing was logged>\n")
+
+
+def test_background_cells_draw_in_their_own_cell(notebook: Kernel, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    notebook.run(f"import pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
+    cell = notebook.run(
+        "%%distributed --async\nimport time\n"
+        "nbdist.log(loss=3)\nwhile not go.exists(): time.sleep(0.05)\nnbdist.log(loss=1)"
+    )
+    notebook.until(lambda: any("loss: 3" in out.text for out in cell.events), 60, cell)
+    go.touch()
+    notebook.run("nbdist.jobs()[-1].wait()")
+    notebook.until(lambda: "done after" in cell.text and "4 points" in cell.text, 60, cell)
+    assert "loss: 1 (min 1, max 3, 4 points)" in picture(cell)[0]
+
+
+def test_a_detached_job_shows_its_metrics_to_who_attaches(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    first = start_kernel("shared")
+    first.run(f"%load_ext nbdist\nimport pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
+    on_ranks(
+        first,
+        """
+        import time
+        for step in nbdist.progress(range(4), "steps"):
+            nbdist.log(loss=step)
+            while step == 2 and not go.exists():
+                time.sleep(0.05)
+        """,
+        "-np 2 --launcher torchrun --detach",
+    )
+    second = start_kernel("shared")
+    second.run("%load_ext nbdist\nimport nbdist")
+    cell = second.start("%dist attach")
+    second.until(lambda: any("loss: 2" in out.text for out in cell.events), 60, cell)
+    second.until(lambda: any("steps: 2 of 4" in out.text for out in cell.events), 60, cell)
+    go.touch()
+    second.wait(60, cell)
+    words, _ = picture(cell)
+    assert "steps: 4 of 4" in words
+    assert "loss: 3 (min 0, max 3, 8 points)" in words
+    asked = second.run("print(nbdist.attach().metrics.last('loss'))")
+    assert asked.stdout == "3.0\n"
+
+
+def test_where_there_are_widgets_the_state_moves_and_goes(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("anywidget")
+    kernel.run("%load_ext nbdist\nimport nbdist, os\nos.environ['NBDIST_METRICS'] = 'widget'")
+    cell = on_ranks(
+        kernel,
+        """
+        import time
+        for step in nbdist.progress(range(40), "steps"):
+            nbdist.log(loss=step + rank)
+            time.sleep(0.1)
+        """,
+        "-np 2",
+    )
+    shown = next(out for out in cell.events if "view+json" in " ".join(out.data))
+    assert "no widgets" in shown.data["text/html"]
+    states = [unpacked(part)[0] for part in _states(cell)]
+    assert len(states) >= 3
+    points = [_points(state) for state in states]
+    assert points == sorted(points)
+    assert len(set(points)) > 1
+    assert states[-1]["state"] == "running"
+    assert states[-1]["bars"][0]["label"] == "steps"
+    assert "comm_close" in [out.text for out in cell.events if out.kind == "comm"]
+    assert "loss: 39.5 (min 0, max 40, 80 points)" in picture(cell)[0]
+
+
+def _states(cell: Cell) -> list[bytes]:
+    """Return the states a widget was given, in their order."""
+    return [
+        part for out in cell.events if out.kind == "comm" for part in out.data.get("buffers", ())
+    ]
+
+
+def _points(state: dict[str, Any]) -> int:
+    return sum(curve["points"] for panel in state["panels"] for curve in panel["curves"])
+
+
+def test_status_tells_what_ranks_take(notebook: Kernel) -> None:
+    text = notebook.run("%dist status").stdout
+    titles, first, *_ = text.splitlines()[1:]
+    assert titles.split()[:8] == ["rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU"]
+    assert " %" in first
+    assert first.count("n/a") == 2 or "cuda" in first
