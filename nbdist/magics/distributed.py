@@ -183,9 +183,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     return job if args.background else None
 
 
-def _see_to(
-    shell: InteractiveShell, args: argparse.Namespace, job: Job, between: Between
-) -> Job:
+def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between: Between) -> Job:
     """Show a job to its end, or from now on in the background; bind what it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:

@@ -1,4 +1,4 @@
-"""``%%distributed --scale 1,2,4``: the same cell on more and more ranks, and a table of how it went."""
+"""``%%distributed --scale 1,2,4``: the same cell on more and more ranks, and how that went."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def cautions(sizes: list[int], wish: current.Wish, *, far: bool) -> list[str]:
     if gpus:
         if most <= gpus:
             return []
-        return [f"{most} ranks on {_count(gpus, 'GPU')}: those that share one slow each other down."]
+        return [f"{most} ranks on {_count(gpus, 'GPU')}: those that share one hold each other up."]
     notes = []
     if most > cores:
         notes.append(
