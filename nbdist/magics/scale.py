@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from IPython.display import display
@@ -14,7 +13,8 @@ from nbdist.launchers.hosts import check_slots, hosts_named
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.show import notice
 from nbdist.metrics.scaling import scaling
-from nbdist.sizes import check_size, core_count, gpu_count
+from nbdist.scaling import cautions
+from nbdist.sizes import check_size
 from nbdist.widgets.scaled import bundle
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run_series(
         lost = _lost_names() if on_engines else []
     except NbdistError as err:
         raise UsageMistake(str(err)) from err
-    notes = cautions(sizes, current.wished(wish), far=bool(args.hosts or args.hostfile))
+    notes = [] if args.hosts or args.hostfile else cautions(sizes, current.wished(wish))
     if on_engines:
         told = f" Lost with the old ones: {', '.join(lost)}." if lost else ""
         notice(f"The cell gets new ranks at each size.{told}")
@@ -110,30 +110,3 @@ def _lost_names() -> list[str]:
         return []
     check_idle(current.cluster().unfinished())
     return current.cluster().names()
-
-
-def cautions(sizes: list[int], wish: current.Wish, *, far: bool) -> list[str]:
-    """Return why figures of these sizes may mislead on this machine."""
-    if far:  # nobody has asked the other hosts what they have
-        return []
-    gpus, cores, most = len(wish.gpus) if wish.gpus else gpu_count(), core_count(), max(sizes)
-    if gpus:
-        if most <= gpus:
-            return []
-        return [f"{most} ranks on {_count(gpus, 'GPU')}: those that share one hold each other up."]
-    notes = []
-    if most > cores:
-        notes.append(
-            f"{most} ranks on {_count(cores, 'core')} take turns: their figures say nothing about "
-            "a machine with a core or GPU for each."
-        )
-    if cores > 1 and "OMP_NUM_THREADS" not in {**os.environ, **(wish.env or {})}:
-        notes.append(
-            "On CPUs the ranks of a smaller run may use more cores each; with "
-            "--env OMP_NUM_THREADS=1 all use one."
-        )
-    return notes
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number > 1)
