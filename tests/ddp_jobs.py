@@ -222,7 +222,7 @@ def user_inits(kept: Kept) -> list[str]:
 
 
 def accelerate_twice(kept: Kept) -> float:
-    from accelerate import Accelerator  # type: ignore[import-untyped]
+    from accelerate import Accelerator
 
     for _ in range(2):
         accelerator = Accelerator(cpu=True)

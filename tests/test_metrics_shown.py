@@ -7,20 +7,24 @@ makes of a widget's state is tested in a browser.
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import nbformat
 import pytest
+from nbconvert import HTMLExporter, LatexExporter
 
-from tests.notebook import on_ranks
+from tests.notebook import distributed, on_ranks
 from tests.test_metrics import unpacked
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cell import Cell
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
+ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
 LAUNCHERS = ("engines", "torchrun", pytest.param("horovodrun", marks=pytest.mark.horovod))
 
@@ -221,3 +225,29 @@ def test_status_tells_what_ranks_take(notebook: Kernel) -> None:
     assert titles.split()[:8] == ["rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU"]
     assert " %" in first
     assert first.count("n/a") == 2 or "cuda" in first
+
+
+def test_a_saved_notebook_keeps_the_picture_in_every_format(tmp_path: Path) -> None:
+    cells = [
+        "%load_ext nbdist",
+        distributed("import nbdist\nfor i in range(9): nbdist.log(loss=1 / (i + 1))", "-np 2"),
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(book, tmp_path / "book.ipynb")
+    subprocess.run(
+        [sys.executable, ROOT / "tools" / "run_notebook.py", "book.ipynb", "done.ipynb"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    done = nbformat.read(tmp_path / "done.ipynb", as_version=4)
+    (output,) = done.cells[1].outputs
+    assert output.data.keys() == {"text/plain", "text/html", "image/png"}
+    assert "<script" not in output.data["text/html"]
+    assert "<style" not in output.data["text/html"]
+    page, _ = HTMLExporter().from_notebook_node(done)
+    assert 'alt="Curves of loss"' in page
+    latex, resources = LatexExporter().from_notebook_node(done)
+    assert "includegraphics" in latex
+    assert [data[:4] for data in resources["outputs"].values()] == [PNG]

@@ -41,6 +41,8 @@ from nbdist.launchers.supervised import (
 from nbdist.system import adopt_orphans, torch_version, why_not_fork
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbdist.launchers.supervised import Order
     from nbdist.rank.spec import RankSpec
 
@@ -75,16 +77,41 @@ class Supervisor:
             self._preloads.look()
             if sock in ready and not self._read_orders():
                 break
+        self._end()
+
+    def _end(self) -> None:
         self._children.end_all()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @contextlib.contextmanager
+    def leaving_with_kernel(self) -> Iterator[None]:
+        """End with the kernel also while imports, which take seconds, keep from `serve`.
+
+        The body may do nothing that must not end in its midst.
+        """
+
+        def look(*_: object) -> None:
+            if os.getppid() != self._kernel:
+                self._end()
+                os._exit(0)
+
+        signal.signal(signal.SIGALRM, look)
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
     def warm_up(self, modules: list[str]) -> None:
         """Import what ranks need; orders that came meanwhile are followed afterwards."""
-        for name in modules:
-            # Without torch its backend refuses in its own words; ranks of `none` need neither.
-            with contextlib.suppress(ImportError, NbdistError):
-                importlib.import_module(name)
+        with self.leaving_with_kernel():
+            for name in modules:
+                # Without torch its backend refuses in its own words; `none` needs neither.
+                with contextlib.suppress(ImportError, NbdistError):
+                    importlib.import_module(name)
         self._settle()
         self._ready = True
         self.tell(Warm(os.getpid(), torch_version(), self._plain))
@@ -173,8 +200,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The controller is forked before torch is imported: it shares what engines import anyway, and
     # comes up on another core meanwhile.
-    for name in ("nbdist.rank.engine", "ipyparallel.controller.app"):
-        importlib.import_module(name)
+    with supervisor.leaving_with_kernel():
+        for name in ("nbdist.rank.engine", "ipyparallel.controller.app"):
+            importlib.import_module(name)
     supervisor.read_early()
     supervisor.warm_up(["torch.distributed", "nbdist.backends.ddp"])
     supervisor.serve()
