@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub import kept as keeping
 from nbdist.hub import report, returned
-from nbdist.hub.jobs import Job, Notice
+from nbdist.hub.jobs import Job
 from nbdist.hub.output import Output
 from nbdist.hub.story import End, Quiet, Reader, Told
 from nbdist.launchers.supervisor import tail_in_words
@@ -96,7 +96,7 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
             if isinstance(record, End):
                 return record
             if isinstance(record, Told):
-                job.events.put(Notice(record.key, record.text))
+                job.tell(record.key, record.text)
             elif isinstance(record, Quiet):
                 output.quiet()
             else:

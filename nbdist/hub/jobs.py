@@ -28,6 +28,8 @@ WITH_CLUSTER = "ended with its cluster"
 """Why a job was stopped whose cluster was."""
 LOOK_SECONDS = 0.125
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
+REPORTS = ("hang", "restart", "lost", "countdown")
+"""Keys of lines that a person should see who looks at all jobs."""
 MINUTE = 60
 FEW_SECONDS = 10
 """Below this, a duration is told with its tenths."""
@@ -113,6 +115,8 @@ class Job:
     """By rank, what it was doing when last heard of."""
     notes: list[str] = field(default_factory=list)
     """What a person should know besides: ranks replaced, models that disagree."""
+    told_of: dict[str, str] = field(default_factory=dict)
+    """Lines of ours by key, as they stand: hangs, restarts, what was brought."""
     events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     error: NbdistError | None = None
     """What `wait` raises."""
@@ -253,6 +257,11 @@ class Job:
                 return False
         return True
 
+    def tell(self, key: str, text: str) -> None:
+        """Show a line of ours, in the place of an earlier one with this key. Hub's thread."""
+        self.told_of[key] = text
+        self.events.put(Notice(key, text))
+
     def next_event(self, meanwhile: Callable[[], None] = lambda: None) -> Event:
         """Wait for the next event; an interrupt is heard for sure. Main thread.
 
@@ -291,6 +300,11 @@ class Job:
     def stop_by(self) -> str:
         """What a person does to stop it."""
         return f"`%dist cancel {self.id}`" if self.background else "interrupt the cell"
+
+    @property
+    def reports(self) -> list[str]:
+        """What went wrong on its way and what was done about it, as that stands now."""
+        return [text for key, text in self.told_of.items() if key.startswith(REPORTS)]
 
     def told(self) -> str:
         """Return the first line of how it failed, '' if it did not."""

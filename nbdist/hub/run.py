@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import Death, Job, Notice, in_time, show_ranks
+from nbdist.hub.jobs import Death, Job, in_time, show_ranks
 from nbdist.hub.output import Output
 from nbdist.hub.settle import settle
 from nbdist.hub.watch import Watch
@@ -154,11 +154,11 @@ class Run(JobListener):
                 f"Its ranks are busy with {_all_of(job)}: this waits for its turn. "
                 f"{how} takes only this cell out of the queue."
             )
-            job.events.put(Notice("queue", text))
+            job.tell("queue", text)
 
     def _tell_of_turn(self) -> None:
         waited = in_time(time.time() - self._job.created)
-        self._job.events.put(Notice("queue", f"It waited {waited} for {_all_of(self._job)}."))
+        self._job.tell("queue", f"It waited {waited} for {_all_of(self._job)}.")
 
     async def _run(self) -> NbdistError | None:
         job, hub = self._job, self._hub
@@ -199,7 +199,7 @@ class Run(JobListener):
         hub = self._hub
         async with hub.mending:
             if hub.stale and not hub.begun:
-                await hub.heal(lambda text: self._job.events.put(Notice(text, text)))
+                await hub.heal(lambda text: self._job.tell(text, text))
             hub.begun.add(self._job.id)
         missing = [rank for rank in self._job.ranks if not hub.ranks[rank].alive]
         if missing:
@@ -220,7 +220,7 @@ class Run(JobListener):
             work.cancel()
             return
         for line in await work:
-            self._job.events.put(Notice(line, line))
+            self._job.tell(line, line)
 
     def _send_cell(self) -> None:
         job, hub = self._job, self._hub
@@ -290,13 +290,11 @@ class Run(JobListener):
         self._pressed.clear()
         while self._pending and left > 0 and not self._pressed.is_set():
             who = show_ranks(list(self._pending))
-            self._job.events.put(
-                Notice(
-                    "countdown",
-                    f"Rank {who} does not react, it is inside a C call. It will be killed in "
-                    f"{left:.0f} s and replaced before the next cell; "
-                    f"{self._job.stop_by} again to kill it now.",
-                )
+            self._job.tell(
+                "countdown",
+                f"Rank {who} does not react, it is inside a C call. It will be killed in "
+                f"{left:.0f} s and replaced before the next cell; "
+                f"{self._job.stop_by} again to kill it now.",
             )
             await self._ended_within(min(1.0, left))
             left -= 1
@@ -304,9 +302,7 @@ class Run(JobListener):
             self._killed.add(rank)
             self._hub.host.signal(self._hub.ranks[rank].pid, 9)
         if self._killed:
-            self._job.events.put(
-                Notice("countdown", f"Rank {show_ranks(list(self._killed))} was killed.")
-            )
+            self._job.tell("countdown", f"Rank {show_ranks(list(self._killed))} was killed.")
         await self._ended_within(5.0)
 
     async def _ended_within(self, seconds: float) -> None:

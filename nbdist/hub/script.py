@@ -16,7 +16,7 @@ import msgspec
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import bring, report, stacks
 from nbdist.hub.ends import Ends
-from nbdist.hub.jobs import Death, Job, Notice, how_died
+from nbdist.hub.jobs import Death, Job, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.plan import SCRIPT
 from nbdist.hub.reach import reach
@@ -96,7 +96,7 @@ class ScriptRun:
         text = f"Restart {restart} of {plan.max_restarts}: {why}"
         if plan.elastic:
             text = f"{why[0].upper()}{why[1:]}. All begin again, with {size} of {plan.np} ranks."
-        job.events.put(Notice(f"restart {restart}", text))
+        job.tell(f"restart {restart}", text)
         job.restarts.append(text)
         self._all_done.clear()
 
@@ -374,6 +374,6 @@ class ScriptRun:
         for rank, death in self._ranks.deaths().items():
             if isinstance(death, Death):
                 text = f"Rank {rank} {how_died(death)}; the job goes on without it."
-                self._job.events.put(Notice(f"lost {death.pid}", text))
+                self._job.tell(f"lost {death.pid}", text)
                 self._job.restarts.append(text)
                 self._ranks.pulses.pop(rank, None)

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from nbdist.hub import hang
-from nbdist.hub.jobs import Notice
 
 if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
@@ -82,7 +81,7 @@ class Watch:
         running, ended = self._watched.running(), self._watched.ended()
         text = hang.describe(running, ended, self._patience, self._job.stop_by)
         if text != self._hang:
-            self._job.events.put(Notice("hang", text or "The wait is over."))
+            self._job.tell("hang", text or "The wait is over.")
             self._hang = text
 
     async def show_rest(self) -> None:
@@ -90,6 +89,4 @@ class Watch:
         while not self._output.finish() and self._job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
         if self._hang:
-            self._job.events.put(
-                Notice("hang", f"The wait is over after {self._job.seconds:.0f} s.")
-            )
+            self._job.tell("hang", f"The wait is over after {self._job.seconds:.0f} s.")
