@@ -37,3 +37,13 @@ def test_the_page_is_built_when_all_of_it_is_there(
 ) -> None:
     monkeypatch.setattr(chart, "MODULE", tmp_path / "metrics.js")
     assert not chart.built()
+
+
+@pytest.mark.skipif(not chart.built(), reason="built without Node.js")
+def test_charts_of_jobs_that_are_over_stay_for_reloaded_pages_but_not_all_of_them() -> None:
+    charts = [chart.Chart() for _ in range(chart.MOST_LEFT + 2)]
+    for each in charts:
+        each.leave()
+    assert [each.comm is not None for each in charts] == [False] * 2 + [True] * chart.MOST_LEFT
+    for each in charts:
+        each.close()

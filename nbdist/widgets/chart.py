@@ -7,6 +7,8 @@ kernel, which is busy running the cell.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from pathlib import Path
 
 import anywidget
@@ -15,6 +17,8 @@ import traitlets
 from nbdist.errors import NbdistError
 
 STATIC = Path(__file__).parent / "static"
+MOST_LEFT = 4
+"""Charts of jobs that are over and are still there for pages that were reloaded."""
 MODULE, STYLE = STATIC / "metrics.js", STATIC / "metrics.css"
 
 
@@ -48,3 +52,19 @@ class Chart(anywidget.AnyWidget):
                 "kernel."
             )
         super().__init__(state=state)
+
+    def leave(self) -> None:
+        """Be done with it, but leave what it shows to pages that were reloaded, for a while.
+
+        They show what was saved, which is this widget: whatever replaced it in its cell never
+        reaches them. Any thread.
+        """
+        with _lock:
+            _left.append(self)
+            gone = _left.popleft() if len(_left) > MOST_LEFT else None
+        if gone is not None:
+            gone.close()
+
+
+_lock = threading.Lock()
+_left: deque[Chart] = deque()

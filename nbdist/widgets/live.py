@@ -5,6 +5,7 @@ All of it runs on the thread that shows the job.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -104,6 +105,11 @@ class LiveMetrics:
         except Exception:  # whatever drawing meets, the cell ends as the job did
             log.warning("the metrics of job %s cannot be drawn", self._job.id, exc_info=True)
         finally:
-            if self._chart is not None:
-                self._chart.close()
-                self._chart = None
+            self._leave_chart()
+
+    def _leave_chart(self) -> None:
+        if self._chart is not None:
+            with contextlib.suppress(Exception):  # only pages that were reloaded still show it
+                self._draw_chart()
+            self._chart.leave()
+            self._chart = None

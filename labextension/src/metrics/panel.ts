@@ -1,8 +1,9 @@
 /** One panel: its title, a legend that hides and shows curves, the chart, what is under the mouse. */
 
 import { make, setAttribute, setText } from './dom';
+import { Keys } from './keys';
 import { Legend } from './legend';
-import { before, readings } from './readings';
+import { readings } from './readings';
 import { draw, type IDrawing, type ILine } from './lines';
 import { count } from './numbers';
 import type { IOptions, IRange } from './options';
@@ -42,19 +43,22 @@ export class Panel {
     frame.append(this._host, this._tip.node, this._empty, this._reset);
     this.node.append(caption, frame);
     setAttribute(this._host, 'aria-label', `${title}: values by step`);
-    this._host.addEventListener('keydown', event => {
-      this._key(event);
-    });
-    this._host.addEventListener('blur', () => {
-      this._keyed = false;
-      this._plot.point(null);
-    });
     this._plot = new Plot(this._host, shared.theme, shared.together, {
       hover: index => {
         this._hover(index);
       },
       focus: line => {
         this._focus = line;
+      },
+      zoom: range => {
+        this._zoom(range);
+      }
+    });
+    this._keys = new Keys(this._host, {
+      steps: () => this._drawing?.data[0] ?? [],
+      range: () => this._range,
+      point: index => {
+        this._plot.point(index);
       },
       zoom: range => {
         this._zoom(range);
@@ -102,6 +106,7 @@ export class Panel {
     this._plot.show(this._drawing, marks, options.log, this._range);
     setText(this._empty, this._whyEmpty());
     this._describe();
+    this._keys.restore();
     this._hover(this._plot.index);
   }
 
@@ -145,7 +150,7 @@ export class Panel {
     if (
       index === null ||
       step === undefined ||
-      !(this._keyed || this._plot.hovered)
+      (this._keys.step === null && !this._plot.hovered)
     ) {
       this._tip.hide();
       return;
@@ -166,7 +171,7 @@ export class Panel {
       this._focus
     );
     this._tip.place(this._plot.left(index));
-    if (this._keyed) {
+    if (this._keys.step !== null) {
       const told = found.map(each => `${each.label} ${each.value}`).join(', ');
       setAttribute(this._host, 'aria-valuenow', String(step));
       setAttribute(
@@ -183,57 +188,10 @@ export class Panel {
     const last = steps[steps.length - 1] ?? 0;
     setAttribute(this._host, 'aria-valuemin', String(steps[0] ?? 0));
     setAttribute(this._host, 'aria-valuemax', String(last));
-    if (!this._keyed) {
+    if (this._keys.step === null) {
       setAttribute(this._host, 'aria-valuenow', String(last));
       setAttribute(this._host, 'aria-valuetext', `up to step ${count(last)}`);
     }
-  }
-
-  private _key(event: KeyboardEvent): void {
-    const steps = this._drawing?.data[0];
-    if (!steps?.length || event.ctrlKey || event.metaKey || event.altKey) {
-      return;
-    }
-    const first = this._range ? before(steps, this._range.min - 1e-9) + 1 : 0;
-    const last = this._range
-      ? before(steps, this._range.max)
-      : steps.length - 1;
-    const at = this._keyed ? (this._plot.index ?? last) : last;
-    const far = event.shiftKey ? 10 : 1;
-    const to: Record<string, number> = {
-      ArrowLeft: this._keyed ? at - far : at,
-      ArrowRight: at + far,
-      PageUp: at - 10,
-      PageDown: at + 10,
-      Home: first,
-      End: last
-    };
-    if (event.key in to) {
-      this._keyed = true;
-      this._plot.point(Math.min(last, Math.max(first, to[event.key])));
-    } else if (event.key === '+' || event.key === '-') {
-      this._zoomBy(steps[at], event.key === '+' ? 0.5 : 2);
-    } else if (event.key === 'Escape' && (this._keyed || this._range)) {
-      this._keyed = false;
-      this._plot.point(null);
-      this._zoom(null);
-    } else {
-      return;
-    }
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  private _zoomBy(centre: number, factor: number): void {
-    const steps = this._drawing!.data[0];
-    const [min, max] = [steps[0], steps[steps.length - 1]];
-    const shown = this._range ?? { min, max };
-    const half = ((shown.max - shown.min) * factor) / 2;
-    const range = {
-      min: Math.max(min, centre - half),
-      max: Math.min(max, centre + half)
-    };
-    this._zoom(range.min <= min && range.max >= max ? null : range);
   }
 
   private readonly _shared: IShared;
@@ -241,6 +199,7 @@ export class Panel {
   private readonly _legend: Legend;
   private readonly _tip = new Tip();
   private readonly _plot: Plot;
+  private readonly _keys: Keys;
   private readonly _watch: IntersectionObserver;
   private readonly _empty = make('div', { class: 'nbdist-empty' });
   private readonly _reset = make(
@@ -262,5 +221,4 @@ export class Panel {
   private _news = '';
   private _stale = true;
   private _inSight = false;
-  private _keyed = false;
 }

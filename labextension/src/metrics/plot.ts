@@ -53,8 +53,12 @@ export class Plot {
       return; // drawn when the mouse is let go, or the size is known
     }
     if (this._chart && this._key === drawing.key) {
-      this._chart.setData(drawing.data, false);
-      this._chart.setScale('x', this._range());
+      const chart = this._chart;
+      // At once, so that whoever puts the cursor somewhere finds the new scale.
+      chart.batch(() => {
+        chart.setData(drawing.data, false);
+        chart.setScale('x', this._range());
+      });
     } else {
       this._make();
     }
@@ -113,7 +117,9 @@ export class Plot {
     this._key = drawing.key;
     const chart = new uPlot(this._options(), drawing.data, this._host);
     this._chart = chart;
-    chart.setScale('x', this._range());
+    chart.batch(() => {
+      chart.setScale('x', this._range());
+    });
     chart.over.addEventListener('mouseenter', () => {
       this.hovered = true;
     });

@@ -9,6 +9,8 @@ import type { Theme } from './theme';
 const LOGARITHMIC = 3 as uPlot.Scale.Distr.Logarithmic;
 const AXIS_WIDTH = 52;
 const AXIS_HEIGHT = 22;
+const DIGIT_WIDTH = 6.6;
+const GAP = 4;
 /** Room around curves, as a share of their extent. */
 const ROOM = 0.06;
 /** With more decades than this, only powers of ten are written. */
@@ -43,11 +45,16 @@ export function stepAxis(theme: Theme): uPlot.Axis {
   };
 }
 
-/** The axis of the values; its width is always the same, so that charts stay where they are. */
+/** The axis of the values; it grows wider with its labels but never back, so charts stay in place. */
 export function valueAxis(theme: Theme, log: boolean): uPlot.Axis {
-  const looks = {
+  let width = AXIS_WIDTH;
+  const looks: uPlot.Axis = {
     ...axis(theme),
-    size: AXIS_WIDTH,
+    size: (_chart, labels: string[] | null) => {
+      const longest = Math.max(0, ...(labels ?? []).map(label => label.length));
+      width = Math.max(width, longest * DIGIT_WIDTH + GAP + 2);
+      return width;
+    },
     space: 30,
     grid: { stroke: () => theme.of('grid', 0.7), width: 1 }
   };
@@ -70,7 +77,7 @@ export function valueAxis(theme: Theme, log: boolean): uPlot.Axis {
 
 function axis(theme: Theme): uPlot.Axis {
   return {
-    gap: 4,
+    gap: GAP,
     font: theme.font,
     stroke: () => theme.of('muted'),
     ticks: { show: false }
@@ -81,7 +88,11 @@ function linearRange(min: number | null, max: number | null): [number, number] {
   if (min === null || max === null) {
     return [0, 1];
   }
-  const extent = max - min || Math.abs(max) || 1;
+  if (min === max) {
+    // One level, half way up: none of its digits are noise to look into.
+    return min === 0 ? [0, 1] : [Math.min(0, 2 * min), Math.max(0, 2 * min)];
+  }
+  const extent = max - min;
   const [low, high] = [min - extent * ROOM, max + extent * ROOM];
   // What is never below zero is not shown to be.
   return [min >= 0 && low < 0 ? 0 : low, high];

@@ -25,7 +25,7 @@ export class Toolbar {
         changed();
       }
     );
-    const value = make('output', {}, '0');
+    const value = make('span', { class: 'nbdist-weight' }, '0');
     const slider = make('input', {
       type: 'range',
       min: '0',

@@ -1,0 +1,166 @@
+/** Real notebooks in real pages, and what they may not do. */
+
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import AxeBuilder from '@axe-core/playwright';
+import {
+  expect,
+  type APIRequestContext,
+  type Locator,
+  type Page
+} from '@playwright/test';
+
+const TOKEN = process.env.NBDIST_TEST_TOKEN!;
+const HOME = process.env.NBDIST_TEST_HOME!;
+
+/** The part of JupyterLab's application that tests use; it is exposed for them. */
+interface IApplication {
+  commands: { execute: (id: string, args?: object) => Promise<unknown> };
+  shell: {
+    currentWidget: {
+      sessionContext?: {
+        session?: { kernel?: { status: string } | null } | null;
+      };
+    } | null;
+  };
+}
+
+declare global {
+  interface Window {
+    jupyterapp: IApplication;
+  }
+}
+
+const AUTHORIZED = { Authorization: `token ${TOKEN}` };
+
+/** Put a notebook of these cells where the server finds it. */
+export async function upload(
+  page: Page,
+  name: string,
+  cells: string[]
+): Promise<void> {
+  const content = {
+    cells: cells.map((source, i) => ({
+      cell_type: 'code',
+      execution_count: null,
+      id: `cell-${i}`,
+      metadata: {},
+      outputs: [],
+      source
+    })),
+    metadata: {
+      kernelspec: {
+        name: 'python3',
+        display_name: 'Python 3',
+        language: 'python'
+      }
+    },
+    nbformat: 4,
+    nbformat_minor: 5
+  };
+  const answer = await page.request.put(`/api/contents/${name}`, {
+    headers: AUTHORIZED,
+    data: { type: 'notebook', format: 'json', content }
+  });
+  expect(answer.ok()).toBe(true);
+}
+
+/** Open a notebook, in `lab` or in Notebook 7 (`notebooks`), and wait for its kernel. */
+export async function open(
+  page: Page,
+  name: string,
+  where: 'lab' | 'notebooks' = 'lab'
+): Promise<void> {
+  const path = where === 'lab' ? `lab/tree/${name}` : `notebooks/${name}`;
+  await page.goto(`/${path}?token=${TOKEN}&reset`);
+  await kernelIs(page, 'idle');
+}
+
+export async function kernelIs(page: Page, status: string): Promise<void> {
+  await page.waitForFunction(
+    wanted =>
+      window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel
+        ?.status === wanted,
+    status,
+    { timeout: 60_000 }
+  );
+}
+
+/** End all kernels, and what they have started. */
+export async function endKernels(request: APIRequestContext): Promise<void> {
+  const sessions = await request.get('/api/sessions', { headers: AUTHORIZED });
+  for (const { id } of (await sessions.json()) as { id: string }[]) {
+    await request.delete(`/api/sessions/${id}`, { headers: AUTHORIZED });
+  }
+}
+
+/** The outputs of a cell as they were saved. */
+export async function saved(
+  page: Page,
+  name: string,
+  cell: number
+): Promise<object[]> {
+  const answer = await page.request.get(`/api/contents/${name}`, {
+    headers: AUTHORIZED
+  });
+  const { content } = (await answer.json()) as {
+    content: { cells: { outputs: object[] }[] };
+  };
+  return content.cells[cell].outputs;
+}
+
+/** A file that cells wait for, so that a test says how long they run. */
+export class Flag {
+  constructor(name: string) {
+    mkdirSync(join(HOME, 'flags'), { recursive: true });
+    this.path = join(HOME, 'flags', name);
+  }
+
+  readonly path: string;
+
+  raise(): void {
+    writeFileSync(this.path, '');
+  }
+}
+
+/** Ask the application to do something, without waiting for it. */
+export async function command(
+  page: Page,
+  id: string,
+  args: object = {}
+): Promise<void> {
+  await page.evaluate(
+    ([id, args]) => {
+      void window.jupyterapp.commands.execute(id as string, args as object);
+    },
+    [id, args]
+  );
+}
+
+/** The widget of the live metrics. */
+export function metrics(page: Page): Locator {
+  return page.getByRole('region', { name: 'Live metrics' });
+}
+
+/** Remember every address a page asks for that is not this machine. */
+export function strangers(page: Page): string[] {
+  const found: string[] = [];
+  const look = (url: string): void => {
+    const { protocol, hostname } = new URL(url);
+    if (/^(http|ws)/.test(protocol) && hostname !== '127.0.0.1') {
+      found.push(url);
+    }
+  };
+  page.on('request', request => look(request.url()));
+  page.on('websocket', socket => look(socket.url()));
+  return found;
+}
+
+/** What axe finds wrong with a part of a page. */
+export async function violations(page: Page, part: string): Promise<string[]> {
+  const found = await new AxeBuilder({ page }).include(part).analyze();
+  return found.violations.map(
+    each =>
+      `${each.id}: ${each.nodes.map(node => node.failureSummary).join('; ')}`
+  );
+}

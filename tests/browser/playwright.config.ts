@@ -1,0 +1,73 @@
+import { execFileSync } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { defineConfig } from '@playwright/test';
+
+const ROOT = resolve(__dirname, '../..');
+const PYTHON = join(ROOT, '.venv/bin/python');
+const FREE_PORT =
+  'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])';
+
+// Every worker reads this file, too, and finds what was chosen first.
+process.env.NBDIST_TEST_TOKEN ??= randomUUID();
+process.env.NBDIST_TEST_PORT ??= execFileSync(PYTHON, ['-c', FREE_PORT], {
+  encoding: 'utf8'
+}).trim();
+process.env.NBDIST_TEST_HOME ??= mkdtempSync(join(tmpdir(), 'nbdist-browser-'));
+
+const port = process.env.NBDIST_TEST_PORT;
+const home = process.env.NBDIST_TEST_HOME;
+if (process.env.TEST_WORKER_INDEX === undefined) {
+  mkdirSync(join(home, 'notebooks'), { recursive: true });
+  process.on('exit', () => {
+    rmSync(home, { recursive: true, force: true });
+  });
+}
+
+export default defineConfig({
+  testDir: '.',
+  outputDir: 'results',
+  workers: 1,
+  timeout: 180_000,
+  expect: { timeout: 30_000 },
+  forbidOnly: !!process.env.CI,
+  reporter: 'list',
+  use: {
+    baseURL: `http://127.0.0.1:${port}`,
+    // Recording one needs a program that only Playwright's own browsers bring.
+    video: 'off',
+    trace: 'retain-on-failure',
+    screenshot: 'only-on-failure',
+    viewport: { width: 1280, height: 900 },
+    launchOptions: {
+      executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+      args: [
+        '--no-sandbox',
+        '--disable-gpu',
+        '--disable-quic',
+        '--no-first-run',
+        '--disable-background-networking',
+        '--disable-component-update',
+        '--disable-sync'
+      ]
+    }
+  },
+  webServer: {
+    command: `${PYTHON} -m jupyterlab --config ${join(__dirname, 'jupyter_server_config.py')}`,
+    url: `http://127.0.0.1:${port}/api`,
+    timeout: 120_000,
+    stderr: 'ignore', // Jupyter's log, at length
+    gracefulShutdown: { signal: 'SIGTERM', timeout: 20_000 },
+    env: {
+      PYTHONPATH: ROOT,
+      NBDIST_HOME: join(home, 'nbdist'),
+      IPYTHONDIR: join(home, 'ipython'),
+      JUPYTER_CONFIG_DIR: join(home, 'config'),
+      JUPYTER_DATA_DIR: join(home, 'data'),
+      JUPYTER_RUNTIME_DIR: join(home, 'runtime'),
+      JUPYTERLAB_SETTINGS_DIR: join(home, 'settings')
+    }
+  }
+});
