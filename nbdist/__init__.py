@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nbdist.preloading import preload
     from nbdist.rank.metrics import log
     from nbdist.rank.progress import progress
+    from nbdist.scaling import scale
 
     loops: ModuleType
 
@@ -32,6 +33,7 @@ __all__ = [
     "log",
     "preload",
     "progress",
+    "scale",
 ]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
@@ -44,6 +46,7 @@ _FACE = {
     "log": "nbdist.rank.metrics",
     "preload": "nbdist.preloading",
     "progress": "nbdist.rank.progress",
+    "scale": "nbdist.scaling",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from nbdist.hub.jobs import check_idle
 from nbdist.sizes import check_size, default_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbdist.hub.jobs import Job
 
 
@@ -94,6 +97,32 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
         )  # fmt: skip
     _last = now
     return _cluster, notes
+
+
+def fresh_cluster(wish: Wish) -> Cluster:
+    """Return a cluster that meets the wish, with new ranks, which know nothing of earlier cells."""
+    fits = _cluster is not None and not _cluster.lost and not _changed(_cluster, wish)
+    if _cluster is not None and not _cluster.lost:
+        check_idle(_cluster.unfinished())
+    found, _ = cluster_for(wish)
+    if fits:
+        found.resize(found.np)
+    return found
+
+
+@contextmanager
+def size_kept() -> Iterator[None]:
+    """Have the cluster as large afterwards as it was, whatever was asked for in between."""
+    global _last  # see cluster_for
+    asked, had = _last.np, None if _cluster is None else _cluster.np
+    try:
+        yield
+    finally:
+        if had is None:
+            stop()
+        elif _cluster is not None and _cluster.np != had:
+            cluster_for(Wish(np=had))
+        _last = replace(_last, np=asked)
 
 
 def wished(wish: Wish) -> Wish:

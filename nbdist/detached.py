@@ -14,9 +14,10 @@ from nbdist.hub import attached
 from nbdist.hub import kept as keeping
 from nbdist.hub.kept import Kept, Order, Unreadable
 from nbdist.hub.loop import hub_loop
+from nbdist.hub.output import OUTPUTS
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.scripts import make_folder
-from nbdist.settings import Settings
+from nbdist.settings import Settings, no_place
 from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
@@ -56,13 +57,16 @@ def detach(
         id=keeping.id_of(folder), code=code, number=number, lines=lines, np=plan.np,
         launcher=plan.launcher, backend=backend, output=plan.output, returns=plan.returns,
     )  # fmt: skip
-    keeping.write(folder, keeping.STATE, kept)
-    keeping.write(folder, keeping.ORDER, Order(kept, plan))
     try:
+        keeping.write(folder, keeping.STATE, kept)
+        keeping.write(folder, keeping.ORDER, Order(kept, plan))
         _start(folder, kept.id, settings.start_seconds)
     except LaunchError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    except OSError as err:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise LaunchError(no_place(err)) from err
     except KeyboardInterrupt:  # nobody has been told of it
         keeping.stop(folder, "interrupted")
         raise
@@ -89,7 +93,9 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
             raise LaunchError(f"job {id_} did not start; {log_tail}")
         if time.monotonic() > deadline:
             process.kill()  # what it has started goes with it
-            raise LaunchError(f"job {id_} did not start within {seconds:g} s; {log_tail}")
+            raise LaunchError(
+                f"job {id_} did not start within {seconds:g} s (NBDIST_START_SECONDS); {log_tail}"
+            )
         time.sleep(LOOK_SECONDS)
     if kept.ended and kept.began is None:
         raise _error(id_)
@@ -146,8 +152,10 @@ def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = 
     Raises
     ------
     UsageError
-        If there is no such job.
+        If there is no such job, or no such `output`.
     """
+    if output not in (None, *OUTPUTS):
+        raise UsageError(f"output={output!r} is none of {', '.join(OUTPUTS)}")
     folder, kept = find(id_)
     if not viewed and kept.id in _handles:
         return _handles[kept.id]

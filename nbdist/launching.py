@@ -105,6 +105,25 @@ def launch(
     UsageError
         If something cannot be; nothing was started.
     """
+    _, values = call_on_ranks(
+        function, args, np=np, backend=backend, launcher=launcher, timeout=timeout,
+        max_restarts=max_restarts, hosts=hosts,
+    )  # fmt: skip
+    return values
+
+
+def call_on_ranks(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    np: int | None,
+    backend: str,
+    launcher: str | None,
+    timeout: float | None,
+    max_restarts: int = 0,
+    hosts: str | None = None,
+) -> tuple[Job, list[Any]]:
+    """Do what `launch` does; return the job, too."""
     if launcher is None:
         launcher = "horovodrun" if backend == "horovod" else "torchrun"
     check_fit(backend, launcher)
@@ -135,7 +154,7 @@ def launch(
     _show_until_end(job)
     if job.error is not None:
         _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())
-    return [_value(job, rank) for rank in job.ranks]
+    return job, [_value(job, rank) for rank in job.ranks]
 
 
 def _script(function: Callable[..., Any], args: tuple[Any, ...], backend: str) -> Script:
@@ -156,7 +175,7 @@ def _script(function: Callable[..., Any], args: tuple[Any, ...], backend: str) -
 def _on_engines(
     function: Callable[..., Any], args: tuple[Any, ...], np: int, backend: str,
     timeout: float | None,
-) -> list[Any]:  # fmt: skip
+) -> tuple[Job, list[Any]]:  # fmt: skip
     cluster = Cluster(np, backend=backend)
     try:
         cluster.push(call=(function, args))
@@ -164,7 +183,7 @@ def _on_engines(
         _show_until_end(job)
         if job.error is not None:
             _raise_own(job, lambda rank: cluster.pull("raised", rank))
-        return list(cluster.pull("result", range(np)).values())
+        return job, list(cluster.pull("result", range(np)).values())
     finally:
         cluster.stop()
 

@@ -85,5 +85,12 @@ def make_folder(path: Path) -> None:
             parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700)
     except OSError as err:
-        msg = f"a folder cannot be made: {err}. NBDIST_HOME names another place for such folders."
-        raise UsageError(msg) from err
+        raise UsageError(no_place(err)) from err
+
+
+def no_place(err: OSError) -> str:
+    """Say what to do where files of ours cannot be made."""
+    return (
+        f"nbdist cannot make its files: {err}. `%dist jobs --clean` makes room; NBDIST_HOME names "
+        "another place for them."
+    )

@@ -39,9 +39,16 @@ def check_size(size: int) -> int:
 
 def default_size(gpus: Sequence[int] | None = None) -> int:
     """Return one rank for each GPU, or 2."""
-    if gpus:
-        return len(gpus)
-    devices = [
-        name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()
-    ]
-    return len(devices) or 2
+    return len(gpus) if gpus else gpu_count() or 2
+
+
+def gpu_count() -> int:
+    """Return how many GPUs this machine has."""
+    return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
+
+
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -213,6 +213,8 @@ def test_what_cannot_be_is_told_and_nothing_is_left(notebook: Kernel) -> None:
     ):
         assert why in notebook.run(f"%%distributed {flags}\n1", check=False).error
     assert "no detached job zzz" in notebook.run("%dist attach zzz", check=False).error
+    cell = notebook.run("import nbdist\nnbdist.attach(output='both')", check=False)
+    assert "output='both' is none of rank0, all, collapse" in cell.error
     assert "--tail -1 must not" in notebook.run("%dist logs 0 --tail -1", check=False).error
     assert "there is no job zzz" in notebook.run("%dist cancel zzz", check=False).error
     assert set((notebook.home / "logs").iterdir()) == before

@@ -173,6 +173,23 @@ def test_elastic_torchrun_fails_below_the_least(two: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(TORCHRUN, id="torchrun"),
+        pytest.param(HOROVODRUN, id="horovodrun", marks=pytest.mark.horovod),
+    ],
+)
+def test_files_called_like_modules_are_in_nobodys_way(
+    two: Kernel, tmp_path: Path, flags: str
+) -> None:
+    (tmp_path / "random.py").write_text("raise RuntimeError('taken for the real one')\n")
+    two.run(f"import os\nhere = os.getcwd()\nos.chdir({str(tmp_path)!r})")
+    cell = on_ranks(two, "import os\nprint(os.getcwd())", f"{flags} --output collapse", check=False)
+    two.run("os.chdir(here)")
+    assert f"[0-2] {tmp_path}" in cell.stdout, cell.seen()
+
+
+@pytest.mark.parametrize(
     ("hosts", "told"),
     [
         ("nowhere.invalid:1", "nowhere.invalid cannot be reached by ssh: ssh: Could not resolve"),

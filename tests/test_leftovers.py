@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +11,9 @@ import msgspec
 import pytest
 
 from nbdist import leftovers
+from nbdist.errors import UsageError
+from nbdist.hub.logs import Logs
+from nbdist.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +70,18 @@ def test_a_signature_is_never_seen_in_part(tmp_path: Path) -> None:
     leftovers.disown(tmp_path)
     assert not leftovers.owner(tmp_path).alive
     assert [path.name for path in tmp_path.iterdir()] == [leftovers.OWNER]
+
+
+def test_a_disk_that_is_full_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(leftovers, "sign", full)
+    with pytest.raises(UsageError, match=r"No space left.*NBDIST_HOME"):
+        Logs(Settings(home=tmp_path))
+    assert not list((tmp_path / "logs").iterdir())
 
 
 def test_a_folder_without_a_signature_goes_when_it_is_old(tmp_path: Path) -> None:

@@ -534,7 +534,11 @@ def test_nothing_is_overwritten_that_is_not_ours(shell: InteractiveShell, tmp_pa
     made = script(shell, "print(values[0])")
     made.write(path)
     made.write(path)
-    path.write_text(path.read_text().replace("values[0]", "values[1]"))
+    saved = path.read_text()
+    path.write_text(f"{saved}print('mine')\n")
+    with pytest.raises(UsageError, match="or was added to since"):
+        made.write(path)
+    path.write_text(saved.replace("values[0]", "values[1]"))
     with pytest.raises(UsageError, match="was edited since"):
         made.write(path)
     path.write_text("mine")

@@ -109,6 +109,14 @@ def test_a_warm_process_that_cannot_start_leaves_nothing(
     assert not list((kernel.home / "clusters").iterdir())
 
 
+def test_a_detached_job_that_is_late_leaves_nothing(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel(env={"NBDIST_START_SECONDS": "0.1"})
+    kernel.run("%load_ext nbdist")
+    cell = kernel.run("%%distributed -np 1 --detach\n1", check=False)
+    assert "did not start within 0.1 s (NBDIST_START_SECONDS)" in cell.error
+    assert "No cell has run yet" in kernel.run("%dist jobs").stdout
+
+
 def test_a_home_that_moves_with_the_notebook_is_refused(start_kernel: KernelFactory) -> None:
     kernel = start_kernel(env={"NBDIST_HOME": "state"})
     kernel.run("%load_ext nbdist")

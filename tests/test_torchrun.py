@@ -149,6 +149,18 @@ def test_threads_may_be_named_for_each_level(scripts: Kernel) -> None:
     assert on_ranks(scripts, "print(torch.get_num_threads())", flags).stdout == "3\n"
 
 
+def test_a_log_that_cannot_be_completed_hides_nothing(scripts: Kernel) -> None:
+    code = """
+        import pathlib
+        log = pathlib.Path(__file__).with_name(f"rank{rank}.log")
+        log.unlink()
+        log.mkdir()  # as good as a disk that is full
+        raise ValueError("the true cause")
+        """
+    cell = on_ranks(scripts, code, FLAGS, check=False)
+    assert "failed: ValueError: the true cause (cell line 6)" in cell.error
+
+
 @pytest.fixture(autouse=True)
 def _no_script_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a job leaves its logs and script, and nothing that was only for its time."""

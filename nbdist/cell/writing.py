@@ -98,7 +98,9 @@ def _check_ours(path: Path, folder: Path, *, with_data: bool) -> None:
     if path.exists():
         found = SIGNED.search(old)
         if found is None:
-            raise UsageError(f"{path} is there and was not saved by nbdist{other}")
+            raise UsageError(
+                f"{path} is there and was not saved by nbdist, or was added to since{other}"
+            )
         if _digest(old[: found.start()]) != found[1]:
             raise UsageError(f"{path} was edited since nbdist saved it{other}")
     if not (with_data or old) or not (folder.exists() or folder.is_symlink()):

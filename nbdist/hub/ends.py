@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import time
@@ -165,7 +166,11 @@ class Ends:
         """Add the tracebacks, which the cell shows apart from the output."""
         for rank, restart, lines in self._tracebacks:
             head = [f"(before restart {restart + 1})"] if restart < self.restart else []
-            with self._job.log(rank).open("a", encoding="utf-8") as log:
+            # A disk that is full must not keep the cell from telling what went wrong.
+            with (
+                contextlib.suppress(OSError),
+                self._job.log(rank).open("a", encoding="utf-8") as log,
+            ):
                 log.write("\n".join([*head, *lines, ""]))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.metrics.metrics import Metrics
+    from nbdist.metrics.scaling import Scaling
     from nbdist.wire.messages import Fault, Pulse
     from nbdist.wire.parcel import Offer
 
@@ -119,6 +120,8 @@ class Job:
     """What the shown rank has packed for the notebook, if it was asked for something."""
     returned_by: dict[int, Offer] = field(default_factory=dict)
     """The same by rank, where several were asked."""
+    scaling: Scaling | None = None
+    """The table of a series of runs (``--scale``), of which this was the last."""
     viewed: bool = False
     """Whether somebody takes `events`; without a viewer nobody waits for one."""
     background: bool = False

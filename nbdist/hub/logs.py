@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shutil
 import time
 from typing import TYPE_CHECKING
 
 from nbdist import leftovers
 from nbdist.errors import UsageError
-from nbdist.settings import make_folder
+from nbdist.settings import make_folder, no_place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -65,7 +66,11 @@ class Logs:
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         folder = self._settings.home / "logs" / name
         make_folder(folder)
-        leftovers.sign(folder)
+        try:
+            leftovers.sign(folder)
+        except OSError as err:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise UsageError(no_place(err)) from err
         self._clear()
         return folder
 

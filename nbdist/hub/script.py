@@ -25,6 +25,7 @@ from nbdist.launchers.scripted import Launch, launcher
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
+from nbdist.settings import no_place
 from nbdist.system import private
 from nbdist.wire.messages import Call, Display, Done, Hello, Interrupt, Pulse
 
@@ -153,6 +154,8 @@ class ScriptRun:
             error = await self._run()
         except NbdistError as err:
             job.state, error = "failed", err
+        except OSError as err:
+            job.state, error = "failed", LaunchError(no_place(err))
         except (Exception, SystemExit) as err:  # a fault of ours must end the job, not hang it
             job.state = "failed"
             error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
@@ -169,6 +172,8 @@ class ScriptRun:
                 path.unlink()
             for folder in (job.folder / self._how.FOLDER, self._temp):
                 shutil.rmtree(folder, ignore_errors=True)
+            if job.began is not None and job.seconds is None:
+                job.seconds = time.time() - job.began
         job.end(error)
 
     @property

@@ -275,8 +275,10 @@ def _run_far(
     Horovod's own ssh would leave it there, and shows its whole environment to all on that host.
     """
     on_event = importlib.import_module("horovod.runner.util.threads").on_event
-    temp = msgspec.json.decode(Path(argv[-1]).read_bytes(), type=Program).temp
-    order = guard.Order(argv, ssh.environ_there(environ), os.getcwd(), temp)
+    program = msgspec.json.decode(Path(argv[-1]).read_bytes(), type=Program)
+    # Not in the notebook's, whose files may be called like modules; ranks go there themselves.
+    place = str(program.folder)
+    order = guard.Order(argv, ssh.environ_there(environ), place, program.temp)
     rank, ended = guard.Started(host, order, tuple(options)), threading.Event()
     for event in events:
         on_event(event, rank.close, stop=ended)

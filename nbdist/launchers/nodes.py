@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -94,7 +95,9 @@ class Place:
         """Start it under a guard, by ssh if it is on another host."""
         words = ssh.python(agents.__name__, msgspec.json.encode(self.agents).decode())
         environ = ssh.environ_there() if self.node.host else dict(os.environ)
-        order = guard.Order(words, environ, os.getcwd(), temp if self.node.host else "")
+        # Not in the notebook's, whose files may be called like modules; ranks go there themselves.
+        place = str(Path(self.agents.program).parent)
+        order = guard.Order(words, environ, place, temp if self.node.host else "")
         self.output, theirs = os.pipe()
         self.started = guard.Started(self.node.host, order, output=theirs)
         os.close(theirs)

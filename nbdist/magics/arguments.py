@@ -66,6 +66,18 @@ def ranks_list(text: str) -> list[int]:
     return _numbers(text, "ranks")
 
 
+def sizes_list(text: str) -> list[int]:
+    """Read numbers of ranks as a person writes them: ``1,2,4``."""
+    sizes = _numbers(text, "numbers of ranks", "1,2,4")
+    if 0 in sizes:
+        msg = f"{text!r}: at least one rank is needed"
+        raise argparse.ArgumentTypeError(msg)
+    if len(set(sizes)) < len(sizes):
+        msg = f"{text!r} names a number of ranks twice"
+        raise argparse.ArgumentTypeError(msg)
+    return sizes
+
+
 def names_list(text: str) -> list[str]:
     """Read names as a person writes them: ``a,b``."""
     names = [name.strip() for name in text.split(",")]
@@ -93,13 +105,13 @@ def seconds(text: str) -> float:
     return value
 
 
-def _numbers(text: str, what: str) -> list[int]:
+def _numbers(text: str, what: str, such_as: str = "0,2-3") -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         span = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         numbers = range(int(span[1]), int(span[2] or span[1]) + 1) if span else ()
         if not numbers:
-            msg = f"{text!r} is not a list of {what} such as 0,2-3"
+            msg = f"{text!r} is not a list of {what} such as {such_as}"
             raise argparse.ArgumentTypeError(msg)
         found.extend(numbers)
     return found

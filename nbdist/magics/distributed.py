@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
@@ -22,6 +23,7 @@ from nbdist.magics.arguments import (
     parse,
     ranks_list,
     seconds,
+    sizes_list,
 )
 from nbdist.magics.background import Follower
 from nbdist.magics.launch import (
@@ -32,6 +34,7 @@ from nbdist.magics.launch import (
 )
 from nbdist.magics.returning import FromScript, bind_returned
 from nbdist.magics.save import save
+from nbdist.magics.scale import check_alone, run_series
 from nbdist.magics.show import notice, show
 from nbdist.rank.lines import align
 
@@ -85,6 +88,10 @@ class DistributedMagics(Magics):
         help="start a job (a script) that outlives the notebook; `%%dist attach` shows it",
     )  # fmt: skip
     @argument(
+        "--scale", type=sizes_list, metavar="1,2,4",
+        help="run the cell on so many ranks, one after the other, and compare its throughput",
+    )  # fmt: skip
+    @argument(
         "-H", dest="hosts", metavar="HOST:SLOTS,...", help="hosts of a script's ranks, by ssh"
     )
     @argument("--hostfile", metavar="FILE", help="the same, lines of HOST slots=N")
@@ -117,6 +124,11 @@ class DistributedMagics(Magics):
 
         With `--detach` it becomes a job of its own that goes on when the kernel ends: `%dist jobs`
         lists it in any notebook and `%dist attach` shows all of it.
+
+        With `--scale 1,2,4` it runs on one rank, then on two, then on four, always on new ones. A
+        table and a picture compare samples a second, speed-up and efficiency, and say where the
+        time of a step goes. They are made from the loop of `nbdist.progress` that takes most time,
+        without the first half of its steps; `nbdist.jobs()[-1].scaling` has the figures.
         """
         assert self.shell is not None
         return run_cell(self.shell, line, cell)
@@ -148,17 +160,31 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     if cell is None:
         msg = "%%distributed stands on the first line of a cell, and what to run below it"
         raise UsageMistake(msg)
+    check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))
     wanted = check_detached(args, wish(args))
     if args.save is not None:
         save(shell, args, wanted, parsed, cell, lines_before(args))
         return None
-    try:
-        job, between = _submit(shell, args, wanted, passed_on, cell, parsed)
-    except NbdistError as err:
-        raise UsageMistake(str(err)) from err
-    if job is None:
+
+    def run(np: int | None) -> Job | None:
+        asked = replace(wanted, np=np)
+        try:
+            job, between = _submit(shell, args, asked, passed_on, cell, parsed)
+        except NbdistError as err:
+            raise UsageMistake(str(err)) from err
+        return None if job is None else _see_to(shell, args, job, between)
+
+    if args.scale is not None:
+        script = launches_script(args, wanted, passed_on)
+        run_series(args, wanted, run, on_engines=not script)
         return None
+    job = run(wanted.np)
+    return job if args.background else None
+
+
+def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between: Between) -> Job:
+    """Show a job to its end, or from now on in the background; bind what it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:
         assert job.returned is not None
@@ -173,7 +199,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         raise UsageMistake(str(err)) from err
     if job.returned is not None:
         bind(notice)
-    return None
+    return job
 
 
 def _submit(
@@ -184,9 +210,12 @@ def _submit(
     if launches_script(args, wanted, passed_on):
         lines = lines_before(args)
         return submit_script(shell, args, wanted, passed_on, cell, parsed, lines), FromScript()
-    cluster, notes = current.cluster_for(wanted)
-    for note in notes:
-        notice(note)
+    if args.scale is None:
+        cluster, notes = current.cluster_for(wanted)
+        for note in notes:
+            notice(note)
+    else:
+        cluster = current.fresh_cluster(wanted)
     job = cluster.submit(
         cell,
         ranks=args.ranks,

@@ -102,7 +102,9 @@ def main(spec: RankSpec) -> None:
     vitals.answer_stack_signal(str(folder / f"rank{spec.rank}.stacks"))
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(spec.threads)
+        outermost = os.environ["OMP_NUM_THREADS"].partition(",")[0].strip()
+        asked = int(outermost) if outermost.isdecimal() else 0
+        torch.set_num_threads(asked or spec.threads)
     _let_forks_be_ended()
     config = Config()
     config.IPEngine.id = spec.rank

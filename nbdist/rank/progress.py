@@ -40,7 +40,7 @@ class Loop:
         self._looks: deque[tuple[float, int, int, float]] = deque(
             [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
-        self._mark = pace.now(self.began, 0, 0, 0.0)
+        self._mark = pace.now(self.began, initial, 0, 0.0)
         self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
         """Those that were the last at a look."""
         self.mark_at = self.began + MARK_SECONDS

@@ -10,11 +10,15 @@ import html
 import io
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbdist.hub.jobs import in_time
+from nbdist.metrics.tables import html_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.axes import Axes
 
     from nbdist.metrics.curves import Curve
@@ -33,7 +37,6 @@ FEW_POINTS = 30
 """Fewer are marked one by one: a single one between two gaps has no line."""
 MANY_RANKS = 8
 """With more, the table of ranks is folded."""
-CELL = "padding:1px 10px 1px 0;text-align:"
 
 
 def prepare() -> None:
@@ -64,18 +67,23 @@ def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
 
 def draw(panels: list[Panel]) -> tuple[bytes, int, int]:
     """Return a PNG of the panels, and the width and height it is shown at."""
+    return painted([partial(_draw_panel, panel=panel) for panel in panels])
+
+
+def painted(parts: list[Callable[[Axes], None]]) -> tuple[bytes, int, int]:
+    """Return a PNG of axes that these draw, and the width and height it is shown at."""
     prepare()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = min(COLUMNS, len(panels))
-    rows = math.ceil(len(panels) / columns)
+    columns = min(COLUMNS, len(parts))
+    rows = math.ceil(len(parts) / columns)
     figure = Figure(figsize=(columns * WIDE, rows * HIGH), layout="constrained")
     FigureCanvasAgg(figure)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes, panel in zip(grid, panels, strict=False):
-        _draw_panel(axes, panel)
-    for axes in grid[len(panels) :]:
+    for axes, draw_part in zip(grid, parts, strict=False):
+        draw_part(axes)
+    for axes in grid[len(parts) :]:
         axes.set_visible(False)
     with io.BytesIO() as file:
         figure.savefig(file, format="png", dpi=DPI * SHARP, facecolor="white", edgecolor="white")
@@ -94,12 +102,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             axes.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
         for mark in curve.marks:
             axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
-    _dress(axes, panel.title)
+    dress(axes, panel.title)
     if len(panel.curves) > 1:
         axes.legend(frameon=False, fontsize=7, labelcolor=INK)
 
 
-def _dress(axes: Axes, title: str) -> None:
+def dress(axes: Axes, title: str) -> None:
     """Set what the notebook's own matplotlib settings might have otherwise.
 
     Changing those, even for a moment, would show in figures that are drawn meanwhile.
@@ -145,8 +153,8 @@ def as_html(seen: Seen, image: str, width: int) -> str:
         )
     if _curves(seen):
         rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen)]
-        parts.append(_table((*TITLES, ""), rows, "Metrics"))
-    ranks = _table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
+        parts.append(html_table((*TITLES, ""), rows, "Metrics"))
+    ranks = html_table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
     unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
     parts.append(f"<details{unfolded}><summary>{len(seen.ranks)} ranks</summary>{ranks}</details>")
     return "".join(parts)
@@ -211,16 +219,3 @@ def _short(value: float) -> str:
 
 def _size(size: int | None) -> str:
     return "n/a" if size is None else f"{size / 2**20:,.0f} MB"
-
-
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> str:
-    def line(cells: tuple[str, ...], kind: str) -> str:
-        sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
-        inside = "".join(
-            f'<{kind} style="{CELL}{side}">{html.escape(cell)}</{kind}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{inside}</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return f'<table aria-label="{caption}">{line(titles, "th")}{body}</table>'

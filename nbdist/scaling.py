@@ -1,0 +1,92 @@
+"""`nbdist.scale`: the same function on more and more ranks. Main thread."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from nbdist.current import Wish
+from nbdist.errors import UsageError
+from nbdist.launching import call_on_ranks
+from nbdist.metrics.scaling import Scaling, scaling
+from nbdist.sizes import check_size, core_count, gpu_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbdist.hub.jobs import Job
+
+
+def scale(
+    function: Callable[..., Any],
+    *args: Any,
+    np: Sequence[int],
+    backend: str = "ddp",
+    launcher: str | None = None,
+    timeout: float | None = None,
+) -> Scaling:
+    """Call a function on so many ranks, then on so many, and compare its throughput.
+
+    Each size is a job of its own, as with `nbdist.launch`. The figures are those of the loop of
+    `nbdist.progress` that takes most time, without the first half of its steps.
+
+    Parameters
+    ----------
+    function, args, backend, launcher, timeout
+        As in `nbdist.launch`; the time is that of each job.
+    np
+        Numbers of ranks, such as ``(1, 2, 4)``.
+
+    Returns
+    -------
+    Scaling
+        A table: a row for each size, in this order.
+
+    Raises
+    ------
+    Exception
+        As `nbdist.launch`; what was measured until then is the `scaling` of the last job that
+        ended well.
+    """
+    sizes = list(np)
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise UsageError(f"np={np!r} must be different numbers of ranks, such as (1, 2, 4)")
+    for size in sizes:
+        check_size(size)
+    done: list[Job] = []
+    try:
+        for size in sizes:
+            job, _ = call_on_ranks(
+                function, args, np=size, backend=backend, launcher=launcher, timeout=timeout
+            )
+            done.append(job)
+    finally:
+        found = scaling(done, cautions(sizes, Wish()))
+        if done:
+            done[-1].scaling = found
+    return found
+
+
+def cautions(sizes: list[int], wish: Wish) -> list[str]:
+    """Return why figures of these sizes may mislead on this machine."""
+    gpus, cores, most = len(wish.gpus) if wish.gpus else gpu_count(), core_count(), max(sizes)
+    if gpus:
+        if most <= gpus:
+            return []
+        return [f"{most} ranks on {_count(gpus, 'GPU')}: those that share one hold each other up."]
+    notes = []
+    if most > cores:
+        notes.append(
+            f"{most} ranks on {_count(cores, 'core')} take turns: their figures say nothing about "
+            "a machine with a core or GPU for each."
+        )
+    if cores > 1 and "OMP_NUM_THREADS" not in {**os.environ, **(wish.env or {})}:
+        notes.append(
+            "On CPUs the ranks of a smaller run may use more cores each; with "
+            "--env OMP_NUM_THREADS=1 all use one."
+        )
+    return notes
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number > 1)

@@ -1,0 +1,84 @@
+"""The table of a series of runs, and a picture of it."""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbdist.widgets.picture import COLOURS, INK, dress, painted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+
+    from nbdist.metrics.scaling import Row, Scaling
+
+PARTS = ("compute", "data", "communication")
+
+
+def bundle(scaling: Scaling) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a table and its picture as front ends take it: the data by kind, and its metadata."""
+    data, metadata = {"text/plain": repr(scaling)}, {}
+    image = ""
+    parts = _parts(scaling.rows)
+    if parts:
+        png, width, height = painted(parts)
+        encoded = data["image/png"] = base64.b64encode(png).decode()
+        metadata["image/png"] = {"width": width, "height": height}
+        image = (
+            f'<img alt="Throughput and time a step by ranks" style="max-width:100%;width:{width}px"'
+            f' src="data:image/png;base64,{encoded}">'
+        )
+    data["text/html"] = f"<div>{image}{scaling._repr_html_()}</div>"
+    return data, metadata
+
+
+def _parts(rows: list[Row]) -> list[Callable[[Axes], None]]:
+    """Return what draws the panels there is something for."""
+    parts: list[Callable[[Axes], None]] = []
+    fast = [row for row in rows if row.samples_per_second]
+    if fast:
+        parts.append(partial(_throughput, rows=sorted(fast, key=lambda row: row.ranks)))
+    timed = [row for row in rows if row.step_seconds]
+    if timed:
+        parts.append(partial(_step, rows=sorted(timed, key=lambda row: row.ranks)))
+    return parts
+
+
+def _throughput(axes: Axes, rows: list[Row]) -> None:
+    ranks = [row.ranks for row in rows]
+    rates = [row.samples_per_second or 0.0 for row in rows]
+    ideal = [rates[0] * number / ranks[0] for number in ranks]
+    axes.plot(ranks, ideal, color=INK, linewidth=1, linestyle="--", label="ideal")
+    axes.plot(
+        ranks, rates, color=COLOURS[0], linewidth=1.4, linestyle="-", marker="o", markersize=4,
+        label="measured",
+    )  # fmt: skip
+    dress(axes, "samples/s")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(ranks)
+    axes.set_xlabel("ranks", fontsize=8, color=INK)
+    axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+
+
+def _step(axes: Axes, rows: list[Row]) -> None:
+    places = range(len(rows))
+    below = [0.0] * len(rows)
+    for name, colour in zip(PARTS, COLOURS, strict=False):
+        high = [1000 * (getattr(row, name) or 0.0) if _is_split(row) else 0.0 for row in rows]
+        axes.bar(places, high, bottom=below, color=colour, width=0.6, label=name)
+        below = [a + b for a, b in zip(below, high, strict=True)]
+    whole = [0.0 if _is_split(row) else 1000 * (row.step_seconds or 0.0) for row in rows]
+    if any(whole):
+        axes.bar(places, whole, color=COLOURS[6], width=0.6, label="unknown")
+    dress(axes, "ms a step")
+    axes.set_xticks(places, [str(row.ranks) for row in rows])
+    axes.set_xlabel("ranks", fontsize=8, color=INK)
+    axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+
+
+def _is_split(row: Row) -> bool:
+    """Whether it is known where a step's time goes."""
+    return None not in (row.compute, row.data, row.communication)
