@@ -12,6 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.conftest import HAS_GPU
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -104,3 +106,31 @@ def _went_on_from_a_commit(shown: str) -> None:
     assert after > 0.5 > before
     assert float(epochs[-1][3]) > after
     assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown
+
+
+def test_metrics_and_scaling(tmp_path: Path) -> None:
+    shown = run("04_metrics_and_scaling", tmp_path)
+    first, last = re.findall(r"digits: (0\.\d+) after 10 steps, (0\.\d+) after 100", shown)[0]
+    assert float(first) < float(last)
+    assert float(last) > 0.85
+    learned = dict(re.findall(r"(full|mixed): accuracy (0\.\d+), [\d,]+ images/s", shown))
+    assert float(learned["full"]) > 0.8
+    assert float(learned["mixed"]) == pytest.approx(float(learned["full"]), abs=0.05)
+    if not HAS_GPU:
+        assert "images/s on no GPU: this was the model itself, in one process" in shown
+    rows = re.findall(r"(\d) rank\(s\): [\d,]+ images/s, efficiency (\d+)%, \d+% of a step", shown)
+    assert [ranks for ranks, _ in rows] == ["1", "2"]
+    assert rows[0][1] == "100"
+    cells = nbformat.read(tmp_path / "executed.ipynb", as_version=4).cells
+    kept = {cell.id: cell.outputs for cell in cells if cell.cell_type == "code"}
+    pictures = {
+        name: sum("image/png" in out.get("data", {}) for out in outputs)
+        for name, outputs in kept.items()
+    }
+    assert {name: number for name, number in pictures.items() if number} == {
+        "curves": 1, "precision": 1, "scale": 1,
+    }  # fmt: skip
+    told = "".join(out.get("data", {}).get("text/plain", "") for out in kept["slow"])
+    assert "Rank 1 is the slowest: it takes" in told
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"04_metrics_and_scaling.ipynb", "executed.ipynb", "tmp"}
