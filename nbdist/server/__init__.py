@@ -1,0 +1,23 @@
+"""The Jupyter server's part of the sidebar: it reads files of state, and hands commands on.
+
+Nothing here imports torch, the magics or the widgets: it lives in the server's process, which may
+be of another environment than the kernels'.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jupyter_server.serverapp import ServerApp
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    return [{"module": "nbdist.server"}]
+
+
+def _load_jupyter_server_extension(app: ServerApp) -> None:
+    from nbdist.server.handlers import routes  # tornado and the server are there by now
+
+    app.web_app.add_handlers(".*$", routes(app.web_app.settings["base_url"]))
+    app.log.info("nbdist shows its clusters and jobs")
