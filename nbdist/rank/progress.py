@@ -48,8 +48,6 @@ class Loop:
             [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
         self._mark = pace.now(self.began, initial, 0, 0.0)
-        self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
-        """Those that were the last at a look."""
         self.mark_at = self.began + MARK_SECONDS
         self.marks_itself = False
         """Whether whoever runs it calls `mark` between steps; else it is done at each look."""
@@ -59,16 +57,6 @@ class Loop:
         before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
         self.mark_at = now + MARK_SECONDS
         self.track.add(self._mark.less(before))
-
-    def _own(self, *, final: bool) -> float | None:
-        """Return the seconds a step of late without waits for others; at its end all but first."""
-        if final:
-            return self.track.steady().own
-        last = self._mark
-        own = last.less(self._marks[0]).own
-        if last.steps > self._marks[-1].steps:
-            self._marks.append(last)
-        return own
 
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
@@ -89,7 +77,7 @@ class Loop:
             self.label, self.done, self.total, rate,
             (self.samples - samples) / passed if rate and self.samples else None,
             min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
-            self._own(final=final),
+            self.track.steady().own if final else self.track.own_of_late(),
             over=self.over,
         )  # fmt: skip
 
