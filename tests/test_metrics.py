@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import nbdist
+from nbdist.metrics import metrics as collected
 from nbdist.metrics.curves import BUCKETS, Curve
 from nbdist.metrics.metrics import Metrics
 from nbdist.rank import metrics as recording
@@ -284,6 +285,18 @@ def test_a_rank_that_begins_anew_draws_over_what_it_had(tmp_path: Path) -> None:
     curve = only(metrics)
     assert curve.line.mean.tolist() == [0] * 5 + [1] * 4
     assert len(metrics["loss"].values) == 14
+
+
+def test_names_beyond_number_have_no_curves_and_are_kept(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "MOST_CURVES", 3)
+    nbdist.log({f"x{i}": i for i in range(5)})
+    recording.end()
+    metrics.read()
+    assert [curve.name for curve in metrics.curves()] == ["x0", "x1", "x2"]
+    assert metrics.further() == ["x3", "x4"]
+    assert metrics["x4"].values.tolist() == [4]
 
 
 def test_half_a_frame_waits_for_its_other_half(tmp_path: Path, metrics: Metrics) -> None:

@@ -84,7 +84,7 @@ def look(job: Job) -> Seen:
         _straggler(pulses),
         [_row(job, rank, pulses.get(rank)) for rank in job.ranks],
         shown,
-        _left_out(left_out),
+        _left_out([*left_out, *job.metrics.further()]),
     )
 
 
