@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -84,10 +85,22 @@ def job_folder(kernel: Kernel, name: str) -> Path:
     return next((kernel.home / "logs").glob(f"*-{name}"))
 
 
+def line_of(process: psutil.Process) -> list[str]:
+    """Return a process's command line, none of one that is ending."""
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def keepers_of(kernel: Kernel, name: str) -> list[psutil.Process]:
+    """Return the process that keeps a job, if there is one."""
+    folder = str(job_folder(kernel, name))
+    return [process for process in psutil.process_iter() if line_of(process)[-1:] == [folder]]
+
+
 def keeper_of(kernel: Kernel, name: str) -> psutil.Process:
     """Return the process that keeps a job."""
-    folder = str(job_folder(kernel, name))
-    return next(p for p in psutil.process_iter() if p.cmdline()[-1:] == [folder])
+    return keepers_of(kernel, name)[0]
 
 
 def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
@@ -226,11 +239,11 @@ def test_an_interrupt_before_it_is_told_of_stops_it(notebook: Kernel) -> None:
     deadline = time.monotonic() + 20
     while not (new := [
         process for process in psutil.process_iter()
-        if process.pid not in before and "nbdist.hub.keeper" in " ".join(process.cmdline())
+        if process.pid not in before and "nbdist.hub.keeper" in line_of(process)
     ]):  # fmt: skip
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    name = new[0].cmdline()[-1].rpartition("-")[2]
+    name = line_of(new[0])[-1].rpartition("-")[2]
     notebook.interrupt()
     notebook.wait(20, cell)
     assert "KeyboardInterrupt" in cell.error
@@ -243,9 +256,7 @@ def test_clean_takes_one_that_is_named(notebook: Kernel) -> None:
     running = detach(notebook, "time.sleep(1000)")
     for name in names:
         notebook.run(f"import nbdist\nnbdist.attach('{name}').wait(60)")
-        assert gone([p for p in psutil.process_iter() if p.cmdline()[-1:] == [
-            str(job_folder(notebook, name))
-        ]])  # fmt: skip
+        assert gone(keepers_of(notebook, name))
     told = notebook.run(f"%dist jobs --clean {running}").stdout
     assert told == f"Removed: nothing, {running} has not ended.\n"
     assert notebook.run(f"%dist jobs --clean {names[0]}").stdout == f"Removed: {names[0]}.\n"
@@ -283,9 +294,7 @@ def test_old_jobs_are_cleared_away_but_none_that_runs(notebook: Kernel) -> None:
     ended = detach(notebook, "1")
     notebook.run(f"import nbdist\nnbdist.attach('{ended}').wait(60)")
     deadline = time.monotonic() + 10
-    while keepers := [p for p in psutil.process_iter() if p.cmdline()[-1:] == [
-        str(job_folder(notebook, ended))
-    ]]:  # fmt: skip
+    while keepers := keepers_of(notebook, ended):
         assert time.monotonic() < deadline, keepers
         time.sleep(0.05)
     for name in (running, ended):
