@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import html
 from dataclasses import asdict, dataclass, field, replace
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from nbdist.metrics.slowest import Slowest, slowest
 from nbdist.metrics.tables import html_table, text_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from nbdist.hub.jobs import Job
     from nbdist.wire.doing import Pace
@@ -131,10 +130,10 @@ def measured(job: Job) -> tuple[Row, str]:
     if not paces:
         return _from_log(job)
     steps = {rank: pace.seconds / pace.steps for rank, pace in paces.items()}
-    step = fmean(steps.values())
-    data = fmean(pace.waited / pace.steps for pace in paces.values()) or None
+    step = _mean(steps.values())
+    data = _mean(pace.waited / pace.steps for pace in paces.values()) or None
     waits = [pace.others / pace.steps for pace in paces.values() if pace.others is not None]
-    communication = fmean(waits) if len(waits) == len(job.ranks) else None
+    communication = _mean(waits) if len(waits) == len(job.ranks) else None
     if len(job.ranks) == 1 and communication is None:
         communication = 0.0
     compute = None
@@ -198,6 +197,11 @@ def _from_log(job: Job) -> tuple[Row, str]:
         "Steps are what nbdist.log was called for, and their samples are unknown, so there is no "
         "speed-up: write for batch in nbdist.progress(loader)."
     )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

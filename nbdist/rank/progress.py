@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 WINDOW = 12
 """Looks that a rate is made over: some six seconds."""
-MARK_SECONDS = 0.004
+MARK_SECONDS = 0.02
 """Short steps are noted several at a time: a note takes some 5 us."""
 
 
