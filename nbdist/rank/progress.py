@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 Item = TypeVar("Item")
+FEW_STEPS = 10
+"""Fewer tell more of chance than of a rank."""
 WINDOW = 12
 """Looks that a rate is made over: some six seconds."""
 MARK_SECONDS = 0.02
@@ -58,10 +60,12 @@ class Loop:
         if final:
             return self.track.steady().own
         last = self._mark
-        own = last.less(self._marks[0]).own
+        late = last.less(self._marks[0])
         if last.steps > self._marks[-1].steps:
             self._marks.append(last)
-        return own
+        if late.steps < FEW_STEPS:  # a loop that has just begun anew, with its loader
+            late = self.track.steady()
+        return late.own if late.steps >= FEW_STEPS else None
 
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
