@@ -161,12 +161,14 @@ def test_steps_count_themselves_and_may_be_given(metrics: Metrics) -> None:
 def test_outside_a_rank_and_in_what_it_forks_nothing_is_logged(
     metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "nbdist.magics", raising=False)  # a notebook is warned
+    monkeypatch.delitem(sys.modules, "nbdist.magics", raising=False)  # it makes a notebook of this
     nbdist.log(a=1)
     child = os.fork()
     if child == 0:
-        nbdist.log(a=2)
-        os._exit(0 if recording._recorder is None else 1)
+        try:
+            nbdist.log(a=2)
+        finally:
+            os._exit(0 if recording._recorder is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     recording.end()
     nbdist.log(a=3)

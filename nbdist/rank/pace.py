@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MOST_MARKS = 64
+FEW_STEPS = 10
+"""Fewer tell more of chance than of a rank."""
 LOOKS = 12
 """What was of late is made over so many looks: some six seconds."""
 MOST_PLACES = 16
@@ -98,10 +100,10 @@ class Track:
         A wait is told a step later, so a few steps tell nothing: those of earlier loops count.
         """
         totals = self._totals
-        own = totals.less(self._looks[0]).own
+        late = totals.less(self._looks[0])
         if totals.steps > self._looks[-1].steps:
             self._looks.append(totals)
-        return own
+        return late.own if late.steps >= FEW_STEPS else None
 
     def pace(self) -> Pace | None:
         """Return it as it travels; None if there were no steps."""

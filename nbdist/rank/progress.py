@@ -29,7 +29,7 @@ MOST = 2.0**62
 """Numbers beyond this are unknown ones."""
 WINDOW = 12
 """Looks that a rate is made over: some six seconds."""
-MARK_SECONDS = 0.004
+MARK_SECONDS = 0.02
 """Short steps are noted several at a time: a note takes some 5 us."""
 
 

@@ -178,7 +178,7 @@ def _run(
     space = vars(module)
     try:
         text = Path(program.path).read_text(encoding="utf-8")
-        showing = Showing(program, log, reporter.send_now if shown else None)
+        showing = Showing(program.job, log, reporter.send_now if shown else None)
         if program.shows_last:
             space[LAST] = showing.value
         with showing.during(text):

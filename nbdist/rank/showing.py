@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.rank.output import Log
-    from nbdist.rank.program import Program
     from nbdist.wire.messages import Message
 
 SHOWS = re.compile(r"\bdisplay\b|\bmatplotlib\b|\bIPython\b")
@@ -33,14 +32,14 @@ class Showing:
 
     Parameters
     ----------
-    program, log
-        What runs, and where its output goes.
+    job, log
+        Which job's it is, and where its output goes.
     send
         Sends a message; without it the plain text of displays goes to the log.
     """
 
-    def __init__(self, program: Program, log: Log, send: Callable[[Message], None] | None) -> None:
-        self._program, self._log, self._send = program, log, send
+    def __init__(self, job: str, log: Log, send: Callable[[Message], None] | None) -> None:
+        self._job, self._log, self._send = job, log, send
 
     @contextmanager
     def during(self, text: str) -> Iterator[None]:
@@ -81,7 +80,7 @@ class Showing:
         if self._send is None:
             as_text(kind, content)
         else:
-            self._send(Display(self._program.job, self._log.size(), kind, content))
+            self._send(Display(self._job, self._log.size(), kind, content))
 
 
 def last_shown(tree: ast.Module, first: int, count: int) -> ast.Module:

@@ -94,19 +94,28 @@ export async function endKernels(request: APIRequestContext): Promise<void> {
   }
 }
 
-/** The outputs of a cell as they were saved. */
-export async function saved(
+/** Save the notebook, and wait until a word is in a cell's outputs; return these as JSON. */
+export async function save(
   page: Page,
   name: string,
-  cell: number
-): Promise<object[]> {
-  const answer = await page.request.get(`/api/contents/${name}`, {
-    headers: AUTHORIZED
-  });
-  const { content } = (await answer.json()) as {
-    content: { cells: { outputs: object[] }[] };
-  };
-  return content.cells[cell].outputs;
+  cell: number,
+  word: string
+): Promise<string> {
+  await command(page, 'docmanager:save');
+  let outputs = '';
+  await expect(async () => {
+    const answer = await page.request.get(`/api/contents/${name}`, {
+      headers: AUTHORIZED
+    });
+    // The server may be just writing it.
+    expect(answer.ok()).toBe(true);
+    const { content } = (await answer.json()) as {
+      content: { cells: { outputs: object[] }[] };
+    };
+    outputs = JSON.stringify(content.cells[cell].outputs);
+    expect(outputs).toContain(word);
+  }).toPass({ timeout: 30_000 });
+  return outputs;
 }
 
 /** A file that cells wait for, so that a test says how long they run. */

@@ -7,7 +7,7 @@ import {
   kernelIs,
   metrics,
   open,
-  saved,
+  save,
   strangers,
   upload,
   violations
@@ -105,13 +105,8 @@ test('an interrupted cell leaves a picture that is saved', async ({ page }) => {
     page.getByRole('img', { name: /Curves of train\/loss/ })
   ).toBeVisible();
   await expect(page.getByText(/Job \d+ .*interrupted after/)).toBeVisible();
-  await command(page, 'docmanager:save');
-  await expect
-    .poll(async () => JSON.stringify(await saved(page, 'stop.ipynb', 1)))
-    .toContain('image/png');
-  expect(JSON.stringify(await saved(page, 'stop.ipynb', 1))).not.toContain(
-    'widget-view'
-  );
+  const outputs = await save(page, 'stop.ipynb', 1, 'image/png');
+  expect(outputs).not.toContain('widget-view');
 });
 
 for (const [flags, busy] of [
@@ -125,10 +120,7 @@ for (const [flags, busy] of [
     const flag = new Flag(name);
     let root = await train(page, `${name}.ipynb`, training(flag, flags));
     await expectToMove(root);
-    await command(page, 'docmanager:save');
-    await expect
-      .poll(async () => JSON.stringify(await saved(page, `${name}.ipynb`, 1)))
-      .toContain('widget-view');
+    await save(page, `${name}.ipynb`, 1, 'widget-view');
     const step = await lastStep(root);
     await page.reload();
     root = metrics(page);

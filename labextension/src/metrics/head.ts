@@ -11,7 +11,7 @@ const SHAPES: Record<JobState, string> = {
   failed:
     'M12.6 4.8 9.4 8l3.2 3.2-1.4 1.4L8 9.4l-3.2 3.2-1.4-1.4L6.6 8 3.4 4.8l1.4-1.4L8 6.6l3.2-3.2z',
   interrupted: 'M4 4h8v8H4z',
-  'timed out': 'M7 3h2v4.6l3 1.8-1 1.6-4-2.4z'
+  'timed out': 'M4 2h8v3L9.5 8 12 11v3H4v-3l2.5-3L4 5z'
 };
 const SVG = 'http://www.w3.org/2000/svg';
 
