@@ -68,13 +68,13 @@ def test_horovod(tmp_path: Path) -> None:
     bytes_sent = dict(re.findall(r"(fp\d\d): (\d+) bytes", shown))
     assert bytes_sent == {"fp32": "16384", "fp16": "8192"}
     right = re.findall(
-        r"(?:fp\d\d: .*|checkpoint of epoch 4: |averaged .*|job: .*)accuracy (0\.\d+)", shown
+        r"(?:fp\d\d: .*|checkpoint of epoch 4: |job: .*)accuracy (0\.\d+)", shown
     )
-    assert len(right) == 5
+    assert len(right) == 4
     assert min(map(float, right)) > 0.8
     started, adasum = re.findall(r"started by it: (\w+)\n(.*)\n", shown)[0]
     assert started == "False"
-    assert adasum == "Adasum cannot run here: No Adasum operation enabled"
+    assert adasum == "Adasum cannot run here."
     _went_on_from_a_commit(shown)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"03_horovod.ipynb", "executed.ipynb", "tmp"}
