@@ -67,9 +67,7 @@ def test_horovod(tmp_path: Path) -> None:
     assert "the ranks' weights are equal: True" in shown
     bytes_sent = dict(re.findall(r"(fp\d\d): (\d+) bytes", shown))
     assert bytes_sent == {"fp32": "16384", "fp16": "8192"}
-    right = re.findall(
-        r"(?:fp\d\d: .*|checkpoint of epoch 4: |job: .*)accuracy (0\.\d+)", shown
-    )
+    right = re.findall(r"(?:fp\d\d: .*|checkpoint of epoch 4: |job: .*)accuracy (0\.\d+)", shown)
     assert len(right) == 4
     assert min(map(float, right)) > 0.8
     started, adasum = re.findall(r"started by it: (\w+)\n(.*)\n", shown)[0]
