@@ -86,9 +86,8 @@ def test_a_slow_rank_is_named_though_all_steps_are_equal(ranks: Kernel, slow: in
 
 
 def test_equal_ranks_name_none(ranks: Kernel) -> None:
-    on_ranks(ranks, "train(-1)")
-    named = re.search(r"takes (\S+) ms more", straggler(ranks))
-    assert named is None or float(named[1]) < 10  # there may be less than a core for each
+    on_ranks(ranks, "train(-1, steps=120)")  # chance has to even out
+    assert straggler(ranks) == ""
     own = ranks.run("print([p.bars[0].own for p in nbdist.jobs()[-1].pulses.values()])").stdout
     assert "None" not in own
 

@@ -33,8 +33,6 @@ export default defineConfig({
   timeout: 180_000,
   expect: { timeout: 30_000 },
   forbidOnly: !!process.env.CI,
-  // Browser, server, kernel and ranks share what may be two cores; a second try is told as such.
-  retries: 1,
   reporter: 'list',
   use: {
     baseURL: `http://127.0.0.1:${port}`,
