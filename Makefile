@@ -9,7 +9,7 @@ PAGE_SOURCES := labextension/package.json labextension/yarn.lock labextension/to
 	$(wildcard labextension/src/metrics/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser lint format bench clean
+.PHONY: help env demo lab test test-browser screenshots lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: lint ## lint, check types, run the tests (ARGS="-k name" to choose)
 
 test-browser: env ## try the live metrics in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
+
+screenshots: env ## make the README's pictures of the live metrics anew
+	tools/page screenshots
 
 lint: env ## check style, format and types
 	$(BIN)/ruff check

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from nbdist.cell.bring import Wanted
     from nbdist.hub.ranks import Rank
 
+CLIENTS, CLIENT_SECONDS = 10, 3.0
+"""How often, and how long, a client waits for its engines. One that comes just when an engine does
+is neither told of it nor finds it among those that are there: only another one will."""
 END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
@@ -211,11 +214,23 @@ class Cluster(Sharing, Inspecting):
         self._check_alive()
         self.hub.host.check_controller()
         if self._client is None:
-            import ipyparallel  # half a second, and few need it
-
-            self._client = ipyparallel.Client(str(self.hub.host.connection_file("client")))
-            self._client.wait_for_engines(self.np, timeout=30, interactive=False)
+            self._client = self._connect()
         return self._client
+
+    def _connect(self) -> ipyparallel.Client:
+        import ipyparallel  # half a second, and few need it
+
+        for left in reversed(range(CLIENTS)):
+            client = ipyparallel.Client(str(self.hub.host.connection_file("client")))
+            try:
+                client.wait_for_engines(self.np, timeout=CLIENT_SECONDS, interactive=False)
+            except TimeoutError:
+                client.close()
+                if not left:
+                    raise
+            else:
+                break
+        return client
 
     def interrupt(self) -> None:
         """Interrupt every job that runs or waits."""

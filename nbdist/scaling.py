@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.current import Wish
 from nbdist.errors import UsageError
+from nbdist.hub.throughput import scaling
 from nbdist.launching import call_on_ranks
-from nbdist.metrics.scaling import Scaling, scaling
+from nbdist.metrics.scaling import Scaling
 from nbdist.sizes import check_size, core_count, gpu_count
 
 if TYPE_CHECKING:

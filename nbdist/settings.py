@@ -10,6 +10,9 @@ import platformdirs
 
 from nbdist.errors import UsageError
 
+METRICS = ("widget", "picture", "end")
+"""What NBDIST_METRICS may be: how metrics are shown."""
+
 
 def _home() -> Path:
     named = os.environ.get("NBDIST_HOME")
@@ -55,9 +58,13 @@ class Settings:
         Raises
         ------
         UsageError
-            If a variable does not hold a number.
+            If a variable does not hold a number, or one of the words it may be.
         """
         values = {}
+        metrics = os.environ.get("NBDIST_METRICS", "")
+        if metrics not in ("", *METRICS):
+            msg = f"NBDIST_METRICS={metrics!r} is none of {', '.join(METRICS)}"
+            raise UsageError(msg)
         for item in fields(cls):
             name = f"NBDIST_{item.name.upper()}"
             text = os.environ.get(name)

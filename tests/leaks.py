@@ -54,9 +54,11 @@ class Watch:
     def check(self) -> list[str]:
         """Return a line for each thing left behind, after waiting for it and removing it."""
         deadline = time.monotonic() + self.grace
-        while any(self._left()) and time.monotonic() < deadline:
+        left = self._left()
+        while any(left) and time.monotonic() < deadline:
             time.sleep(0.05)
-        processes, files, segments, threads = self._left()
+            left = self._left()  # what is told is what was seen last, never a later look
+        processes, files, segments, threads = left
         lines = [_describe(process) for process in processes]
         lines += [f"file {path}" for path in (*files, *segments)]
         lines += [f"thread {thread.name} in the test process" for thread in threads]
@@ -102,11 +104,20 @@ def _ours() -> list[psutil.Process]:
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
-        environment = _environment(process)
-        of_ours = process in family or environment.get(SESSION_MARK) == SESSION
-        if of_ours and environment.get(KERNEL_MARK) not in open_kernels and _runs(process):
+        of_ours = process in family or _environment(process).get(SESSION_MARK) == SESSION
+        if of_ours and not _of_open_kernel(process) and _runs(process):
             found.append(process)
     return found
+
+
+def _of_open_kernel(process: psutil.Process) -> bool:
+    """Whether it has an open kernel's mark; one just ending shows none, so its parents' counts."""
+    try:
+        line = [process, *process.parents()]
+    except psutil.Error:
+        line = [process]
+    environments = (environment for each in line if (environment := _environment(each)))
+    return next(environments, {}).get(KERNEL_MARK) in open_kernels
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -61,12 +61,17 @@ def test_a_home_that_cannot_be_made_is_told(start_kernel: KernelFactory, tmp_pat
     assert on_ranks(kernel, "'works now'", "-np 1 --backend none").text == "'works now'\n"
 
 
-def test_a_setting_that_is_no_number_is_told(start_kernel: KernelFactory) -> None:
+def test_a_setting_that_cannot_be_is_told(start_kernel: KernelFactory) -> None:
     kernel = start_kernel(env={"NBDIST_HANG_SECONDS": "soon"})
     kernel.run("%load_ext nbdist")
     cell = on_ranks(kernel, "1", "-np 1 --backend none", check=False)
     assert plain(cell.text) == "UsageError: NBDIST_HANG_SECONDS='soon' is not a number\n"
-    kernel.run("import os\nos.environ['NBDIST_HANG_SECONDS'] = '5'")
+    kernel.run(
+        "import os\nos.environ['NBDIST_HANG_SECONDS'] = '5'\nos.environ['NBDIST_METRICS'] = 'html'"
+    )
+    cell = on_ranks(kernel, "1", "-np 1 --backend none", check=False)
+    assert plain(cell.text) == "UsageError: NBDIST_METRICS='html' is none of widget, picture, end\n"
+    kernel.run("del os.environ['NBDIST_METRICS']")
     assert on_ranks(kernel, "'works now'", "-np 1 --backend none").text == "'works now'\n"
 
 

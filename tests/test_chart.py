@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from nbdist.errors import NbdistError
-from nbdist.widgets import chart
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from nbdist.magics.front_end import metrics_how
+from nbdist.widgets import chart, page, picture
 
 
-@pytest.mark.skipif(not chart.built(), reason="built without Node.js")
+@pytest.mark.skipif(not page.built(), reason="built without Node.js")
 def test_all_a_page_needs_travels_with_the_widget() -> None:
     widget = chart.Chart(state=b"\x00\x01")
     sent = widget.get_state()
@@ -35,11 +35,19 @@ def test_without_its_page_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_page_is_built_when_all_of_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chart, "MODULE", tmp_path / "metrics.js")
-    assert not chart.built()
+    monkeypatch.setattr(page, "MODULE", tmp_path / "metrics.js")
+    assert not page.built()
+    monkeypatch.setenv("NBDIST_METRICS", "widget")
+    assert metrics_how(InteractiveShell()) == "picture"
 
 
-@pytest.mark.skipif(not chart.built(), reason="built without Node.js")
+def test_pages_and_pictures_have_the_same_colours() -> None:
+    style = Path(page.__file__).parents[2] / "labextension/src/metrics/style.css"
+    light = style.read_text(encoding="utf-8").partition(".nbdist-dark")[0]
+    assert tuple(re.findall(r"--nbdist-curve-\d: (#\w+);", light)) == picture.COLOURS
+
+
+@pytest.mark.skipif(not page.built(), reason="built without Node.js")
 def test_charts_of_jobs_that_are_over_stay_for_reloaded_pages_but_not_all_of_them() -> None:
     charts = [chart.Chart() for _ in range(chart.MOST_LEFT + 2)]
     for each in charts:

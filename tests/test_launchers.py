@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.faults import shown
+from tests.kernel import KERNEL_MARK
 from tests.notebook import distributed, on_ranks, printed_by
 from tests.test_orphans import all_end, family, listening
 
@@ -256,7 +257,7 @@ def test_nothing_outlives_the_kernel(kernel: Kernel, of_scripts: Launcher, how: 
     os.kill(kernel.pid, signal.SIGKILL)
     all_end(processes)
     marked = [each for each in psutil.process_iter() if each.name() == "sleep"]
-    assert not [each for each in marked if "NBDIST_TEST_KERNEL" in _environ(each)]
+    assert not [each for each in marked if _environ(each).get(KERNEL_MARK) == kernel.mark]
 
 
 def _environ(process: psutil.Process) -> dict[str, str]:

@@ -7,14 +7,17 @@ import json
 import math
 import os
 import struct
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import nbdist
+from nbdist.metrics import metrics as collected
 from nbdist.metrics.curves import BUCKETS, Curve
 from nbdist.metrics.metrics import Metrics
 from nbdist.rank import metrics as recording
@@ -22,6 +25,7 @@ from nbdist.rank import progress as progressing
 from nbdist.widgets.panels import panels, place
 from nbdist.widgets.seen import Seen
 from nbdist.widgets.state import packed
+from nbdist.wire.doing import Bar
 from nbdist.wire.points import points_file
 
 if TYPE_CHECKING:
@@ -93,6 +97,56 @@ def test_what_is_no_number_is_refused_where_it_is_logged(
     assert list(metrics) == []
 
 
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (math.nan, "step is nan, which is no whole number"),
+        (math.inf, "beyond"),
+        (2**63, "beyond"),
+        (-(10**400), "beyond"),
+    ],
+)
+def test_steps_that_cannot_be_kept_are_refused(metrics: Metrics, step: Any, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        nbdist.log(loss=1, step=step)
+    nbdist.log(loss=2, step=2**62)
+    nbdist.log(loss=3)
+    nbdist.log(loss=4, step=-(2**62))
+    recording.end()
+    assert only(metrics).line.steps.tolist() == [-(2.0**62), 2.0**62]
+    assert metrics["loss"].steps.tolist() == [2**62, 2**62 + 1, -(2**62)]
+
+
+@pytest.mark.parametrize("name", [1, None, "\ud800", "x" * 501])
+def test_names_that_cannot_be_kept_are_refused(metrics: Metrics, name: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"nbdist\.log: the name"):
+        nbdist.log({name: 1})
+    nbdist.log({np.str_("good"): 1})
+    recording.end()
+    assert list(metrics) == ["good"]
+
+
+def test_a_job_may_end_while_a_thread_logs_for_the_first_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    ending: list[threading.Thread] = []
+
+    def end_meanwhile(thread: threading.Thread) -> None:
+        if thread.name == "nbdist-metrics":
+            ending.append(threading.Thread(target=recorder.end))
+            start(ending[0])
+            time.sleep(0.1)
+        start(thread)
+
+    recorder = recording.Recorder(str(tmp_path), "8", 0)
+    monkeypatch.setattr(threading.Thread, "start", end_meanwhile)
+    recorder.add(None, {"a": 1.0})
+    ending[0].join()
+    assert recorder._file == -1
+    assert Metrics(tmp_path, "8", (0,))["a"].values.tolist() == [1]
+
+
 def test_steps_count_themselves_and_may_be_given(metrics: Metrics) -> None:
     for i in range(3):
         nbdist.log(a=i)
@@ -104,12 +158,17 @@ def test_steps_count_themselves_and_may_be_given(metrics: Metrics) -> None:
     assert np.all(np.diff(metrics["a"].times) >= 0)
 
 
-def test_outside_a_rank_and_in_what_it_forks_nothing_is_logged(metrics: Metrics) -> None:
+def test_outside_a_rank_and_in_what_it_forks_nothing_is_logged(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "nbdist.magics", raising=False)  # it makes a notebook of this
     nbdist.log(a=1)
     child = os.fork()
     if child == 0:
-        nbdist.log(a=2)
-        os._exit(0 if recording._recorder is None else 1)
+        try:
+            nbdist.log(a=2)
+        finally:
+            os._exit(0 if recording._recorder is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     recording.end()
     nbdist.log(a=3)
@@ -230,6 +289,18 @@ def test_a_rank_that_begins_anew_draws_over_what_it_had(tmp_path: Path) -> None:
     assert len(metrics["loss"].values) == 14
 
 
+def test_names_beyond_number_have_no_curves_and_are_kept(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "MOST_CURVES", 3)
+    nbdist.log({f"x{i}": i for i in range(5)})
+    recording.end()
+    metrics.read()
+    assert [curve.name for curve in metrics.curves()] == ["x0", "x1", "x2"]
+    assert metrics.further() == ["x3", "x4"]
+    assert metrics["x4"].values.tolist() == [4]
+
+
 def test_half_a_frame_waits_for_its_other_half(tmp_path: Path, metrics: Metrics) -> None:
     nbdist.log(a=1)
     recording.end()
@@ -305,6 +376,26 @@ def test_a_loop_that_is_left_is_over_and_what_waits_is_told() -> None:
     assert (bar.done, bar.over) == (2, True)
     assert bar.waited is not None
     assert bar.waited > 0.5
+
+
+@pytest.mark.parametrize(
+    ("number", "kept"),
+    [(np.int64(3), 3), (torch.tensor(3), 3), (2.5, 3), (math.inf, None), (10**30, None)],
+)
+def test_numbers_of_any_kind_travel(number: Any, kept: int | None) -> None:
+    for _ in progressing.progress(range(3), "\ud800" + 200 * "x", total=number, samples=number):
+        (bar,) = progressing.bars()
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(bar), type=Bar) == bar
+    (bar,) = progressing.end()
+    assert bar.total == kept
+    assert len(bar.label) == progressing.LONGEST_LABEL
+    msgspec.msgpack.encode(bar)
+
+
+def test_what_is_no_number_of_items_is_refused() -> None:
+    with pytest.raises(TypeError, match="samples is 'many', which is no number"):
+        list(progressing.progress(range(3), samples="many"))  # type: ignore[arg-type]  # tried
+    assert progressing.end() == []
 
 
 def test_plain_tqdm_is_seen_too() -> None:

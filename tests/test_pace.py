@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from nbdist.backends import waits
 from nbdist.metrics.slowest import slowest
 from nbdist.rank import pace, progress
 from tests.notebook import on_ranks
@@ -84,7 +86,7 @@ def test_a_slow_rank_is_named_though_all_steps_are_equal(ranks: Kernel, slow: in
 
 
 def test_equal_ranks_name_none(ranks: Kernel) -> None:
-    on_ranks(ranks, "train(-1)")
+    on_ranks(ranks, "train(-1, steps=120)")  # chance has to even out
     assert straggler(ranks) == ""
     own = ranks.run("print([p.bars[0].own for p in nbdist.jobs()[-1].pulses.values()])").stdout
     assert "None" not in own
@@ -140,6 +142,21 @@ def test_the_first_half_of_the_steps_does_not_count() -> None:
     once = only.pace()
     assert once is not None
     assert (once.steps, once.seconds, once.others) == (1, 2.0, None)
+
+
+def test_a_wait_that_is_told_a_step_later_is_nobodys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    for steps, seconds, told in ((20, 0.1, 0.05), (1, 0.6, 0.01)):
+        loop = progress.open_loop("train", None)
+        for _ in range(steps):
+            now += seconds
+            waits.add(told)
+            loop.done += 1
+        (bar,) = progress.bars()
+        loop.end()
+        assert bar.own is not None
+        assert bar.own < 0.1, "the second loop has only a step, whose wait is not told yet"
 
 
 def test_loops_of_one_place_are_one_and_of_two_are_two(monkeypatch: pytest.MonkeyPatch) -> None:

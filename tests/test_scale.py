@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.hub.jobs import Job
-from nbdist.metrics.scaling import scaling
+from nbdist.hub.throughput import scaling
 from nbdist.rank.vitals import where
 from nbdist.wire.doing import Pace, Vitals
 from nbdist.wire.messages import Pulse

@@ -116,7 +116,7 @@ def test_ddp_logs_the_last_step_before_it_prepares_the_next() -> None:
     assert logs < source.index("self.reducer.prepare_for_forward()")
     assert logs < source.index("self._sync_buffers()")
     # Collectives wait in Python, so that the wait can be timed there.
-    for name in ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier"):
+    for name in ("all_reduce", "broadcast", "all_gather", "barrier"):
         assert "work.wait()" in inspect.getsource(getattr(c10d, name)), name
 
 

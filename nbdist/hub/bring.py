@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 UNASKED = -1
 """Number of a call whose answer nobody waits for."""
+LET_GO_SECONDS = 1.0
 LONG_SECONDS = 3600.0
 """Objects without number may be on their way; a rank that dies meanwhile answers by its death."""
 
@@ -94,5 +95,6 @@ async def ask_for(line: Line, rank: int, names: list[str], *, copied: bool = Fal
     try:
         buffers = map_blocks(offer.parcel, copied=copied)
     finally:
-        await line.call_all([rank], "let_go")
+        # A script's rank ends right then, and its answer may be lost with it.
+        await line.call_all([rank], "let_go", timeout=LET_GO_SECONDS)
     return msgspec.structs.replace(offer, buffers=buffers)

@@ -122,7 +122,8 @@ class Ends:
                 # Nothing else has gone wrong: it was not its launcher that ended this one.
                 job.errors |= {failed.rank: self._death(failed) for failed in self._log.ended[:1]}
         for rank, pulse in self.pulses.items():
-            if pulse is not None and rank not in self.done and rank not in job.errors:
+            known = pulse is not None or job.errors  # a quick one may have ended without a word
+            if known and rank not in self.done and rank not in job.errors:
                 job.errors[rank] = _ended_by_launcher(pulse)
         for rank, fault in job.errors.items():
             if isinstance(fault, Fault) and fault.traceback:
@@ -196,11 +197,12 @@ class LauncherLog:
         return [failed for failed in found if failed.code != -signal.SIGTERM]
 
 
-def _ended_by_launcher(pulse: Pulse) -> Fault:
+def _ended_by_launcher(pulse: Pulse | None) -> Fault:
     """Return what is known of a rank that its launcher ended since another had failed."""
+    line, waited = (pulse.line, pulse.waiting) if pulse else (None, None)
     return Fault(
-        name="Terminated", text="", traceback=[], line=pulse.line, at=time.time(),
-        waited=pulse.waiting, aborted=True,
+        name="Terminated", text="", traceback=[], line=line, at=time.time(), waited=waited,
+        aborted=True,
     )  # fmt: skip
 
 

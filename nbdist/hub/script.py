@@ -305,11 +305,13 @@ class ScriptRun:
         finally:
             gone.cancel()
             taking.cancel()
-        if taking.done():
-            try:
+        try:
+            if taking.done():
                 taking.result()
-            except NbdistError as err:
-                return err
+            elif self._plan.returns and self._all_done.is_set():
+                return NbdistError("what the ranks return could not be taken in time")
+        except NbdistError as err:
+            return err
         return None
 
     async def _take_returned(self) -> None:

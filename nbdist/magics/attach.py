@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def tell_of(kept: Kept) -> None:
     """Say that a job was detached, and how to get at it."""
     notice(
-        f"Job {kept.id} runs on {kept.np} ranks and goes on without this notebook. "
+        f"Job {kept.id} runs on {kept.np} rank{'s' * (kept.np > 1)} and goes on without this "
+        "notebook. "
         f"`%dist attach {kept.id}` shows it, also after a restart and in another notebook; "
         f"`%dist cancel {kept.id}` stops it; `%dist jobs` lists all."
     )

@@ -6,6 +6,9 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
+from nbdist.settings import METRICS
+from nbdist.widgets.page import built
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -25,11 +28,11 @@ def metrics_how(shell: InteractiveShell) -> str:
     in each request, nbclient and consoles do not. NBDIST_METRICS (widget, picture or end) decides.
     """
     wanted = os.environ.get("NBDIST_METRICS", "")
-    if wanted in ("widget", "picture", "end"):
-        return wanted
+    if wanted in METRICS:
+        return "picture" if wanted == "widget" and not built() else wanted
     if not in_notebook(shell):
         return "end"
-    if importlib.util.find_spec("anywidget") is None:
+    if not built() or importlib.util.find_spec("anywidget") is None:
         return "picture"
     request = shell.kernel.get_parent("shell") or {}  # type: ignore[attr-defined]  # a kernel's
     named = "cellId" in request.get("metadata", {})

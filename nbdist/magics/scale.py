@@ -9,10 +9,10 @@ from IPython.display import display
 from nbdist import current
 from nbdist.errors import NbdistError
 from nbdist.hub.jobs import check_idle
+from nbdist.hub.throughput import scaling
 from nbdist.launchers.hosts import check_slots, hosts_named
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.show import notice
-from nbdist.metrics.scaling import scaling
 from nbdist.scaling import cautions
 from nbdist.sizes import check_size
 from nbdist.widgets.scaled import bundle

@@ -88,7 +88,9 @@ class Curve:
             self.last[rank] = int(steps[end - 1]), float(values[end - 1])
         self._fit(int(steps.min()), int(steps.max()))
         self.points += len(steps)
-        buckets = (steps - self._origin) // self.stride
+        # Unsigned: the farthest two steps are farther from each other than int64 can tell.
+        away = steps.view(np.uint64) - np.uint64(self._origin % 2**64)
+        buckets = (away // np.uint64(self.stride)).astype(np.int64)
         np.maximum.at(self._at, buckets, steps)
         self._at_known[buckets] = True
         finite = np.isfinite(values)
@@ -97,7 +99,8 @@ class Curve:
             rows, buckets, values = rows[finite], buckets[finite], values[finite]
         at = rows * BUCKETS + buckets
         np.add.at(self._count.reshape(-1), at, 1)
-        np.add.at(self._total.reshape(-1), at, values)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add.at(self._total.reshape(-1), at, values)
         np.minimum.at(self._low.reshape(-1), at, values)
         np.maximum.at(self._high.reshape(-1), at, values)
 
@@ -162,7 +165,8 @@ class Curve:
                 (self._count, np.add), (self._total, np.add),
                 (self._low, np.minimum), (self._high, np.maximum),
             ):  # fmt: skip
-                array[row, :half] = merge.reduce(array[row].reshape(-1, 2), axis=1)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    array[row, :half] = merge.reduce(array[row].reshape(-1, 2), axis=1)
             self._clear(row, slice(half, None))
 
     def _shift(self, by: int) -> None:
@@ -187,7 +191,7 @@ class Curve:
         count = self._count.sum(axis=0)[known]
         low, high = self._low.min(axis=0)[known], self._high.max(axis=0)[known]
         # Every rank counts the same, also one that logs more often.
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(all="ignore"):
             means = self._total / self._count
             there = self._count > 0
             mean = np.where(there, means, 0).sum(axis=0) / there.sum(axis=0)
@@ -213,4 +217,5 @@ class Curve:
     def latest(self) -> float | None:
         """The mean over ranks of what each has logged last, None before any."""
         values = [value for _, value in self.last.values()]
-        return float(np.mean(values)) if values else None
+        with np.errstate(all="ignore"):
+            return float(np.mean(values)) if values else None

@@ -16,6 +16,9 @@ from nbdist.wire.points import points_file, whole_frames
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MOST_CURVES = 1000
+"""Names that have a curve, the first ones: each takes some 10 kB a rank, and no page shows more."""
+
 Batch = dict[str, dict[int, tuple[list[bytes], list[bytes]]]]
 """By name and rank: columns of steps and of values."""
 
@@ -44,6 +47,8 @@ class Metrics:
         self._fresh: dict[int, set[str]] = {}
         """By rank that was started anew, the names it has logged since."""
         self._curves: dict[str, Curve] = {}
+        self._further: dict[str, None] = {}
+        """Names without a curve, in their order."""
         self._lock = threading.Lock()
         self._whole: tuple[int, dict[str, Series]] = 0, {}
 
@@ -65,6 +70,11 @@ class Metrics:
         """
         with self._lock:
             return list(self._curves.values())
+
+    def further(self) -> list[str]:
+        """Return the names that have no curve, as of the last `read`: there are too many."""
+        with self._lock:
+            return list(self._further)
 
     def _read_rank(self, rank: int, batch: Batch) -> None:
         path = self._files[rank]
@@ -98,6 +108,9 @@ class Metrics:
     def _take(self, batch: Batch) -> None:
         for name, ranks in batch.items():
             if name not in self._curves:
+                if len(self._curves) >= MOST_CURVES:
+                    self._further[name] = None
+                    continue
                 self._curves[name] = Curve(name, self._ranks)
             steps, values = (
                 b"".join(part for both in ranks.values() for part in both[i]) for i in range(2)

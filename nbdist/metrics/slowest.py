@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from statistics import median_low
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SLOWER = 0.1
 """A rank that holds the others up for that part of a step is told of."""
@@ -38,8 +40,14 @@ def slowest(own: dict[int, float], whole: dict[int, float] | None = None) -> Slo
     if len(own) < 2:  # noqa: PLR2004  # one is not slower than others
         return None
     rank = max(own, key=own.__getitem__)
-    more = own[rank] - median_low(step for other, step in own.items() if other != rank)
-    step = median_low((whole or own).values())
+    more = own[rank] - _usual(step for other, step in own.items() if other != rank)
+    step = _usual((whole or own).values())
     if more < max(SHORTEST, SLOWER * step):
         return None
     return Slowest(rank, more, more / step)
+
+
+def _usual(steps: Iterable[float]) -> float:
+    """Return the median, the lower one of two."""
+    found = sorted(steps)
+    return found[(len(found) - 1) // 2]

@@ -83,6 +83,8 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
     return agent
 
 
+REGISTER_SECONDS = 30.0
+"""The controller has this long to answer; ipyparallel's 5 s are short where cores are."""
 LOOP_STOPPED = "Event loop stopped"
 """How tornado complains of what the agent does when it is told to quit."""
 
@@ -112,6 +114,7 @@ def main(spec: RankSpec) -> None:
     config.IPEngine.out_stream_factory = guests.EngineStream
     config.IPEngine.cluster_id = spec.cluster_id
     config.IPEngine.log_level = 30
+    config.IPEngine.timeout = REGISTER_SECONDS
     # The supervisor sees the controller die; an engine must not leave because it was frozen.
     config.IPEngine.max_heartbeat_misses = 0
     config.ProfileDir.location = spec.profile_dir

@@ -8,6 +8,7 @@ read by our thread once the copy is there.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 PACK_SECONDS = 0.2
 MOST_WAITING = 50_000
 """With more on the queue, the thread that logs packs it: nothing is lost, and nothing grows."""
+FARTHEST_STEP = 2**62
+"""From here to what 64 bits hold, names without a step may still count."""
+LONGEST_NAME = 500
 SETTLE_SECONDS = 10.0
 """Scalars of a GPU that are not there by then, at the end of a cell, are left out."""
 
@@ -64,6 +68,8 @@ class Recorder:
         """Held by the thread that packs."""
         self._over = threading.Event()
         self.left_out = 0
+        self.names: set[str] = set()
+        """Those that were found to be good ones."""
         self._broken = False
 
     def add(self, step: int | None, values: dict[str, Any]) -> None:
@@ -145,7 +151,8 @@ class Recorder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(self._path, flags, 0o600)
         packed = [
-            Column(name, *(each.tobytes() for each in three)) for name, three in columns.items()
+            Column(str.__str__(name), *(each.tobytes() for each in three))
+            for name, three in columns.items()
         ]
         data = memoryview(framed(Frame(self._start, packed)))
         while data:  # a signal may cut it short
@@ -154,8 +161,10 @@ class Recorder:
     def end(self) -> None:
         """Write the rest. Whoever ends the cell."""
         self._over.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        with self._lock:  # a thread of the user's may just be starting ours
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
         self.pack(wait=SETTLE_SECONDS)
         if self._file >= 0:
             os.close(self._file)
@@ -199,7 +208,9 @@ def log(
     Raises
     ------
     TypeError
-        If a value is no number, or `step` is no whole one.
+        If a value is no number, `step` is no whole one, or a name is no text.
+    ValueError
+        If `step` is beyond 2**62, or a name cannot be kept.
 
     Examples
     --------
@@ -213,11 +224,13 @@ def log(
     if values is not None:
         named = {**values, **named}
     for name, value in named.items():
+        if name not in recorder.names:
+            recorder.names.add(_named(name))
         if value.__class__ is not float:
             named[name] = number = read(name, value)
             if number.__class__ is Later:
                 recorder.later = True
-    if step is not None and step.__class__ is not int:
+    if step is not None and not (step.__class__ is int and -FARTHEST_STEP <= step <= FARTHEST_STEP):
         step = _whole(step)
     recorder.add(step, named)
 
@@ -231,11 +244,33 @@ def _warn_in_notebook() -> None:
 
 
 def _whole(step: Any) -> int:
-    number = fetched(read("step", step))
-    if number != int(number):
+    number = step if isinstance(step, int) else fetched(read("step", step))
+    if isinstance(number, float) and not (number.is_integer() or math.isinf(number)):
         msg = f"nbdist.log: step is {step!r}, which is no whole number"
         raise TypeError(msg)
+    if abs(number) > FARTHEST_STEP:
+        msg = "nbdist.log: step is beyond what can be kept: from -2**62 to 2**62"
+        raise ValueError(msg)
     return int(number)
+
+
+def _named(name: Any) -> str:
+    """Return a name that can be written and shown."""
+    if not isinstance(name, str):
+        msg = f"nbdist.log: the name {name!r} is a {type(name).__name__}, and not a string"
+        raise TypeError(msg)
+    if len(name) > LONGEST_NAME:
+        msg = (
+            f"nbdist.log: the name {name[:40]!r}... has {len(name):,} characters; "
+            f"{LONGEST_NAME} are the most"
+        )
+        raise ValueError(msg)
+    try:
+        name.encode()
+    except UnicodeEncodeError as err:
+        msg = f"nbdist.log: the name {name!r} is no text that can be written: {err.reason}"
+        raise ValueError(msg) from err
+    return name
 
 
 def job_name() -> str:

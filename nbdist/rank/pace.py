@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.backends import horovod_calls, waits
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MOST_MARKS = 64
+FEW_STEPS = 10
+"""Fewer tell more of chance than of a rank."""
+LOOKS = 12
+"""What was of late is made over so many looks: some six seconds."""
 MOST_PLACES = 16
 """Loops of further places are not told of."""
 NUMBER = re.compile(r"\d+")
@@ -69,6 +74,8 @@ class Track:
         self._marks = [self._totals]
         self._every, self._since = 1, 0
         """A mark is kept for each so many."""
+        self._looks: deque[Totals] = deque([self._totals], maxlen=LOOKS)
+        """How it stood at the last ones."""
 
     def add(self, came: Totals) -> None:
         """Take in some whole steps."""
@@ -86,6 +93,17 @@ class Track:
         half = self._totals.steps / 2
         before = max((mark for mark in self._marks if mark.steps <= half), default=Totals())
         return self._totals.less(before)
+
+    def own_of_late(self) -> float | None:
+        """Return the seconds a step of late without waits for others. The thread that looks.
+
+        A wait is told a step later, so a few steps tell nothing: those of earlier loops count.
+        """
+        totals = self._totals
+        late = totals.less(self._looks[0])
+        if totals.steps > self._looks[-1].steps:
+            self._looks.append(totals)
+        return late.own if late.steps >= FEW_STEPS else None
 
     def pace(self) -> Pace | None:
         """Return it as it travels; None if there were no steps."""

@@ -6,6 +6,7 @@ are made by the agent's thread when it tells the hub of the loops that are open,
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -18,11 +19,17 @@ from nbdist.wire.doing import Bar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import FrameType
+    from typing import SupportsFloat
 
 Item = TypeVar("Item")
+MOST_BARS = 16
+"""Loops within each other that are told of."""
+LONGEST_LABEL = 100
+MOST = 2.0**62
+"""Numbers beyond this are unknown ones."""
 WINDOW = 12
 """Looks that a rate is made over: some six seconds."""
-MARK_SECONDS = 0.004
+MARK_SECONDS = 0.02
 """Short steps are noted several at a time: a note takes some 5 us."""
 
 
@@ -41,8 +48,6 @@ class Loop:
             [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
         self._mark = pace.now(self.began, initial, 0, 0.0)
-        self._marks: deque[pace.Totals] = deque([self._mark], maxlen=WINDOW)
-        """Those that were the last at a look."""
         self.mark_at = self.began + MARK_SECONDS
         self.marks_itself = False
         """Whether whoever runs it calls `mark` between steps; else it is done at each look."""
@@ -52,16 +57,6 @@ class Loop:
         before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
         self.mark_at = now + MARK_SECONDS
         self.track.add(self._mark.less(before))
-
-    def _own(self, *, final: bool) -> float | None:
-        """Return the seconds a step of late without waits for others; at its end all but first."""
-        if final:
-            return self.track.steady().own
-        last = self._mark
-        own = last.less(self._marks[0]).own
-        if last.steps > self._marks[-1].steps:
-            self._marks.append(last)
-        return own
 
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
@@ -82,7 +77,7 @@ class Loop:
             self.label, self.done, self.total, rate,
             (self.samples - samples) / passed if rate and self.samples else None,
             min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
-            self._own(final=final),
+            self.track.steady().own if final else self.track.own_of_late(),
             over=self.over,
         )  # fmt: skip
 
@@ -98,7 +93,7 @@ _loops: list[Loop] = []
 
 
 def open_loop(
-    label: str, total: int | None, initial: int = 0, place: FrameType | None = None
+    label: str, total: SupportsFloat | None, initial: int = 0, place: FrameType | None = None
 ) -> Loop:
     """Return a loop inside those that are open; whoever runs it counts, and calls its `end`.
 
@@ -111,8 +106,9 @@ def open_loop(
     place
         Whose loop it is, which may be begun again and again; by default the caller's.
     """
+    label = _told(label)
     track = pace.track(label, place or sys._getframe().f_back)
-    loop = Loop(label, total, track, initial)
+    loop = Loop(label, _count("total", total), track, int(initial))
     depth = sum(not each.over for each in _loops)
     if depth:
         _loops[depth - 1].track.inner = False
@@ -144,16 +140,22 @@ def progress(
     ------
     Item
         The items of `iterable`.
+
+    Raises
+    ------
+    TypeError
+        If `total` or `samples` is no number; an infinite one is an unknown one.
     """
     if total is None:
         try:
             total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
         except TypeError:
             total = None
+    samples = _count("samples", samples)
+    items = iter(iterable)
     loop = open_loop(label, total, place=sys._getframe().f_back)
     loop.marks_itself = True
     clock = time.monotonic
-    items = iter(iterable)
     try:
         while True:
             asked = clock()
@@ -170,6 +172,23 @@ def progress(
             loop.done += 1
     finally:
         loop.end()
+
+
+def _told(label: str) -> str:
+    """Return a label as it can travel, and be shown."""
+    return str(label)[:LONGEST_LABEL].encode(errors="replace").decode()
+
+
+def _count(what: str, number: SupportsFloat | None) -> int | None:
+    """Return a number of whatever kind as Python's own, which is what travels."""
+    if number is None:
+        return None
+    try:
+        found = float(number)
+    except (TypeError, ValueError, OverflowError) as err:
+        msg = f"nbdist.progress: {what} is {number!r}, which is no number"
+        raise TypeError(msg) from err
+    return math.ceil(found) if abs(found) < MOST else None
 
 
 def samples_in(item: Any) -> int:
@@ -190,7 +209,7 @@ def samples_in(item: Any) -> int:
 
 def bars() -> list[Bar]:
     """Return how far this process's loops are, tqdm's too. The agent's thread."""
-    ours = [loop.bar() for loop in list(_loops)]
+    ours = [loop.bar() for loop in _loops[:MOST_BARS]]
     return ours + _tqdm_bars()
 
 
@@ -200,17 +219,17 @@ def _tqdm_bars() -> list[Bar]:
     try:
         for bar in sorted(getattr(tqdm, "tqdm")._instances, key=lambda bar: -bar.pos):  # noqa: B009
             rate = bar.format_dict["rate"]
-            label = str(bar.desc or "").rstrip(": ")
-            total = None if bar.total is None else int(bar.total)
-            found.append(Bar(label, int(bar.n), total, rate, tqdm=True))
-    except (AttributeError, RuntimeError, TypeError, ValueError, KeyError):
+            label = _told(bar.desc or "").rstrip(": ")
+            rate = None if rate is None else float(rate)
+            found.append(Bar(label, int(bar.n), _count("total", bar.total), rate, tqdm=True))
+    except (AttributeError, ArithmeticError, RuntimeError, TypeError, ValueError, KeyError):
         pass  # not there, or changed under our eyes: there is another look
-    return found
+    return found[:MOST_BARS]
 
 
 def end() -> list[Bar]:
     """Return how far the loops have come in all, and forget them. Main thread."""
-    ended = [loop.bar(final=True) for loop in _loops]
+    ended = [loop.bar(final=True) for loop in _loops[:MOST_BARS]]
     _loops.clear()
     pace.forget()
     return ended

@@ -68,8 +68,12 @@ class Reporter(Speaker):
         self._heard.wait(SOON_SECONDS)
 
     def close(self) -> None:
-        """End when all that was queued has been sent."""
+        """End when all that was queued has been sent, and has left this process."""
         self.end(FLUSH_SECONDS)
+        if not self._thread.is_alive() and not self._context.closed:
+            # The process may end without taking the interpreter down, and a closed socket's
+            # messages with it: this waits until they are gone, for as long as they may linger.
+            self._context.term()
 
     def _hear(self, message: ToAgent) -> None:
         if isinstance(message, Interrupt):

@@ -55,7 +55,7 @@ def read(name: str, value: Any) -> float | Later:
     if torch is not None and isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
             raise TypeError(_refused(name, value))
-        if value.device.type == "cuda":
+        if value.is_cuda:
             return Later(value)
         return float(value.item())
     item = getattr(value, "item", None)

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from pathlib import Path
 
 import anywidget
 import traitlets
 
 from nbdist.errors import NbdistError
+from nbdist.widgets.page import MODULE, STYLE, built
 
-STATIC = Path(__file__).parent / "static"
 MOST_LEFT = 4
 """Charts of jobs that are over and are still there for pages that were reloaded."""
-MODULE, STYLE = STATIC / "metrics.js", STATIC / "metrics.css"
-
-
-def built() -> bool:
-    """Whether the page's part is there; it is not where nbdist was installed without Node.js."""
-    return MODULE.exists() and STYLE.exists()
 
 
 class Chart(anywidget.AnyWidget):

@@ -10,8 +10,11 @@ import html
 import io
 import logging
 import math
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nbdist.hub.jobs import in_time
 from nbdist.metrics.tables import html_table
@@ -20,19 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from matplotlib.axes import Axes
+    from matplotlib.ticker import ScalarFormatter
 
     from nbdist.metrics.curves import Curve
     from nbdist.widgets.panels import Panel
     from nbdist.widgets.seen import RankRow, Seen
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#332288")
-"""Okabe and Ito's, which colour-blind people can tell apart, as the page has them."""
+COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b3478c", "#7a5c00", "#5a4fcf", "#0d8ba1", "#6b6b6b")
+"""Those of the page on a light ground, see `labextension/src/metrics/style.css`."""
 INK = "#222222"
 COLUMNS = 3
 WIDE, HIGH = 3.2, 2.3
 """Inches of a panel."""
 DPI, SHARP = 80, 2
 """Dots an inch as shown, and how many of the picture's there are for each."""
+HUGE = 1e300
+"""Matplotlib cannot draw what is much larger."""
+LONGEST = 32
+"""Characters of a name that a panel has room for."""
 FEW_POINTS = 30
 """Fewer are marked one by one: a single one between two gaps has no line."""
 MANY_RANKS = 8
@@ -49,6 +57,8 @@ def prepare() -> None:
         import matplotlib.figure  # noqa: F401
     finally:
         fonts.setLevel(level)
+    # Names in scripts that matplotlib has no font for are told in the table beside the picture.
+    warnings.filterwarnings("ignore", "Glyph .* missing from", module=r"nbdist\.widgets")
 
 
 def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
@@ -75,6 +85,7 @@ def painted(parts: list[Callable[[Axes], None]]) -> tuple[bytes, int, int]:
     prepare()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     columns = min(COLUMNS, len(parts))
     rows = math.ceil(len(parts) / columns)
@@ -85,7 +96,11 @@ def painted(parts: list[Callable[[Axes], None]]) -> tuple[bytes, int, int]:
         draw_part(axes)
     for axes in grid[len(parts) :]:
         axes.set_visible(False)
-    with io.BytesIO() as file:
+    for text in figure.findobj(Text):
+        # As it was logged, whatever the notebook's own settings; a tick's is like the first one's.
+        text.set_usetex(False)
+        text.set_parse_math(False)
+    with io.BytesIO() as file, np.errstate(all="ignore"):
         figure.savefig(file, format="png", dpi=DPI * SHARP, facecolor="white", edgecolor="white")
         return file.getvalue(), int(columns * WIDE * DPI), int(rows * HIGH * DPI)
 
@@ -94,17 +109,33 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for number, (label, curve) in enumerate(panel.curves):
         line, colour = curve.line, COLOURS[number % len(COLOURS)]
         marker = "." if len(line.steps) < FEW_POINTS else ""
+        mean, low, high = (np.clip(each, -HUGE, HUGE) for each in line[1:])
         axes.plot(
-            line.steps, line.mean, color=colour, linewidth=1.4, linestyle="-", marker=marker,
-            label=label,
+            line.steps, mean, color=colour, linewidth=1.4, linestyle="-", marker=marker,
+            label=_label(label),
         )  # fmt: skip
-        if (line.high > line.low).any():
-            axes.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
+        if (high > low).any():
+            axes.fill_between(line.steps, low, high, color=colour, alpha=0.2, linewidth=0)
         for mark in curve.marks:
             axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
-    dress(axes, panel.title)
+    dress(axes, _label(panel.title))
     if len(panel.curves) > 1:
         axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+
+
+def _label(text: str) -> str:
+    """Return a name as it fits into a panel; matplotlib hides those that begin with `_`."""
+    short = "".join(each if each.isprintable() else " " for each in text)
+    if len(short) > LONGEST:
+        short = short[: LONGEST - 1] + "…"
+    return short if short and not short.startswith("_") else f" {short}"
+
+
+def plain_numbers() -> ScalarFormatter:
+    """Return what writes the numbers at an axis, without TeX."""
+    from matplotlib.ticker import ScalarFormatter
+
+    return ScalarFormatter(useMathText=False, usetex=False)
 
 
 def dress(axes: Axes, title: str) -> None:
@@ -118,6 +149,8 @@ def dress(axes: Axes, title: str) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, colors=INK)
     axes.locator_params(nbins=5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(plain_numbers())
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)

@@ -72,7 +72,7 @@ def _step(axes: Axes, rows: list[Row]) -> None:
         below = [a + b for a, b in zip(below, high, strict=True)]
     whole = [0.0 if _is_split(row) else 1000 * (row.step_seconds or 0.0) for row in rows]
     if any(whole):
-        axes.bar(places, whole, color=COLOURS[6], width=0.6, label="unknown")
+        axes.bar(places, whole, color=COLOURS[-1], width=0.6, label="unknown")
     dress(axes, "ms a step")
     axes.set_xticks(places, [str(row.ranks) for row in rows])
     axes.set_xlabel("ranks", fontsize=8, color=INK)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Pulse
 
 MOST_NAMED = 6
+FEW_STEPS = 10
+"""Of a loop that has done fewer no rank is called slow."""
 WAITING_SECONDS = 1.0
 """Waits for other ranks are told from here on; shorter ones are the normal course."""
 
@@ -84,7 +86,7 @@ def look(job: Job) -> Seen:
         _straggler(pulses),
         [_row(job, rank, pulses.get(rank)) for rank in job.ranks],
         shown,
-        _left_out(left_out),
+        _left_out([*left_out, *job.metrics.further()]),
     )
 
 
@@ -115,7 +117,11 @@ def _straggler(pulses: dict[int, Pulse]) -> str:
     # In step with each other, ranks differ only in what each needs by itself; where one of them
     # cannot tell that, the others' must not be held against its whole step.
     own = {rank: step for rank, pulse in pulses.items() if (step := _own(pulse)) is not None}
-    whole = {rank: step for rank, pulse in pulses.items() if (step := _step(pulse)) is not None}
+    whole = {
+        rank: step
+        for rank, pulse in pulses.items()
+        if (step := _step(pulse, FEW_STEPS)) is not None
+    }
     found = slowest(own, whole) if len(own) == len(pulses) else slowest(whole)
     return "" if found is None else str(found)
 
@@ -125,9 +131,10 @@ def _own(pulse: Pulse) -> float | None:
     return next((bar.own for bar in reversed(pulse.bars) if bar.own is not None), None)
 
 
-def _step(pulse: Pulse) -> float | None:
-    """Return the seconds a step of its innermost loop takes a rank."""
-    return next((1 / bar.rate for bar in reversed(pulse.bars) if bar.rate and not bar.tqdm), None)
+def _step(pulse: Pulse, fewest: int = 1) -> float | None:
+    """Return the seconds a step takes a rank in its innermost loop that has done so many."""
+    counted = (bar for bar in reversed(pulse.bars) if not bar.tqdm and bar.done >= fewest)
+    return next((1 / bar.rate for bar in counted if bar.rate), None)
 
 
 def _row(job: Job, rank: int, pulse: Pulse | None) -> RankRow:

@@ -34,15 +34,21 @@ class _Model:
         self._measured = False
         """Whether the step that is over was measured because we asked for it."""
         self._steps = 0
-        """Since the log was read."""
+        """That are accounted for, by DDP's own count; on GPUs those that are not."""
         self._begun_at = 0.0
         """When the last step began that is measured."""
 
-    def step(self, logger: Any) -> None:
-        """Take in a step that is over, and have the one that begins measured if it is time."""
-        self._steps += 1
-        now = time.perf_counter()
+    @property
+    def look_at(self) -> float:
+        """When it is to be looked at next."""
+        every_step = self._measured or not self._on_cpu
+        return 0.0 if every_step else self._begun_at + MEASURE_SECONDS
+
+    def look(self, logger: Any, now: float) -> None:
+        """Take in the step that is over, and have the one that begins measured if it is time."""
         due = now - self._begun_at >= MEASURE_SECONDS
+        if not self._on_cpu:
+            self._steps += 1
         if self._measured or (due and not self._on_cpu):
             self._read(logger)
         if due:
@@ -53,8 +59,12 @@ class _Model:
             self._measured = due
 
     def _read(self, logger: Any) -> None:
-        steps, self._steps = self._steps, 0
         told = logger._get_ddp_logging_data().ints_map
+        if self._on_cpu:
+            before, self._steps = self._steps, told.get("iteration", 0)
+            steps = self._steps - before
+        else:  # the log is of a step long ago
+            steps, self._steps = self._steps, 0
         if "backward_comm_time" in told:  # not before the first backward
             late = told["backward_comm_time"] - told["backward_compute_comm_overlap_time"]
             waits.add(max(0, late) * NANO * steps)
@@ -62,30 +72,42 @@ class _Model:
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
 """By the logger in C++ of each."""
+_look_at = 0.0
+"""When one of them is to be looked at next."""
 
 
 def time_waits() -> None:
     """Have waits for other ranks added up in `waits`; once in each process."""
-    if hasattr(dist.Logger.set_runtime_stats_and_log, "__wrapped__"):  # type: ignore[attr-defined]
+    logger_type: Any = dist.Logger  # type: ignore[attr-defined]
+    original = logger_type.set_runtime_stats_and_log
+    if hasattr(original, "__wrapped__"):
         return
     hooks.watch_ddp(_begin)
     dist.Work.wait = waits.timed(dist.Work.wait)  # type: ignore[method-assign]
     model_type: Any = DistributedDataParallel
     model_type._sync_buffers = waits.timed(model_type._sync_buffers)
-    logger_type: Any = dist.Logger  # type: ignore[attr-defined]
-    original = logger_type.set_runtime_stats_and_log
+    clock = time.perf_counter
 
     # Called at the start of each forward that a backward with communication will follow.
     def set_runtime_stats_and_log(self: Any) -> None:
         original(self)
-        model = _models.get(self)
-        if model is not None:
-            model.step(self)
+        if clock() >= _look_at:
+            _look(self, clock())
 
     set_runtime_stats_and_log.__wrapped__ = original  # type: ignore[attr-defined]
     logger_type.set_runtime_stats_and_log = set_runtime_stats_and_log
 
 
+def _look(logger: Any, now: float) -> None:
+    global _look_at  # a process has one main thread
+    model = _models.get(logger)
+    if model is not None and now >= model.look_at:
+        model.look(logger, now)
+    _look_at = min((each.look_at for each in _models.values()), default=0.0)
+
+
 def _begin(model: Any) -> None:
     """Time a model that is made, or has got a new reducer."""
+    global _look_at  # see _look
     _models[model.logger] = _Model(model)
+    _look_at = 0.0

@@ -1,0 +1,128 @@
+"""How fast a job has gone, and where the time of a step went: jobs of the same cell compared.
+
+The figures are those of the loop that takes most time, without the first half of its steps: there
+are imports, the first connections, caches and what else happens once. So they tell what a long
+training would get, and no run should be too short: below `FEW_STEPS` the table says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbdist.metrics.scaling import Row, Scaling
+from nbdist.metrics.slowest import Slowest, slowest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbdist.hub.jobs import Job
+    from nbdist.wire.doing import Pace
+
+FEW_STEPS = 20
+
+
+def scaling(jobs: list[Job], notes: list[str]) -> Scaling:
+    """Return the table of jobs that have run the same cell.
+
+    Parameters
+    ----------
+    jobs
+        Those that ended well, one for each number of ranks.
+    notes
+        What is to be said besides.
+    """
+    found = [measured(job) for job in jobs]
+    rows = [row for row, _ in found]
+    told = [note for _, note in found if note]
+    with_rates = [row for row in rows if row.samples_per_second]
+    base = min(with_rates, key=lambda row: row.ranks, default=None)
+    rows = [_compared(row, base) for row in rows]
+    return Scaling(rows, [*dict.fromkeys([*told, *notes])])
+
+
+def _compared(row: Row, base: Row | None) -> Row:
+    if base is None or not row.samples_per_second or not base.samples_per_second:
+        return row
+    speed_up = row.samples_per_second / base.samples_per_second
+    return replace(row, speed_up=speed_up, efficiency=speed_up * base.ranks / row.ranks)
+
+
+def measured(job: Job) -> tuple[Row, str]:
+    """Return the figures of one run, and what there is to say of them."""
+    paces = _main_loop(job)
+    if not paces:
+        return _from_log(job)
+    steps = {rank: pace.seconds / pace.steps for rank, pace in paces.items()}
+    step = _mean(steps.values())
+    data = _mean(pace.waited / pace.steps for pace in paces.values()) or None
+    waits = [pace.others / pace.steps for pace in paces.values() if pace.others is not None]
+    communication = _mean(waits) if len(waits) == len(job.ranks) else None
+    if len(job.ranks) == 1 and communication is None:
+        communication = 0.0
+    compute = None
+    if data is not None and communication is not None:
+        compute = max(0.0, step - data - communication)
+    slow = _slowest(paces, steps)
+    count = next(iter(paces.values())).steps
+    samples = [pace.samples / pace.seconds for pace in paces.values()]
+    row = Row(
+        len(job.ranks), sum(samples) if all(samples) else None, None, None, step, compute, data,
+        communication, slow and slow.rank, slow and slow.seconds, count,
+    )  # fmt: skip
+    if not all(samples):
+        return row, (
+            "Samples are unknown: nbdist.progress sees no arrays in what it goes through; give it "
+            "samples=, those of a step on one rank. So there is no speed-up."
+        )
+    if count < FEW_STEPS:
+        return row, f"On {len(job.ranks)}: made from only {count} steps; let the cell run longer."
+    return row, ""
+
+
+def _main_loop(job: Job) -> dict[int, Pace]:
+    """Return by rank the loop that rank zero has spent most time in; none if a rank lacks it."""
+    paces = {rank: pulse.paces for rank, pulse in job.pulses.items()}
+    inner = [pace for pace in paces.get(job.ranks[0], []) if pace.inner and pace.seconds > 0]
+    if not inner:
+        return {}
+    label = max(inner, key=lambda pace: pace.seconds).label
+    found = {}
+    for rank in job.ranks:
+        alike = [pace for pace in paces.get(rank, []) if pace.inner and pace.label == label]
+        if not alike:
+            return {}
+        found[rank] = max(alike, key=lambda pace: pace.seconds)
+    return found
+
+
+def _slowest(paces: dict[int, Pace], steps: dict[int, float]) -> Slowest | None:
+    own = {
+        rank: (pace.seconds - pace.others) / pace.steps
+        for rank, pace in paces.items()
+        if pace.others is not None
+    }
+    return slowest(own, steps) if len(own) == len(paces) else slowest(steps)
+
+
+def _from_log(job: Job) -> tuple[Row, str]:
+    """Return what can be told of a cell without `nbdist.progress` from when it logged."""
+    row = Row(len(job.ranks))
+    times = [job.metrics[name].of(job.ranks[0]).times for name in job.metrics]
+    longest = max(times, key=len, default=())
+    last = longest[len(longest) // 2 :]
+    if len(last) < 2 or last[-1] <= last[0]:  # noqa: PLR2004  # a step lies between two
+        return row, (
+            "Nothing can be told of a cell whose loop nobody sees: "
+            "write for batch in nbdist.progress(loader)."
+        )
+    step = float(last[-1] - last[0]) / (len(last) - 1)
+    return replace(row, step_seconds=step, steps=len(last) - 1), (
+        "Steps are what nbdist.log was called for, and their samples are unknown, so there is no "
+        "speed-up: write for batch in nbdist.progress(loader)."
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
