@@ -155,7 +155,8 @@ def test_when_things_go_wrong(tmp_path: Path) -> None:
     first, second = shown.partition("=== rank 1 ===")[::2]
     assert re.search(r'File "Cell In\[3\]", line 16, in steps\n +loss.backward\(\)', first)
     assert re.search(r'File "Cell In\[7\]", line 5, in download\n +time.sleep\(1000\)', second)
-    losses = [float(loss) for loss in re.findall(r"^(?:loss|and on).*: (\d+\.\d+)", shown, re.MULTILINE)]
+    found = re.findall(r"^(?:loss|and on).*: (\d+\.\d+)", shown, re.MULTILINE)
+    losses = [float(loss) for loss in found]
     assert losses == sorted(losses, reverse=True)  # nothing that went wrong has cost any training
     assert len(losses) == 4
     for picture in re.findall(r"\]\(\.\./(docs/\S+\.png)\)", shown):
