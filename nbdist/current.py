@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nbdist import scripts
+from nbdist import inkernel, scripts
 from nbdist.backends.choice import FITTING, check_fit
 from nbdist.clusters import Cluster, stop_all
 from nbdist.errors import UsageError
@@ -59,7 +59,7 @@ def has_cluster() -> bool:
 
 def jobs() -> list[Job]:
     """Return the notebook's jobs, the oldest first; each is also the handle on it."""
-    ours = _past + scripts.jobs() + ([] if _cluster is None else _cluster.jobs())
+    ours = _past + scripts.jobs() + inkernel.jobs() + ([] if _cluster is None else _cluster.jobs())
     return sorted(ours, key=lambda job: job.created)
 
 

@@ -13,9 +13,10 @@ FITTING = {
     "ddp": ("engines", "torchrun"),
     "none": ("engines", "torchrun", "horovodrun"),
     "horovod": ("horovodrun", "engines"),
+    "xla": ("kernel",),
 }
 """By backend, the launchers that can give it what it needs."""
-LAUNCHERS = ("engines", "torchrun", "horovodrun")
+LAUNCHERS = ("engines", "torchrun", "horovodrun", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
 """What engines can have."""
 

@@ -7,7 +7,7 @@ then. Messages made here name their cell themselves. Any thread.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from nbdist.magics.front_end import in_notebook
 from nbdist.magics.show import bundle
@@ -90,10 +90,17 @@ class NotebookArea:
 
 
 class TerminalArea:
-    """IPython in a terminal: all goes between the prompts."""
+    """IPython in a terminal: all goes between the prompts.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    out
+        The screen, where that is not what `sys.stdout` is.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
         self._headlined = False
+        self._out = out
 
     def is_here(self) -> bool:
         """Return whether another cell than the running one is meant; there is one screen."""
@@ -110,8 +117,9 @@ class TerminalArea:
 
     def text(self, text: str) -> None:
         """See `Area`."""
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        out = self._out or sys.stdout
+        out.write(text)
+        out.flush()
 
     def notice(self, key: str, text: str) -> None:
         """See `Area`."""

@@ -26,6 +26,7 @@ from nbdist.magics.arguments import (
     sizes_list,
 )
 from nbdist.magics.background import Follower
+from nbdist.magics.inkernel import check_flags, run_inside
 from nbdist.magics.launch import (
     check_detached,
     launches_script,
@@ -163,6 +164,11 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))
     wanted = check_detached(args, wish(args))
+    if current.wished(wanted).launcher == "kernel":
+        check_flags(args, passed_on)
+        launches_script(args, wanted, passed_on)  # refuses what only scripts can have
+        run_inside(shell, args, wanted, cell, lines_before(args))
+        return None
     if args.save is not None:
         save(shell, args, wanted, parsed, cell, lines_before(args))
         return None

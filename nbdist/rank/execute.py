@@ -24,6 +24,7 @@ from nbdist.wire.messages import Display, Done, Fault, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -40,6 +41,9 @@ TIMED = ("<timed exec>", "<timed eval>")
 class CellRunner:
     """Runs cells one after the other in the engine's shell."""
 
+    own = True
+    """Whether the shell is the rank's own, and not the notebook's."""
+
     def __init__(
         self, rank: int, shell: InteractiveShell, mirror: Mirror, names: dict[str, Any]
     ) -> None:
@@ -48,7 +52,7 @@ class CellRunner:
         self.mirror = mirror
         self._names = names
         """What every cell finds defined, also after `%reset`."""
-        self._display = output.RichDisplay(shell)
+        self._display = output.RichDisplay(shell, own=self.own)
         self._log = output.Log()
         self._send: Callable[[Message], None]
         self.lock = asyncio.Lock()
@@ -165,7 +169,7 @@ class CellRunner:
             self._send(Display(run.job, self._log.size(), kind, content))
 
         stack.enter_context(self._display.to(show if run.shown == self._rank else output.as_text))
-        stack.enter_context(no_questions())
+        stack.enter_context(self._questions())
         stack.enter_context(self._keep_traceback())
         stack.enter_context(self._sigint())
         shell.execution_count = run.execution_count
@@ -180,12 +184,15 @@ class CellRunner:
         self._task = asyncio.current_task()
         try:
             return await shell.run_cell_async(
-                code, store_history=True, transformed_cell=cell, preprocessing_exc_tuple=problem
+                code, store_history=self.own, transformed_cell=cell, preprocessing_exc_tuple=problem
             )
         finally:
             self._task = None
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", shell.last_execution_result)
+
+    def _questions(self) -> AbstractContextManager[None]:
+        return no_questions()
 
     @contextmanager
     def _keep_traceback(self) -> Iterator[None]:

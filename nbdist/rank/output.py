@@ -66,6 +66,12 @@ class Log:
         """Return how many bytes the log holds."""
         return os.fstat(self._fd).st_size
 
+    def close(self) -> None:
+        """Let go of the file; the process's output has been given to others."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._path, self._fd = "", -1
+
 
 @contextmanager
 def lent(out: Any, err: Any) -> Iterator[None]:  # text streams that have a descriptor
@@ -83,6 +89,42 @@ def lent(out: Any, err: Any) -> Iterator[None]:  # text streams that have a desc
             os.close(kept)
 
 
+@contextmanager
+def given_back() -> Iterator[None]:
+    """Give the process's output back afterwards, to whom it belonged; meanwhile a log may take it.
+
+    What was made before, a logging handler say, writes to the kernel's own streams, which do not
+    use the descriptors: these streams are redirected, too.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    streams, saved = (sys.stdout, sys.stderr), (os.dup(1), os.dup(2))
+    owned = [(stream, fd) for stream, fd in zip(streams, (1, 2), strict=True) if _kernels(stream)]
+    for stream, fd in owned:
+        vars(stream)["write"] = lambda text, fd=fd: _write(fd, text)
+    try:
+        yield
+    finally:
+        for stream, _ in owned:
+            vars(stream).pop("write", None)
+        sys.stdout, sys.stderr = streams
+        for fd, kept in zip((1, 2), saved, strict=True):
+            os.dup2(kept, fd)
+            os.close(kept)
+
+
+def _kernels(stream: object) -> bool:
+    """Whether this is one of a kernel's streams, which send messages."""
+    return hasattr(stream, "pub_thread")
+
+
+def _write(fd: int, text: str) -> int:
+    data = memoryview(text.encode(errors="backslashreplace"))
+    while data:
+        data = data[os.write(fd, data) :]
+    return len(text)
+
+
 def _unbuffered(fd: int) -> io.TextIOWrapper:
     # Straight to the descriptor: nothing waits in a buffer when the process dies, and prints keep
     # their order with what C code writes.
@@ -98,6 +140,7 @@ class _Publisher(DisplayPublisher):
     """Takes `display(...)`, its updates and `clear_output`."""
 
     show: Show
+    hides = WIDGET
 
     def publish(  # type: ignore[override]
         self,
@@ -109,7 +152,7 @@ class _Publisher(DisplayPublisher):
         **_: object,
     ) -> None:
         kind = "update_display_data" if update else "display_data"
-        self.show(kind, _bundle(data, metadata, transient))
+        self.show(kind, _bundle(data, metadata, transient, self.hides))
 
     def clear_output(self, wait: bool = False) -> None:  # IPython's API
         self.show("clear_output", {"wait": wait})
@@ -122,6 +165,7 @@ class _Hook(DisplayHook):
     """Takes the value of a cell's last expression."""
 
     show: Show
+    hides = WIDGET
     others: tuple[DisplayHook, ...] = ()
     """Hooks that bind `_` as well."""
     holds = False
@@ -156,7 +200,7 @@ class _Hook(DisplayHook):
     def write_format_data(
         self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
     ) -> None:
-        self.show("execute_result", _bundle(format_dict, md_dict, None))
+        self.show("execute_result", _bundle(format_dict, md_dict, None, self.hides))
 
     def finish_displayhook(self) -> None:
         """Leave the log as it is: IPython would print a line break."""
@@ -167,10 +211,11 @@ class _Hook(DisplayHook):
 
 
 def _bundle(
-    data: dict[str, Any], metadata: dict[str, Any] | None, transient: dict[str, Any] | None
-) -> dict[str, Any]:
+    data: dict[str, Any], metadata: dict[str, Any] | None, transient: dict[str, Any] | None,
+    hidden: str,
+) -> dict[str, Any]:  # fmt: skip
     # A widget's own messages would not reach the notebook: what is left of it is its text.
-    shown = {kind: value for kind, value in data.items() if kind != WIDGET}
+    shown = {kind: value for kind, value in data.items() if kind != hidden}
     return {
         "data": json_clean(encode_images(shown)),
         "metadata": json_clean(metadata or {}),
@@ -179,14 +224,25 @@ def _bundle(
 
 
 class RichDisplay:
-    """Sends rich display and a cell's value to us instead of the engine's own channels."""
+    """Sends rich display and a cell's value to us instead of the engine's own channels.
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    Parameters
+    ----------
+    shell
+        Whose.
+    own
+        Whether the shell is the rank's own. In the notebook's, widgets and the pager work as ever.
+    """
+
+    def __init__(self, shell: InteractiveShell, *, own: bool = True) -> None:
         self._shell = shell
         # Made once: building traitlets objects costs as much as running an empty cell.
         self._publisher = _Publisher(parent=shell, shell=shell)
         self._hook = _Hook(parent=shell, shell=shell)
+        self._publisher.hides = self._hook.hides = WIDGET if own else ""
         self._hook.others = (shell.displayhook,)
+        if not own:
+            return
         # `name?` and `%prun` open a pager in a notebook; here their text stands in the output.
         shell.set_hook("show_in_pager", page.as_hook(page.display_page), priority=90)
 

@@ -1,0 +1,153 @@
+"""XLA on all devices of one process, the notebook's kernel: SPMD. Kernel's main thread.
+
+There is one program, written for the whole batch, and torch_xla shards it over the devices of a
+mesh. So there is one rank, and it is rank zero of one. torch_xla starts its runtime when a device
+is first used, and can neither stop it nor start another: what it needs to know is set before.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from nbdist.errors import UsageError
+
+AXIS = "data"
+"""The mesh's one axis."""
+SAME = 2
+"""So many parts of their version torch and torch_xla must have in common."""
+RESTART = (
+    "Restart the kernel (`%dist restart kernel`, or the menu), which loses the notebook's variables"
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """XLA's runtime in this process."""
+
+    kind: str
+    """What its devices are: ``TPU``, ``CPU``."""
+    count: int
+    device: Any
+    """The one torch sees, which stands for all of them."""
+    mesh: Any
+    """All of them in a row."""
+
+    @property
+    def devices(self) -> str:
+        """The devices in words."""
+        return f"{self.count} {self.kind} device{'s' * (self.count > 1)}"
+
+    def names(self) -> dict[str, Any]:
+        """Return what a cell finds defined."""
+        return {
+            "rank": 0, "local_rank": 0, "world_size": 1, "device": self.device, "mesh": self.mesh,
+        }  # fmt: skip
+
+
+_runtime: Runtime | None = None
+
+
+def check() -> None:
+    """Raise `UsageError` if torch_xla is not there, or not with the torch it was built for."""
+    if importlib.util.find_spec("torch_xla") is None:
+        raise UsageError(
+            f"--backend xla needs torch_xla, which {sys.executable} does not have. torch_xla 2.9.0 "
+            "needs torch 2.9.0, so make an environment of its own, `pip install 'nbdist[xla]'` "
+            "there, and choose its kernel for this notebook"
+        )
+    own, torch = importlib.metadata.version("torch_xla"), importlib.metadata.version("torch")
+    if own.split(".")[:SAME] != torch.split(".")[:SAME]:
+        raise UsageError(
+            f"torch_xla {own} needs torch {own}, and {sys.executable} has torch {torch}: make an "
+            "environment of its own, `pip install 'nbdist[xla]'` there, and choose its kernel"
+        )
+
+
+def start(wanted: int | None, usual: int) -> Runtime:
+    """Return the runtime of this process, started if need be.
+
+    Parameters
+    ----------
+    wanted
+        The number of devices asked for; None takes those that there are.
+    usual
+        How many virtual devices a CPU becomes where nobody asked for a number.
+
+    Raises
+    ------
+    UsageError
+        If it runs already with another number of devices, or the hardware has another.
+    """
+    global _runtime  # torch_xla has one for the process
+    check()
+    # What XLA's C++ side warns of (its own plans, mostly) would be in every cell.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    _choose_device()
+    import torch_xla.runtime as xr
+
+    from nbdist.backends.torch_private.xla import runtime_runs
+
+    if _runtime is None:
+        virtual = os.environ["PJRT_DEVICE"] == "CPU"
+        ran_already = runtime_runs()
+        if virtual and not ran_already:
+            count = int(os.environ.get("CPU_NUM_DEVICES") or usual) if wanted is None else wanted
+            os.environ["CPU_NUM_DEVICES"] = str(count)
+        if not xr.is_spmd():
+            xr.use_spmd()
+        _runtime = _of_this_process()
+        fixed = not virtual and not ran_already
+    else:
+        fixed = False
+    if wanted not in (None, _runtime.count):
+        raise UsageError(_other_number(_runtime, wanted, fixed=fixed))
+    return _runtime
+
+
+def running() -> Runtime | None:
+    """Return the runtime that `start` has found or started, None before."""
+    return _runtime
+
+
+def _choose_device() -> None:
+    """Choose the hardware as torch_xla would, which would log that it does."""
+    if "PJRT_DEVICE" in os.environ:
+        return
+    os.environ["PJRT_DEVICE"] = "CPU"  # or importing it would choose
+    import torch_xla
+    from torch_xla._internal import tpu
+
+    if torch_xla._found_libtpu and tpu.num_available_chips() > 0:
+        os.environ["PJRT_DEVICE"] = "TPU"
+
+
+def _of_this_process() -> Runtime:
+    import numpy as np
+    import torch_xla
+    import torch_xla.distributed.spmd as xs
+    import torch_xla.runtime as xr
+
+    count = xr.global_runtime_device_count()
+    mesh = xs.get_global_mesh()
+    if mesh is None:
+        mesh = xs.Mesh(np.arange(count), (count,), (AXIS,))
+        xs.set_global_mesh(mesh)
+    return Runtime(xr.device_type() or "", count, torch_xla.device(), mesh)
+
+
+def _other_number(runtime: Runtime, wanted: int | None, *, fixed: bool) -> str:
+    if fixed or runtime.kind != "CPU":
+        return (
+            f"-np {wanted}: XLA takes all of the hardware, {runtime.devices}; "
+            f"leave out -np, or say -np {runtime.count}"
+        )
+    return (
+        f"-np {wanted}: XLA's runtime runs in this kernel with {runtime.devices}, and can start "
+        f"only once in a process. {RESTART}, and then run this cell with -np {wanted}; "
+        f"or leave out -np to go on with {runtime.count}"
+    )

@@ -1,0 +1,161 @@
+"""A cell that runs in the kernel: its flags, and a thread that shows it while it runs.
+
+The main thread is the cell's own. So what a job shows is sent to the cell's output area by a
+thread, as for jobs in the background (`nbdist.magics.area`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbdist import current, inkernel
+from nbdist.errors import UsageError
+from nbdist.magics.area import NotebookArea, TerminalArea
+from nbdist.magics.arguments import UsageMistake
+from nbdist.magics.front_end import in_notebook, metrics_how
+from nbdist.magics.show import notice, pass_on
+from nbdist.sizes import check_size, default_size
+from nbdist.widgets.live import LiveMetrics
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from nbdist.hub.jobs import Job, Shown
+
+log = logging.getLogger("nbdist")
+UNFIT = {
+    "ranks": ("--ranks", "there is one rank, which runs on all devices"),
+    "background": ("--async", "the cell needs the kernel's main thread"),
+    "detach": ("--detach", "the cell ends with the kernel"),
+    "save": ("--save", "the cell is no script"),
+    "scale": ("--scale", "XLA's runtime starts only once in a process"),
+    "gpus": ("--gpus", "PJRT_DEVICE chooses the devices"),
+    "no_bring": ("--no-bring", "the notebook's names are there"),
+}
+"""Flags that mean nothing here, by their place in the parsed line, and why."""
+
+
+def check_flags(args: argparse.Namespace, passed_on: list[str]) -> None:
+    """Raise `UsageMistake` for what a cell in the kernel cannot have."""
+    for name, (flag, why) in UNFIT.items():
+        if getattr(args, name) not in (None, False):
+            raise UsageMistake(f"{flag} does not go with --backend xla: {why}")
+    if passed_on:
+        raise UsageMistake("what stands after -- is for scripts: XLA cells run in the kernel")
+
+
+def run_inside(
+    shell: Any,  # IPython's
+    args: argparse.Namespace,
+    wish: current.Wish,
+    cell: str,
+    lines: int,
+) -> None:
+    """Run a cell here and show it.
+
+    Raises
+    ------
+    UsageMistake
+        If it cannot run; nothing was started.
+    RankError, Interrupted
+        If it failed, or was stopped.
+    """
+    try:
+        runtime, told = _runtime(wish)
+        prepared = inkernel.Prepared(
+            shell, runtime, cell, number=shell.execution_count, lines=lines, timeout=args.timeout,
+            output=args.output,
+        )  # fmt: skip
+    except UsageError as err:
+        raise UsageMistake(str(err)) from err
+    if told:
+        notice(told)
+    with _shown(shell, prepared.job), _no_interrupts():
+        prepared.run()
+    if prepared.job.error is not None:
+        raise prepared.job.error
+    missing = [name for name in args.returns if name not in shell.user_ns]
+    if missing:
+        listed = ", ".join(f"`{name}`" for name in missing)
+        raise UsageMistake(f"{listed} cannot be returned: the cell has bound no such name.")
+
+
+def _runtime(wish: current.Wish) -> tuple[Any, str]:
+    """Return XLA's runtime, and what to tell of it if it has just been started."""
+    if wish.np is not None:
+        check_size(wish.np)
+    now = current.wished(wish)
+    before = inkernel.running()
+    usual = now.np or default_size()
+    runtime = inkernel.runtime_for(wish.np, usual, wish.env or {})
+    current.remember(replace(now, np=runtime.count))
+    if before is not None:
+        return runtime, ""
+    return runtime, f"XLA runs in this kernel on {runtime.devices}, until the kernel ends."
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Leave interrupts to the job; before and after the cell's own code there is nothing to stop.
+
+    The hub hears of each (`nbdist.rank.inside.Signals`), and tells of the job as it ends.
+    """
+    kept = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+
+
+@contextlib.contextmanager
+def _shown(shell: Any, job: Job) -> Iterator[None]:
+    """Show the job in its cell meanwhile, and to its end."""
+    with contextlib.ExitStack() as stack:
+        area: _Cell | TerminalArea
+        if in_notebook(shell):
+            area = _Cell(shell.display_pub, f"nbdist-job-{job.id}", job.number)
+        else:
+            screen = os.fdopen(os.dup(1), "w", encoding="utf-8")  # the cell's own 1 is the log
+            area = TerminalArea(stack.enter_context(screen))
+        live = LiveMetrics(job, area, metrics_how(shell))
+        name = f"nbdist-job-{job.id}"
+        thread = threading.Thread(target=_follow, args=(job, area, live), name=name, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            if not job.done:
+                job.end(None)  # a fault of ours is on its way
+            thread.join()
+
+
+def _follow(job: Job, area: _Cell | TerminalArea, live: LiveMetrics) -> None:
+    while (event := job.next_event(live.refresh)) is not None:
+        try:
+            pass_on(event, area)
+        except Exception as err:  # a job whose events nobody takes would not end
+            log.debug("job %s could not be shown: %s", job.id, err)
+    live.end()
+
+
+class _Cell(NotebookArea):
+    """The running cell: the value of the last expression is its own."""
+
+    def __init__(self, publisher: Any, prefix: str, number: int) -> None:  # ipykernel's
+        super().__init__(publisher, prefix)
+        self._number = number
+
+    def shown(self, event: Shown) -> None:
+        """See `nbdist.magics.show.Area`."""
+        if event.kind == "execute_result":
+            content = {"execution_count": self._number, **event.content}
+            self._send("execute_result", content)
+        else:
+            super().shown(event)
