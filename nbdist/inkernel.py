@@ -52,6 +52,8 @@ class Prepared:
                 "an XLA cell runs on the main thread of the notebook's kernel, and not in a "
                 "subshell or a fork"
             )
+        if any(not job.done for job in _jobs):
+            raise UsageError("an XLA cell runs already, and this one was begun within it")
         settings = Settings.read()
         self._logs = Logs(settings)
         self.job = Job(

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist import current, detached, scripts
+from nbdist import current, detached, inkernel, scripts
 from nbdist.clusters import END_SECONDS
 from nbdist.errors import Interrupted, NbdistError, RankError
 from nbdist.hub.jobs import WITH_CLUSTER, Job
@@ -22,6 +22,7 @@ from nbdist.magics.arguments import (
 from nbdist.magics.attach import attach
 from nbdist.magics.auto import auto
 from nbdist.magics.distributed import wish
+from nbdist.magics.inkernel import restart_kernel
 from nbdist.magics.logs import find_job, logs
 from nbdist.magics.preload import preload
 from nbdist.magics.stacks import stacks
@@ -31,6 +32,12 @@ from nbdist.magics.who import free, who
 from nbdist.rank.pickles import namespace
 
 Command = Callable[..., None]
+KERNEL = "kernel"
+
+
+def ranks_or_kernel(text: str) -> list[int] | str:
+    """Read ranks as a person writes them, or the word for the notebook's own process."""
+    return KERNEL if text == KERNEL else ranks_list(text)
 
 
 def _say(text: str) -> None:
@@ -49,6 +56,11 @@ def _tell_of_wait(ranks: list[int] | None = None) -> None:
 def status(args: Any) -> None:
     """Show every rank: host, process, device, state, memory."""
     del args
+    runtime = inkernel.running()
+    if runtime is not None:
+        _say(f"XLA runs in this kernel on {runtime.devices}, as rank 0 of 1.")
+        if not current.has_cluster():
+            return
     cluster = current.cluster()
     table = rank_table(cluster.ranks, cluster.vitals())
     _say(f"{cluster!r}\n{table}")
@@ -85,12 +97,15 @@ def stop(args: Any) -> None:
 @argument(
     "ranks",
     nargs="?",
-    type=ranks_list,
+    type=ranks_or_kernel,
     metavar="RANKS",
-    help="which ranks, such as 1 or 0,2-3; all by default",
+    help="which ranks, such as 1 or 0,2-3, all by default; or `kernel`: the notebook's own process",
 )
 def restart(args: Any) -> None:
     """Put new processes in the place of ranks; the others keep their variables."""
+    if args.ranks == KERNEL:
+        _say(restart_kernel())
+        return
     _tell_of_wait()
     lacking = current.cluster().restart(args.ranks, like=args.like)
     for rank, names in sorted(lacking.items()):
@@ -238,7 +253,8 @@ class DistMagics(Magics):
         status     every rank: host, process, device, state, memory
         start      start the cluster without running a cell
         stop       stop it
-        restart    put new processes in the place of ranks: `%dist restart 1 --like 0`
+        restart    put new processes in the place of ranks: `%dist restart 1 --like 0`;
+                   or start this notebook's kernel anew: `%dist restart kernel`
         interrupt  interrupt all jobs, also those in the background
         cancel     interrupt one: `%dist cancel 3`
         logs       all a rank has printed: `%dist logs 1`

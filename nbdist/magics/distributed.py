@@ -164,7 +164,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))
     wanted = check_detached(args, wish(args))
-    if current.wished(wanted).launcher == "kernel":
+    if _runs_inside(wanted):
         check_flags(args, passed_on)
         launches_script(args, wanted, passed_on)  # refuses what only scripts can have
         run_inside(shell, args, wanted, cell, lines_before(args))
@@ -187,6 +187,14 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         return None
     job = run(wanted.np)
     return job if args.background else None
+
+
+def _runs_inside(wish: current.Wish) -> bool:
+    """Whether a cell runs in the kernel itself."""
+    try:
+        return current.wished(wish).launcher == "kernel"
+    except UsageError as err:
+        raise UsageMistake(str(err)) from err
 
 
 def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between: Between) -> Job:

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbdist.rank.scalars import Later, fetched, read
+from nbdist.rank.scalars import fetched, read
 from nbdist.wire.points import Column, Frame, framed, points_file
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Recorder:
 def _there(values: dict[str, Any], until: float) -> bool:
     """Whether all values can be read; wait for those of a GPU until then."""
     for value in values.values():
-        while value.__class__ is Later and not value.there():
+        while value.__class__ is not float and not value.there():
             if time.monotonic() >= until:
                 return False
             time.sleep(0.001)
@@ -228,7 +228,7 @@ def log(
             recorder.names.add(_named(name))
         if value.__class__ is not float:
             named[name] = number = read(name, value)
-            if number.__class__ is Later:
+            if number.__class__ is not float:
                 recorder.later = True
     if step is not None and not (step.__class__ is int and -FARTHEST_STEP <= step <= FARTHEST_STEP):
         step = _whole(step)

@@ -263,10 +263,14 @@ class RichDisplay:
         kept = shell.display_pub, shell.displayhook, shell.display_trap.hook
         shell.display_pub, shell.displayhook = self._publisher, hook
         shell.display_trap.hook = hook
+        trapped = sys.displayhook
+        if trapped is kept[1]:  # within a cell of the notebook's, which has sprung the trap
+            sys.displayhook = hook
         try:
             yield
         finally:
             shell.display_pub, shell.displayhook, shell.display_trap.hook = kept
+            sys.displayhook = trapped
 
 
 def as_text(kind: str, content: dict[str, Any]) -> None:

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 _streams: dict[Any, Any] = {}
 """By GPU, a stream on which finished copies are fetched: the training's own is never waited for."""
 
+MOST_UNSENT = 1000
+"""A loop that logs more without ever ending a step (`torch_xla.sync`) does not care for graphs."""
+
 
 class Later:
+    """A scalar that is not there yet: what computes it has only been queued."""
+
+    __slots__ = ()
+
+    def there(self) -> bool:
+        """Whether it can be read without waiting for the training. Any thread."""
+        raise NotImplementedError
+
+    def value(self) -> float:
+        """Return the number; waits if it is not there. Any thread."""
+        raise NotImplementedError
+
+
+class OnGpu(Later):
     """A scalar on a GPU: a copy of it, and when that will be there."""
 
     __slots__ = ("_copy", "_event")
@@ -23,17 +41,47 @@ class Later:
             self._event.record()
 
     def there(self) -> bool:
-        """Whether it can be read without waiting for the training. Any thread."""
+        """See `Later`."""
         return bool(self._event.query())
 
     def value(self) -> float:
-        """Return the number; waits if it is not there. Any thread."""
+        """See `Later`."""
         torch, device = sys.modules["torch"], self._copy.device
         self._event.synchronize()
         if device not in _streams:
             _streams[device] = torch.cuda.Stream(device)
         with torch.cuda.stream(_streams[device]):
             return float(self._copy.item())
+
+
+class OnXla(Later):
+    """A scalar in the graph that XLA will compile: to read it here would cut the graph in two.
+
+    A copy of it becomes a result of the step. Our thread fetches that when the step has been sent
+    off (`torch_xla.sync`), at the end of the cell whoever ends that.
+    """
+
+    __slots__ = ("_copy", "_sent", "_thread")
+    unsent = 0
+    """How many wait for the end of their step."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._copy = tensor.detach().clone()
+        self._sent, self._thread = False, threading.get_ident()
+        OnXla.unsent += 1
+        sys.modules["torch_xla.core.xla_model"].add_step_closure(self._note_sent)
+
+    def _note_sent(self) -> None:
+        self._sent = True
+        OnXla.unsent -= 1
+
+    def there(self) -> bool:
+        """See `Later`."""
+        return self._sent or threading.get_ident() == self._thread
+
+    def value(self) -> float:
+        """See `Later`."""
+        return float(self._copy.item())
 
 
 def fetched(value: float | Later) -> float:
@@ -56,7 +104,9 @@ def read(name: str, value: Any) -> float | Later:
         if value.numel() != 1 or value.is_complex():
             raise TypeError(_refused(name, value))
         if value.is_cuda:
-            return Later(value)
+            return OnGpu(value)
+        if value.device.type == "xla" and OnXla.unsent < MOST_UNSENT:
+            return OnXla(value)
         return float(value.item())
     item = getattr(value, "item", None)
     if item is not None:
