@@ -164,7 +164,7 @@ def _fitting(wish: Wish) -> tuple[str, str]:
         return backend, launcher
     last = _last.backend or "ddp", _last.launcher or "engines"
     if backend:
-        fits = backend == last[0] or (last[1] in FITTING[backend] and backend != "horovod")
+        fits = backend == last[0] or (last[1] in FITTING[backend] and backend in ("ddp", "none"))
         return backend, last[1] if fits else FITTING[backend][0]
     if launcher and launcher not in FITTING[last[0]]:
         return ("horovod" if launcher == "horovodrun" else "ddp"), launcher

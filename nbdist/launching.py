@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from nbdist import scripts
+from nbdist.backends import xla
 from nbdist.backends.choice import check_fit
 from nbdist.cell.preamble import preamble
 from nbdist.cell.script import Script
@@ -78,7 +79,7 @@ def launch(
         Number of ranks; by default one for each GPU, or 2.
     backend
         ``ddp``: the process group is formed before the call; ``horovod``: Horovod is initialised;
-        ``none``: there is no group.
+        ``xla``: each has a device of XLA's; ``none``: there is no group.
     launcher
         ``torchrun`` (the default), ``horovodrun`` (for Horovod), or ``engines`` for ipyparallel
         engines that end with the call.
@@ -136,7 +137,12 @@ def call_on_ranks(
     slots = hosts_named(hosts, None)
     if slots and launcher == "engines":
         raise UsageError("hosts is for launcher torchrun or horovodrun")
-    default = sum(slots.values()) if slots else default_size(None)
+    if launcher == "kernel":
+        raise UsageError("launcher kernel is for cells: %%distributed --backend xla")
+    if slots:
+        default = sum(slots.values())
+    else:
+        default = xla.check_processes(np) if backend == "xla" else default_size(None)
     size = default if np is None else np
     if slots:
         check_slots(slots, size)
@@ -149,6 +155,7 @@ def call_on_ranks(
         script.cell_line, size, launcher=launcher, timeout=timeout,
         returns=["result"], all_return=True, max_restarts=max_restarts, label="nbdist.launch",
         hosts=slots, far=far(taken(slots, size)),
+        environ=dict(xla.PROCESS_ENVIRON) if backend == "xla" else {},
     )  # fmt: skip
     job = scripts.submit(script, plan, f"{_name(function)}(...)", number=0, viewed=True)
     _show_until_end(job)

@@ -13,7 +13,7 @@ FITTING = {
     "ddp": ("engines", "torchrun"),
     "none": ("engines", "torchrun", "horovodrun"),
     "horovod": ("horovodrun", "engines"),
-    "xla": ("kernel",),
+    "xla": ("kernel", "torchrun"),
 }
 """By backend, the launchers that can give it what it needs."""
 LAUNCHERS = ("engines", "torchrun", "horovodrun", "kernel")

@@ -109,6 +109,42 @@ def start(wanted: int | None, usual: int) -> Runtime:
     return _runtime
 
 
+PROCESS_ENVIRON = {"XLA_USE_SPMD": "0", "CPU_NUM_DEVICES": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""What a process with one device is told, whatever the kernel has set for itself."""
+
+
+def check_processes(wanted: int | None) -> int:
+    """Return how many processes with a device each (`--launcher torchrun`) this machine takes.
+
+    Raises
+    ------
+    UsageError
+        If that is not what is wanted, or the kernel has the devices.
+    """
+    check()
+    _choose_device()
+    from torch_xla._internal import tpu
+
+    kind = os.environ["PJRT_DEVICE"]
+    if _runtime is not None and kind != "CPU":
+        raise UsageError(
+            f"XLA's runtime runs in this kernel and has the {_runtime.devices}: no other process "
+            f"can use them. {RESTART}, and then run this cell first"
+        )
+    count = int(tpu.num_local_processes()) if kind == "TPU" else 1
+    if wanted not in (None, count):
+        instead = (
+            f"say -np {count}"
+            if kind != "CPU"
+            else f"leave out --launcher torchrun for {wanted} virtual devices in one process"
+        )
+        raise UsageError(
+            f"-np {wanted}: XLA runs one process for each device here, {count} with {kind}; "
+            f"{instead}"
+        )
+    return count
+
+
 def running() -> Runtime | None:
     """Return the runtime that `start` has found or started, None before."""
     return _runtime

@@ -51,6 +51,14 @@ if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
     time.sleep(0.1)  # gloo's threads let go of their last work; while Python ends, they would abort
 """
+JOIN_XLA = """\
+torch.distributed.init_process_group("xla", init_method="xla://")
+rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+device = torch_xla.device()
+"""
+LEAVE_XLA = """\
+torch_xla.sync(wait=True)
+"""
 TENSORFLOW_DEVICE = """\
 _gpus = tensorflow.config.list_physical_devices("GPU")
 if _gpus:
@@ -86,7 +94,7 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
     Parameters
     ----------
     backend
-        `ddp`, `horovod` or `none`.
+        `ddp`, `horovod`, `xla` or `none`.
     modules
         What else the script imports.
     forms_group
@@ -98,6 +106,13 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
         return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, LEAVE)
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
+    if backend == "xla":
+        imports = [
+            "import os", "import torch", "import torch.distributed", "import torch_xla",
+            "import torch_xla.distributed.xla_backend",
+        ]  # fmt: skip
+        joining = "device = torch_xla.device()\n" if forms_group else JOIN_XLA
+        return Preamble(imports, ENVIRONMENT, joining, LEAVE_XLA)
     without = find_spec("torch") is None
     if "torch" not in modules and (without or modules & {"tensorflow", "keras"}):
         imports = ["import horovod.tensorflow as hvd", "import tensorflow"]

@@ -35,8 +35,8 @@ log = logging.getLogger("nbdist")
 UNFIT = {
     "ranks": ("--ranks", "there is one rank, which runs on all devices"),
     "background": ("--async", "the cell needs the kernel's main thread"),
-    "detach": ("--detach", "the cell ends with the kernel"),
-    "save": ("--save", "the cell is no script"),
+    "detach": ("--detach", "the cell ends with the kernel (--launcher torchrun: one process a device)"),
+    "save": ("--save", "the cell is no script (--launcher torchrun: one process a device)"),
     "scale": ("--scale", "XLA's runtime starts only once in a process"),
     "gpus": ("--gpus", "PJRT_DEVICE chooses the devices"),
     "no_bring": ("--no-bring", "the notebook's names are there"),
@@ -48,7 +48,7 @@ def check_flags(args: argparse.Namespace, passed_on: list[str]) -> None:
     """Raise `UsageMistake` for what a cell in the kernel cannot have."""
     for name, (flag, why) in UNFIT.items():
         if getattr(args, name) not in (None, False):
-            raise UsageMistake(f"{flag} does not go with --backend xla: {why}")
+            raise UsageMistake(f"{flag} does not go with --backend xla in the kernel: {why}")
     if passed_on:
         raise UsageMistake("what stands after -- is for scripts: XLA cells run in the kernel")
 

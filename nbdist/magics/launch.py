@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
+from nbdist.backends import xla
 from nbdist.cell.script import make_script
 from nbdist.detached import detach
 from nbdist.errors import UsageError
@@ -92,7 +93,7 @@ def check_detached(args: argparse.Namespace, wish: current.Wish) -> current.Wish
             "Use --launcher torchrun or horovodrun"
         )
     now = current.wished(wish)
-    if now.launcher == "engines":
+    if now.launcher in ("engines", "kernel") and wish.launcher is None:
         wish = replace(wish, launcher="horovodrun" if now.backend == "horovod" else "torchrun")
     return wish
 
@@ -116,7 +117,10 @@ def submit_script(
     hosts = hosts_named(args.hosts, args.hostfile)
     if hosts and wish.np is None:
         wish = replace(wish, np=sum(hosts.values()))
+    asked = wish.np
     wish = current.wished(wish)
+    if wish.backend == "xla" and not hosts:
+        wish = replace(wish, np=xla.check_processes(asked))
     if wish.np is None or wish.backend is None:
         raise UsageError("how many ranks, and which backend?")
     if args.max_restarts is not None and args.max_restarts < 0:
@@ -133,7 +137,8 @@ def submit_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
     )  # fmt: skip
-    environ = dict(wish.env or {})
+    environ = dict(xla.PROCESS_ENVIRON) if wish.backend == "xla" else {}
+    environ |= wish.env or {}
     if wish.gpus is not None:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, wish.gpus))
     plan = Plan(

@@ -108,7 +108,7 @@ class Reporter(Speaker):
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             return f"cuda:{torch.cuda.current_device()}"
-        return "cpu"
+        return "xla" if "torch_xla" in sys.modules else "cpu"
 
     def end_job(self) -> None:
         """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
