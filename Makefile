@@ -9,7 +9,7 @@ PAGE_SOURCES := labextension/package.json labextension/yarn.lock labextension/to
 	$(wildcard labextension/src/metrics/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser screenshots lint format bench clean
+.PHONY: help env demo lab test test-browser test-xla screenshots lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,13 @@ test: lint ## lint, check types, run the tests (ARGS="-k name" to choose)
 test-browser: env ## try the live metrics in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
 
+test-xla: .venv-xla/made ## run the tests of --backend xla, in an environment of their own (ARGS="-k name" to choose)
+	.venv-xla/bin/python -m pytest tests/xla $(ARGS)
+
+.venv-xla/made: pyproject.toml tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env xla
+	@touch $@
+
 screenshots: env ## make the README's pictures of the live metrics anew
 	tools/page screenshots
 
@@ -54,5 +61,5 @@ bench: env ## measure beside the peers, print the table, write benchmarks/RESULT
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache nbdist/widgets/static
+	rm -rf .venv .venv-xla build dist .mypy_cache .pytest_cache .ruff_cache nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/lib tests/browser/node_modules

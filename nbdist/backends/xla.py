@@ -85,8 +85,6 @@ def start(wanted: int | None, usual: int) -> Runtime:
     """
     global _runtime  # torch_xla has one for the process
     check()
-    # What XLA's C++ side warns of (its own plans, mostly) would be in every cell.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     _choose_device()
     import torch_xla.runtime as xr
 
@@ -152,6 +150,8 @@ def running() -> Runtime | None:
 
 def _choose_device() -> None:
     """Choose the hardware as torch_xla would, which would log that it does."""
+    # What XLA's C++ side warns of (its own plans, mostly) would be in every cell.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "PJRT_DEVICE" in os.environ:
         return
     os.environ["PJRT_DEVICE"] = "CPU"  # or importing it would choose

@@ -81,6 +81,8 @@ def _refuse_file(file: Any) -> Any:
 def _look_at_torch(torch: Any, kind: type, devices: int | None) -> Any:
     from nbdist.rank import storages
 
+    if "torch_xla" in sys.modules and issubclass(kind, torch.Tensor):
+        return lambda tensor: storages.reduce_xla(tensor, devices)
     if issubclass(kind, torch.storage.TypedStorage):
         return storages.reduce_typed
     if issubclass(kind, torch.UntypedStorage):

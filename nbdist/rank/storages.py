@@ -40,6 +40,22 @@ def reduce(storage: torch.UntypedStorage, devices: int | None) -> Any:
     return _storage, (pickle.PickleBuffer(_bytes(storage)), where)
 
 
+def reduce_xla(tensor: torch.Tensor, devices: int | None) -> Any:
+    """Reduce a tensor of XLA's, which has no storage, to one on the CPU.
+
+    Where it arrives, torch would put it on XLA's device again, and with that start a runtime.
+    """
+    if tensor.device.type != "xla":
+        return NotImplemented
+    if devices is not None:
+        _checked(tensor.device, devices)
+    whole = getattr(tensor, "global_tensor", tensor)  # of one that is sharded
+    copy = whole.detach().cpu()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter, (copy, tensor.requires_grad)
+    return torch.Tensor.requires_grad_, (copy, tensor.requires_grad)
+
+
 def _checked(device: torch.device, devices: int) -> str:
     if device.type == "cuda" and (device.index or 0) < devices:
         return str(device)

@@ -1,0 +1,211 @@
+"""Cells on XLA's devices, in the kernel: what they find, show, and leave."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import shown
+from tests.notebook import on_ranks, plain
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+LINE = re.compile(r"^(\S+) (.*)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def xla(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel in which XLA runs on four virtual devices."""
+    shared_kernel.run("%load_ext nbdist")
+    shared_kernel.run("%%distributed -np 4 --backend xla\nimport nbdist, torch, torch_xla", 120)
+    return shared_kernel
+
+
+def test_a_cell_is_rank_zero_of_one_on_a_mesh_of_all_devices(xla: Kernel) -> None:
+    cell = on_ranks(xla, "print(rank, local_rank, world_size, device, mesh.shape())")
+    assert cell.stdout == "0 0 1 xla:0 OrderedDict({'data': 4})\n"
+    assert "XLA runs in this kernel on 4 CPU devices" in xla.run("%dist status").stdout
+
+
+def test_a_tensor_lies_in_parts_on_the_devices(xla: Kernel) -> None:
+    body = """
+    import torch_xla.distributed.spmd as xs
+    sharded = xs.mark_sharding(torch.arange(8.0).to(device), mesh, ("data",))
+    for shard in sharded.local_shards:
+        print(shard.shard_device, shard.data.tolist())
+    print(float(sharded.global_tensor.sum()))
+    """
+    assert LINE.findall(on_ranks(xla, body).stdout.rpartition("\n28")[0]) == [
+        ("CPU:0", "[0.0, 1.0]"), ("CPU:1", "[2.0, 3.0]"),
+        ("CPU:2", "[4.0, 5.0]"), ("CPU:3", "[6.0, 7.0]"),
+    ]  # fmt: skip
+
+
+def test_all_that_is_printed_is_shown_in_order_and_is_in_the_log(xla: Kernel) -> None:
+    xla.run("import logging; logging.basicConfig(); early = logging.getLogger('early')")
+    body = """
+    import os, subprocess
+    print("printed")
+    os.system("echo from a child")
+    early.warning("logged")
+    display("a rich one")
+    print("later", flush=True)
+    1 + 1
+    """
+    cell = on_ranks(xla, body)
+    told = [(out.kind, out.text) for out in cell.outputs]
+    assert told == [
+        ("stdout", "printed\nfrom a child\nWARNING:early:logged\n"), ("display", "'a rich one'"),
+        ("stdout", "later\n"), ("result", "2"),
+    ]  # fmt: skip
+    logged = xla.run("%dist logs 0").stdout
+    assert logged == "printed\nfrom a child\nWARNING:early:logged\nlater\n"
+    assert xla.run("import os; print('plain'); _ = os.system('echo child')").stdout.split() == [
+        "plain", "child",
+    ]  # fmt: skip
+
+
+def test_names_are_the_notebooks_and_its_own_come_back(xla: Kernel) -> None:
+    xla.run("device, factor = 'mine', 3")
+    cell = on_ranks(xla, "made = torch.ones(2, device=device) * factor\nprint(device)")
+    assert cell.stdout == "xla:0\n"
+    assert xla.run("print(device, made.tolist())").stdout == "mine [3.0, 3.0]\n"
+    xla.run("del device")
+
+
+def test_what_is_returned_must_be_there(xla: Kernel) -> None:
+    on_ranks(xla, "here = 1", "--return here")
+    cell = on_ranks(xla, "pass", "--return here,gone", check=False)
+    assert "`gone` cannot be returned" in cell.error
+
+
+def test_an_error_is_told_with_the_notebooks_lines(xla: Kernel) -> None:
+    body = """
+    def fails():
+        raise ValueError("bad luck")
+
+    print("before")
+    fails()
+    """
+    cell = on_ranks(xla, body, check=False)
+    error = plain(cell.error)
+    assert error.startswith("Rank 0 failed: ValueError: bad luck (cell line 3)\n")
+    assert re.search(r"Cell In\[\d+\], line 6\n", error)
+    assert re.search(r"Cell In\[\d+\], line 3, in fails\(\)", error)
+    assert cell.stdout == "before\n"
+    assert "magics" not in error
+    job = xla.run("nbdist.jobs()[-1]").result
+    assert re.fullmatch(r"<job \d+: failed after \S+ s on rank 0>", job)
+
+
+def test_a_top_level_await_works(xla: Kernel) -> None:
+    body = "import asyncio\nawait asyncio.sleep(0.01)\nprint('slept')"
+    assert on_ranks(xla, body).stdout == "slept\n"
+    assert xla.run("await asyncio.sleep(0.01)\nprint('too')").stdout == "too\n"
+
+
+def test_the_count_of_cells_goes_on(xla: Kernel) -> None:
+    first = int(xla.run("get_ipython().execution_count").result)
+    on_ranks(xla, "pass")
+    assert int(xla.run("get_ipython().execution_count").result) == first + 2
+    assert xla.run("len(In) - 1").result == str(first + 3)
+
+
+def test_a_figure_is_shown_once(xla: Kernel) -> None:
+    xla.run("%matplotlib inline\nimport matplotlib.pyplot as plt")
+    cell = on_ranks(xla, "_ = plt.plot([1, 2])\nprint('drawn')")
+    assert [out.kind for out in cell.outputs] == ["stdout", "display"]
+
+
+def test_flags_that_mean_nothing_here_are_refused(xla: Kernel) -> None:
+    for flag in ("--async", "--scale 1,2", "--ranks 0", "--gpus 0", "--no-bring", "--save x.py"):
+        cell = on_ranks(xla, "print('ran')", flag, check=False)
+        assert f"{flag.split()[0]} does not go with --backend xla" in cell.error
+        assert cell.stdout == ""
+    cell = on_ranks(xla, "print('ran')", "--backend ddp --launcher kernel", check=False)
+    assert cell.error.startswith("UsageError: backend ddp does not go with launcher kernel")
+
+
+def test_another_number_of_devices_takes_another_kernel(xla: Kernel) -> None:
+    cell = on_ranks(xla, "print('ran')", "-np 2", check=False)
+    assert "-np 2: XLA's runtime runs in this kernel with 4 CPU devices" in cell.error
+    assert "%dist restart kernel" in cell.error
+    assert cell.stdout == ""
+    assert on_ranks(xla, "print('goes on')", "-np 4").stdout == "goes on\n"
+
+
+def test_an_environment_it_has_read_cannot_change(xla: Kernel) -> None:
+    cell = on_ranks(xla, "print('ran')", "--env XLA_FLAGS=--none", check=False)
+    assert "--env XLA_FLAGS: XLA's runtime runs already" in cell.error
+
+
+def test_ranks_of_other_backends_are_there_too(xla: Kernel) -> None:
+    on_ranks(xla, "there = torch.ones(1, device=device)")
+    cell = on_ranks(xla, "print(device, world_size)", "-np 2 --backend ddp")
+    assert cell.stdout == "cpu 2\n"
+    cell = on_ranks(xla, "print(there)", "--backend ddp", check=False)
+    assert "`there` cannot be brought to the ranks: it lies on xla:0" in cell.error
+    assert on_ranks(xla, "print(device)", "--backend xla").stdout == "xla:0\n"
+    xla.run("%dist stop")
+
+
+def test_metrics_of_tensors_do_not_cut_the_steps_graph(xla: Kernel) -> None:
+    body = """
+    import torch_xla.debug.metrics as counts
+
+    def runs():
+        return (counts.metric_data("ExecuteTime") or [0])[0]
+
+    weight = torch.ones(4, device=device)
+    torch_xla.sync(wait=True)
+    before = runs()
+    for step in nbdist.progress(range(20), "steps"):
+        weight = weight * 0.5
+        loss = weight.sum()
+        nbdist.log(loss=loss)
+        torch_xla.sync()
+    torch_xla.sync(wait=True)
+    print(runs() - before, "runs")
+    nbdist.log(after=weight.sum())
+    """
+    cell = on_ranks(xla, body)
+    assert cell.stdout == "20 runs\n"
+    assert "steps: 20 of 20" in shown(cell)
+    told = xla.run("series = nbdist.jobs()[-1].metrics['loss']; print(list(series.values)[:3])")
+    assert told.stdout == "[2.0, 1.0, 0.5]\n"
+    assert xla.run("len(nbdist.jobs()[-1].metrics['after'].values)").result == "1"
+
+
+def test_training_on_four_devices_gives_what_one_gives(xla: Kernel) -> None:
+    body = """
+    import torch_xla.distributed.spmd as xs
+
+    def trained(where, shard):
+        torch.manual_seed(7)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+        ).to(where)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(10):
+            x, y = torch.randn(32, 8), torch.randint(0, 3, (32,))
+            x, y = shard(x.to(where)), shard(y.to(where))
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+        return [each.detach().cpu() for each in model.parameters()], loss.item()
+
+    def rows(batch):
+        xs.mark_sharding(batch, mesh, ("data", *[None] * (batch.dim() - 1)))
+        return batch
+
+    ours, loss = trained(device, rows)
+    theirs, reference = trained("cpu", lambda batch: batch)
+    print(all(torch.allclose(a, b, atol=1e-5) for a, b in zip(ours, theirs)))
+    print(abs(loss - reference) < 1e-5)
+    """
+    assert on_ranks(xla, body, timeout=120).stdout == "True\nTrue\n"

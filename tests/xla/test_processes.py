@@ -1,0 +1,68 @@
+"""One process a device, under torchrun; and what is kept by torch_xla to itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.faults import shown
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kernel import Kernel
+
+TRAIN = """
+import nbdist, torch, torch_xla
+print(rank, world_size, device, torch.distributed.get_backend())
+for step in nbdist.progress(range(3), "steps"):
+    total = torch.full((2,), float(step), device=device)
+    torch.distributed.all_reduce(total)
+    nbdist.log(total=total.sum())
+    torch_xla.sync()
+
+def launched(index, what):
+    print("launched", index, what)
+
+torch_xla.launch(launched, args=("here",))
+"""
+
+
+def test_a_process_a_device(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    flags = "--backend xla --launcher torchrun"
+    cell = on_ranks(kernel, "print('ran')", f"-np 3 {flags}", check=False)
+    assert "-np 3: XLA runs one process for each device here, 1 with CPU" in cell.error
+    cell = on_ranks(kernel, TRAIN, f"{flags} --return total", timeout=120)
+    assert cell.stdout == "0 1 xla:0 xla\nlaunched 0 here\n"
+    assert "total: 4 (min 0, max 4, 3 points)" in shown(cell)
+    assert kernel.run("print(total)").stdout == "tensor([2., 2.])\n"  # on the CPU
+    # The kernel's own runtime has not started, so that any number of devices can be had.
+    cell = on_ranks(kernel, "print(mesh.shape())", "-np 3 --launcher kernel", timeout=120)
+    assert cell.stdout == "OrderedDict({'data': 3})\n"
+
+
+def test_a_saved_script_runs_by_itself(kernel: Kernel, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    kernel.run("%load_ext nbdist")
+    on_ranks(
+        kernel, "print(rank, world_size, device)",
+        f"--backend xla --launcher torchrun --save {path}",
+    )  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, path], check=True, capture_output=True, text=True,
+        env=os.environ | {"PJRT_DEVICE": "CPU"},
+    )  # fmt: skip
+    assert ran.stdout == "0 1 xla:0\n"
+
+
+def test_what_torch_xla_keeps_to_itself_is_where_it_was() -> None:
+    import torch_xla
+
+    from nbdist.backends.torch_private.xla import runtime_runs
+
+    assert isinstance(torch_xla._found_libtpu, bool)
+    assert runtime_runs() is False

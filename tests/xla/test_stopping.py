@@ -1,0 +1,98 @@
+"""Cells on XLA's devices that are stopped, and the kernel that has to be restarted."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.notebook import distributed, on_ranks
+from tests.states import get, post
+from tests.test_outside import jp_runtime_dir, jp_server_config, seen
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+    from tests.states import Fetch
+
+__all__ = ["jp_runtime_dir", "jp_server_config"]
+LOOP = """
+import nbdist, time
+print("begins")
+for step in nbdist.progress(range(100_000), "train"):
+    nbdist.log(loss=1 / (step + 1))
+    time.sleep(0.01)
+"""
+IN_C = """
+import hashlib, os
+print("begins")
+hashlib.pbkdf2_hmac("sha256", b"", b"", {rounds})
+print("goes on")
+"""
+
+
+@pytest.fixture(scope="module")
+def xla(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel in which XLA runs on two virtual devices."""
+    shared_kernel.run("%load_ext nbdist")
+    shared_kernel.run("%%distributed -np 2 --backend xla\npass", 120)
+    return shared_kernel
+
+
+def test_an_interrupt_stops_the_cell(xla: Kernel) -> None:
+    cell = xla.start(distributed(LOOP))
+    xla.expect("train: ", 20)
+    xla.interrupt()
+    xla.wait(20)
+    assert cell.error.startswith("The cell was interrupted.\nRank 0 was stopped at cell line 6.")
+    assert on_ranks(xla, "print(step > 0)").stdout == "True\n"
+
+
+def test_a_time_limit_stops_the_cell(xla: Kernel) -> None:
+    cell = on_ranks(xla, LOOP, "--timeout 0.5", check=False)
+    assert cell.error.startswith("The cell was stopped: it ran longer than --timeout 0.5 s.")
+
+
+def test_an_interrupt_inside_a_c_call_says_what_it_waits_for(xla: Kernel) -> None:
+    took = xla.run(
+        "import hashlib, time\nbegan = time.monotonic()\n"
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 1_000_000)\nprint(time.monotonic() - began)"
+    )
+    rounds = int(8e6 / float(took.stdout))  # some eight seconds
+    cell = xla.start(distributed(IN_C.format(rounds=rounds)))
+    xla.expect("begins")
+    xla.interrupt()
+    xla.expect("it is inside a C call", 30)
+    assert not cell.done
+    xla.wait(60)
+    assert "goes on" not in cell.stdout
+    assert "It has reacted after" in cell.text
+    assert cell.error.startswith("The cell was interrupted.\nRank 0 was stopped at cell line 4.")
+
+
+async def test_the_sidebar_sees_it_and_stops_it(xla: Kernel, jp_fetch: Fetch) -> None:
+    cell = xla.start(distributed(LOOP))
+    xla.expect("train: ", 20)
+
+    def runs(state: Any) -> Any:
+        return state["jobs"] and state["jobs"][-1]["metrics"] and state["jobs"][-1]["bars"]
+
+    state = await seen(jp_fetch, xla.pid, runs)
+    job = state["jobs"][-1]
+    assert job["launcher"] == "kernel"
+    assert job["ranks"][0]["device"] == "2 CPU devices"
+    assert job["bars"][0]["label"] == "train"
+    process = next(
+        each for each in (await get(jp_fetch, "state"))["processes"] if each["pid"] == xla.pid
+    )
+    await post(jp_fetch, "interrupt", process=process["id"], job=job["id"])
+    xla.wait(20)
+    assert cell.error.startswith("The cell was interrupted.")
+
+
+def test_the_kernel_ends_to_be_started_anew(xla: Kernel) -> None:
+    assert "The kernel ends now" in xla.run("%dist restart kernel").stdout
+    deadline = time.monotonic() + 30
+    while xla.alive:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
