@@ -112,5 +112,3 @@ def runtime_for(wanted: int | None, usual: int, environ: dict[str, str]) -> Runt
         )
     os.environ.update(changed)
     return xla.start(wanted, usual)
-
-

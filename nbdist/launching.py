@@ -139,15 +139,7 @@ def call_on_ranks(
         raise UsageError("hosts is for launcher torchrun or horovodrun")
     if launcher == "kernel":
         raise UsageError("launcher kernel is for cells: %%distributed --backend xla")
-    if slots:
-        default = sum(slots.values())
-    else:
-        default = xla.check_processes(np) if backend == "xla" else default_size(None)
-    size = default if np is None else np
-    if slots:
-        check_slots(slots, size)
-    else:
-        check_size(size)
+    size = _size(np, slots, backend)
     if launcher == "engines":
         return _on_engines(function, args, size, backend, timeout)
     script = _script(function, args, backend)
@@ -162,6 +154,17 @@ def call_on_ranks(
     if job.error is not None:
         _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())
     return job, [_value(job, rank) for rank in job.ranks]
+
+
+def _size(np: int | None, slots: dict[str, int], backend: str) -> int:
+    """Return how many ranks there are to be, which can be."""
+    if slots:
+        size = sum(slots.values()) if np is None else np
+        check_slots(slots, size)
+        return size
+    if backend == "xla":
+        return xla.check_processes(np)
+    return check_size(default_size(None) if np is None else np)
 
 
 def _script(function: Callable[..., Any], args: tuple[Any, ...], backend: str) -> Script:

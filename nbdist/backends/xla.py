@@ -121,7 +121,7 @@ def check_processes(wanted: int | None) -> int:
     """
     check()
     _choose_device()
-    from torch_xla._internal import tpu
+    from nbdist.backends.torch_private.xla import tpu_processes
 
     kind = os.environ["PJRT_DEVICE"]
     if _runtime is not None and kind != "CPU":
@@ -129,7 +129,7 @@ def check_processes(wanted: int | None) -> int:
             f"XLA's runtime runs in this kernel and has the {_runtime.devices}: no other process "
             f"can use them. {RESTART}, and then run this cell first"
         )
-    count = int(tpu.num_local_processes()) if kind == "TPU" else 1
+    count = tpu_processes() if kind == "TPU" else 1
     if wanted not in (None, count):
         instead = (
             f"say -np {count}"
@@ -155,10 +155,9 @@ def _choose_device() -> None:
     if "PJRT_DEVICE" in os.environ:
         return
     os.environ["PJRT_DEVICE"] = "CPU"  # or importing it would choose
-    import torch_xla
-    from torch_xla._internal import tpu
+    from nbdist.backends.torch_private.xla import tpu_processes
 
-    if torch_xla._found_libtpu and tpu.num_available_chips() > 0:
+    if tpu_processes():
         os.environ["PJRT_DEVICE"] = "TPU"
 
 

@@ -11,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.hub import report
-from nbdist.rank.speaker import PULSE_SECONDS
 from nbdist.hub.jobs import in_time
 from nbdist.hub.output import Output
 from nbdist.hub.watch import Watch
+from nbdist.rank.speaker import PULSE_SECONDS
 from nbdist.wire.messages import Display, Pulse
 
 if TYPE_CHECKING:
@@ -75,8 +75,10 @@ class InsideRun:
         job = self._job
         self._ended = True
         self._loop.remove_reader(self._signals.socket)
-        for handle in (*self._tasks, *self._timers):
-            handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
         job.seconds, job.parts = seconds, {0: (0, max(0, done.log_end))}
         if self._stuck_at:
             job.tell("countdown", f"It has reacted after {in_time(time.time() - self._stuck_at)}.")

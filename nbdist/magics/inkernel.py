@@ -35,8 +35,8 @@ log = logging.getLogger("nbdist")
 UNFIT = {
     "ranks": ("--ranks", "there is one rank, which runs on all devices"),
     "background": ("--async", "the cell needs the kernel's main thread"),
-    "detach": ("--detach", "the cell ends with the kernel (--launcher torchrun: one process a device)"),
-    "save": ("--save", "the cell is no script (--launcher torchrun: one process a device)"),
+    "detach": ("--detach", "the cell ends with the kernel (--launcher torchrun is a script)"),
+    "save": ("--save", "the cell is no script (--launcher torchrun is one)"),
     "scale": ("--scale", "XLA's runtime starts only once in a process"),
     "gpus": ("--gpus", "PJRT_DEVICE chooses the devices"),
     "no_bring": ("--no-bring", "the notebook's names are there"),

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.rank import kept, output
 from nbdist.rank.errors import shorten, text_of
@@ -29,13 +29,19 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
-    from nbdist.rank.mirror import Mirror
     from nbdist.wire.groups import Waiting
     from nbdist.wire.messages import Message
 
 
 TIMED = ("<timed exec>", "<timed eval>")
 """What IPython calls the code under `%%time`."""
+
+
+class Place(Protocol):
+    """What a rank takes over from the notebook; see `nbdist.rank.mirror.Mirror`."""
+
+    def follow(self, run: Run) -> None:
+        """Take over what has changed."""
 
 
 class CellRunner:
@@ -45,7 +51,7 @@ class CellRunner:
     """Whether the shell is the rank's own, and not the notebook's."""
 
     def __init__(
-        self, rank: int, shell: InteractiveShell, mirror: Mirror, names: dict[str, Any]
+        self, rank: int, shell: InteractiveShell, mirror: Place, names: dict[str, Any]
     ) -> None:
         self._rank = rank
         self._shell = shell

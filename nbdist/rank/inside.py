@@ -156,7 +156,7 @@ class Signals:
 
 
 def in_main_thread() -> bool:
-    """Whether this is the main thread of the process that loaded us, and no fork's or subshell's."""
+    """Whether this is the main thread of the process that loaded us: no fork's, no subshell's."""
     return threading.current_thread() is threading.main_thread() and os.getpid() == _PID
 
 

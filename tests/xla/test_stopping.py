@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.notebook import distributed, on_ranks
-from tests.states import get, post
-from tests.test_outside import jp_runtime_dir, jp_server_config, seen
+from tests.states import post
+from tests.test_outside import job_that_runs, jp_runtime_dir, jp_server_config, seen
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -74,18 +74,20 @@ async def test_the_sidebar_sees_it_and_stops_it(xla: Kernel, jp_fetch: Fetch) ->
     cell = xla.start(distributed(LOOP))
     xla.expect("train: ", 20)
 
-    def runs(state: Any) -> Any:
-        return state["jobs"] and state["jobs"][-1]["metrics"] and state["jobs"][-1]["bars"]
+    def goes_on(told: Any) -> bool:
+        job = job_that_runs(told)
+        return bool(job and job.get("bars") and job.get("metrics"))
 
-    state = await seen(jp_fetch, xla.pid, runs)
-    job = state["jobs"][-1]
+    told = await seen(jp_fetch, xla.pid, goes_on)
+    job = job_that_runs(told)
     assert job["launcher"] == "kernel"
     assert job["ranks"][0]["device"] == "2 CPU devices"
+    assert job["ranks"][0]["words"].startswith("line ")
     assert job["bars"][0]["label"] == "train"
-    process = next(
-        each for each in (await get(jp_fetch, "state"))["processes"] if each["pid"] == xla.pid
-    )
-    await post(jp_fetch, "interrupt", process=process["id"], job=job["id"])
+    route = "processes", told["id"]
+    stacks = (await post(jp_fetch, *route, "stacks", job=job["id"]))["stacks"]
+    assert "line 7, in <module>" in stacks["0"]
+    await post(jp_fetch, *route, "interrupt", job=job["id"])
     xla.wait(20)
     assert cell.error.startswith("The cell was interrupted.")
 
