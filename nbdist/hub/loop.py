@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import time
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbdist.errors import NbdistError
@@ -25,6 +25,8 @@ class HubLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        # By name: a cell of this process has stacks, and these threads are none of its own.
+        self.loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="nbdist-hub"))
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="nbdist-hub", daemon=True)
         self._thread.start()

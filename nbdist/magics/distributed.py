@@ -26,6 +26,7 @@ from nbdist.magics.arguments import (
     sizes_list,
 )
 from nbdist.magics.background import Follower
+from nbdist.magics.front_end import cell_number
 from nbdist.magics.inkernel import check_flags, run_inside
 from nbdist.magics.launch import (
     check_detached,
@@ -235,7 +236,7 @@ def _submit(
         ranks=args.ranks,
         timeout=args.timeout,
         output=args.output,
-        number=shell.execution_count,
+        number=cell_number(shell),
         lines=lines_before(args),
         autoreload=autoreload_mode(shell),
         viewed=True,

@@ -21,6 +21,15 @@ def in_notebook(shell: InteractiveShell) -> bool:
     return hasattr(shell.display_pub, "pub_socket")
 
 
+def cell_number(shell: InteractiveShell) -> int:
+    """Return the number of the running cell, as the notebook shows it.
+
+    IPython counts on before it runs a cell, older ones afterwards.
+    """
+    manager = shell.history_manager
+    return shell.execution_count if manager is None else len(manager.input_hist_parsed) - 1
+
+
 def metrics_how(shell: InteractiveShell) -> str:
     """Return how metrics are shown here, see `nbdist.widgets.live.LiveMetrics`.
 

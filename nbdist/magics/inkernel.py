@@ -20,7 +20,7 @@ from nbdist import current, inkernel
 from nbdist.errors import UsageError
 from nbdist.magics.area import NotebookArea, TerminalArea
 from nbdist.magics.arguments import UsageMistake
-from nbdist.magics.front_end import in_notebook, metrics_how
+from nbdist.magics.front_end import cell_number, in_notebook, metrics_how
 from nbdist.magics.show import notice, pass_on
 from nbdist.sizes import check_size, default_size
 from nbdist.widgets.live import LiveMetrics
@@ -72,7 +72,7 @@ def run_inside(
     try:
         runtime, told = _runtime(wish)
         prepared = inkernel.Prepared(
-            shell, runtime, cell, number=shell.execution_count, lines=lines, timeout=args.timeout,
+            shell, runtime, cell, number=cell_number(shell), lines=lines, timeout=args.timeout,
             output=args.output,
         )  # fmt: skip
     except UsageError as err:

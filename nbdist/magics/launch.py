@@ -19,6 +19,7 @@ from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
 from nbdist.launchers.scripted import Elastic
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.attach import tell_of
+from nbdist.magics.front_end import cell_number
 from nbdist.sizes import check_size
 
 if TYPE_CHECKING:
@@ -149,12 +150,12 @@ def submit_script(
     )  # fmt: skip
     if args.detach:
         tell_of(detach(
-            script, plan, cell, number=shell.execution_count, lines=lines, backend=wish.backend
+            script, plan, cell, number=cell_number(shell), lines=lines, backend=wish.backend
         ))  # fmt: skip
         return None
     current.remember(wish)
     return scripts.submit(
-        script, plan, cell, number=shell.execution_count, lines=lines, viewed=True,
+        script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
 

@@ -178,7 +178,7 @@ class CellRunner:
         stack.enter_context(self._questions())
         stack.enter_context(self._keep_traceback())
         stack.enter_context(self._sigint())
-        shell.execution_count = run.execution_count
+        count, shell.execution_count = shell.execution_count, run.execution_count
         self._aligned = align(run.code, run.filename_line)
         cell = code = self._aligned.code
         problem = None
@@ -194,6 +194,8 @@ class CellRunner:
             )
         finally:
             self._task = None
+            if not self.own:  # the notebook counts its cells by itself
+                shell.execution_count = count
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", shell.last_execution_result)
 

@@ -44,13 +44,13 @@ def test_an_interrupt_stops_the_cell(xla: Kernel) -> None:
     xla.expect("train: ", 20)
     xla.interrupt()
     xla.wait(20)
-    assert cell.error.startswith("The cell was interrupted.\nRank 0 was stopped at cell line 6.")
+    assert "The cell was interrupted.\nRank 0 was stopped at cell line 6." in cell.error
     assert on_ranks(xla, "print(step > 0)").stdout == "True\n"
 
 
 def test_a_time_limit_stops_the_cell(xla: Kernel) -> None:
     cell = on_ranks(xla, LOOP, "--timeout 0.5", check=False)
-    assert cell.error.startswith("The cell was stopped: it ran longer than --timeout 0.5 s.")
+    assert "The cell was stopped: it ran longer than --timeout 0.5 s." in cell.error
 
 
 def test_an_interrupt_inside_a_c_call_says_what_it_waits_for(xla: Kernel) -> None:
@@ -67,7 +67,7 @@ def test_an_interrupt_inside_a_c_call_says_what_it_waits_for(xla: Kernel) -> Non
     xla.wait(60)
     assert "goes on" not in cell.stdout
     assert "It has reacted after" in cell.text
-    assert cell.error.startswith("The cell was interrupted.\nRank 0 was stopped at cell line 4.")
+    assert "The cell was interrupted.\nRank 0 was stopped at cell line 4." in cell.error
 
 
 async def test_the_sidebar_sees_it_and_stops_it(xla: Kernel, jp_fetch: Fetch) -> None:
@@ -86,10 +86,11 @@ async def test_the_sidebar_sees_it_and_stops_it(xla: Kernel, jp_fetch: Fetch) ->
     assert job["bars"][0]["label"] == "train"
     route = "processes", told["id"]
     stacks = (await post(jp_fetch, *route, "stacks", job=job["id"]))["stacks"]
-    assert "line 7, in <module>" in stacks["0"]
+    assert "line 6, in <module>" in stacks["0"]
+    assert "thread " not in stacks["0"].replace("main thread", "")
     await post(jp_fetch, *route, "interrupt", job=job["id"])
     xla.wait(20)
-    assert cell.error.startswith("The cell was interrupted.")
+    assert "The cell was interrupted." in cell.error
 
 
 def test_the_kernel_ends_to_be_started_anew(xla: Kernel) -> None:
