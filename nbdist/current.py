@@ -167,7 +167,7 @@ def _fitting(wish: Wish) -> tuple[str, str]:
         fits = backend == last[0] or (last[1] in FITTING[backend] and backend in ("ddp", "none"))
         return backend, last[1] if fits else FITTING[backend][0]
     if launcher and launcher not in FITTING[last[0]]:
-        return ("horovod" if launcher == "horovodrun" else "ddp"), launcher
+        return {"horovodrun": "horovod", "kernel": "xla"}.get(launcher, "ddp"), launcher
     return last[0], launcher or last[1]
 
 
