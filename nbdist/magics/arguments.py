@@ -134,8 +134,8 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
             argument("--backend", choices=list(FITTING), help="how ranks talk (default: ddp)"),
             argument(
                 "--launcher", choices=LAUNCHERS,
-                help="engines that stay (default), a script run by torchrun or horovodrun, or (xla) "
-                "the notebook's own kernel",
+                help="engines that stay (default), a script run by torchrun or horovodrun, or the "
+                "notebook's kernel (xla)",
             ),
             argument("--gpus", type=gpus_list, metavar="0,1", help="the GPUs to use"),
             argument(

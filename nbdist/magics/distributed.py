@@ -127,8 +127,8 @@ class DistributedMagics(Magics):
         With `--detach` it becomes a job of its own that goes on when the kernel ends: `%dist jobs`
         lists it in any notebook and `%dist attach` shows all of it.
 
-        With `--backend xla` it runs in this kernel, once, on N devices of XLA's: one program for all
-        of them (SPMD), with `mesh` defined besides.
+        With `--backend xla` it runs in this kernel, once, as one program for all of XLA's devices
+        (SPMD); `mesh` is defined besides.
 
         With `--scale 1,2,4` it runs on one rank, then on two, then on four, always on new ones. A
         table and a picture compare samples a second, speed-up and efficiency, and say where the
