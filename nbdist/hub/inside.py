@@ -120,6 +120,8 @@ class InsideRun:
     def _on_signal(self) -> None:
         if self._signals.interrupted():
             self._why = self._why or "interrupted"
+            if self._runner.job != self._job.id:  # the cell is yet to begin, and must not
+                self._runner.interrupt(self._job.id)
             self._timers.append(self._loop.call_later(STUCK_SECONDS, self._tell_stuck, time.time()))
 
     def _tell_stuck(self, since: float) -> None:

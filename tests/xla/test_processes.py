@@ -40,6 +40,10 @@ def test_a_process_a_device(kernel: Kernel) -> None:
     assert cell.stdout == "0 1 xla:0 xla\nlaunched 0 here\n"
     assert "total: 4 (min 0, max 4, 3 points)" in shown(cell)
     assert kernel.run("print(total)").stdout == "tensor([2., 2.])\n"  # on the CPU
+    call = "import torch, torch_xla\ndef doubled(x):\n    return float(torch.tensor(x * 2.0).to('xla'))"
+    kernel.run(call)
+    told = kernel.run("import nbdist; print(nbdist.launch(doubled, 4, backend='xla'))", 120)
+    assert told.stdout == "[8.0]\n"
     # The kernel's own runtime has not started, so that any number of devices can be had.
     cell = on_ranks(kernel, "print(dict(mesh.shape()))", "-np 3 --launcher kernel", timeout=120)
     assert cell.stdout == "{'data': 3}\n"
