@@ -119,7 +119,7 @@ def test_the_cell_magic_explains_itself(notebook: Kernel) -> None:
 
 TAB = {
     "%%distributed --b": ["--backend", "--bring"],
-    "%%distributed --backend ": ["ddp", "none", "horovod"],
+    "%%distributed --backend ": ["ddp", "none", "horovod", "xla"],
     "%%distributed --backend d": ["ddp"],
     "%%distributed -np 2 --ran": ["--ranks"],
     "%dist st": ["stacks", "start", "status", "stop"],

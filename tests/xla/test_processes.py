@@ -29,6 +29,11 @@ def launched(index, what):
 
 torch_xla.launch(launched, args=("here",))
 """
+DOUBLED = """
+import nbdist, torch, torch_xla
+def doubled(x):
+    return float(torch.tensor(x * 2.0, device=torch_xla.device()))
+"""
 
 
 def test_a_process_a_device(kernel: Kernel) -> None:
@@ -40,9 +45,8 @@ def test_a_process_a_device(kernel: Kernel) -> None:
     assert cell.stdout == "0 1 xla:0 xla\nlaunched 0 here\n"
     assert "total: 4 (min 0, max 4, 3 points)" in shown(cell)
     assert kernel.run("print(total)").stdout == "tensor([2., 2.])\n"  # on the CPU
-    call = "import torch, torch_xla\ndef doubled(x):\n    return float(torch.tensor(x * 2.0).to('xla'))"
-    kernel.run(call)
-    told = kernel.run("import nbdist; print(nbdist.launch(doubled, 4, backend='xla'))", 120)
+    kernel.run(DOUBLED)
+    told = kernel.run("print(nbdist.launch(doubled, 4, backend='xla'))", 120)
     assert told.stdout == "[8.0]\n"
     # The kernel's own runtime has not started, so that any number of devices can be had.
     cell = on_ranks(kernel, "print(dict(mesh.shape()))", "-np 3 --launcher kernel", timeout=120)
