@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import tempfile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from nbdist.hub.record import Record
 
+log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.15
 BEAT_SECONDS = 5.0
 """The file is touched that often when nothing changes: those on other hosts see no process."""
@@ -83,8 +85,10 @@ class Beacon:
 
     async def _show(self) -> None:
         while True:
-            with contextlib.suppress(OSError):  # a full disk; there is another time
+            try:
                 self._look()
+            except Exception:  # a full disk, or a fault of ours: there is another time
+                log.debug("the state could not be shown", exc_info=True)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
