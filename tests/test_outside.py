@@ -191,7 +191,7 @@ async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
         if how == "stopped":
             os.kill(pid, signal.SIGCONT)
     if how == "killed":
-        assert (await post(jp_fetch, "clean"))["removed"] == [told["id"]]
+        assert told["id"] in (await post(jp_fetch, "clean"))["removed"]
     else:
         # It wakes up with the loss of its ranks, and perhaps with the order to stop them.
         await seen(jp_fetch, pid, lambda told: all(c["state"] == "lost" for c in told["clusters"]))
