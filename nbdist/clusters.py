@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING, Any
 
+from nbdist import outside
 from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 CLIENTS, CLIENT_SECONDS = 10, 3.0
 """How often, and how long, a client waits for its engines. One that comes just when an engine does
 is neither told of it nor finds it among those that are there: only another one will."""
+_ids = itertools.count(1)
 END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
@@ -75,8 +78,9 @@ class Cluster(Sharing, Inspecting):
         environ = dict(env or {})
         if gpus is not None:
             environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        self.backend, self.env, self.gpus = backend, environ, gpus
+        self.backend, self.launcher, self.env, self.gpus = backend, launcher, environ, gpus
         self.np = size
+        self.id, self.created = str(next(_ids)), time.time()
         self._numbers = itertools.count(1)
         self._jobs: list[Job] = []
         self._client: ipyparallel.Client | None = None
@@ -88,6 +92,7 @@ class Cluster(Sharing, Inspecting):
             raise
         self.names_between = Names(self.hub, gpus)
         _clusters.append(self)
+        outside.show_cluster(self)
 
     # -- cells ---------------------------------------------------------------------------------
 
@@ -183,6 +188,7 @@ class Cluster(Sharing, Inspecting):
         job.on_cancel = press
         job.on_stacks = lambda: self.stacks(chosen)
         self._jobs.append(job)
+        outside.show_job(job, self.launcher, self.id)
         hub_loop().soon(run.run())
         return job
 
@@ -300,6 +306,11 @@ class Cluster(Sharing, Inspecting):
     # -- its end -------------------------------------------------------------------------------
 
     @property
+    def stopped(self) -> bool:
+        """Whether it has been stopped, by whoever may."""
+        return self not in _clusters
+
+    @property
     def lost(self) -> bool:
         """Whether its warm process, and all ranks with it, is gone."""
         return self.hub.host.warm.gone.is_set()
@@ -343,6 +354,7 @@ class Cluster(Sharing, Inspecting):
         """End all ranks and everything that was started for them."""
         if self in _clusters:
             _clusters.remove(self)
+            outside.hide_cluster(self)
             unfinished = self.unfinished()
             for job in unfinished:
                 job.on_cancel(WITH_CLUSTER)
@@ -357,12 +369,12 @@ class Cluster(Sharing, Inspecting):
             self._client = None
 
     def _check_alive(self) -> None:
-        if self not in _clusters:
+        if self.stopped:
             msg = "this cluster was stopped; start another with nbdist.Cluster(...) or %dist start"
             raise UsageError(msg)
 
     def __repr__(self) -> str:
-        state = "stopped" if self not in _clusters else "lost" if self.lost else "running"
+        state = "stopped" if self.stopped else "lost" if self.lost else "running"
         return f"<nbdist.Cluster {self.np} ranks, {self.backend}, {state}>"
 
 

@@ -44,6 +44,8 @@ def cluster() -> Cluster:
     UsageError
         If there is none yet.
     """
+    if _was_stopped():
+        _forget_stopped()
     if _cluster is None:
         msg = "there is no cluster yet: run a %%distributed cell or %dist start"
         raise UsageError(msg)
@@ -52,7 +54,7 @@ def cluster() -> Cluster:
 
 def has_cluster() -> bool:
     """Return whether there is one that has not been stopped."""
-    return _cluster is not None
+    return _cluster is not None and not _cluster.stopped
 
 
 def jobs() -> list[Job]:
@@ -70,6 +72,12 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
         wish = replace(wish, launcher="engines")
     now = _merge(wish)
     notes: list[str] = []
+    if _was_stopped():
+        _forget_stopped()
+        notes.append(
+            "The cluster was stopped from outside this notebook; a new one was started. "
+            "All variables on the ranks are lost."
+        )
     if _cluster is not None and _changed(_cluster, wish):
         if not _cluster.lost:
             check_idle(_cluster.unfinished())
@@ -184,9 +192,23 @@ def forget() -> None:
     stop_all()
 
 
+def _was_stopped() -> bool:
+    """Whether somebody else, the sidebar's user say, has stopped the cluster."""
+    return _cluster is not None and _cluster.stopped
+
+
+def _forget_stopped() -> None:
+    global _cluster  # see cluster_for
+    if _cluster is not None:
+        _past.extend(_cluster.jobs())
+        _cluster = None
+
+
 def stop() -> list[str]:
     """Stop the notebook's cluster; return the names that are lost."""
     global _cluster  # see cluster_for
+    if _was_stopped():
+        _forget_stopped()
     if _cluster is None:
         return []
     old, _cluster = _cluster, None

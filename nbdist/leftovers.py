@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from nbdist.system import private
+from nbdist.system import write_whole
 
 OWNER = "owner.json"
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
@@ -63,11 +63,8 @@ def disown(folder: Path) -> None:
 
 
 def _write(folder: Path, owner: Owner) -> None:
-    """Write a signature whole: who reads it meanwhile must not take the folder for nobody's."""
-    part = folder / f"{OWNER}.part"
-    with open(part, "wb", opener=private) as file:
-        file.write(msgspec.json.encode(owner))
-    part.replace(folder / OWNER)
+    # Who reads it meanwhile must not take the folder for nobody's.
+    write_whole(folder / OWNER, msgspec.json.encode(owner))
 
 
 def clear(clusters: Path) -> None:

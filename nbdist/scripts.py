@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Protocol
 
+from nbdist import outside
 from nbdist.hub import living
 from nbdist.hub.jobs import Job, next_job_id
 from nbdist.hub.logs import Logs
@@ -75,6 +76,7 @@ def submit(
     )  # fmt: skip
     hub_loop().wait(_start(living.host(), job, plan, logs, settings.hang_seconds))
     _jobs.append(job)
+    outside.show_job(job, plan.launcher)
     return job
 
 

@@ -28,6 +28,14 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file for its owner's eyes, whole or not at all: who reads it sees no half."""
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb", opener=private) as file:
+        file.write(data)
+    part.replace(path)
+
+
 def environ_anywhere() -> dict[str, str]:
     """Return the environment in which Python finds the same modules wherever it is started.
 

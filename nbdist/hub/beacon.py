@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
-from nbdist.wire import record as records
+from nbdist.hub import record as records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.wire.record import Record
+    from nbdist.hub.record import Record
 
 LOOK_SECONDS = 0.15
 BEAT_SECONDS = 5.0
@@ -48,12 +48,12 @@ class Beacon:
     Parameters
     ----------
     tell
-        Returns how things stand; called on the loop.
+        Returns how things stand, None if there is nothing to show; called on the loop.
     commands
         By name, what may be asked for; called on threads. What they return must go into JSON.
     """
 
-    def __init__(self, tell: Callable[[], Record], commands: Commands) -> None:
+    def __init__(self, tell: Callable[[], Record | None], commands: Commands) -> None:
         self._tell, self._commands = tell, commands
         self.id = secrets.token_hex(6)
         self._path = records.folder() / f"{self.id}.json"
@@ -67,9 +67,10 @@ class Beacon:
         """Begin to be seen; a folder that cannot be made is nobody's business but the sidebar's."""
         try:
             records.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            records.sweep()
             self.control = self._socket_path()
             self._server = await asyncio.start_unix_server(self._serve, self.control)
-            Path(self.control).chmod(0o600)
+            os.chmod(self.control, 0o600)  # noqa: PTH101  # nobody waits
         except OSError:
             return
         self._task = asyncio.get_running_loop().create_task(self._show())
@@ -88,11 +89,16 @@ class Beacon:
 
     def _look(self) -> None:
         record = self._tell()
-        told = msgspec.json.encode(record)
+        if record is not None:
+            record.id, record.control = self.id, self.control
+        told = b"" if record is None else msgspec.json.encode(record)
         if told != self._shown:
-            records.write(self._path, record)
+            if record is None:
+                self._path.unlink(missing_ok=True)
+            else:
+                records.write(self._path, record)
             self._shown, self._beat_at = told, time.monotonic()
-        elif time.monotonic() - self._beat_at > BEAT_SECONDS:
+        elif told and time.monotonic() - self._beat_at > BEAT_SECONDS:
             os.utime(self._path)
             self._beat_at = time.monotonic()
 
@@ -100,9 +106,9 @@ class Beacon:
         try:
             request = msgspec.json.decode(await reader.readline(), type=Request)
             command = self._commands[request.command]
-            loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(None, lambda: command(**request.args))
-            answer = {"value": value}
+            writer.write(b"{}\n")  # we are there, and at it
+            await writer.drain()
+            answer = {"value": await asyncio.to_thread(command, **request.args)}
         except NbdistError as err:
             answer = {"error": str(err)}
         except Exception as err:  # whoever asked must get an answer
@@ -113,21 +119,14 @@ class Beacon:
             writer.close()
             await writer.wait_closed()
 
-    def stop(self) -> None:
-        """Be seen no more."""
+    async def stop(self, *, leave: Record | None = None) -> None:
+        """Be steered no more, and seen no more unless something is to be left to see."""
         if self._task is not None:
             self._task.cancel()
         if self._server is not None:
             self._server.close()
-        remove(self._path, self.control)
-
-
-def remove(path: Path, control: str) -> None:
-    """Remove a file of state and its socket, whoever has left them."""
-    path.unlink(missing_ok=True)
-    if control:
-        socket = Path(control)
-        socket.unlink(missing_ok=True)
-        if socket.parent != path.parent:
-            with contextlib.suppress(OSError):
-                socket.parent.rmdir()
+        with contextlib.suppress(OSError):
+            records.remove(self._path, self.control)
+            if leave is not None:
+                leave.id = self.id
+                records.write(self._path, leave)

@@ -19,16 +19,21 @@ import msgspec
 from nbdist import leftovers
 from nbdist.errors import NbdistError
 from nbdist.hub import kept as keeping
+from nbdist.hub import record as records
 from nbdist.hub import report, returned
+from nbdist.hub.beacon import Beacon, Commands
 from nbdist.hub.jobs import Job
 from nbdist.hub.kept import BEAT_SECONDS, Order
+from nbdist.hub.record import Record
 from nbdist.hub.script import ScriptRun
+from nbdist.hub.shown import ShownJob
 from nbdist.hub.story import End, Writer
 from nbdist.launchers.engines import Host
 from nbdist.settings import Settings
 from nbdist.wire.messages import Pulse
 
 LOOK_SECONDS = 0.2
+STACKS_SECONDS = 10.0
 
 
 class Keeper:
@@ -44,13 +49,16 @@ class Keeper:
         self._story = Writer(self._job)
         self._beat_at = time.monotonic()
         self._pulses: dict[int, Pulse] = {}
+        self._shown = ShownJob(self._job, kept.launcher, detached=True)
 
     async def keep(self) -> None:
         """Run the job to its end, and write down how that was."""
         settings, loop = Settings.read(), asyncio.get_running_loop()
         host = Host(settings.home, lambda _: None, controller=False)
+        run = ScriptRun(host, self._job, self._plan, self._story, settings.hang_seconds)
+        beacon = Beacon(self._tell, _commands(run, loop))
         try:
-            run = ScriptRun(host, self._job, self._plan, self._story, settings.hang_seconds)
+            await beacon.start()
             loop.add_signal_handler(signal.SIGTERM, run.press, "ended with its keeper (SIGTERM)")
             running = loop.create_task(run.run())
             while not running.done():
@@ -62,6 +70,10 @@ class Keeper:
         finally:
             self._write_end()
             await host.stop()
+            await beacon.stop(leave=self._tell())  # an end is seen until it is cleared away
+
+    def _tell(self) -> Record:
+        return records.of_this_process(records.KEEPER, jobs=[self._shown.record()])
 
     def _show_life(self) -> None:
         kept, job = self._kept, self._job
@@ -100,6 +112,21 @@ class Keeper:
         kept.state, kept.began, kept.seconds = job.state, job.began, job.seconds
         kept.told = job.told()
         keeping.write(self._folder, keeping.STATE, kept)
+
+
+def _commands(run: ScriptRun, loop: asyncio.AbstractEventLoop) -> Commands:
+    """Return what may be asked for from outside; called on threads."""
+
+    def interrupt(job: str) -> None:
+        del job  # there is but one
+        loop.call_soon_threadsafe(run.press, "interrupted")
+
+    def dump(job: str) -> dict[str, dict[str, str]]:
+        del job
+        found = asyncio.run_coroutine_threadsafe(run.stacks(), loop).result(STACKS_SECONDS)
+        return {"stacks": {str(rank): text for rank, text in found.items()}}
+
+    return {"interrupt": interrupt, "stacks": dump}
 
 
 def main(folder: Path) -> None:

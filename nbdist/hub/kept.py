@@ -18,7 +18,7 @@ import msgspec
 
 from nbdist import leftovers
 from nbdist.hub.plan import Plan
-from nbdist.system import private
+from nbdist.system import write_whole
 from nbdist.wire.messages import Pulse
 
 if TYPE_CHECKING:
@@ -86,10 +86,7 @@ def id_of(folder: Path) -> str:
 
 def write(folder: Path, name: str, content: Any) -> None:
     """Write a private file of a job, whole or not at all."""
-    part = folder / f"{name}.part"
-    with open(part, "wb", opener=private) as file:
-        file.write(msgspec.json.encode(content))
-    part.replace(folder / name)
+    write_whole(folder / name, msgspec.json.encode(content))
 
 
 def read(folder: Path) -> Kept:
@@ -167,6 +164,14 @@ def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(kept)
     return removed
+
+
+def is_over(folder: Path) -> bool:
+    """Whether the job in a folder has ended or was lost, as far as that can be read."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        kept = read(folder)
+        return lost(folder, kept) or _over(folder, kept)
+    return False
 
 
 def _over(folder: Path, kept: Kept) -> bool:

@@ -77,6 +77,7 @@ class WarmProcess:
             )
         theirs.close()
         self.pid = self._process.pid
+        self.created = psutil.Process(self.pid).create_time()
         self._loop.add_reader(self._sock, self._read)
         # A child of the notebook's own must not hold our end open when we are gone.
         os.register_at_fork(after_in_child=self._close_in_fork)

@@ -1,104 +1,152 @@
-"""What the processes of this user show of themselves, and commands for them. The server's loop."""
+"""What the processes of this user show of themselves: their files of state, read as they change.
+
+The server's loop calls this; a look costs a `stat` for each file that has not changed.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import signal
-import socket
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import psutil
 
-from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.beacon import remove
-from nbdist.wire import record as records
-from nbdist.wire.record import Record
+from nbdist.errors import UsageError
+from nbdist.hub import record as records
+from nbdist.hub.record import Record, Unreadable
 
-ANSWER_SECONDS = 20.0
-"""A process has this long to do what it was asked for."""
-END_SECONDS = 3.0
-"""What was stopped has this long before it is ended by signals."""
-MOST_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-def alive(record: Record) -> bool:
-    """Whether the process that wrote a record still runs; one of another host counts as running."""
-    if record.host != socket.gethostname():
-        return True
-    try:
-        return abs(psutil.Process(record.pid).create_time() - record.created) < 1
-    except psutil.Error:
-        return False
+ALIVE_SECONDS = 1.0
+"""How often a process is looked for."""
+HIDDEN = {"control"}, {"root"}, {"folder", "parts"}
+"""What the page is not told of processes, clusters and jobs."""
 
 
-def state() -> dict[str, Any]:
-    """Return what the page shows."""
-    found, unreadable = records.read_all()
-    processes = []
-    for record in found:
-        told = msgspec.to_builtins(record)
-        told.pop("control", None)
-        processes.append(told | {"alive": alive(record)})
-    return {"processes": processes, "unreadable": msgspec.to_builtins(unreadable)}
+class Entry:
+    """One file of state."""
+
+    def __init__(self, path: Path, key: tuple[float, int, int]) -> None:
+        self.path, self.key = path, key
+        self.record: Record | None = None
+        self.unreadable: Unreadable | None = None
+        self.alive = True
+        self._looked_at = 0.0
+        try:
+            self.record = records.read(path)
+        except (OSError, ValueError, msgspec.MsgspecError) as err:
+            self.unreadable = Unreadable(path.stem, str(err))
+        self.shown = None if self.record is None else _shown(self.record)
+        self.look()
+
+    def look(self) -> bool:
+        """Look for the process now and then; return whether it has gone since."""
+        if self.record is None or time.monotonic() - self._looked_at < ALIVE_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        before, self.alive = self.alive, self.record.alive
+        return before != self.alive
 
 
-def find(id_: str) -> Record:
-    """Return the record of a process that the page names.
+class Processes:
+    """All files of state, as of the last `look`."""
 
-    Raises
-    ------
-    UsageError
-        If there is none any more.
-    """
-    for record in records.read_all()[0]:
-        if record.id == id_:
-            return record
-    raise UsageError("this process has ended")
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self.changes = 0
+        """How often something has changed."""
 
+    def look(self) -> int:
+        """Read what has changed; return `changes`."""
+        before = self._entries
+        self._entries = {}
+        changed = False
+        for path in _paths():
+            with contextlib.suppress(OSError):  # it has ended just now
+                status = path.stat(follow_symlinks=False)
+                key = status.st_mtime, status.st_size, status.st_ino
+                entry = before.get(path.stem)
+                if entry is None or entry.key != key:
+                    beat = entry is not None and entry.key[1:] == key[1:]
+                    entry = Entry(path, key)
+                    changed |= not beat or entry.shown != before[path.stem].shown
+                changed |= entry.look()
+                self._entries[path.stem] = entry
+        changed |= before.keys() != self._entries.keys()
+        changed |= self._drop_outdated()
+        self.changes += changed
+        return self.changes
 
-async def ask(record: Record, command: str, args: dict[str, Any]) -> Any:
-    """Have a process do something, and return what it answers.
+    def _drop_outdated(self) -> bool:
+        """Remove what nobody needs to see any more; return whether there was anything."""
+        kernels = {e.record.kernel for e in self._entries.values() if e.record and e.alive}
+        outdated = [entry for entry in self._entries.values() if _outdated(entry, kernels)]
+        for entry in outdated:
+            self.forget(entry)
+        return bool(outdated)
 
-    Raises
-    ------
-    NbdistError
-        What the process said, or that it does not answer.
-    """
-    try:
-        async with _within(ANSWER_SECONDS):
-            return await _ask(record, command, args)
-    except (OSError, asyncio.TimeoutError, msgspec.MsgspecError) as err:
-        raise NbdistError(f"it does not answer: {type(err).__name__}: {err}") from err
-
-
-async def _ask(record: Record, command: str, args: dict[str, Any]) -> Any:
-    if os.stat(record.control).st_uid != os.getuid():  # noqa: PTH116, ASYNC240  # a socket, no waiting
-        raise NbdistError("its socket belongs to somebody else")
-    reader, writer = await asyncio.open_unix_connection(record.control, limit=MOST_BYTES)
-    try:
-        writer.write(msgspec.json.encode({"command": command, "args": args}) + b"\n")
-        answer = msgspec.json.decode(await reader.readline())
-    finally:
-        writer.close()
+    def forget(self, entry: Entry) -> None:
+        """Remove a file of state whose process has gone."""
+        self._entries.pop(entry.path.stem, None)
         with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    if "error" in answer:
-        raise NbdistError(answer["error"])
-    return answer["value"]
+            records.remove(entry.path, entry.record.control if entry.record else "")
+
+    def state(self) -> dict[str, Any]:
+        """Return what the page shows."""
+        entries = self._entries.values()
+        return {
+            "processes": [e.shown | {"alive": e.alive} for e in entries if e.shown is not None],
+            "unreadable": [
+                {"id": e.unreadable.id, "why": e.unreadable.why} for e in entries if e.unreadable
+            ],
+            "time": time.time(),
+        }
+
+    def find(self, id_: str) -> Entry:
+        """Return what is known of a process that the page names.
+
+        Raises
+        ------
+        UsageError
+            If there is none any more.
+        """
+        self.look()
+        entry = self._entries.get(id_)
+        if entry is None or entry.record is None:
+            raise UsageError("this process has ended")
+        return entry
+
+    def gone(self) -> list[Entry]:
+        """Return those whose process has gone: crashed kernels, and keepers whose job is over."""
+        self.look()
+        return [entry for entry in self._entries.values() if not entry.alive]
 
 
-@contextlib.asynccontextmanager
-async def _within(seconds: float) -> Any:
-    """Cancel what takes longer; asyncio's own came with Python 3.11."""
-    task = asyncio.current_task()
-    assert task is not None
-    timer = asyncio.get_running_loop().call_later(seconds, task.cancel)
+def _paths() -> list[Path]:
+    folder = records.folder()
     try:
-        yield
-    except asyncio.CancelledError as err:
-        raise asyncio.TimeoutError from err
-    finally:
-        timer.cancel()
+        if folder.stat().st_uid != os.getuid():
+            return []  # somebody else's, who could have put anything there
+        return sorted(folder.glob("*.json"))
+    except OSError:
+        return []
+
+
+def _outdated(entry: Entry, kernels: set[str]) -> bool:
+    """Whether a process has gone and nobody needs to be told of it."""
+    if entry.record is None or entry.alive:
+        return False
+    restarted = entry.record.kernel != "" and entry.record.kernel in kernels
+    return restarted or records.outdated(entry.record, entry.path)
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    told = msgspec.to_builtins(record, str_keys=True)
+    clusters, jobs = told.get("clusters", []), told.get("jobs", [])
+    for hidden, parts in zip(HIDDEN, ([told], clusters, jobs), strict=True):
+        for part in parts:
+            for name in hidden:
+                part.pop(name, None)
+    return {"kind": record.kind, "version": record.version, "clusters": [], "jobs": [], **told}

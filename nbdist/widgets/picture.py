@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.ticker import ScalarFormatter
 
+    from nbdist.hub.rows import RankRow
     from nbdist.metrics.curves import Curve
     from nbdist.widgets.panels import Panel
-    from nbdist.widgets.seen import RankRow, Seen
+    from nbdist.widgets.seen import Seen
 
 COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b3478c", "#7a5c00", "#5a4fcf", "#0d8ba1", "#6b6b6b")
 """Those of the page on a light ground, see `labextension/src/metrics/style.css`."""

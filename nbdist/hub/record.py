@@ -7,16 +7,26 @@ user's is run. Nothing of another user is read, nor what others could have writt
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
+from nbdist.system import write_whole
 
 VERSION = 1
+MOST_BYTES = 1 << 26
+GONE_SECONDS = 600.0
+"""A kernel that vanished is shown for so long."""
+KERNEL, KEEPER = "kernel", "keeper"
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -81,6 +91,11 @@ class JobRecord(msgspec.Struct, omit_defaults=True):
     bars: list[BarRecord] = []
     metrics: dict[str, float | None] = {}
     """The last value of the first metrics; None where it is not finite."""
+    detached: bool = False
+    folder: str = ""
+    """Where its logs lie. The page is not told."""
+    parts: dict[int, tuple[int, int | None]] = {}
+    """Where each rank's output begins and ends in its log. The page is not told."""
 
 
 class ClusterRecord(msgspec.Struct, omit_defaults=True):
@@ -93,17 +108,22 @@ class ClusterRecord(msgspec.Struct, omit_defaults=True):
     state: str
     """running or lost."""
     created: float
+    root: tuple[int, float] = (0, 0.0)
+    """Pid and start time of the process that all ranks end with. The page is not told."""
     ranks: list[RankRecord] = []
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One process of ours, and all it has."""
 
-    id: str
+    id: str = ""
+    """The file's name."""
     pid: int
     created: float
     """Start time of the process, which with the pid names it beyond doubt."""
     host: str
+    kind: str = KERNEL
+    """kernel, or keeper of a detached job."""
     kernel: str = ""
     """The kernel's id, '' where it is none of a Jupyter server's."""
     notebook: str = ""
@@ -113,6 +133,36 @@ class Record(msgspec.Struct, omit_defaults=True):
     clusters: list[ClusterRecord] = []
     jobs: list[JobRecord] = []
     version: int = VERSION
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs; one of another host counts as running."""
+        return self.host != socket.gethostname() or runs(self.pid, self.created)
+
+
+def of_this_process(kind: str, **parts: Any) -> Record:
+    """Return the record of the process that asks."""
+    pid, created = _me()
+    return Record(
+        pid=pid, created=created, host=socket.gethostname(), kind=kind,
+        notebook=os.environ.get("JPY_SESSION_NAME", ""), **parts,
+    )  # fmt: skip
+
+
+@functools.cache
+def _me() -> tuple[int, float]:
+    process = psutil.Process()
+    return process.pid, process.create_time()
+
+
+def runs(pid: int, created: float) -> bool:
+    """Whether this very process, named by its start time too, still runs here."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - created) < 1
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 class Unreadable(msgspec.Struct):
@@ -128,28 +178,12 @@ def folder() -> Path:
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a file of state, whole or not at all, for its owner's eyes."""
-    part = path.with_suffix(".part")
-    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(msgspec.json.encode(record))
-    part.replace(path)
+    """Write a file of state."""
+    write_whole(path, msgspec.json.encode(record))
 
 
-def read_all() -> tuple[list[Record], list[Unreadable]]:
-    """Return what all processes of this user show of themselves, and what cannot be read."""
-    found, unreadable = [], []
-    try:
-        paths = sorted(folder().glob("*.json"))
-    except OSError:
-        return [], []
-    for path in paths:
-        try:
-            found.append(read(path))
-        except FileNotFoundError:
-            continue  # it has ended just now
-        except (OSError, ValueError, msgspec.MsgspecError) as err:
-            unreadable.append(Unreadable(path.stem, str(err)))
-    return found, unreadable
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def read(path: Path) -> Record:
@@ -162,14 +196,43 @@ def read(path: Path) -> Record:
     OSError, msgspec.MsgspecError
         If it cannot be read.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_no_link) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.getuid() or status.st_mode & OPEN_TO_OTHERS:
             msg = f"{path.name} belongs to somebody else, or others may write it"
             raise ValueError(msg)
-        data = file.read()
+        data = file.read(MOST_BYTES)
     version = msgspec.json.decode(data, type=dict[str, Any]).get("version", VERSION)
     if version != VERSION:
         msg = f"it was written by another version of nbdist (state {version}, here {VERSION})"
         raise ValueError(msg)
     return msgspec.json.decode(data, type=Record)
+
+
+def outdated(record: Record, path: Path) -> bool:
+    """Whether a process that has gone need not be shown any more."""
+    if record.kind == KEEPER:  # its end is seen as long as its job's folder is there
+        return not any(Path(job.folder).exists() for job in record.jobs)
+    with contextlib.suppress(OSError):
+        return time.time() - path.stat().st_mtime > GONE_SECONDS
+    return False
+
+
+def sweep() -> None:
+    """Remove what nobody needs to see any more."""
+    for path in folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):  # not ours to remove
+            record = read(path)
+            if not record.alive and outdated(record, path):
+                remove(path, record.control)
+
+
+def remove(path: Path, control: str) -> None:
+    """Remove a file of state and its socket, whoever has left them."""
+    path.unlink(missing_ok=True)
+    if control:
+        socket = Path(control)
+        socket.unlink(missing_ok=True)
+        if socket.parent != path.parent:
+            with contextlib.suppress(OSError):
+                socket.parent.rmdir()

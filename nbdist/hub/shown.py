@@ -1,0 +1,90 @@
+"""Clusters and jobs as records, for whoever looks from outside. Hub's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist.hub import rows
+from nbdist.hub.jobs import how_died
+from nbdist.hub.record import BarRecord, JobRecord, RankRecord
+from nbdist.metrics.last import Last
+
+if TYPE_CHECKING:
+    from nbdist.hub.jobs import Job
+    from nbdist.hub.ranks import Rank
+
+_STATES = {"queued": "starting", "running": "busy"}
+
+
+def rank_of_cluster(rank: Rank) -> RankRecord:
+    """Return how a rank that stays between cells stands."""
+    told = RankRecord(
+        rank.rank, rank.state, rank.state, host=rank.host, pid=rank.pid, device=rank.device
+    )
+    if rank.death is not None:
+        told.words = how_died(rank.death)
+    elif rank.pulse is not None:
+        taken = rank.pulse.vitals
+        told.state, told.words, told.line = "busy", rows.doing(rank.pulse), rank.pulse.line
+        told.cpu, told.memory = taken.cpu, taken.rss
+        told.gpu, told.gpu_memory = taken.gpu, taken.gpu_memory
+    return told
+
+
+class ShownJob:
+    """A job, and what is read of it while it is shown.
+
+    Parameters
+    ----------
+    job
+        The job.
+    launcher
+        What has started its ranks.
+    cluster
+        Id of the cluster it runs on, '' if its ranks are its own.
+    detached
+        Whether it outlives its kernel.
+    """
+
+    def __init__(
+        self, job: Job, launcher: str, cluster: str = "", *, detached: bool = False
+    ) -> None:
+        self.job = job
+        self._launcher, self._cluster, self._detached = launcher, cluster, detached
+        self._last = Last(job.folder, job.id, job.ranks[0])
+        self._ended: JobRecord | None = None
+
+    def record(self) -> JobRecord:
+        """Return how it stands."""
+        if self._ended is not None:
+            return self._ended
+        over = self.job.done  # asked first: nothing changes after its end
+        record = self._record()
+        if over:
+            self._ended = record
+        return record
+
+    def _record(self) -> JobRecord:
+        job, pulses = self.job, dict(self.job.pulses)
+        state = "ended" if job.seconds is not None else _STATES.get(job.state, job.state)
+        return JobRecord(
+            id=job.id, number=job.number, state=job.state,
+            ranks=[_rank(rows.row(job, rank, pulses.get(rank)), state) for rank in job.ranks],
+            first_line=next((line for line in job.code.splitlines() if line.strip()), ""),
+            launcher=self._launcher, cluster=self._cluster, created=job.created, began=job.began,
+            seconds=job.seconds, told=job.told(), reports=job.reports,
+            straggler=rows.straggler(pulses),
+            bars=[
+                BarRecord(bar.label, bar.done, bar.total, bar.rate, bar.samples, bar.left)
+                for bar in rows.bars(pulses)
+            ],
+            metrics=self._last.values(), detached=self._detached, folder=str(job.folder),
+            parts=dict(job.parts),
+        )  # fmt: skip
+
+
+def _rank(row: rows.RankRow, state: str) -> RankRecord:
+    return RankRecord(
+        row.rank, state, row.state, host=row.host, device=row.device, cpu=row.cpu,
+        memory=row.memory, gpu=row.gpu, gpu_memory=row.gpu_memory,
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""The routes of the sidebar. No route takes a path or a pid: ids come out of the state."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.utils import url_path_join
+from tornado import web
+
+from nbdist.errors import NbdistError, UsageError
+from nbdist.server import commands, logs
+from nbdist.server.commands import Deaf
+from nbdist.server.processes import Processes
+from nbdist.server.stream import Stream, Streams
+
+RESOURCE = "nbdist"
+NAME = r"([0-9a-zA-Z]+)"
+Method = TypeVar("Method", bound=Callable[..., Awaitable[None]])
+
+
+def routes(base_url: str) -> list[tuple[str, type, dict[str, Any]]]:
+    """Return all handlers below the server's base URL."""
+    processes = Processes()
+    here = functools.partial(url_path_join, base_url, "nbdist", "api")
+    own = {"processes": processes}
+    return [
+        (here("state"), State, own),
+        (here("clean"), Clean, own),
+        (here("processes", NAME, "(interrupt|stop|restart|stacks)"), Command, own),
+        (here("processes", NAME, "logs", NAME, r"(\d+)"), Log, own),
+        (here("stream"), Stream, {"streams": Streams(processes)}),
+    ]
+
+
+def _telling(method: Method) -> Method:
+    """Answer with the error's own words."""
+
+    @functools.wraps(method)
+    async def inner(self: APIHandler, *args: Any) -> None:
+        try:
+            await method(self, *args)
+        except UsageError as err:
+            raise web.HTTPError(404, str(err)) from err
+        except Deaf as err:
+            raise web.HTTPError(504, str(err)) from err
+        except NbdistError as err:
+            raise web.HTTPError(409, str(err)) from err
+
+    return inner  # type: ignore[return-value]
+
+
+class Handler(APIHandler):
+    """What all have in common; what a page looks at by itself is no activity of a person."""
+
+    auth_resource = RESOURCE
+    _track_activity = False
+
+    def initialize(self, processes: Processes) -> None:
+        """Take what the routes share."""
+        self.processes = processes
+
+    def _body(self) -> dict[str, Any]:
+        body = self.get_json_body()
+        if not isinstance(body, dict):
+            raise web.HTTPError(400, "a JSON object is expected")
+        return body
+
+    def _text(self, body: dict[str, Any], name: str) -> str:
+        value = body.get(name)
+        if not isinstance(value, str):
+            raise web.HTTPError(400, f"{name!r} must be a string out of the state")
+        return value
+
+
+class State(Handler):
+    """All processes."""
+
+    @web.authenticated
+    @authorized
+    @_telling
+    async def get(self) -> None:
+        """Return how they stand."""
+        self.processes.look()
+        self.finish(json.dumps(self.processes.state()))
+
+
+class Clean(Handler):
+    """What has ended."""
+
+    @web.authenticated
+    @authorized
+    @_telling
+    async def post(self) -> None:
+        """Remove it."""
+        self.finish(json.dumps({"removed": commands.clean(self.processes)}))
+
+
+class Command(Handler):
+    """What a process may be asked for."""
+
+    @web.authenticated
+    @authorized
+    @_telling
+    async def post(self, id_: str, command: str) -> None:
+        """Ask for it; answer when it is done."""
+        entry, body = self.processes.find(id_), self._body()
+        answer: Any = {}
+        if command == "interrupt":
+            await commands.interrupt(entry, self._text(body, "job"))
+        elif command == "stop":
+            await commands.stop(entry, self._text(body, "cluster"))
+        elif command == "restart":
+            rank = body.get("rank")
+            if not isinstance(rank, int):
+                raise web.HTTPError(400, "'rank' must be a number out of the state")
+            answer = await commands.restart(entry, self._text(body, "cluster"), rank)
+        else:
+            whose = "job" if "job" in body else "cluster"
+            answer = await commands.stacks(entry, **{whose: self._text(body, whose)})
+        self.finish(json.dumps(answer))
+
+
+class Log(Handler):
+    """A rank's log."""
+
+    @web.authenticated
+    @authorized
+    @_telling
+    async def get(self, id_: str, job: str, rank: str) -> None:
+        """Return a piece of it: ``?from=`` names the first byte, from the end if negative."""
+        try:
+            begin = int(self.get_query_argument("from", "0"))
+        except ValueError as err:
+            raise web.HTTPError(400, "'from' must be a number") from err
+        record = self.processes.find(id_).record
+        assert record is not None
+        piece = logs.read(record, job, int(rank), begin)
+        told = {"text": piece.text, "from": piece.begin, "to": piece.end, "size": piece.size}
+        self.finish(json.dumps(told))

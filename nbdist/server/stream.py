@@ -1,0 +1,139 @@
+"""The one websocket of a page: the state as it changes, and open logs. Server's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from nbdist.errors import NbdistError
+from nbdist.server import logs
+
+if TYPE_CHECKING:
+    from nbdist.server.processes import Processes
+
+LOOK_SECONDS = 0.1
+MOST_LOGS = 64
+"""Logs a page may follow."""
+
+
+class LogName(NamedTuple):
+    """Names a log."""
+
+    process: str
+    job: str
+    rank: int
+
+
+class Streams:
+    """Looks for all pages at once, and only while there is one."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+        self._pages: set[Stream] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, page: Stream) -> None:
+        """Serve a page."""
+        self._pages.add(page)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def remove(self, page: Stream) -> None:
+        """Serve it no more."""
+        self._pages.discard(page)
+        if not self._pages and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            changes = self.processes.look()
+            waiting = [page for page in self._pages if page.lacks(changes)]
+            if waiting:
+                text = json.dumps({"state": self.processes.state()})
+                for page in waiting:
+                    page.tell_state(text, changes)
+            for page in list(self._pages):
+                page.tell_logs()
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """One page."""
+
+    auth_resource = "nbdist"
+
+    def initialize(self, streams: Streams) -> None:
+        """Take what pages share."""
+        self._streams = streams
+        self._seen: int | None = -1
+        """The state it was told last; None while it does not want to know."""
+        self._logs: dict[LogName, int] = {}
+
+    @ws_authenticated
+    @authorized
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Become a websocket."""
+        await super().get(*args, **kwargs)
+
+    def open(self, *args: Any, **kwargs: Any) -> None:
+        """Begin to tell."""
+        super().open(*args, **kwargs)
+        self._seen = None
+        self._streams.add(self)
+
+    def on_close(self) -> None:
+        """Tell no more."""
+        self._streams.remove(self)
+
+    def on_message(self, message: str | bytes) -> None:
+        """Take ``{"watch": ...}`` or ``{"unwatch": ...}``; what is none of these is left alone."""
+        try:
+            asked = json.loads(message)
+            what = asked.get("watch", asked.get("unwatch"))
+            if what == "state":
+                self._seen = -1 if "watch" in asked else None
+            elif what == "log":
+                name = LogName(str(asked["process"]), str(asked["job"]), int(asked["rank"]))
+                if "unwatch" in asked:
+                    self._logs.pop(name, None)
+                elif len(self._logs) < MOST_LOGS:
+                    self._logs[name] = int(asked.get("from", 0))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.log.warning("nbdist: a page sent what is no request")
+
+    def lacks(self, changes: int) -> bool:
+        """Whether it wants to know the state and has not been told this one."""
+        return self._seen is not None and self._seen != changes
+
+    def tell_state(self, text: str, changes: int) -> None:
+        """Send the state."""
+        self._seen = changes
+        self._send(text)
+
+    def tell_logs(self) -> None:
+        """Send what is new in the logs it follows."""
+        for name, begin in list(self._logs.items()):
+            try:
+                record = self._streams.processes.find(name.process).record
+                assert record is not None
+                piece = logs.read(record, name.job, name.rank, begin)
+            except (NbdistError, OSError) as err:
+                self._logs.pop(name)
+                self._send(json.dumps({"log": name._asdict() | {"text": "", "gone": str(err)}}))
+                continue
+            self._logs[name] = piece.end
+            if piece.text:
+                told = name._asdict() | {"text": piece.text, "from": piece.begin, "to": piece.end}
+                self._send(json.dumps({"log": told}))
+
+    def _send(self, text: str) -> None:
+        with contextlib.suppress(WebSocketClosedError):
+            self.write_message(text)
