@@ -7,10 +7,12 @@ import {
 } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Actions } from '../sidebar/actions';
 import { Api } from '../sidebar/api';
 import { Model } from '../sidebar/model';
 import { Settings } from '../sidebar/settings';
 import { Stream } from '../sidebar/stream';
+import { Targets } from '../sidebar/targets';
 import { Words } from '../sidebar/words';
 import { INbdist } from '../tokens';
 
@@ -48,6 +50,8 @@ export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
     void app.started.then(() => {
       model.start();
     });
-    return { model, settings, words };
+    const targets = new Targets(model, words);
+    const actions = new Actions(model, words, targets);
+    return { model, settings, words, targets, actions };
   }
 };

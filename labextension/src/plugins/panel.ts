@@ -1,10 +1,15 @@
 /** The panel in the left sidebar. */
 
 import {
+  ILabShell,
   ILayoutRestorer,
   type JupyterFrontEnd,
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { describe } from '../sidebar/args';
+import { CommandIDs } from '../sidebar/commandIds';
+import { nbdistIcon } from '../sidebar/icons';
 import { NbdistPanel } from '../sidebar/panel';
 import { INbdist } from '../tokens';
 
@@ -16,12 +21,15 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
   description: 'Shows all clusters and jobs in the left sidebar.',
   autoStart: true,
   requires: [INbdist],
-  optional: [ILayoutRestorer],
+  optional: [ILabShell, ILayoutRestorer, ICommandPalette],
   activate: (
     app: JupyterFrontEnd,
     nbdist: INbdist,
-    restorer: ILayoutRestorer | null
+    labShell: ILabShell | null,
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null
   ): void => {
+    const trans = nbdist.words.trans;
     const { sessions } = app.serviceManager;
     const panel = new NbdistPanel({
       ...nbdist,
@@ -38,5 +46,27 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     });
     app.shell.add(panel, 'left', { rank: RANK });
     restorer?.add(panel, panel.id);
+
+    app.commands.addCommand(CommandIDs.show, {
+      label: trans.__('Show Clusters and Jobs'),
+      icon: nbdistIcon,
+      describedBy: describe(),
+      execute: () => {
+        if (!labShell) {
+          // Notebook 7 opens its sidebar for its own panels alone.
+          void app.commands.execute('application:toggle-panel', {
+            id: panel.id,
+            side: 'left',
+            title: panel.title.caption
+          });
+        }
+        app.shell.activateById(panel.id);
+        panel.node.querySelector<HTMLElement>('button')?.focus();
+      }
+    });
+    palette?.addItem({
+      command: CommandIDs.show,
+      category: trans.__('Clusters and Jobs (nbdist)')
+    });
   }
 };

@@ -8,7 +8,7 @@ import { LookIcon, stacksIcon } from './icons';
 import { Job } from './job';
 import { Button, Fold, isOpen } from './parts';
 import { Ranks } from './ranks';
-import { ended, type ICluster, type IJob, type IProcess } from './records';
+import { ended, type ICluster, type IProcess } from './records';
 
 export function Process({
   process
@@ -16,8 +16,10 @@ export function Process({
   process: IProcess;
 }): React.JSX.Element | null {
   const { words, settings } = useDesk();
+  // Jobs outlive their cluster here, so that one sees how they have ended.
+  const clusters = new Set(process.clusters.map(({ id }) => id));
   const jobs = process.jobs.filter(
-    job => !job.cluster && (settings.showEnded || !ended(job))
+    job => !clusters.has(job.cluster) && (settings.showEnded || !ended(job))
   );
   if (!process.clusters.length && !jobs.length) {
     return null;
@@ -88,8 +90,7 @@ function Cluster({ process, cluster }: IProps): React.JSX.Element {
   const label = words.clusterName(cluster);
   const jobs = process.jobs.filter(job => job.cluster === cluster.id);
   const shown = jobs.filter(job => settings.showEnded || !ended(job));
-  const current: IJob | undefined =
-    jobs.find(job => job.state === 'running') ?? jobs[jobs.length - 1];
+  const current = jobs.find(job => job.state === 'running') ?? [...jobs].pop();
   return (
     <section
       className="jp-NbdistCluster"

@@ -2,7 +2,7 @@
 
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
-import type { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { state, type IState } from './records';
 
@@ -21,6 +21,8 @@ export interface ILogNews extends ILogPlace {
   text: string;
   /** Bytes of the log up to the end of `text`. */
   to: number;
+  /** Why there is no more to come. */
+  gone?: string;
 }
 
 interface IMessage {
@@ -79,19 +81,13 @@ export class Stream implements IDisposable {
       this._watchLog(watch);
     }
     this._settle();
-    const stop = (): void => {
+    return new DisposableDelegate(() => {
       if (this._watches.delete(watch) && this._live) {
         const { process, job, rank } = place;
         this._send({ unwatch: 'log', process, job, rank });
       }
       this._settle();
-    };
-    return {
-      dispose: stop,
-      get isDisposed() {
-        return false;
-      }
-    };
+    });
   }
 
   /** Open or close the connection, as is needed. */
@@ -161,7 +157,7 @@ export class Stream implements IDisposable {
           watch.job === log.job &&
           watch.rank === log.rank
         ) {
-          watch.from = log.to;
+          watch.from = log.to || watch.from;
           watch.told(log);
         }
       }

@@ -26,7 +26,6 @@ export class Words {
     const said = rank.words || rank.state;
     switch (rank.state) {
       case 'dead':
-      case 'failed':
         return { look: 'bad', text: this.trans.__('dead: %1', said) };
       case 'idle':
         return { look: 'idle', text: this.trans.__('idle') };
