@@ -64,7 +64,7 @@ class Board:
             )  # fmt: skip
         try:
             self.url = self._hear(log)
-        except BaseException:
+        except BaseException:  # an interrupt, too, must leave nothing behind
             self.stop()
             raise
 

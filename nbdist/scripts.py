@@ -91,7 +91,7 @@ def make_folder(script: Writable, settings: Settings) -> Logs:
     logs = Logs(settings)
     try:
         script.write(logs.folder / SCRIPT)
-    except BaseException:
+    except BaseException:  # an interrupt, too, must leave nothing behind
         logs.close()
         shutil.rmtree(logs.folder, ignore_errors=True)
         raise

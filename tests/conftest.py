@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     KernelFactory = Callable[..., Kernel]
 
+pytest_plugins = ["pytest_jupyter.jupyter_server"]
+
 HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -12,20 +11,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 
 import nbdist
 from nbdist.metrics import metrics as collected
-from nbdist.metrics.curves import BUCKETS, Curve
+from nbdist.metrics.curves import Curve
 from nbdist.metrics.metrics import Metrics
 from nbdist.rank import metrics as recording
-from nbdist.rank import progress as progressing
-from nbdist.widgets.panels import panels, place
+from nbdist.widgets.panels import panels
 from nbdist.widgets.seen import Seen
 from nbdist.widgets.state import packed
-from nbdist.wire.doing import Bar
 from nbdist.wire.points import points_file
 
 if TYPE_CHECKING:
@@ -47,14 +43,6 @@ def only(metrics: Metrics) -> Curve:
     """Return the only curve, current."""
     metrics.read()
     (curve,) = metrics.curves()
-    return curve
-
-
-def curve_of(*steps: int, name: str = "x") -> Curve:
-    """Return a curve on one rank whose values are its steps."""
-    curve = Curve(name, (0,))
-    for step in steps:
-        curve.add({0: 1}, np.array([step]), np.array([float(step)]))
     return curve
 
 
@@ -215,78 +203,7 @@ def test_a_full_disk_costs_the_metrics_and_not_the_training(
     assert "nothing more is kept" in capfd.readouterr().err
 
 
-# -- curves ----------------------------------------------------------------------------------------
-
-
-def test_few_points_are_exact_and_many_keep_mean_and_range() -> None:
-    few = curve_of(3, 5, 4)
-    assert few.line.steps.tolist() == few.line.mean.tolist() == [3, 4, 5]
-    steps = np.arange(1_000_000)
-    values = np.sin(steps / 1000)
-    values[654_321] = 50.0
-    many = Curve("x", (0,))
-    for part in np.array_split(steps, 100):
-        many.add({0: len(part)}, part, values[part])
-    line = many.line
-    assert BUCKETS / 2 <= len(line.steps) <= BUCKETS
-    assert line.high.max() == 50.0
-    assert many.range == (values.min(), 50.0)
-    for i in (0, 57, len(line.steps) - 1):
-        inside = values[i * many.stride : (i + 1) * many.stride]
-        assert line.mean[i] == pytest.approx(inside.mean())
-        assert line.steps[i] == min((i + 1) * many.stride, 1_000_000) - 1
-
-
-def test_steps_may_be_far_apart_come_late_or_be_negative() -> None:
-    curve = curve_of(4096 * 3, 0, 4096 * 90, -4096, 4096)
-    assert curve.line.steps.tolist() == [-4096, 0, 4096, 3 * 4096, 90 * 4096]
-    assert curve.line.mean.tolist() == curve.line.steps.tolist()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_any_order_of_any_steps_gives_every_point_its_bucket(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    steps = random.integers(-2000, 3000 * (1 + seed), 700)
-    curve = curve_of(*steps.tolist())
-    line = curve.line
-    assert line.steps.tolist() == sorted(line.steps.tolist())
-    assert (line.steps[0], line.steps[-1]) == (line.steps.min(), steps.max())
-    assert np.all((line.low <= line.mean) & (line.mean <= line.high))
-    assert np.all(line.high - line.low < curve.stride)
-    assert curve._count.sum() == 700
-
-
-def test_ranks_are_combined_and_each_keeps_its_own() -> None:
-    curve = Curve("loss", (0, 1, 2))
-    curve.add({0: 2, 2: 1}, np.array([0, 1, 0]), np.array([1.0, 2.0, 4.0]))
-    line = curve.line
-    assert (line.mean.tolist(), line.low.tolist(), line.high.tolist()) == (
-        [2.5, 2], [1, 2], [4, 2],
-    )  # fmt: skip
-    assert curve.ranks == [0, 2]
-    assert curve.latest == 3.0
-    np.testing.assert_array_equal(curve.of(2), [4.0, np.nan])
-
-
-def test_what_is_not_finite_is_marked() -> None:
-    curve = Curve("loss", (0, 3))
-    curve.add({0: 2, 3: 2}, np.array([0, 1, 0, 1]), np.array([1, np.nan, 2, -np.inf]))
-    assert [tuple(mark) for mark in curve.marks] == [(1, "nan", 0), (1, "-inf", 3)]
-    assert curve.line.mean.tolist()[0] == 1.5
-    assert math.isnan(curve.line.mean[1])
-    assert curve.range == (1.0, 2.0)
-
-
-def test_a_rank_that_begins_anew_draws_over_what_it_had(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path, "7", (0,))
-    for start, first in ((0, 0), (1, 5)):
-        recording.begin(str(tmp_path), "7", 0, start)
-        for step in range(first, 10 - start):
-            nbdist.log(loss=start, step=step)
-        recording.end()
-    curve = only(metrics)
-    assert curve.line.mean.tolist() == [0] * 5 + [1] * 4
-    assert len(metrics["loss"].values) == 14
+# -- read again ------------------------------------------------------------------------------------
 
 
 def test_names_beyond_number_have_no_curves_and_are_kept(
@@ -315,16 +232,6 @@ def test_half_a_frame_waits_for_its_other_half(tmp_path: Path, metrics: Metrics)
     assert metrics["a"].values.tolist() == [1, 1]
 
 
-def test_names_with_a_slash_share_panels() -> None:
-    assert [place(name) for name in ("loss", "train/loss", "val/loss", "loss/test")] == [
-        ("loss", "loss"), ("loss", "train"), ("loss", "val"), ("loss", "test"),
-    ]  # fmt: skip
-    assert [place(name) for name in ("grad/norm", "a/b/c")] == [("grad", "norm"), ("a/b", "c")]
-
-
-# -- series ----------------------------------------------------------------------------------------
-
-
 def test_series_and_files_of_them(tmp_path: Path, metrics: Metrics) -> None:
     nbdist.log(loss=1.0)
     nbdist.log(loss=3.0, step=0)
@@ -346,64 +253,16 @@ def test_series_and_files_of_them(tmp_path: Path, metrics: Metrics) -> None:
         metrics["los"]
 
 
-# -- progress --------------------------------------------------------------------------------------
-
-
-def test_loops_are_counted_and_nested() -> None:
-    for _ in progressing.progress(range(2), "epoch"):
-        batches = ({"x": torch.zeros(8, 2)} for _ in range(3))
-        for _ in progressing.progress(batches, "batch"):
-            seen = [(bar.label, bar.done, bar.total) for bar in progressing.bars()]
-    assert seen == [("epoch", 1, 2), ("batch", 2, None)]
-    epoch, batch = progressing.end()
-    assert (epoch.done, batch.done, epoch.over, batch.over) == (2, 3, True, True)
-    assert epoch.samples is None
-    assert batch.rate is not None
-    assert batch.samples == pytest.approx(8 * batch.rate)
-    assert progressing.bars() == []
-
-
-def test_a_loop_that_is_left_is_over_and_what_waits_is_told() -> None:
-    def slow() -> Iterator[int]:
-        for i in range(5):
-            time.sleep(0.02)
-            yield i
-
-    for i in progressing.progress(slow(), total=5):
-        if i == 2:
-            break
-    (bar,) = progressing.end()
-    assert (bar.done, bar.over) == (2, True)
-    assert bar.waited is not None
-    assert bar.waited > 0.5
-
-
-@pytest.mark.parametrize(
-    ("number", "kept"),
-    [(np.int64(3), 3), (torch.tensor(3), 3), (2.5, 3), (math.inf, None), (10**30, None)],
-)
-def test_numbers_of_any_kind_travel(number: Any, kept: int | None) -> None:
-    for _ in progressing.progress(range(3), "\ud800" + 200 * "x", total=number, samples=number):
-        (bar,) = progressing.bars()
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(bar), type=Bar) == bar
-    (bar,) = progressing.end()
-    assert bar.total == kept
-    assert len(bar.label) == progressing.LONGEST_LABEL
-    msgspec.msgpack.encode(bar)
-
-
-def test_what_is_no_number_of_items_is_refused() -> None:
-    with pytest.raises(TypeError, match="samples is 'many', which is no number"):
-        list(progressing.progress(range(3), samples="many"))  # type: ignore[arg-type]  # tried
-    assert progressing.end() == []
-
-
-def test_plain_tqdm_is_seen_too() -> None:
-    tqdm = pytest.importorskip("tqdm")
-    with tqdm.tqdm(total=10, desc="files", file=io.StringIO()) as outer:
-        outer.update(4)
-        (bar,) = progressing.bars()
-    assert (bar.label, bar.done, bar.total, bar.tqdm) == ("files", 4, 10, True)
+def test_a_rank_that_begins_anew_draws_over_what_it_had(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path, "7", (0,))
+    for start, first in ((0, 0), (1, 5)):
+        recording.begin(str(tmp_path), "7", 0, start)
+        for step in range(first, 10 - start):
+            nbdist.log(loss=start, step=step)
+        recording.end()
+    curve = only(metrics)
+    assert curve.line.mean.tolist() == [0] * 5 + [1] * 4
+    assert len(metrics["loss"].values) == 14
 
 
 # -- what the page gets ----------------------------------------------------------------------------

@@ -134,3 +134,30 @@ def test_metrics_and_scaling(tmp_path: Path) -> None:
     assert "Rank 1 is the slowest: it takes" in told
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"04_metrics_and_scaling.ipynb", "executed.ipynb", "tmp"}
+
+
+def test_when_things_go_wrong(tmp_path: Path) -> None:
+    shown = run("05_when_things_go_wrong", tmp_path)
+    told = (
+        "Rank 1 failed: KeyError: 'label' (cell line 4)",
+        "Rank 0 was waiting in all_reduce in backward at cell line 5.",
+        "rank 0 waits in all_reduce",
+        "rank 1 waits in barrier",
+        "The cell was stopped: it ran longer than --timeout 6 s.",
+        "was interrupted",
+        "Rank 1 was ended by SIGKILL",
+        "Rank 1 was replaced. It lacks no names the others have.",
+        "both ranks have the same weights: True",
+        "The cell was interrupted.",
+    )
+    places = [shown.index(text) for text in told]
+    assert places == sorted(places)
+    first, second = shown.partition("=== rank 1 ===")[::2]
+    assert re.search(r'File "Cell In\[3\]", line 16, in steps\n +loss.backward\(\)', first)
+    assert re.search(r'File "Cell In\[7\]", line 5, in download\n +time.sleep\(1000\)', second)
+    found = re.findall(r"^(?:loss|and on).*: (\d+\.\d+)", shown, re.MULTILINE)
+    losses = [float(loss) for loss in found]
+    assert losses == sorted(losses, reverse=True)  # nothing that went wrong has cost any training
+    assert len(losses) == 4
+    for picture in re.findall(r"\]\(\.\./(docs/\S+\.png)\)", shown):
+        assert (ROOT / picture).exists(), picture

@@ -71,10 +71,9 @@ class Follower:
             self._quietly(self._area.error, self._job.error)
 
     def _quietly(self, show: Callable[..., None], *what: Any) -> None:
-        # Whatever the front end's socket is up to: a job whose events nobody takes would not end.
         try:
             show(*what)
-        except Exception as err:
+        except Exception as err:  # a job whose events nobody takes would not end
             log.debug("job %s could not be shown: %s", self._job.id, err)
 
     def _before_a_cell(self, *_: object) -> None:

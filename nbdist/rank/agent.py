@@ -75,7 +75,7 @@ class Agent(Speaker):
         who, completing = Who(shell), Completing(shell)
         self._now: dict[str, Callable[..., Any]] = {
             "open_store": backend.open_store,
-            "stacks": lambda: vitals.stacks(runner.main, engine, runner.cell_file),
+            "stacks": lambda: vitals.stacks(runner.main, engine, runner.cell_file, runner.named),
             "vitals": self._vitals,
             "holds": self._names.holds,
             "let_go": self._names.let_go,

@@ -258,6 +258,15 @@ class CellRunner:
         """The file name tracebacks have for the running cell. Any thread."""
         return self._filename
 
+    def named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
+        """Return a frame with its cell's name in the place of a file's. Any thread."""
+        cell = self._shell.compile.format_code_name(frame.filename)
+        if cell is None:
+            return frame
+        return traceback.FrameSummary(
+            " ".join(cell), frame.lineno, frame.name, lookup_line=False, line=frame.line
+        )
+
     def line(self) -> int | None:
         """Return the cell's line being run now, None outside it. Any thread."""
         frame = sys._current_frames().get(self.main)

@@ -1,0 +1,236 @@
+"""Real clusters and jobs as the sidebar's server sees and steers them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.faults import shown
+from tests.notebook import distributed, on_ranks
+from tests.states import get, post
+from tests.test_detach import detach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+    from tests.states import Fetch
+
+LOOP = """
+import time
+import nbdist
+for step in nbdist.progress(range(100_000), label="train"):
+    nbdist.log(loss=1 / (step + 1))
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def jp_server_config() -> dict[str, Any]:
+    """Load the extension."""
+    return {"ServerApp": {"jpserver_extensions": {"nbdist.server": True}}}
+
+
+@pytest.fixture
+def jp_runtime_dir(scratch: Path) -> Path:
+    """Share the kernels' runtime folder, as the server that started them does."""
+    return scratch / "runtime"
+
+
+async def seen(fetch: Fetch, pid: int, holds: Callable[[Any], object], seconds: float = 20) -> Any:
+    """Return how a process shows itself as soon as something holds of that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        state = await get(fetch, "state")
+        told = next((each for each in state["processes"] if each["pid"] == pid), None)
+        if told is not None and holds(told):
+            return told
+        assert time.monotonic() < deadline, [e["jobs"] for e in state["processes"]]
+        await asyncio.sleep(0.05)
+
+
+def job_that_runs(told: Any) -> Any:
+    """Return the job that runs."""
+    return next((job for job in told["jobs"] if job["state"] == "running"), None)
+
+
+async def test_a_running_loop_is_followed_and_interrupted(
+    jp_fetch: Fetch, notebook: Kernel
+) -> None:
+    cell = notebook.start(distributed(LOOP))
+
+    def goes_on(told: Any) -> bool:
+        job = job_that_runs(told)
+        return bool(job and job.get("bars") and job["bars"][0]["done"] > 20 and job["metrics"])
+
+    told = await seen(jp_fetch, notebook.pid, goes_on)
+    job, (cluster,) = job_that_runs(told), told["clusters"]
+    assert (cluster["np"], cluster["backend"], cluster["launcher"]) == (2, "ddp", "engines")
+    assert job["cluster"] == cluster["id"]
+    assert job["bars"][0]["label"] == "train"
+    assert job["bars"][0]["total"] == 100_000
+    assert 0 < job["metrics"]["loss"] < 1
+    for ranks in (cluster["ranks"], job["ranks"]):
+        assert [rank["state"] for rank in ranks] == ["busy", "busy"]
+        assert all(rank["words"].startswith("line ") for rank in ranks)
+        assert all(rank["memory"] > 1e6 for rank in ranks)
+    more = await seen(
+        jp_fetch, notebook.pid,
+        lambda told: job_that_runs(told)["bars"][0]["done"] > job["bars"][0]["done"],
+    )  # fmt: skip
+    await post(jp_fetch, "processes", more["id"], "interrupt", job=job["id"])
+    notebook.wait(20, cell)
+    assert "The cell was interrupted." in shown(cell)
+    told = await seen(jp_fetch, notebook.pid, lambda told: not job_that_runs(told))
+    assert told["jobs"][-1]["state"] == "interrupted"
+    assert [rank["words"] for rank in told["clusters"][0]["ranks"]] == ["idle", "idle"]
+
+
+async def test_stacks_of_a_hang_show_where_each_rank_is(jp_fetch: Fetch, notebook: Kernel) -> None:
+    body = """
+        import time, torch.distributed as dist
+        if rank == 0:
+            dist.barrier()
+        else:
+            time.sleep(1000)
+        """
+    cell = notebook.start(distributed(body))
+    told = await seen(
+        jp_fetch, notebook.pid,
+        lambda told: "in barrier for" in told["clusters"][0]["ranks"][0]["words"],
+    )  # fmt: skip
+    route = "processes", told["id"]
+    for whose in ({"cluster": told["clusters"][0]["id"]}, {"job": job_that_runs(told)["id"]}):
+        stacks = (await post(jp_fetch, *route, "stacks", **whose))["stacks"]
+        cell_line = r'File "Cell In\[\d+\]", line {}, in <module>\n +{}'
+        assert re.search(cell_line.format(4, r"dist\.barrier\(\)"), stacks["0"])
+        assert re.search(cell_line.format(6, r"time\.sleep\(1000\)"), stacks["1"])
+    await post(jp_fetch, *route, "interrupt", job=job_that_runs(told)["id"])
+    notebook.wait(20, cell)
+
+
+async def test_a_dead_rank_is_shown_and_replaced(jp_fetch: Fetch, notebook: Kernel) -> None:
+    on_ranks(notebook, "kept = 1")
+    told = await seen(jp_fetch, notebook.pid, lambda _: True)
+    (cluster,) = told["clusters"]
+    os.kill(cluster["ranks"][1]["pid"], signal.SIGKILL)
+    dead = await seen(
+        jp_fetch, notebook.pid, lambda told: told["clusters"][0]["ranks"][1]["state"] == "dead"
+    )
+    assert dead["clusters"][0]["ranks"][1]["words"] == "was ended by SIGKILL"
+    answer = await post(jp_fetch, "processes", told["id"], "restart", cluster=cluster["id"], rank=1)
+    assert "kept" in answer["lacks"]
+    told = await seen(
+        jp_fetch, notebook.pid, lambda told: told["clusters"][0]["ranks"][1]["state"] == "idle"
+    )
+    assert told["clusters"][0]["ranks"][1]["pid"] != cluster["ranks"][1]["pid"]
+    assert on_ranks(notebook, "print(world_size)").stdout == "2\n"
+
+
+async def test_a_busy_cluster_is_stopped_and_the_next_cell_says_so(
+    jp_fetch: Fetch, start_kernel: KernelFactory
+) -> None:
+    notebook = start_kernel()
+    notebook.run("%load_ext nbdist")
+    cell = notebook.start(distributed("import time\ntime.sleep(1000)", "-np 2"))
+    told = await seen(jp_fetch, notebook.pid, job_that_runs)
+    await post(jp_fetch, "processes", told["id"], "stop", cluster=told["clusters"][0]["id"])
+    notebook.wait(20, cell)
+    assert "The cell was ended with its cluster." in shown(cell)
+    after = await seen(jp_fetch, notebook.pid, lambda told: not told["clusters"])
+    assert job_that_runs(after) is None
+    again = on_ranks(notebook, "print(world_size)")
+    assert again.stdout == "2\n"
+    assert "The cluster was stopped from outside this notebook" in shown(again)
+
+
+async def test_a_script_and_its_stacks_are_seen(jp_fetch: Fetch, notebook: Kernel) -> None:
+    cell = notebook.start(distributed(LOOP, "--launcher torchrun"))
+    told = await seen(
+        jp_fetch, notebook.pid,
+        lambda told: job_that_runs(told) and job_that_runs(told).get("bars"),
+    )  # fmt: skip
+    job = job_that_runs(told)
+    assert (job["launcher"], job["cluster"]) == ("torchrun", "")
+    stacks = (await post(jp_fetch, "processes", told["id"], "stacks", job=job["id"]))["stacks"]
+    assert all("time.sleep(0.01)" in text or "log(" in text for text in stacks.values())
+    await post(jp_fetch, "processes", told["id"], "interrupt", job=job["id"])
+    notebook.wait(20, cell)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
+    jp_fetch: Fetch, start_kernel: KernelFactory, how: str
+) -> None:
+    kernel = start_kernel()
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2")
+    pid = kernel.pid
+    told = await seen(jp_fetch, pid, lambda told: told["clusters"])
+    cluster = told["clusters"][0]
+    ranks = [psutil.Process(rank["pid"]) for rank in cluster["ranks"]]
+    if how == "killed":
+        kernel.sigkill()
+        told = await seen(jp_fetch, pid, lambda told: not told["alive"])
+    else:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        await post(jp_fetch, "processes", told["id"], "stop", cluster=cluster["id"])
+        _, alive = psutil.wait_procs(ranks, timeout=10)
+        assert not alive
+    finally:
+        if how == "stopped":
+            os.kill(pid, signal.SIGCONT)
+    if how == "killed":
+        assert (await post(jp_fetch, "clean"))["removed"] == [told["id"]]
+    else:
+        # It wakes up with the loss of its ranks, and perhaps with the order to stop them.
+        await seen(jp_fetch, pid, lambda told: all(c["state"] == "lost" for c in told["clusters"]))
+        assert "All variables on the ranks are lost" in shown(on_ranks(kernel, "pass"))
+
+
+async def test_a_restarted_kernel_leaves_no_row(
+    jp_fetch: Fetch, start_kernel: KernelFactory
+) -> None:
+    kernel = start_kernel()
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2")
+    pid = kernel.pid
+    await seen(jp_fetch, pid, lambda told: told["clusters"])
+    kernel.restart()
+    state = await get(jp_fetch, "state")
+    assert pid not in [each["pid"] for each in state["processes"]]
+
+
+async def test_a_detached_job_is_seen_stopped_and_cleared(
+    jp_fetch: Fetch, notebook: Kernel
+) -> None:
+    name = detach(notebook, LOOP)
+    deadline = time.monotonic() + 20
+    keepers: list[Any] = []
+    while not keepers or not job_that_runs(keepers[0]).get("bars"):
+        assert time.monotonic() < deadline
+        state = await get(jp_fetch, "state")
+        keepers = [each for each in state["processes"] if each["kind"] == "keeper"]
+        keepers = [each for each in keepers if job_that_runs(each)]
+        await asyncio.sleep(0.05)
+    (keeper,) = keepers
+    job = job_that_runs(keeper)
+    assert (job["id"], job["detached"], job["launcher"]) == (name, True, "torchrun")
+    stacks = (await post(jp_fetch, "processes", keeper["id"], "stacks", job=name))["stacks"]
+    assert stacks.keys() == {"0", "1"}
+    await post(jp_fetch, "processes", keeper["id"], "interrupt", job=name)
+    ended = await seen(jp_fetch, keeper["pid"], lambda told: not told["alive"])
+    assert ended["jobs"][0]["state"] == "interrupted"
+    assert name in notebook.run("%dist jobs").stdout
+    assert keeper["id"] in (await post(jp_fetch, "clean"))["removed"]
+    assert name not in notebook.run("%dist jobs").stdout
