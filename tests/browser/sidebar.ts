@@ -24,14 +24,17 @@ export class Sidebar {
 
   /** A rank of the first cluster. */
   rank(number: number): Locator {
-    return this.cluster().locator(
-      `.jp-NbdistRanks > [data-rank="${number}"]`
-    ).first();
+    return this.cluster()
+      .locator(`.jp-NbdistRanks > [data-rank="${number}"]`)
+      .first();
   }
 
   /** The job that a cell has started. */
   job(number: number): Locator {
-    return this.root.getByRole('region', { name: `In [${number}]`, exact: true });
+    return this.root.getByRole('region', {
+      name: `In [${number}]`,
+      exact: true
+    });
   }
 
   button(name: string | RegExp): Locator {

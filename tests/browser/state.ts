@@ -1,4 +1,4 @@
-/** Makes what the server tells of clusters and jobs, as `nbdist/wire/record.py` has it. */
+/** Makes what the server tells of clusters and jobs, as `nbdist/hub/record.py` has it. */
 
 import type { Page } from '@playwright/test';
 import type {
@@ -32,7 +32,10 @@ export function rank(rank: number, more: Sent<IRank> = {}): Sent<IRank> {
   };
 }
 
-export function cluster(ranks: Sent<IRank>[], more: Sent<ICluster> = {}): Sent<ICluster> {
+export function cluster(
+  ranks: Sent<IRank>[],
+  more: Sent<ICluster> = {}
+): Sent<ICluster> {
   return {
     id: '1',
     np: ranks.length,
@@ -73,7 +76,10 @@ export function process(more: Sent<IProcess> = {}): Sent<IProcess> {
   };
 }
 
-export function state(processes: Sent<IProcess>[], more: Sent<IState> = {}): Sent<IState> {
+export function state(
+  processes: Sent<IProcess>[],
+  more: Sent<IState> = {}
+): Sent<IState> {
   return { processes, unreadable: [], time: 1_000_190, ...more };
 }
 
@@ -96,10 +102,15 @@ export class Fake {
       const request = route.request();
       const path = new URL(request.url()).pathname.split('nbdist/api/')[1];
       if (path === 'state') {
-        await route.fulfill({ status: this.status, json: this.status === 200 ? this.state : { message: 'no' } });
+        await route.fulfill({
+          status: this.status,
+          json: this.status === 200 ? this.state : { message: 'no' }
+        });
         return;
       }
-      this.asked.push(`${request.method()} ${path} ${request.postData() ?? ''}`.trim());
+      this.asked.push(
+        `${request.method()} ${path} ${request.postData() ?? ''}`.trim()
+      );
       await route.fulfill({ json: this.answers[path] ?? {} });
     });
   }

@@ -13,7 +13,7 @@ import {
 } from '@jupyterlab/ui-components';
 import { describe } from '../sidebar/args';
 import { CommandIDs } from '../sidebar/commandIds';
-import { ended } from '../sidebar/records';
+import { over } from '../sidebar/records';
 import { INbdist } from '../tokens';
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
@@ -105,7 +105,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       label: trans.__('Remove Detached Jobs That Have Ended…'),
       icon: clearIcon,
       describedBy: describe(),
-      isEnabled: () => targets.detached.some(({ job }) => ended(job)),
+      isEnabled: () => targets.processes.some(over),
       execute: () => actions.clean()
     });
     commands.addCommand(CommandIDs.refresh, {
@@ -135,6 +135,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       const now = [
         targets.clusters.length,
         targets.running.length,
+        targets.processes.filter(over).length,
         targets.detached.length
       ].join();
       if (now !== known) {

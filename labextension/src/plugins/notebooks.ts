@@ -5,6 +5,7 @@ import type {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette, Notification } from '@jupyterlab/apputils';
+import { CodeCellModel } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import { addIcon, runIcon } from '@jupyterlab/ui-components';
 import { describe } from '../sidebar/args';
@@ -72,9 +73,15 @@ export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
           return;
         }
         const { content, sessionContext } = current;
+        const loaded = content.widgets.some(
+          ({ model }) =>
+            model instanceof CodeCellModel &&
+            model.executionCount !== null &&
+            /^%(re)?load_ext nbdist/m.test(model.sharedModel.getSource())
+        );
         NotebookActions.insertBelow(content);
         content.activeCell?.model.sharedModel.setSource(
-          `%load_ext nbdist\n%dist attach ${target.job.id}`
+          `${loaded ? '' : '%load_ext nbdist\n'}%dist attach ${target.job.id}`
         );
         app.shell.activateById(current.id);
         await NotebookActions.run(content, sessionContext);

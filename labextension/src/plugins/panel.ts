@@ -7,6 +7,7 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 import { describe } from '../sidebar/args';
 import { CommandIDs } from '../sidebar/commandIds';
 import { nbdistIcon } from '../sidebar/icons';
@@ -35,13 +36,13 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       ...nbdist,
       commands: app.commands,
       pathsChanged: sessions.runningChanged,
-      pathOf: kernel => {
-        for (const { kernel: its, path } of sessions.running()) {
-          if (its && its.id === kernel) {
-            return path;
+      pathOf: ({ kernel, notebook }) => {
+        for (const session of sessions.running()) {
+          if (session.kernel?.id === kernel) {
+            return session.path;
           }
         }
-        return '';
+        return below(PageConfig.getOption('serverRoot'), notebook);
       }
     });
     app.shell.add(panel, 'left', { rank: RANK });
@@ -70,3 +71,10 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     });
   }
 };
+
+/** A file's path below the server's root, which may be told as `~/work`; '' if it is not there. */
+function below(root: string, file: string): string {
+  const start = `${root.replace(/^~|\/+$/g, '')}/`;
+  const at = root ? file.indexOf(start) : -1;
+  return at < 0 ? '' : file.slice(at + start.length);
+}

@@ -46,6 +46,7 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
     const show = (tab: MainAreaWidget): void => {
       if (!tab.isAttached) {
         tab.toolbar.hide(); // the content has its own
+        tab.content.node.setAttribute('aria-label', tab.title.caption);
         const beside =
           logs.find(each => each.isAttached) ?? [...stacks.values()].pop();
         const options = beside
@@ -78,8 +79,9 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
           show(open);
           return;
         }
+        const name = trans.__('Stacks: %1', targets.name(target));
         const content = new StacksView(
-          trans.__('Stacks: %1', targets.name(target)),
+          name,
           () => actions.stacks(target),
           trans
         );
@@ -89,6 +91,7 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
           'Stacks of %1',
           words.processName(target.process)
         );
+        tab.title.caption = name;
         tab.title.icon = stacksIcon;
         show(tab);
         stacks.set(id, tab);

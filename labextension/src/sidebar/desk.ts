@@ -4,6 +4,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { createContext, useContext } from 'react';
 import type { History } from './history';
+import type { IProcess } from './records';
 import type { Settings } from './settings';
 import type { Words } from './words';
 
@@ -15,8 +16,8 @@ export interface IDesk {
   now: number;
   /** Do what a command does. */
   run: (command: string, args?: ReadonlyPartialJSONObject) => void;
-  /** The path of a kernel's notebook as the server knows it; '' if it is not open. */
-  pathOf: (kernel: string) => string;
+  /** The path of its notebook as the server knows it; '' if it does not. */
+  pathOf: (process: IProcess) => string;
   /** Folded parts, by name. */
   folded: Map<string, boolean>;
   /** Draw anew. */

@@ -23,8 +23,6 @@ export class LogView extends ReactWidget {
   ) {
     super();
     this.addClass('jp-NbdistView');
-    this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', _name);
   }
 
   override dispose(): void {

@@ -93,7 +93,7 @@ export class Model implements IDisposable {
     this._heard = false;
     this._pace();
     if (watched) {
-      void this._poll.refresh();
+      void this.refresh();
     }
   }
 
@@ -103,10 +103,9 @@ export class Model implements IDisposable {
     this._pace();
   }
 
-  /** Ask the server now. */
+  /** Ask the server now, whether or not changes are told by themselves. */
   async refresh(): Promise<void> {
-    await this._poll.refresh();
-    await this._poll.tick;
+    await this._ask().catch(() => undefined); // views say what is wrong
   }
 
   readonly history = new History();

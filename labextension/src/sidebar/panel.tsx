@@ -14,7 +14,7 @@ import { LookIcon, nbdistIcon } from './icons';
 import type { Model } from './model';
 import { Button } from './parts';
 import { Process } from './process';
-import { ended, type IState } from './records';
+import { over, type IProcess, type IState } from './records';
 import type { Settings } from './settings';
 import type { Words } from './words';
 
@@ -23,7 +23,7 @@ export interface IPanelOptions {
   words: Words;
   settings: Settings;
   commands: CommandRegistry;
-  pathOf: (kernel: string) => string;
+  pathOf: (process: IProcess) => string;
   /** Emitted when other paths may be had. */
   pathsChanged: ISignal<unknown, unknown>;
 }
@@ -128,9 +128,6 @@ function Toolbar({
   words: Words;
 }): React.JSX.Element {
   const trans = words.trans;
-  const over = (state?.processes ?? []).some(
-    process => process.kind === 'keeper' && process.jobs.every(ended)
-  );
   return (
     <div
       className="jp-NbdistToolbar"
@@ -144,7 +141,7 @@ function Toolbar({
           label={trans.__('Start a cluster…')}
           command={CommandIDs.start}
         />
-        {over && (
+        {state?.processes.some(over) && (
           <Button
             icon={clearIcon}
             label={trans.__('Remove detached jobs that have ended…')}

@@ -50,7 +50,7 @@ export function Process({
 
 function Head({ process }: { process: IProcess }): React.JSX.Element {
   const { words, run, pathOf } = useDesk();
-  const path = pathOf(process.kernel);
+  const path = pathOf(process);
   const name = path.split('/').pop() || words.processName(process);
   return (
     <h3 className="jp-NbdistHead">

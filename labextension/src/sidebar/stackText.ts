@@ -12,19 +12,15 @@ export interface ILine {
   cell: number | null;
 }
 
-const FRAME = /^\s*File "([^"]*)", line (\d+)(.*)$/;
-/** What a cell's code is compiled as: in scripts by its prompt, on engines as ipykernel does. */
-const CELL = /^Cell In\[|[\\/]ipykernel_\d+[\\/]\d+\.py$/;
+const FRAME = /^\s*File "Cell In\[[^"]*", line (\d+)/;
 
 /** Ranks that are at the same place stand together; those with fewest stand first. */
 export function group(stacks: Record<string, string>): IGroup[] {
   const groups = new Map<string, IGroup>();
   for (const [rank, told] of Object.entries(stacks)) {
-    const lines = parse(told);
-    const name = lines.map(({ text }) => text).join('\n');
-    const same = groups.get(name) ?? { ranks: [], lines };
+    const same = groups.get(told) ?? { ranks: [], lines: parse(told) };
     same.ranks.push(Number(rank));
-    groups.set(name, same);
+    groups.set(told, same);
   }
   return [...groups.values()].sort(
     (a, b) => a.ranks.length - b.ranks.length || a.ranks[0] - b.ranks[0]
@@ -38,16 +34,12 @@ function parse(text: string): ILine[] {
     .split('\n')
     .map(line => {
       const frame = FRAME.exec(line);
-      if (!frame) {
-        cell = line.startsWith('    ') ? cell : null;
-        return { text: line, cell };
+      if (frame) {
+        cell = Number(frame[1]);
+      } else if (!line.startsWith('    ')) {
+        cell = null;
       }
-      const [, file, number, rest] = frame;
-      cell = CELL.test(file) ? Number(number) : null;
-      // The name of a cell's file says nothing to a person.
-      return cell !== null && !file.startsWith('Cell In[')
-        ? { text: `  Cell line ${number}${rest}`, cell }
-        : { text: line, cell };
+      return { text: line, cell };
     });
 }
 

@@ -17,8 +17,6 @@ export class StacksView extends ReactWidget {
   ) {
     super();
     this.addClass('jp-NbdistView');
-    this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', _name);
     void this.ask();
   }
 
@@ -90,7 +88,7 @@ function Group(props: {
       ? trans.__('Ranks %1', spans(ranks))
       : trans.__('Rank %1', ranks[0]);
   return (
-    <section className="jp-NbdistStack" aria-label={name}>
+    <section className="jp-NbdistStack" aria-label={name} tabIndex={0}>
       <h3>{name}</h3>
       <pre>
         {lines.map(({ text, cell }, i) =>
