@@ -7,6 +7,7 @@ import {
   showDialog,
   showErrorMessage
 } from '@jupyterlab/apputils';
+import { snippet } from './magic';
 import type { Model } from './model';
 import type { IClusterTarget, IJobTarget, Target, Targets } from './targets';
 import type { Words } from './words';
@@ -157,11 +158,6 @@ export class Actions {
     }
     await this._model.refresh();
   }
-}
-
-/** The first line of a cell that runs on such a cluster. */
-export function snippet(np: number, backend: string): string {
-  return `%%distributed -np ${np} --backend ${backend}`;
 }
 
 /** Say what went wrong; notifications cut what is long. */

@@ -10,30 +10,10 @@ import type {
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import { complain, messageOf } from './actions';
+import { startCode, type IWish } from './magic';
 import type { IDefaults } from './settings';
 
 const BACKENDS = ['ddp', 'horovod', 'none'];
-
-/** What is wanted. */
-export interface IWish {
-  /** The kernel's id. */
-  kernel: string;
-  /** 0 means one a GPU, or two. */
-  np: number;
-  backend: string;
-  /** `0,2-3`; '' means all. */
-  gpus: string;
-}
-
-/** What a kernel is asked to run. */
-export function startCode({ np, backend, gpus }: IWish): string {
-  const flags = [
-    np > 0 ? ` -np ${np}` : '',
-    ` --backend ${backend}`,
-    gpus ? ` --gpus ${gpus}` : ''
-  ];
-  return `%load_ext nbdist\n%dist start${flags.join('')}`;
-}
 
 /** Ask for what is wanted; undefined if nothing is. */
 export async function askWish(
