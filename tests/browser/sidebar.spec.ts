@@ -145,8 +145,8 @@ else:
   await expect(sidebar.rank(0)).toContainText(/in all_?reduce for \d/i, SLOW);
   await sidebar.button('Where are the ranks of Cluster 1').click();
   const stacks = page.getByRole('region', { name: /^Stacks: Cluster 1/ });
-  const first = stacks.getByRole('region', { name: 'Rank 0' });
-  const second = stacks.getByRole('region', { name: 'Rank 1' });
+  const first = stacks.getByRole('group', { name: 'Rank 0' });
+  const second = stacks.getByRole('group', { name: 'Rank 1' });
   await expect(first.locator('mark').first()).toContainText('line 4');
   await expect(first).toContainText('dist.all_reduce(torch.ones(1))');
   await expect(second.locator('mark').first()).toContainText('line 6');

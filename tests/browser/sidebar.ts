@@ -19,7 +19,7 @@ export class Sidebar {
   }
 
   cluster(name = 'Cluster 1'): Locator {
-    return this.root.getByRole('region', { name, exact: true });
+    return this.root.getByRole('group', { name, exact: true });
   }
 
   /** A rank of the first cluster. */
@@ -31,7 +31,7 @@ export class Sidebar {
 
   /** The job that a cell has started. */
   job(number: number): Locator {
-    return this.root.getByRole('region', {
+    return this.root.getByRole('group', {
       name: `In [${number}]`,
       exact: true
     });

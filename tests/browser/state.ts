@@ -83,6 +83,60 @@ export function state(
   return { processes, unreadable: [], time: 1_000_190, ...more };
 }
 
+/** A bit of everything there is to see. */
+export function everything(): Sent<IState> {
+  const ranks = [
+    rank(0, { device: 'cuda:0', gpu: 88, gpu_memory: 12e9 }),
+    rank(1, {
+      words: 'line 12, in all_reduce for 12 s',
+      host: 'elsewhere',
+      device: 'cuda:1',
+      cpu: 2
+    }),
+    rank(2, { state: 'dead', words: 'was ended by SIGKILL' }),
+    rank(3, { state: 'idle', words: 'idle' })
+  ];
+  const running = job({
+    bars: [{ label: 'steps', done: 312, total: 1000, rate: 12.5, left: 55 }],
+    metrics: { 'train/loss': 0.1234, lr: 0.001 },
+    reports: ['Hang: ranks 0 and 1 have been in all_reduce for 12 s.'],
+    straggler: 'Rank 1 is the slowest: 40 % more time a step than the others.'
+  });
+  const failed = job({
+    id: '2',
+    number: 9,
+    state: 'failed',
+    seconds: 13.2,
+    told: 'Rank 0 failed: ValueError: shapes do not fit'
+  });
+  const detached = job({
+    id: '7f3a',
+    number: 4,
+    detached: true,
+    cluster: '',
+    launcher: 'torchrun',
+    ranks: [rank(0), rank(1, { words: 'line 3' })]
+  });
+  return state(
+    [
+      process({ clusters: [cluster(ranks)], jobs: [failed, running] }),
+      process({ id: 'b2', kernel: '', kind: 'keeper', jobs: [detached] }),
+      process({
+        id: 'c3',
+        kernel: 'gone',
+        notebook: '/home/me/old.ipynb',
+        alive: false,
+        clusters: [cluster([rank(0)], { id: '5' })]
+      })
+    ],
+    {
+      unreadable: [
+        { id: 'deadbeef', why: 'it was written by another version of nbdist' }
+      ]
+    }
+  );
+}
+
 /** Answers in the server's place. */
 export class Fake {
   constructor(readonly page: Page) {}
@@ -92,6 +146,9 @@ export class Fake {
   state: Sent<IState> = state([]);
   /** By path after `nbdist/api/`, what is answered; else {}. */
   readonly answers: Record<string, object> = {};
+  /** By path, why it is refused. */
+  readonly refusals: Record<string, string> = {};
+  /** Of the state's answer; 0 cuts the line. */
   status = 200;
 
   async open(): Promise<void> {
@@ -102,10 +159,22 @@ export class Fake {
       const request = route.request();
       const path = new URL(request.url()).pathname.split('nbdist/api/')[1];
       if (path === 'state') {
-        await route.fulfill({
-          status: this.status,
-          json: this.status === 200 ? this.state : { message: 'no' }
-        });
+        if (this.status === 0) {
+          await route.abort();
+        } else if (this.status === 200) {
+          await route.fulfill({ json: this.state });
+        } else {
+          await route.fulfill({ status: this.status, json: { message: 'no' } });
+        }
+        return;
+      }
+      if (path in this.refusals) {
+        const json = { message: this.refusals[path] };
+        await route.fulfill({ status: 409, json });
+        return;
+      }
+      if (request.method() === 'GET') {
+        await route.fulfill({ json: this.answers[path] ?? {} });
         return;
       }
       this.asked.push(

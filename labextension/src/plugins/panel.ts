@@ -62,7 +62,6 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
           });
         }
         app.shell.activateById(panel.id);
-        panel.node.querySelector<HTMLElement>('button')?.focus();
       }
     });
     palette?.addItem({

@@ -23,7 +23,12 @@ export function Job({ process, job }: IProps): React.JSX.Element {
   const open = isOpen(folded, name, !over);
   const label = words.jobName(job);
   return (
-    <section className="jp-NbdistJob" aria-label={label} data-job={job.id}>
+    <section
+      role="group"
+      className="jp-NbdistJob"
+      aria-label={label}
+      data-job={job.id}
+    >
       <div className="jp-NbdistLine">
         <Fold name={name} open={!over} label={label}>
           <span className="jp-NbdistJob-name">{label}</span>

@@ -36,6 +36,7 @@ export class NbdistPanel extends ReactWidget {
     this.addClass('jp-NbdistPanel');
     this.title.icon = nbdistIcon;
     this.title.caption = words.trans.__('Clusters and jobs (nbdist)');
+    this.node.tabIndex = -1;
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', words.trans.__('Clusters and jobs'));
     model.changed.connect(this._onChanged, this);
@@ -46,6 +47,22 @@ export class NbdistPanel extends ReactWidget {
     super.onAfterShow(message);
     this._options.model.watched = true;
     this.update();
+  }
+
+  protected override onActivateRequest(message: Message): void {
+    super.onActivateRequest(message);
+    this._focus = true;
+    this.update();
+  }
+
+  protected override onUpdateRequest(message: Message): void {
+    super.onUpdateRequest(message);
+    void this.renderPromise?.then(() => {
+      if (this._focus) {
+        this._focus = false;
+        this.node.querySelector('button')?.focus();
+      }
+    });
   }
 
   protected override onAfterHide(message: Message): void {
@@ -118,6 +135,7 @@ export class NbdistPanel extends ReactWidget {
   private readonly _folded = new Map<string, boolean>();
   private _before: IState | null = null;
   private _news = '';
+  private _focus = false; // once it is drawn
 }
 
 function Toolbar({

@@ -27,6 +27,7 @@ export function Process({
   const trouble = words.processTrouble(process);
   return (
     <section
+      role="group"
       className="jp-NbdistProcess"
       aria-label={words.processName(process)}
       data-process={process.id}
@@ -93,6 +94,7 @@ function Cluster({ process, cluster }: IProps): React.JSX.Element {
   const current = jobs.find(job => job.state === 'running') ?? [...jobs].pop();
   return (
     <section
+      role="group"
       className="jp-NbdistCluster"
       aria-label={label}
       data-cluster={cluster.id}

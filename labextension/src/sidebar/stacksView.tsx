@@ -88,7 +88,12 @@ function Group(props: {
       ? trans.__('Ranks %1', spans(ranks))
       : trans.__('Rank %1', ranks[0]);
   return (
-    <section className="jp-NbdistStack" aria-label={name} tabIndex={0}>
+    <section
+      role="group"
+      className="jp-NbdistStack"
+      aria-label={name}
+      tabIndex={0}
+    >
       <h3>{name}</h3>
       <pre>
         {lines.map(({ text, cell }, i) =>
