@@ -65,10 +65,7 @@ test('what ranks do is said in words', () => {
     said('busy', 'line 3, in all_reduce for 75 s'),
     'wait: in all_reduce for 1:15, cell line 3'
   );
-  assert.equal(
-    said('dead', 'was ended by SIGKILL'),
-    'bad: dead: was ended by SIGKILL'
-  );
+  assert.equal(said('dead', 'was ended by SIGKILL'), 'bad: dead: SIGKILL');
   assert.equal(
     said('busy', 'ValueError in line 3'),
     'bad: ValueError in line 3'
@@ -93,6 +90,7 @@ test('names, times and numbers', () => {
   );
   assert.equal(words.jobTime({ ...job, began: null }, 100), '');
   assert.equal(words.uptime(process.clusters[0], 100), '1:00');
+  assert.equal(words.uptime(process.clusters[0], 40 + 5 * 86400), '5 d 0 h');
   assert.equal(words.ranks(1), '1 rank');
   assert.equal(words.used('gpu', 87.6), '88 %');
   assert.equal(words.used('memory', 1.26e9), '1.3 GB');
@@ -176,10 +174,7 @@ test('changes are announced, ticking numbers are not', () => {
     ['busy', 'line 1'],
     ['dead', 'was ended by SIGKILL']
   ]);
-  assert.equal(
-    say(two, dead),
-    'Rank 1 of Cluster 1 is dead: was ended by SIGKILL'
-  );
+  assert.equal(say(two, dead), 'Rank 1 of Cluster 1 is dead: SIGKILL');
   assert.equal(say(dead, two), 'Rank 1 of Cluster 1 was started anew');
   assert.equal(
     say(

@@ -24,7 +24,7 @@ test('all there is to see, in words', async () => {
   await expect(sidebar.rank(0)).toContainText('GPU memory 12 GB');
   await expect(sidebar.rank(1)).toContainText('in all_reduce for 12 s');
   await expect(sidebar.rank(1)).toContainText('elsewhere');
-  await expect(sidebar.rank(2)).toContainText('dead: was ended by SIGKILL');
+  await expect(sidebar.rank(2)).toContainText('dead: SIGKILL');
   await expect(sidebar.rank(3)).toContainText('idle');
   await expect(sidebar.job(9)).toContainText('Rank 0 failed: ValueError');
   await expect(sidebar.job(12)).toContainText('312 of 1000');

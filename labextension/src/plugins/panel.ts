@@ -62,6 +62,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
           });
         }
         app.shell.activateById(panel.id);
+        panel.takeFocus();
       }
     });
     palette?.addItem({

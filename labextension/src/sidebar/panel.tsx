@@ -36,7 +36,6 @@ export class NbdistPanel extends ReactWidget {
     this.addClass('jp-NbdistPanel');
     this.title.icon = nbdistIcon;
     this.title.caption = words.trans.__('Clusters and jobs (nbdist)');
-    this.node.tabIndex = -1;
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', words.trans.__('Clusters and jobs'));
     model.changed.connect(this._onChanged, this);
@@ -49,8 +48,8 @@ export class NbdistPanel extends ReactWidget {
     this.update();
   }
 
-  protected override onActivateRequest(message: Message): void {
-    super.onActivateRequest(message);
+  /** Let the keyboard begin here, as soon as there is something to press. */
+  takeFocus(): void {
     this._focus = true;
     this.update();
   }

@@ -57,7 +57,7 @@ export function Ranks(props: IProps): React.JSX.Element {
         aria-label={label}
         style={{
           paddingTop: first * ROW,
-          height: (ranks.length - first) * ROW
+          height: ranks.length * ROW
         }}
       >
         {ranks.slice(first, last).map(rank => (
@@ -73,11 +73,10 @@ function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
   const { rank, process, kind, owner, job } = props;
   const trans = words.trans;
   const past = history.of(process, kind, owner, rank.rank);
-  const place = [
-    rank.device,
-    rank.host && rank.host !== props.host ? rank.host : '',
-    rank.pid ? trans.__('pid %1', rank.pid) : ''
-  ].filter(Boolean);
+  const host = rank.host === props.host ? '' : rank.host;
+  const pid = rank.pid ? trans.__('pid %1', rank.pid) : '';
+  const place = [host, pid].filter(Boolean).join(' · ');
+  const all = [rank.device, rank.host, pid].filter(Boolean).join(' · ');
   return (
     <li className="jp-NbdistRank" data-rank={rank.rank}>
       <span
@@ -108,11 +107,11 @@ function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
         )}
       </span>
       <span className="jp-NbdistRank-uses">
-        <span
-          className="jp-NbdistRank-place"
-          title={[rank.host, ...place].join(' · ')}
-        >
-          {place.join(' · ')}
+        <span className="jp-NbdistRank-device" title={all}>
+          {rank.device}
+        </span>
+        <span className="jp-NbdistRank-place" title={all}>
+          {place}
         </span>
         {(['cpu', 'memory', 'gpu', 'gpu_memory'] as const).map(name => (
           <Meter

@@ -26,7 +26,10 @@ export class Words {
     const said = rank.words || rank.state;
     switch (rank.state) {
       case 'dead':
-        return { look: 'bad', text: this.trans.__('dead: %1', said) };
+        return {
+          look: 'bad',
+          text: this.trans.__('dead: %1', said.replace(/^was ended by /, ''))
+        };
       case 'idle':
         return { look: 'idle', text: this.trans.__('idle') };
       case 'starting':
@@ -127,15 +130,20 @@ export class Words {
   /** How long a job has run, or ran. */
   jobTime(job: IJob, now: number): string {
     if (job.seconds !== null) {
-      return clock(job.seconds);
+      return this._time(job.seconds);
     }
-    return job.began === null || ended(job)
-      ? ''
-      : clock(Math.max(0, now - job.began));
+    return job.began === null || ended(job) ? '' : this._time(now - job.began);
+  }
+
+  private _time(seconds: number): string {
+    const hours = Math.floor(seconds / 3600);
+    return hours < 100
+      ? clock(Math.max(0, seconds))
+      : this.trans.__('%1 d %2 h', Math.floor(hours / 24), hours % 24);
   }
 
   uptime(cluster: ICluster, now: number): string {
-    return clock(Math.max(0, now - cluster.created));
+    return this._time(now - cluster.created);
   }
 
   /** What a bar stands at: 300 of 1000, 12.5 steps a second, 56 s left. */
