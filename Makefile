@@ -37,8 +37,8 @@ test: lint ## lint, check types, run the tests (ARGS="-k name" to choose)
 test-browser: env ## try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
 
-screenshots: env ## make the README's pictures of the live metrics anew
-	tools/page screenshots
+screenshots: env ## make the pictures of the documents anew (ARGS="--project sidebar")
+	tools/page screenshots $(ARGS)
 
 lint: env ## check style, format and types
 	$(BIN)/ruff check
