@@ -46,6 +46,7 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
     const show = (tab: MainAreaWidget): void => {
       if (!tab.isAttached) {
         tab.toolbar.hide(); // the content has its own
+        tab.toggleClass('jp-NbdistDown', !labShell);
         tab.content.node.setAttribute('aria-label', tab.title.caption);
         const beside =
           logs.find(each => each.isAttached) ?? [...stacks.values()].pop();

@@ -38,6 +38,8 @@ export class Model implements IDisposable {
     connected: () => boolean = () => true
   ) {
     stream.state.connect(this._onState, this);
+    // Whether the server is there is seen from its answer.
+    stream.broken.connect(this._onBroken, this);
     this._poll = new Poll({
       auto: false,
       name: 'nbdist:state',
@@ -128,6 +130,10 @@ export class Model implements IDisposable {
       this._draw();
       throw error; // the poll waits longer
     }
+  }
+
+  private _onBroken(): void {
+    void this.refresh();
   }
 
   private _onState(_: Stream, state: IState): void {

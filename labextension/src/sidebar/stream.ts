@@ -43,6 +43,11 @@ export class Stream implements IDisposable {
     return this._state;
   }
 
+  /** Emitted when the connection has broken. */
+  get broken(): ISignal<this, void> {
+    return this._broken;
+  }
+
   /** Whether changes are told now; if not, somebody has to ask. */
   get live(): boolean {
     return this._live;
@@ -129,6 +134,7 @@ export class Stream implements IDisposable {
         this._settle();
       }, this._wait);
       this._wait = Math.min(2 * this._wait, LONGEST_WAIT);
+      this._broken.emit();
     };
   }
 
@@ -173,6 +179,7 @@ export class Stream implements IDisposable {
   }
 
   private readonly _state = new Signal<this, IState>(this);
+  private readonly _broken = new Signal<this, void>(this);
   private readonly _watches = new Set<IWatch>();
   private _socket: WebSocket | null = null;
   private _live = false;
