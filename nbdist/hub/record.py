@@ -14,7 +14,7 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import psutil
@@ -28,6 +28,8 @@ GONE_SECONDS = 600.0
 """A kernel that vanished is shown for so long."""
 KERNEL, KEEPER = "kernel", "keeper"
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+BROKEN = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What `read` may raise."""
 
 
 class RankRecord(msgspec.Struct, omit_defaults=True):
@@ -183,7 +185,34 @@ def write(path: Path, record: Record) -> None:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
+
+
+def open_own(path: Path) -> IO[bytes]:
+    """Open a file to read it; a plain one of this user's, not one that a link leads to.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    OSError
+        If it cannot be opened.
+    """
+    file = open(path, "rb", opener=_no_link)  # noqa: SIM115  # who asks closes it
+    status = os.fstat(file.fileno())
+    why = ""
+    if not stat.S_ISREG(status.st_mode):
+        why = "is no plain file"
+    elif status.st_uid != os.getuid():
+        why = "belongs to somebody else"
+    if why:
+        file.close()
+        raise ValueError(f"{path.name} {why}")
+    return file
+
+
+class _Version(msgspec.Struct):
+    version: int = VERSION
 
 
 def read(path: Path) -> Record:
@@ -193,16 +222,15 @@ def read(path: Path) -> Record:
     ------
     ValueError
         If it is not this user's own, or of another version.
-    OSError, msgspec.MsgspecError
+    OSError, RecursionError, msgspec.MsgspecError
         If it cannot be read.
     """
-    with open(path, "rb", opener=_no_link) as file:
-        status = os.fstat(file.fileno())
-        if status.st_uid != os.getuid() or status.st_mode & OPEN_TO_OTHERS:
-            msg = f"{path.name} belongs to somebody else, or others may write it"
+    with open_own(path) as file:
+        if os.fstat(file.fileno()).st_mode & OPEN_TO_OTHERS:
+            msg = f"{path.name}: others may read or write it"
             raise ValueError(msg)
         data = file.read(MOST_BYTES)
-    version = msgspec.json.decode(data, type=dict[str, Any]).get("version", VERSION)
+    version = msgspec.json.decode(data, type=_Version).version
     if version != VERSION:
         msg = f"it was written by another version of nbdist (state {version}, here {VERSION})"
         raise ValueError(msg)
@@ -221,7 +249,7 @@ def outdated(record: Record, path: Path) -> bool:
 def sweep() -> None:
     """Remove what nobody needs to see any more."""
     for path in folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):  # not ours to remove
+        with contextlib.suppress(*BROKEN):  # not ours to remove
             record = read(path)
             if not record.alive and outdated(record, path):
                 remove(path, record.control)
