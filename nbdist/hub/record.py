@@ -24,6 +24,8 @@ from nbdist.system import write_whole
 
 VERSION = 1
 MOST_BYTES = 1 << 26
+SILENT_SECONDS = 60.0
+"""A process of another host that has not touched its file for so long is taken to be gone."""
 GONE_SECONDS = 600.0
 """A kernel that vanished is shown for so long."""
 KERNEL, KEEPER = "kernel", "keeper"
@@ -136,10 +138,13 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
     jobs: list[JobRecord] = []
     version: int = VERSION
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process still runs; one of another host counts as running."""
-        return self.host != socket.gethostname() or runs(self.pid, self.created)
+    def alive(self, path: Path) -> bool:
+        """Whether the process still runs; one of another host must have touched its file lately."""
+        if self.host == socket.gethostname():
+            return runs(self.pid, self.created)
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime < SILENT_SECONDS
+        return False
 
 
 def of_this_process(kind: str, **parts: Any) -> Record:
@@ -179,9 +184,28 @@ def folder() -> Path:
     return Path(jupyter_runtime_dir()) / "nbdist"
 
 
+def encode(what: Any) -> bytes:
+    """Return a record, or another thing that others are told, as JSON."""
+    try:
+        return msgspec.json.encode(what)
+    except UnicodeEncodeError:  # a folder's name need not be text, nor what a cell holds
+        return msgspec.json.encode(_as_text(msgspec.to_builtins(what, str_keys=True)))
+
+
+def _as_text(value: Any) -> Any:
+    """Put question marks in the place of what is no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_as_text(each) for each in value]
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(each) for key, each in value.items()}
+    return value
+
+
 def write(path: Path, record: Record) -> None:
     """Write a file of state."""
-    write_whole(path, msgspec.json.encode(record))
+    write_whole(path, encode(record))
 
 
 def _no_link(path: str, flags: int) -> int:
@@ -248,19 +272,40 @@ def outdated(record: Record, path: Path) -> bool:
 
 def sweep() -> None:
     """Remove what nobody needs to see any more."""
+    for path in folder().glob("*.sock"):
+        if not path.with_suffix(".json").exists() and _is_deaf(path):
+            path.unlink(missing_ok=True)
+    for path in folder().glob("*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > GONE_SECONDS:
+                path.unlink()
     for path in folder().glob("*.json"):
         with contextlib.suppress(*BROKEN):  # not ours to remove
             record = read(path)
-            if not record.alive and outdated(record, path):
+            if not record.alive(path) and outdated(record, path):
                 remove(path, record.control)
+
+
+def _is_deaf(path: Path) -> bool:
+    """Whether nobody listens at a socket any more."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def remove(path: Path, control: str) -> None:
     """Remove a file of state and its socket, whoever has left them."""
     path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}.part").unlink(missing_ok=True)
     if control:
-        socket = Path(control)
-        socket.unlink(missing_ok=True)
-        if socket.parent != path.parent:
+        listening = Path(control)
+        listening.unlink(missing_ok=True)
+        if listening.parent != path.parent:
             with contextlib.suppress(OSError):
-                socket.parent.rmdir()
+                listening.parent.rmdir()

@@ -46,7 +46,7 @@ class Entry:
         if self.record is None or time.monotonic() - self._looked_at < ALIVE_SECONDS:
             return False
         self._looked_at = time.monotonic()
-        before, self.alive = self.alive, self.record.alive
+        before, self.alive = self.alive, self.record.alive(self.path)
         return before != self.alive
 
 
