@@ -5,8 +5,8 @@ BIN := .venv/bin
 NOTEBOOK := notebooks/quickstart.ipynb
 
 PAGE := nbdist/widgets/static/metrics.js
-PAGE_SOURCES := labextension/package.json labextension/yarn.lock labextension/tools/bundle.mjs \
-	$(wildcard labextension/src/metrics/*)
+PAGE_SOURCES := $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
+	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo lab test test-browser test-xla screenshots lint format bench clean
@@ -22,6 +22,7 @@ env: .venv/made $(PAGE) ## make .venv with all that the other targets need
 
 $(PAGE): .venv/made $(PAGE_SOURCES)
 	tools/page build
+	tools/page link
 
 demo: env ## run the quickstart headless and show what its cells print
 	$(BIN)/python tools/run_notebook.py $(NOTEBOOK) build/quickstart.ipynb
@@ -33,18 +34,18 @@ test: lint ## lint, check types, run the tests (ARGS="-k name" to choose)
 	tools/page test
 	$(BIN)/python -m pytest $(ARGS)
 
-test-browser: env ## try the live metrics in real JupyterLab and Notebook pages (ARGS="-g dark")
+test-browser: env ## try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
 
-test-xla: .venv-xla/made ## run the tests of --backend xla, in an environment of their own (ARGS="-k name" to choose)
+test-xla: .venv-xla/made ## try --backend xla, in an environment of its own (ARGS="-k name" to choose)
 	.venv-xla/bin/python -m pytest tests/xla $(ARGS)
 
 .venv-xla/made: pyproject.toml tools/make-env
 	PYTHON="$(PYTHON)" tools/make-env xla
 	@touch $@
 
-screenshots: env ## make the README's pictures of the live metrics anew
-	tools/page screenshots
+screenshots: env ## make the pictures of the documents anew (ARGS="--project sidebar")
+	tools/page screenshots $(ARGS)
 
 lint: env ## check style, format and types
 	$(BIN)/ruff check
@@ -61,5 +62,5 @@ bench: env ## measure beside the peers, print the table, write benchmarks/RESULT
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla build dist .mypy_cache .pytest_cache .ruff_cache nbdist/widgets/static
+	rm -rf .venv .venv-xla build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/lib tests/browser/node_modules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ async def test_what_cannot_be_read_or_trusted_is_a_row_that_says_so(jp_fetch: Fe
     why = {each["id"]: each["why"] for each in state["unreadable"]}
     assert why.keys() == {"broken", "newer", "open", "link"}
     assert "another version of nbdist (state 99, here 1)" in why["newer"]
-    assert "others may write it" in why["open"]
+    assert "others may read or write it" in why["open"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
@@ -263,3 +264,78 @@ async def test_looking_keeps_no_idle_server_alive(jp_fetch: Fetch, jp_web_app: A
     assert "api_last_activity" not in jp_web_app.settings
     await jp_fetch("api", "contents")
     assert "api_last_activity" in jp_web_app.settings
+
+
+async def test_what_is_no_plain_file_holds_up_nobody(jp_fetch: Fetch, tmp_path: Path) -> None:
+    put(state_of("aa", jobs=[job_in(tmp_path)]))
+    os.mkfifo(records.folder() / "pipe.json", 0o600)  # nobody writes into it: to open it waits
+    (records.folder() / "deep.json").write_text('{"x":' + "[" * 100_000)
+    (records.folder() / "deep.json").chmod(0o600)
+    state = await get(jp_fetch, "state")
+    assert [each["id"] for each in state["processes"]] == ["aa"]
+    assert {each["id"] for each in state["unreadable"]} == {"pipe", "deep"}
+    log, route = tmp_path / "rank0.log", ("processes", "aa", "logs", "7", "0")
+    os.mkfifo(log)
+    assert "no plain file" in await refused(jp_fetch, 404, *route)
+    log.unlink()
+    log.mkdir()
+    assert "cannot be read" in await refused(jp_fetch, 404, *route)
+    log.rmdir()
+    log.symlink_to("/etc/passwd")
+    assert "cannot be read" in await refused(jp_fetch, 404, *route)
+
+
+async def test_a_page_that_sends_junk_is_told_what_it_asks_for_afterwards(
+    jp_fetch: Fetch, jp_ws_fetch: Fetch, tmp_path: Path
+) -> None:
+    (tmp_path / "rank0.log").write_text("one\n")
+    put(state_of("aa", jobs=[job_in(tmp_path)]))
+    page = await jp_ws_fetch(*API, "stream")
+    log = '{"watch": "log", "process": "aa", "job": "7", '
+    for junk in (
+        "", "[]", "3", '{"watch": "log"}', "[" * 100_000, b"\xff\x00",
+        log + '"rank": Infinity}', log + '"rank": NaN}', log + '"rank": 0, "from": 1e999}',
+    ):  # fmt: skip
+        page.write_message(junk, binary=isinstance(junk, bytes))
+    for rank in range(1000):
+        page.write_message(log + f'"rank": {rank + 1}}}')
+    page.write_message('{"watch": "state"}')
+    gone = 0
+    while "state" not in (told := json.loads(await page.read_message())):
+        gone += "gone" in told["log"]
+    page.write_message(log + '"rank": 0, "from": -99999999999999999999999}')
+    while "text" not in (told := json.loads(await page.read_message()).get("log", {})) or (
+        "gone" in told
+    ):
+        gone += 1
+    assert told["text"] == "one\n"
+    assert gone
+    page.close()
+
+
+async def test_a_page_that_reads_nothing_is_told_only_how_things_stand(
+    jp_fetch: Fetch, jp_serverapp: Any, jp_base_url: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
+    writer.write(
+        f"GET {jp_base_url}nbdist/api/stream?token={jp_serverapp.identity_provider.token} HTTP/1.1"
+        f"\r\nHost: 127.0.0.1:{jp_serverapp.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    await reader.readuntil(b"\r\n\r\n")
+    asked = b'{"watch": "state"}'
+    mask = bytes(4)
+    writer.write(bytes([0x81, 0x80 | len(asked)]) + mask + asked)
+    times, size = 12, 4_000_000
+    for number in range(times):
+        record = state_of("aa")
+        record.notebook = f"{number:03d}" + "x" * size
+        put(record)
+        await asyncio.sleep(0.25)
+    put(state_of("bb"))
+    came = bytearray()
+    while b'"bb"' not in came[-100_000:]:
+        came += await asyncio.wait_for(reader.read(1 << 20), 20)
+    assert len(came) < times * size * 0.75  # the system itself holds a few
+    writer.close()
+    await writer.wait_closed()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +22,14 @@ import msgspec
 
 from nbdist.errors import NbdistError
 from nbdist.hub import record as records
+from nbdist.system import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbdist.hub.record import Record
 
+log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.15
 BEAT_SECONDS = 5.0
 """The file is touched that often when nothing changes: those on other hosts see no process."""
@@ -56,7 +60,7 @@ class Beacon:
     def __init__(self, tell: Callable[[], Record | None], commands: Commands) -> None:
         self._tell, self._commands = tell, commands
         self.id = secrets.token_hex(6)
-        self._path = records.folder() / f"{self.id}.json"
+        self._path = Path()
         self._shown = b""
         self._beat_at = 0.0
         self._server: asyncio.Server | None = None
@@ -66,41 +70,59 @@ class Beacon:
     async def start(self) -> None:
         """Begin to be seen; a folder that cannot be made is nobody's business but the sidebar's."""
         try:
-            records.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path = records.folder() / f"{self.id}.json"
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             records.sweep()
+        except (OSError, RuntimeError):  # or nobody knows where the user's home is
+            return
+        try:
             self.control = self._socket_path()
             self._server = await asyncio.start_unix_server(self._serve, self.control)
             os.chmod(self.control, 0o600)  # noqa: PTH101  # nobody waits
         except OSError:
-            return
+            log.debug("no commands are taken from outside", exc_info=True)
         self._task = asyncio.get_running_loop().create_task(self._show())
 
     def _socket_path(self) -> str:
         beside = str(self._path.with_suffix(".sock"))
         if len(os.fsencode(beside)) < LONGEST_PATH:
             return beside
-        return str(Path(tempfile.mkdtemp(prefix="nbdist-")) / "control.sock")
+        temp = tempfile.gettempdir()
+        place = None if len(os.fsencode(temp)) < LONGEST_PATH // 2 else "/tmp"  # noqa: S108  # 0700
+        return str(Path(tempfile.mkdtemp(prefix="nbdist-", dir=place)) / "control.sock")
 
     async def _show(self) -> None:
         while True:
-            with contextlib.suppress(OSError):  # a full disk; there is another time
+            try:
                 self._look()
+            except Exception:  # a full disk, or a fault of ours: there is another time
+                log.debug("the state could not be shown", exc_info=True)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
         record = self._tell()
         if record is not None:
             record.id, record.control = self.id, self.control
-        told = b"" if record is None else msgspec.json.encode(record)
+        told = b"" if record is None else records.encode(record)
         if told != self._shown:
             if record is None:
                 self._path.unlink(missing_ok=True)
             else:
-                records.write(self._path, record)
+                self._write(told)
             self._shown, self._beat_at = told, time.monotonic()
         elif told and time.monotonic() - self._beat_at > BEAT_SECONDS:
-            os.utime(self._path)
             self._beat_at = time.monotonic()
+            try:
+                os.utime(self._path)
+            except FileNotFoundError:
+                self._write(told)
+
+    def _write(self, told: bytes) -> None:
+        try:
+            write_whole(self._path, told)
+        except FileNotFoundError:  # somebody has cleared the folder away
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self._path, told)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -108,13 +130,13 @@ class Beacon:
             command = self._commands[request.command]
             writer.write(b"{}\n")  # we are there, and at it
             await writer.drain()
-            answer = {"value": await asyncio.to_thread(command, **request.args)}
+            answer = {"value": await _on_a_thread(command, request.args)}
         except NbdistError as err:
             answer = {"error": str(err)}
         except Exception as err:  # whoever asked must get an answer
             answer = {"error": f"{type(err).__name__}: {err}"}
         with contextlib.suppress(OSError):
-            writer.write(msgspec.json.encode(answer) + b"\n")
+            writer.write(records.encode(answer) + b"\n")
             await writer.drain()
             writer.close()
             await writer.wait_closed()
@@ -125,8 +147,41 @@ class Beacon:
             self._task.cancel()
         if self._server is not None:
             self._server.close()
-        with contextlib.suppress(OSError):
+        if self._task is None:
+            return
+        with contextlib.suppress(OSError, RuntimeError):
             records.remove(self._path, self.control)
             if leave is not None:
                 leave.id = self.id
                 records.write(self._path, leave)
+
+
+def _on_a_thread(command: Callable[..., Any], args: dict[str, Any]) -> asyncio.Future[Any]:
+    """Run a command on a thread of its own.
+
+    Not one of asyncio's: these are few, the hub needs them too, and Python's end waits for them. A
+    command may wait for as long as a cell runs.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def run() -> None:
+        value, problem = None, None
+        try:
+            value = command(**args)
+        except BaseException as err:  # told to whoever asked
+            problem = err if isinstance(err, Exception) else NbdistError(f"{type(err).__name__}")
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(_settle, answer, value, problem)
+
+    threading.Thread(target=run, name="nbdist-command", daemon=True).start()
+    return answer
+
+
+def _settle(answer: asyncio.Future[Any], value: Any, problem: Exception | None) -> None:
+    if answer.done():  # nobody waits any more
+        return
+    if problem is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(problem)

@@ -340,8 +340,16 @@ def how_died(death: Death) -> str:
     if death.out_of_memory:
         return "was killed by the operating system: out of memory (SIGKILL)"
     if death.signum:
-        return f"was ended by {signal.Signals(death.signum).name}"
+        return f"was ended by {name_signal(death.signum)}"
     return f"exited with code {death.code}"
+
+
+def name_signal(signum: int) -> str:
+    """Return a signal's name, its number where Python has no name for it (real-time ones)."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
 
 
 def in_time(seconds: float) -> str:

@@ -14,7 +14,7 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import psutil
@@ -24,10 +24,14 @@ from nbdist.system import write_whole
 
 VERSION = 1
 MOST_BYTES = 1 << 26
+SILENT_SECONDS = 60.0
+"""A process of another host that has not touched its file for so long is taken to be gone."""
 GONE_SECONDS = 600.0
 """A kernel that vanished is shown for so long."""
 KERNEL, KEEPER = "kernel", "keeper"
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+BROKEN = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What `read` may raise."""
 
 
 class RankRecord(msgspec.Struct, omit_defaults=True):
@@ -134,10 +138,13 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
     jobs: list[JobRecord] = []
     version: int = VERSION
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process still runs; one of another host counts as running."""
-        return self.host != socket.gethostname() or runs(self.pid, self.created)
+    def alive(self, path: Path) -> bool:
+        """Whether the process still runs; one of another host must have touched its file lately."""
+        if self.host == socket.gethostname():
+            return runs(self.pid, self.created)
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime < SILENT_SECONDS
+        return False
 
 
 def of_this_process(kind: str, **parts: Any) -> Record:
@@ -177,13 +184,59 @@ def folder() -> Path:
     return Path(jupyter_runtime_dir()) / "nbdist"
 
 
+def encode(what: Any) -> bytes:
+    """Return a record, or another thing that others are told, as JSON."""
+    try:
+        return msgspec.json.encode(what)
+    except UnicodeEncodeError:  # a folder's name need not be text, nor what a cell holds
+        return msgspec.json.encode(_as_text(msgspec.to_builtins(what, str_keys=True)))
+
+
+def _as_text(value: Any) -> Any:
+    """Put question marks in the place of what is no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_as_text(each) for each in value]
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(each) for key, each in value.items()}
+    return value
+
+
 def write(path: Path, record: Record) -> None:
     """Write a file of state."""
-    write_whole(path, msgspec.json.encode(record))
+    write_whole(path, encode(record))
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
+
+
+def open_own(path: Path) -> IO[bytes]:
+    """Open a file to read it; a plain one of this user's, not one that a link leads to.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    OSError
+        If it cannot be opened.
+    """
+    file = open(path, "rb", opener=_no_link)  # noqa: SIM115  # who asks closes it
+    status = os.fstat(file.fileno())
+    why = ""
+    if not stat.S_ISREG(status.st_mode):
+        why = "is no plain file"
+    elif status.st_uid != os.getuid():
+        why = "belongs to somebody else"
+    if why:
+        file.close()
+        raise ValueError(f"{path.name} {why}")
+    return file
+
+
+class _Version(msgspec.Struct):
+    version: int = VERSION
 
 
 def read(path: Path) -> Record:
@@ -193,16 +246,15 @@ def read(path: Path) -> Record:
     ------
     ValueError
         If it is not this user's own, or of another version.
-    OSError, msgspec.MsgspecError
+    OSError, RecursionError, msgspec.MsgspecError
         If it cannot be read.
     """
-    with open(path, "rb", opener=_no_link) as file:
-        status = os.fstat(file.fileno())
-        if status.st_uid != os.getuid() or status.st_mode & OPEN_TO_OTHERS:
-            msg = f"{path.name} belongs to somebody else, or others may write it"
+    with open_own(path) as file:
+        if os.fstat(file.fileno()).st_mode & OPEN_TO_OTHERS:
+            msg = f"{path.name}: others may read or write it"
             raise ValueError(msg)
         data = file.read(MOST_BYTES)
-    version = msgspec.json.decode(data, type=dict[str, Any]).get("version", VERSION)
+    version = msgspec.json.decode(data, type=_Version).version
     if version != VERSION:
         msg = f"it was written by another version of nbdist (state {version}, here {VERSION})"
         raise ValueError(msg)
@@ -220,19 +272,40 @@ def outdated(record: Record, path: Path) -> bool:
 
 def sweep() -> None:
     """Remove what nobody needs to see any more."""
+    for path in folder().glob("*.sock"):
+        if not path.with_suffix(".json").exists() and _is_deaf(path):
+            path.unlink(missing_ok=True)
+    for path in folder().glob("*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > GONE_SECONDS:
+                path.unlink()
     for path in folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):  # not ours to remove
+        with contextlib.suppress(*BROKEN):  # not ours to remove
             record = read(path)
-            if not record.alive and outdated(record, path):
+            if not record.alive(path) and outdated(record, path):
                 remove(path, record.control)
+
+
+def _is_deaf(path: Path) -> bool:
+    """Whether nobody listens at a socket any more."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def remove(path: Path, control: str) -> None:
     """Remove a file of state and its socket, whoever has left them."""
     path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}.part").unlink(missing_ok=True)
     if control:
-        socket = Path(control)
-        socket.unlink(missing_ok=True)
-        if socket.parent != path.parent:
+        listening = Path(control)
+        listening.unlink(missing_ok=True)
+        if listening.parent != path.parent:
             with contextlib.suppress(OSError):
-                socket.parent.rmdir()
+                listening.parent.rmdir()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
-from nbdist.hub.jobs import Death, Job, how_died, show_ranks
+from nbdist.hub.jobs import Death, Job, how_died, name_signal, show_ranks
 from nbdist.wire.rounds import LOST_TEXT
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def interrupted(job: Job, why: str) -> Interrupted:
 
 def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
     """Tell that a script's launcher was killed, which ends its ranks."""
-    how = f"{launcher} itself was ended by {signal.Signals(signum).name}, and its ranks with it"
+    how = f"{launcher} itself was ended by {name_signal(signum)}, and its ranks with it"
     text = "\n".join([how, *_others(job, first=-1), *job.notes])
     return CellFailed(text, text)
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
     from nbdist.hub.ranks import Rank
 
+LONGEST = 1000
+"""Characters of a line that is shown; the file is written several times a second."""
+MOST_REPORTS = 20
 _STATES = {"queued": "starting", "running": "busy"}
 
 
@@ -71,9 +74,10 @@ class ShownJob:
         return JobRecord(
             id=job.id, number=job.number, state=job.state,
             ranks=[_rank(rows.row(job, rank, pulses.get(rank)), state) for rank in job.ranks],
-            first_line=next((line for line in job.code.splitlines() if line.strip()), ""),
+            first_line=next((_short(line) for line in job.code.splitlines() if line.strip()), ""),
             launcher=self._launcher, cluster=self._cluster, created=job.created, began=job.began,
-            seconds=job.seconds, told=job.told(), reports=job.reports,
+            seconds=job.seconds, told=_short(job.told()),
+            reports=[_short(text) for text in job.reports[-MOST_REPORTS:]],
             straggler=rows.straggler(pulses),
             bars=[
                 BarRecord(bar.label, bar.done, bar.total, bar.rate, bar.samples, bar.left)
@@ -82,6 +86,10 @@ class ShownJob:
             metrics=self._last.values(), detached=self._detached, folder=str(job.folder),
             parts=dict(job.parts),
         )  # fmt: skip
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _rank(row: rows.RankRow, state: str) -> RankRecord:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from nbdist.wire.points import points_file, whole_frames
 
@@ -32,11 +35,10 @@ class Last:
 
     def values(self) -> dict[str, float | None]:
         """Return the last value by name; None stands for one that is not finite."""
-        try:
+        # A file that is no such file, or none at all, must not keep the rest from being shown.
+        with contextlib.suppress(OSError, msgspec.MsgspecError, struct.error):
             if self._path.stat().st_size > self._read_to:
                 self._read()
-        except FileNotFoundError:
-            pass
         return dict(self._values)
 
     def _read(self) -> None:

@@ -28,7 +28,15 @@ TAKEN_SECONDS = 1.5
 ANSWER_SECONDS = 30.0
 TERM_SECONDS = 1.0
 """From SIGTERM to SIGKILL."""
-MOST_BYTES = 1 << 22
+MOST_BYTES = 1 << 26
+"""Of an answer: the stacks of a thousand ranks."""
+
+
+class Answer(msgspec.Struct):
+    """What a process says, first that it was asked."""
+
+    value: Any = None
+    error: str = ""
 
 
 class Deaf(NbdistError):
@@ -52,17 +60,18 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
         reader, writer = await asyncio.open_unix_connection(record.control, limit=MOST_BYTES)
         try:
             writer.write(msgspec.json.encode({"command": command, "args": args}) + b"\n")
-            await asyncio.wait_for(_line(reader), TAKEN_SECONDS)
-            answer = msgspec.json.decode(await asyncio.wait_for(_line(reader), ANSWER_SECONDS))
+            answer = await _answer(reader, TAKEN_SECONDS)
+            if not answer.error:
+                answer = await _answer(reader, ANSWER_SECONDS)
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-    except (OSError, asyncio.TimeoutError, ValueError, msgspec.MsgspecError) as err:
+    except (OSError, asyncio.TimeoutError, ValueError, RecursionError, msgspec.MsgspecError) as err:
         raise Deaf(f"process {record.pid} does not answer ({type(err).__name__} {err})") from err
-    if "error" in answer:
-        raise NbdistError(answer["error"])
-    return answer["value"]
+    if answer.error:
+        raise NbdistError(answer.error)
+    return answer.value
 
 
 def _check_owner(control: str) -> None:
@@ -70,11 +79,11 @@ def _check_owner(control: str) -> None:
         raise NbdistError("its socket belongs to somebody else")
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    line = await reader.readline()
+async def _answer(reader: asyncio.StreamReader, seconds: float) -> Answer:
+    line = await asyncio.wait_for(reader.readline(), seconds)
     if not line.endswith(b"\n"):
         raise ConnectionResetError("it hung up")
-    return line
+    return msgspec.json.decode(line, type=Answer)
 
 
 async def interrupt(entry: Entry, job: str) -> None:

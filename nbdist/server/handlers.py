@@ -32,7 +32,7 @@ def routes(base_url: str) -> list[tuple[str, type, dict[str, Any]]]:
         (here("state"), State, own),
         (here("clean"), Clean, own),
         (here("processes", NAME, "(interrupt|stop|restart|stacks)"), Command, own),
-        (here("processes", NAME, "logs", NAME, r"(\d+)"), Log, own),
+        (here("processes", NAME, "logs", NAME, "([0-9]{1,9})"), Log, own),
         (here("stream"), Stream, {"streams": Streams(processes)}),
     ]
 
@@ -137,8 +137,8 @@ class Log(Handler):
             begin = int(self.get_query_argument("from", "0"))
         except ValueError as err:
             raise web.HTTPError(400, "'from' must be a number") from err
-        record = self.processes.find(id_).record
-        assert record is not None
+        self.processes.look()
+        record = self.processes.record(id_)
         piece = logs.read(record, job, int(rank), begin)
         told = {"text": piece.text, "from": piece.begin, "to": piece.end, "size": piece.size}
         self.finish(json.dumps(told))

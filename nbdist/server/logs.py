@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.errors import UsageError
+from nbdist.hub.record import open_own
 
 if TYPE_CHECKING:
     from nbdist.hub.record import JobRecord, Record
@@ -45,16 +46,16 @@ def read(record: Record, job: str, rank: int, begin: int) -> Piece:
         raise UsageError(f"rank {rank} of job {job} is not known any more")
     first, last = found.parts.get(rank, (0, None))
     try:
-        with _path(found, rank).open("rb") as file:
+        with open_own(_path(found, rank)) as file:
             status = os.fstat(file.fileno())
-            if status.st_uid != os.getuid():
-                raise UsageError("this log belongs to somebody else")
             size = (status.st_size if last is None else min(last, status.st_size)) - first
             begin = max(0, size + begin) if begin < 0 else min(begin, max(size, 0))
             file.seek(first + begin)
             data = file.read(max(0, min(MOST_BYTES, size - begin)))
     except FileNotFoundError:
         return Piece("", 0, 0, 0)
+    except (OSError, ValueError) as err:
+        raise UsageError(f"this log cannot be read: {err}") from err
     if begin + len(data) < size or last is None:
         data = data[: _whole(data)]
     return Piece(data.decode("utf-8", errors="replace"), begin, begin + len(data), max(0, size))

@@ -36,7 +36,7 @@ class Entry:
         self._looked_at = 0.0
         try:
             self.record = records.read(path)
-        except (OSError, ValueError, msgspec.MsgspecError) as err:
+        except records.BROKEN as err:
             self.unreadable = Unreadable(path.stem, str(err))
         self.shown = None if self.record is None else _shown(self.record)
         self.look()
@@ -46,7 +46,7 @@ class Entry:
         if self.record is None or time.monotonic() - self._looked_at < ALIVE_SECONDS:
             return False
         self._looked_at = time.monotonic()
-        before, self.alive = self.alive, self.record.alive
+        before, self.alive = self.alive, self.record.alive(self.path)
         return before != self.alive
 
 
@@ -60,8 +60,7 @@ class Processes:
 
     def look(self) -> int:
         """Read what has changed; return `changes`."""
-        before = self._entries
-        self._entries = {}
+        before, found = self._entries, dict[str, Entry]()
         changed = False
         for path in _paths():
             with contextlib.suppress(OSError):  # it has ended just now
@@ -73,7 +72,8 @@ class Processes:
                     entry = Entry(path, key)
                     changed |= not beat or entry.shown != before[path.stem].shown
                 changed |= entry.look()
-                self._entries[path.stem] = entry
+                found[path.stem] = entry
+        self._entries = found
         changed |= before.keys() != self._entries.keys()
         changed |= self._drop_outdated()
         self.changes += changed
@@ -113,10 +113,21 @@ class Processes:
             If there is none any more.
         """
         self.look()
+        self.record(id_)
+        return self._entries[id_]
+
+    def record(self, id_: str) -> Record:
+        """Return what a process that the page names showed of itself at the last look.
+
+        Raises
+        ------
+        UsageError
+            If there is none any more.
+        """
         entry = self._entries.get(id_)
         if entry is None or entry.record is None:
             raise UsageError("this process has ended")
-        return entry
+        return entry.record
 
     def gone(self) -> list[Entry]:
         """Return those whose process has gone: crashed kernels, and keepers whose job is over."""

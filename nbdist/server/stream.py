@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_server.auth.decorator import authorized, ws_authenticated
@@ -12,12 +13,13 @@ from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from nbdist.errors import NbdistError
+from nbdist.errors import UsageError
 from nbdist.server import logs
 
 if TYPE_CHECKING:
     from nbdist.server.processes import Processes
 
+log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 MOST_LOGS = 64
 """Logs a page may follow."""
@@ -54,15 +56,22 @@ class Streams:
 
     async def _run(self) -> None:
         while True:
-            changes = self.processes.look()
-            waiting = [page for page in self._pages if page.lacks(changes)]
-            if waiting:
-                text = json.dumps({"state": self.processes.state()})
-                for page in waiting:
-                    page.tell_state(text, changes)
-            for page in list(self._pages):
-                page.tell_logs()
+            try:
+                self._tell()
+            except Exception:  # a fault with one file must not leave every page without news
+                log.warning("nbdist: pages could not be told the state", exc_info=True)
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _tell(self) -> None:
+        changes = self.processes.look()
+        free = [page for page in self._pages if page.free]
+        waiting = [page for page in free if page.lacks(changes)]
+        if waiting:
+            text = json.dumps({"state": self.processes.state()})
+            for page in waiting:
+                page.tell_state(text, changes)
+        for page in free:
+            page.tell_logs()
 
 
 class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -76,6 +85,8 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._seen: int | None = -1
         """The state it was told last; None while it does not want to know."""
         self._logs: dict[LogName, int] = {}
+        self._sent: asyncio.Future[None] | None = None
+        """What was written last; not done while the page has not taken it."""
 
     @ws_authenticated
     @authorized
@@ -106,8 +117,13 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                     self._logs.pop(name, None)
                 elif len(self._logs) < MOST_LOGS:
                     self._logs[name] = int(asked.get("from", 0))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             self.log.warning("nbdist: a page sent what is no request")
+
+    @property
+    def free(self) -> bool:
+        """Whether it has taken what it was told; one that is slow is told less, not later."""
+        return self._sent is None or self._sent.done()
 
     def lacks(self, changes: int) -> bool:
         """Whether it wants to know the state and has not been told this one."""
@@ -122,10 +138,9 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         """Send what is new in the logs it follows."""
         for name, begin in list(self._logs.items()):
             try:
-                record = self._streams.processes.find(name.process).record
-                assert record is not None
+                record = self._streams.processes.record(name.process)
                 piece = logs.read(record, name.job, name.rank, begin)
-            except (NbdistError, OSError) as err:
+            except UsageError as err:
                 self._logs.pop(name)
                 self._send(json.dumps({"log": name._asdict() | {"text": "", "gone": str(err)}}))
                 continue
@@ -136,4 +151,11 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     def _send(self, text: str) -> None:
         with contextlib.suppress(WebSocketClosedError):
-            self.write_message(text)
+            self._sent = asyncio.ensure_future(self.write_message(text))
+            self._sent.add_done_callback(_forget)
+
+
+def _forget(sent: asyncio.Future[None]) -> None:
+    """Take note of a page that has gone meanwhile, which is no fault."""
+    if not sent.cancelled():
+        sent.exception()

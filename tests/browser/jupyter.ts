@@ -15,6 +15,7 @@ const HOME = process.env.NBDIST_TEST_HOME!;
 
 /** The part of JupyterLab's application that tests use; it is exposed for them. */
 interface IApplication {
+  restored: Promise<void>;
   commands: { execute: (id: string, args?: object) => Promise<unknown> };
   shell: {
     currentWidget: {
@@ -74,6 +75,15 @@ export async function open(
   const path = where === 'lab' ? `lab/tree/${name}` : `notebooks/${name}`;
   await page.goto(`/${path}?token=${TOKEN}&reset`);
   await kernelIs(page, 'idle');
+}
+
+/** Open JupyterLab without a notebook. */
+export async function openLab(page: Page): Promise<void> {
+  await page.goto(`/lab?token=${TOKEN}&reset`);
+  await page.waitForFunction(() => 'jupyterapp' in window);
+  await page.evaluate(() => window.jupyterapp.restored);
+  // It takes the focus when it comes.
+  await expect(page.locator('.jp-Launcher')).toBeVisible();
 }
 
 export async function kernelIs(page: Page, status: string): Promise<void> {

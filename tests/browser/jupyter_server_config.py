@@ -17,4 +17,6 @@ c.ServerApp.root_dir = str(Path(os.environ["NBDIST_TEST_HOME"], "notebooks"))
 # Galata's server is open to all; whoever may use this machine must not run code as we do.
 c.IdentityProvider.token = os.environ["NBDIST_TEST_TOKEN"]
 c.ServerApp.disable_check_xsrf = False
+# This checkout's, whatever is installed.
+c.LabServerApp.extra_labextensions_path = [os.environ["NBDIST_TEST_EXTENSIONS"]]
 c.JupyterNotebookApp.expose_app_in_browser = True

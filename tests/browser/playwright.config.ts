@@ -1,6 +1,12 @@
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  rmSync,
+  symlinkSync
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { defineConfig } from '@playwright/test';
@@ -21,6 +27,18 @@ const port = process.env.NBDIST_TEST_PORT;
 const home = process.env.NBDIST_TEST_HOME;
 if (process.env.TEST_WORKER_INDEX === undefined) {
   mkdirSync(join(home, 'notebooks'), { recursive: true });
+  // As `pip install` does, so that this checkout is tried, whatever is installed.
+  const enabled = join(home, 'config/jupyter_server_config.d');
+  mkdirSync(enabled, { recursive: true });
+  copyFileSync(
+    join(ROOT, 'labextension/server-config.json'),
+    join(enabled, 'nbdist.json')
+  );
+  mkdirSync(join(home, 'extensions'));
+  symlinkSync(
+    join(ROOT, 'nbdist/labextension'),
+    join(home, 'extensions/nbdist')
+  );
   process.on('exit', () => {
     rmSync(home, { recursive: true, force: true });
   });
@@ -62,6 +80,7 @@ export default defineConfig({
     gracefulShutdown: { signal: 'SIGTERM', timeout: 20_000 },
     env: {
       PYTHONPATH: ROOT,
+      NBDIST_TEST_EXTENSIONS: join(home, 'extensions'),
       NBDIST_HOME: join(home, 'nbdist'),
       IPYTHONDIR: join(home, 'ipython'),
       JUPYTER_CONFIG_DIR: join(home, 'config'),

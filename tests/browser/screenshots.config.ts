@@ -3,13 +3,21 @@
 import { defineConfig } from '@playwright/test';
 import config from './playwright.config';
 
+const use = { ...config.use, deviceScaleFactor: 1.25 };
+
 export default defineConfig({
   ...config,
-  testMatch: 'screenshots.ts',
   timeout: 120_000,
-  use: {
-    ...config.use,
-    viewport: { width: 1010, height: 2100 },
-    deviceScaleFactor: 1.25
-  }
+  projects: [
+    {
+      name: 'metrics',
+      testMatch: 'metrics.screenshots.ts',
+      use: { ...use, viewport: { width: 1010, height: 2100 } }
+    },
+    {
+      name: 'sidebar',
+      testMatch: 'sidebar.screenshots.ts',
+      use: { ...use, viewport: { width: 1180, height: 860 } }
+    }
+  ]
 });

@@ -1,12 +1,9 @@
 /** A real training in JupyterLab, as the README shows it. */
 
-import { join, resolve } from 'node:path';
 import { expect, test, type Locator, type Page } from '@playwright/test';
 import { hover, plot, tip } from './chart';
 import { command, endKernels, metrics, open, upload } from './jupyter';
-
-const DOCS = resolve(__dirname, '../../docs');
-const MARGIN = 4;
+import { take } from './picture';
 
 const PREPARE = `%%distributed -np 2 --backend ddp --env OMP_NUM_THREADS=1
 import nbdist, torch
@@ -81,20 +78,6 @@ async function train(
     })
     .toBeGreaterThanOrEqual(percent);
   return root;
-}
-
-/** Take a picture of a part of the page. */
-async function take(part: Locator, file: string): Promise<void> {
-  const { x, y, width, height } = (await part.boundingBox())!;
-  await part.page().screenshot({
-    path: join(DOCS, file),
-    clip: {
-      x: x - MARGIN,
-      y: y - MARGIN,
-      width: width + 2 * MARGIN,
-      height: height + 2 * MARGIN
-    }
-  });
 }
 
 test.afterEach(async ({ request }) => {

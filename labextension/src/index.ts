@@ -1,0 +1,19 @@
+/** What nbdist adds to JupyterLab and Notebook 7. */
+
+import { commandsPlugin } from './plugins/commands';
+import { modelPlugin } from './plugins/model';
+import { notebooksPlugin } from './plugins/notebooks';
+import { panelPlugin } from './plugins/panel';
+import { runningPlugin } from './plugins/running';
+import { statusPlugin } from './plugins/status';
+import { viewsPlugin } from './plugins/views';
+
+export default [
+  modelPlugin,
+  panelPlugin,
+  commandsPlugin,
+  viewsPlugin,
+  notebooksPlugin,
+  statusPlugin,
+  runningPlugin
+];

@@ -1,0 +1,15 @@
+/** What can be done, by name. */
+export const CommandIDs = {
+  show: 'nbdist:show',
+  start: 'nbdist:start',
+  interrupt: 'nbdist:interrupt',
+  stop: 'nbdist:stop',
+  restart: 'nbdist:restart-rank',
+  stacks: 'nbdist:stacks',
+  log: 'nbdist:log',
+  snippet: 'nbdist:copy-snippet',
+  attach: 'nbdist:attach',
+  clean: 'nbdist:clean',
+  notebook: 'nbdist:open-notebook',
+  refresh: 'nbdist:refresh'
+} as const;

@@ -1,0 +1,97 @@
+/** Pieces of the panel that are used all over it. */
+
+import type { LabIcon } from '@jupyterlab/ui-components';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import React from 'react';
+import { useDesk } from './desk';
+import { LookIcon } from './icons';
+import type { Look } from './words';
+
+interface IButtonProps {
+  icon: LabIcon;
+  /** What it does, with the name of what it does it to. */
+  label: string;
+  command: string;
+  args?: ReadonlyPartialJSONObject;
+  /** A word shown beside the icon. */
+  word?: string;
+}
+
+export function Button(props: IButtonProps): React.JSX.Element {
+  const { run } = useDesk();
+  const { icon: Icon, label, command, args, word } = props;
+  return (
+    <button
+      type="button"
+      className="jp-NbdistButton"
+      title={label}
+      aria-label={label}
+      onClick={() => {
+        run(command, args);
+      }}
+    >
+      <Icon.react tag="span" width="14px" height="14px" aria-hidden="true" />
+      {word && <span>{word}</span>}
+    </button>
+  );
+}
+
+/** How something stands: icon and words. */
+export function State({
+  look,
+  text
+}: {
+  look: Look;
+  text: string;
+}): React.JSX.Element {
+  return (
+    <span className={`jp-NbdistState jp-mod-${look}`} title={text}>
+      <LookIcon look={look} />
+      <span className="jp-NbdistState-text">{text}</span>
+    </span>
+  );
+}
+
+interface IFoldProps {
+  /** Names it, so that it stays folded. */
+  name: string;
+  open: boolean;
+  label: string;
+  children: React.ReactNode;
+}
+
+/** Says whether a part is open, and opens or folds it. */
+export function Fold(props: IFoldProps): React.JSX.Element {
+  const { folded, redraw } = useDesk();
+  const open = isOpen(folded, props.name, props.open);
+  return (
+    <button
+      type="button"
+      className="jp-NbdistFold"
+      aria-expanded={open}
+      aria-label={props.label}
+      onClick={() => {
+        folded.set(props.name, open);
+        redraw();
+      }}
+    >
+      <svg viewBox="0 0 8 8" width="8" height="8" aria-hidden="true">
+        <path
+          d={open ? 'M0 2l4 4 4-4z' : 'M2 0l4 4-4 4z'}
+          fill="currentColor"
+        />
+      </svg>
+      {props.children}
+    </button>
+  );
+}
+
+/** Whether a part is open, where it stands so by default. */
+export function isOpen(
+  folded: Map<string, boolean>,
+  name: string,
+  open: boolean
+): boolean {
+  const chosen = folded.get(name);
+  return chosen === undefined ? open : !chosen;
+}

@@ -1,0 +1,30 @@
+/** What a person has chosen; see `schema/plugin.json`. */
+
+import type { ISettingRegistry } from '@jupyterlab/settingregistry';
+
+/** What a new cluster has if nothing else is said. */
+export interface IDefaults {
+  /** Ranks; 0 means one a GPU, or two. */
+  np: number;
+  backend: string;
+}
+
+export class Settings {
+  /** Seconds between two questions to the server. */
+  pollSeconds = 1;
+  showGraphs = true;
+  showMetrics = true;
+  showEnded = true;
+  showStatusBar = true;
+  defaults: IDefaults = { np: 0, backend: 'ddp' };
+
+  take(settings: ISettingRegistry.ISettings): void {
+    const chosen = settings.composite as Partial<Settings>;
+    this.pollSeconds = chosen.pollSeconds ?? 1;
+    this.showGraphs = chosen.showGraphs ?? true;
+    this.showMetrics = chosen.showMetrics ?? true;
+    this.showEnded = chosen.showEnded ?? true;
+    this.showStatusBar = chosen.showStatusBar ?? true;
+    this.defaults = { ...this.defaults, ...chosen.defaults };
+  }
+}

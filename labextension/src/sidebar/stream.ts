@@ -1,0 +1,190 @@
+/** The websocket that tells of every change, and of what ranks write. It comes back by itself. */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import type { ServerConnection } from '@jupyterlab/services';
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+import { state, type IState } from './records';
+
+const FIRST_WAIT = 1000;
+const LONGEST_WAIT = 30_000;
+
+/** A log that is followed. */
+export interface ILogPlace {
+  process: string;
+  job: string;
+  rank: number;
+}
+
+/** What was added to a log. */
+export interface ILogNews extends ILogPlace {
+  text: string;
+  /** Bytes of the log up to the end of `text`. */
+  to: number;
+  /** Why there is no more to come. */
+  gone?: string;
+}
+
+interface IMessage {
+  state?: Partial<IState>;
+  log?: ILogNews;
+}
+
+interface IWatch extends ILogPlace {
+  from: number;
+  told: (news: ILogNews) => void;
+}
+
+export class Stream implements IDisposable {
+  constructor(private readonly _settings: ServerConnection.ISettings) {}
+
+  /** How things stand, at every change. */
+  get state(): ISignal<this, IState> {
+    return this._state;
+  }
+
+  /** Emitted when the connection has broken. */
+  get broken(): ISignal<this, void> {
+    return this._broken;
+  }
+
+  /** Whether changes are told now; if not, somebody has to ask. */
+  get live(): boolean {
+    return this._live;
+  }
+
+  get isDisposed(): boolean {
+    return this._disposed;
+  }
+
+  dispose(): void {
+    if (!this._disposed) {
+      this._disposed = true;
+      this._close();
+      Signal.clearData(this);
+    }
+  }
+
+  /** Whether the state is wanted: the connection is kept only for what is shown. */
+  set wanted(wanted: boolean) {
+    this._wanted = wanted;
+    if (this._live) {
+      this._send(wanted ? { watch: 'state' } : { unwatch: 'state' });
+    }
+    this._settle();
+  }
+
+  /** Be told of what comes to a log, from a byte on, until the result is disposed. */
+  follow(
+    place: ILogPlace,
+    from: number,
+    told: (news: ILogNews) => void
+  ): IDisposable {
+    const watch = { ...place, from, told };
+    this._watches.add(watch);
+    if (this._live) {
+      this._watchLog(watch);
+    }
+    this._settle();
+    return new DisposableDelegate(() => {
+      if (this._watches.delete(watch) && this._live) {
+        const { process, job, rank } = place;
+        this._send({ unwatch: 'log', process, job, rank });
+      }
+      this._settle();
+    });
+  }
+
+  /** Open or close the connection, as is needed. */
+  private _settle(): void {
+    const needed = !this._disposed && (this._wanted || this._watches.size > 0);
+    if (needed && !this._socket && this._timer === undefined) {
+      this._open();
+    } else if (!needed) {
+      this._close();
+    }
+  }
+
+  private _open(): void {
+    const { wsUrl, token, appendToken, WebSocket } = this._settings;
+    let url = URLExt.join(wsUrl, 'nbdist/api/stream');
+    if (appendToken && token) {
+      url += URLExt.objectToQueryString({ token });
+    }
+    const socket = new WebSocket(url);
+    this._socket = socket;
+    socket.onopen = () => {
+      this._live = true;
+      if (this._wanted) {
+        this._send({ watch: 'state' });
+      }
+      this._watches.forEach(watch => {
+        this._watchLog(watch);
+      });
+    };
+    socket.onmessage = (event: MessageEvent<string>) => {
+      this._wait = FIRST_WAIT;
+      this._take(JSON.parse(event.data) as IMessage);
+    };
+    socket.onclose = () => {
+      this._live = false;
+      this._socket = null;
+      this._timer = window.setTimeout(() => {
+        this._timer = undefined;
+        this._settle();
+      }, this._wait);
+      this._wait = Math.min(2 * this._wait, LONGEST_WAIT);
+      this._broken.emit();
+    };
+  }
+
+  private _close(): void {
+    window.clearTimeout(this._timer);
+    this._timer = undefined;
+    this._live = false;
+    if (this._socket) {
+      this._socket.onopen = null;
+      this._socket.onmessage = null;
+      this._socket.onclose = null;
+      this._socket.close();
+      this._socket = null;
+    }
+  }
+
+  private _take(message: IMessage): void {
+    if (message.state) {
+      this._state.emit(state(message.state));
+    }
+    const log = message.log;
+    if (log) {
+      for (const watch of this._watches) {
+        if (
+          watch.process === log.process &&
+          watch.job === log.job &&
+          watch.rank === log.rank
+        ) {
+          watch.from = log.to || watch.from;
+          watch.told(log);
+        }
+      }
+    }
+  }
+
+  private _watchLog({ process, job, rank, from }: IWatch): void {
+    this._send({ watch: 'log', process, job, rank, from });
+  }
+
+  private _send(message: object): void {
+    this._socket?.send(JSON.stringify(message));
+  }
+
+  private readonly _state = new Signal<this, IState>(this);
+  private readonly _broken = new Signal<this, void>(this);
+  private readonly _watches = new Set<IWatch>();
+  private _socket: WebSocket | null = null;
+  private _live = false;
+  private _wanted = false;
+  private _disposed = false;
+  private _timer: number | undefined;
+  private _wait = FIRST_WAIT;
+}

@@ -1,0 +1,21 @@
+/** What plugins of ours share. */
+
+import { Token } from '@lumino/coreutils';
+import type { Actions } from './sidebar/actions';
+import type { Model } from './sidebar/model';
+import type { Settings } from './sidebar/settings';
+import type { Targets } from './sidebar/targets';
+import type { Words } from './sidebar/words';
+
+export interface INbdist {
+  model: Model;
+  words: Words;
+  settings: Settings;
+  targets: Targets;
+  actions: Actions;
+}
+
+export const INbdist = new Token<INbdist>(
+  'nbdist:INbdist',
+  'What is known of all clusters and jobs.'
+);

@@ -1,0 +1,180 @@
+/** What the panel shows of states that are made up, and how it is used by keyboard. */
+
+import { expect, test } from '@playwright/test';
+import { command, openLab, violations } from './jupyter';
+import { Sidebar } from './sidebar';
+import { cluster, everything, Fake, job, process, rank, state } from './state';
+
+let fake: Fake;
+let sidebar: Sidebar;
+
+test.beforeEach(async ({ page }) => {
+  fake = new Fake(page);
+  await fake.open();
+  sidebar = new Sidebar(page);
+  await openLab(page);
+});
+
+test('all there is to see, in words', async () => {
+  fake.state = everything();
+  await sidebar.open();
+  const { root } = sidebar;
+  await expect(sidebar.rank(0)).toContainText('running cell line 12');
+  await expect(sidebar.rank(0)).toContainText('GPU 88 %');
+  await expect(sidebar.rank(0)).toContainText('GPU memory 12 GB');
+  await expect(sidebar.rank(1)).toContainText('in all_reduce for 12 s');
+  await expect(sidebar.rank(1)).toContainText('elsewhere');
+  await expect(sidebar.rank(2)).toContainText('dead: SIGKILL');
+  await expect(sidebar.rank(3)).toContainText('idle');
+  await expect(sidebar.job(9)).toContainText('Rank 0 failed: ValueError');
+  await expect(sidebar.job(12)).toContainText('312 of 1000');
+  await expect(sidebar.job(12)).toContainText('Hang: ranks 0 and 1');
+  await expect(sidebar.job(12)).toContainText('train/loss0.123');
+  await expect(root).toContainText('detached as 7f3a');
+  await expect(root).toContainText(
+    /kernel \(process 40000 on here\) has vanished/
+  );
+  await expect(root).toContainText(
+    /deadbeef cannot be read: it was written by another version/
+  );
+});
+
+for (const theme of ['Light', 'Dark']) {
+  test(`anyone can use it, ${theme}`, async ({ page }) => {
+    fake.state = everything();
+    fake.answers['processes/a1/stacks'] = {
+      stacks: {
+        0: 'main thread:\n  File "Cell In[3]", line 4, in <module>\n    x\n',
+        1: 'y'
+      }
+    };
+    fake.answers['processes/a1/logs/3/0'] = {
+      text: 'one\ntwo\n',
+      from: 9,
+      to: 17,
+      size: 17
+    };
+    await command(page, 'apputils:change-theme', {
+      theme: `JupyterLab ${theme}`
+    });
+    await expect(page.locator('body')).toHaveAttribute(
+      'data-jp-theme-light',
+      String(theme === 'Light')
+    );
+    await sidebar.open();
+    await expect(sidebar.rank(3)).toBeVisible();
+    expect(await violations(page, '#nbdist-panel')).toEqual([]);
+    await sidebar
+      .cluster()
+      .first()
+      .getByRole('button', { name: /^Where are the ranks of Cluster 1/ })
+      .click();
+    await expect(page.locator('.jp-NbdistStack mark').first()).toBeVisible();
+    expect(await violations(page, '[id^=nbdist-stacks-]')).toEqual([]);
+    await sidebar.button('Open the log of rank 0').first().click();
+    await page.getByRole('searchbox', { name: 'Search the log' }).fill('two');
+    await expect(page.getByRole('log')).toContainText('two');
+    expect(await violations(page, '[id^=nbdist-log-]')).toEqual([]);
+  });
+}
+
+test('why there is nothing to see', async ({ page }) => {
+  fake.status = 404;
+  await sidebar.open();
+  await expect(sidebar.root).toContainText('The Jupyter server has no nbdist');
+  expect(await violations(page, '#nbdist-panel')).toEqual([]);
+  fake.status = 403;
+  await sidebar.button('Ask the server now').click();
+  await expect(sidebar.root).toContainText('Log in again');
+  fake.status = 200;
+  fake.state = state([]);
+  await sidebar.button('Ask the server now').click();
+  await expect(sidebar.root).toContainText('No cluster yet');
+  expect(await violations(page, '#nbdist-panel')).toEqual([]);
+  fake.state = everything();
+  await expect(sidebar.rank(0)).toBeVisible();
+  fake.status = 0;
+  await expect(sidebar.root).toContainText('cannot be reached');
+  await expect(sidebar.root).toContainText('the last that was heard');
+  await expect(sidebar.rank(0)).toBeVisible();
+});
+
+test('all of it by keyboard', async ({ page }) => {
+  fake.state = state([
+    process({ clusters: [cluster([rank(0), rank(1)])], jobs: [job()] })
+  ]);
+  await command(page, 'nbdist:show');
+  await expect(sidebar.rank(1)).toBeVisible();
+  await expect(sidebar.button('Start a cluster…')).toBeFocused();
+  await page.keyboard.press('Tab');
+  await expect(sidebar.button('Ask the server now')).toBeFocused();
+  await page.keyboard.press('Tab');
+  await expect(
+    sidebar.cluster().getByRole('button', { name: 'Cluster 1', exact: true })
+  ).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(sidebar.rank(0)).toHaveCount(0);
+  await page.keyboard.press('Enter');
+  await expect(sidebar.rank(0)).toBeVisible();
+  for (let i = 0; i < 3; i++) {
+    await page.keyboard.press('Tab');
+  }
+  await expect(sidebar.button('Stop Cluster 1')).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(page.getByRole('dialog')).toContainText(
+    'Stop Cluster 1 of train.ipynb'
+  );
+  await page.keyboard.press('Escape');
+  await expect(page.getByRole('dialog')).toHaveCount(0);
+  expect(fake.asked).toEqual([]);
+  await sidebar.button('Stop Cluster 1').press('Enter');
+  await expect(
+    page.getByRole('dialog').getByRole('button', { name: 'Stop' })
+  ).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect
+    .poll(() => fake.asked)
+    .toEqual(['POST processes/a1/stop {"cluster":"1"}']);
+});
+
+test('a command without arguments asks which', async ({ page }) => {
+  fake.state = state([
+    process({ clusters: [cluster([rank(0)])] }),
+    process({
+      id: 'b2',
+      notebook: '/home/me/other.ipynb',
+      clusters: [cluster([rank(0), rank(1)], { id: '4' })]
+    })
+  ]);
+  await sidebar.open();
+  await expect(sidebar.rank(0)).toBeVisible();
+  await command(page, 'nbdist:restart-rank');
+  const dialog = page.getByRole('dialog');
+  await expect(dialog).toContainText('Restart a rank of which cluster?');
+  await dialog
+    .locator('select')
+    .selectOption({ label: '2. Cluster 4 of other.ipynb (2 ranks)' });
+  await dialog.getByRole('button', { name: 'Ok' }).click();
+  await expect(dialog).toContainText('Restart which rank?');
+  await dialog.locator('select').selectOption({ index: 1 });
+  await dialog.getByRole('button', { name: 'Ok' }).click();
+  await expect(dialog).toContainText(
+    'Its process ends, and its variables are lost'
+  );
+  fake.answers['processes/b2/restart'] = { lacks: ['x', 'model'] };
+  await sidebar.accept('Restart');
+  await expect
+    .poll(() => fake.asked)
+    .toEqual(['POST processes/b2/restart {"cluster":"4","rank":1}']);
+  await expect(page.getByText(/It lacks x, model/)).toBeVisible();
+});
+
+test('what was refused is said', async ({ page }) => {
+  fake.state = state([
+    process({ clusters: [cluster([rank(0)])], jobs: [job()] })
+  ]);
+  fake.refusals['processes/a1/interrupt'] = 'process 40000 does not answer';
+  await sidebar.open();
+  await sidebar.button('Interrupt In [12]').click();
+  await expect(page.getByText('process 40000 does not answer')).toBeVisible();
+});

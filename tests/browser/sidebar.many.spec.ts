@@ -1,0 +1,109 @@
+/** A thousand ranks, through the real server: the page stays quick. */
+
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from '@playwright/test';
+import { openLab, violations } from './jupyter';
+import { Sidebar } from './sidebar';
+import { cluster, job, process as processOf, rank } from './state';
+
+const FOLDER = join(process.env.NBDIST_TEST_HOME!, 'runtime/nbdist');
+const FILE = join(FOLDER, 'feed.json');
+const RANKS = 1000;
+/** Milliseconds; longer ones are felt. */
+const LONG = 50;
+
+/** Write what a kernel on another host would show, whose process nobody here looks for. */
+function write(time: number): void {
+  const ranks = Array.from({ length: RANKS }, (_, i) =>
+    rank(i, {
+      host: `node${i >> 3}`,
+      device: `cuda:${i % 8}`,
+      words: `line ${10 + ((i + time) % 7)}`,
+      cpu: (i * 7 + time * 13) % 100,
+      memory: 4e9 + ((i + time) % 10) * 1e8,
+      gpu: (i + time * 31) % 100,
+      gpu_memory: 6e10
+    })
+  );
+  const bars = [{ label: 'steps', done: time, total: 1000, rate: 5 }];
+  const {
+    id: _,
+    alive: __,
+    ...record
+  } = processOf({
+    host: 'elsewhere',
+    kernel: '',
+    clusters: [cluster(ranks)],
+    jobs: [job({ bars, ranks })]
+  });
+  writeFileSync(
+    `${FILE}.part`,
+    JSON.stringify({ ...record, id: 'feed', created: 1, version: 1 }),
+    { mode: 0o600 }
+  );
+  renameSync(`${FILE}.part`, FILE);
+}
+
+test('a thousand ranks are shown without a pause that is felt', async ({
+  page
+}) => {
+  mkdirSync(FOLDER, { recursive: true, mode: 0o700 });
+  let time = 0;
+  write(time);
+  const timer = setInterval(() => {
+    write(++time);
+  }, 200);
+  try {
+    const sidebar = new Sidebar(page);
+    await openLab(page);
+    await sidebar.open();
+    await expect(sidebar.rank(0)).toContainText('running cell line');
+    await expect(sidebar.cluster()).toContainText('1000 ranks');
+    // Only those in sight are drawn.
+    expect(
+      await sidebar.cluster().locator('.jp-NbdistRank').count()
+    ).toBeLessThan(40);
+    expect(await violations(page, '#nbdist-panel')).toEqual([]);
+    const box = sidebar.cluster().locator('.jp-NbdistWindow');
+    await page.waitForTimeout(2000); // what a page does once is done
+    await page.evaluate(() => {
+      window.paused = [];
+      new PerformanceObserver(list => {
+        window.paused.push(
+          ...list.getEntries().map(({ duration }) => duration)
+        );
+      }).observe({ type: 'longtask' });
+    });
+    const before = time;
+    for (let i = 0; i < 30; i++) {
+      await box.evaluate((node, top) => {
+        node.scrollTop = top;
+      }, i * 1250);
+      await page.waitForTimeout(200);
+    }
+    await expect(sidebar.rank(960)).toBeVisible();
+    expect(time).toBeGreaterThan(before + 20);
+    const paused = (): Promise<number[]> => page.evaluate(() => window.paused);
+    expect(Math.max(0, ...(await paused()))).toBeLessThanOrEqual(
+      LONG * (process.env.CI ? 4 : 1)
+    );
+    // A pause would have been seen.
+    await page.evaluate(() => {
+      setTimeout(() => {
+        const until = performance.now() + 100;
+        while (performance.now() < until);
+      });
+    });
+    await expect.poll(async () => (await paused()).length).toBeGreaterThan(0);
+  } finally {
+    clearInterval(timer);
+    rmSync(FILE, { force: true });
+  }
+});
+
+declare global {
+  interface Window {
+    paused: number[];
+  }
+}

@@ -1,0 +1,237 @@
+/** The panel in the sidebar against the real server, with real ranks. */
+
+import { expect, test, type Page } from '@playwright/test';
+import {
+  command,
+  endKernels,
+  Flag,
+  kernelIs,
+  open,
+  strangers,
+  upload,
+  violations
+} from './jupyter';
+import { Sidebar } from './sidebar';
+
+const LOAD = '%load_ext nbdist';
+
+/** Two ranks that print and log until the flag is raised. */
+function training(flag: Flag, flags = '-np 2 --backend none'): string {
+  return `%%distributed ${flags}
+import itertools, os, time, nbdist
+for step in nbdist.progress(itertools.count(), "steps", total=1000, samples=8):
+    nbdist.log({"train/loss": 2 / (1 + step / 10)}, step=step)
+    print("step", step, "of rank", rank, flush=True)
+    time.sleep(0.1)
+    if os.path.exists(${JSON.stringify(flag.path)}):
+        break`;
+}
+
+/** Open a notebook beside the panel, and run all of it. */
+async function run(
+  page: Page,
+  name: string,
+  cells: string[]
+): Promise<Sidebar> {
+  await upload(page, name, cells);
+  await open(page, name);
+  const sidebar = new Sidebar(page);
+  await sidebar.open();
+  await command(page, 'notebook:run-all-cells');
+  return sidebar;
+}
+
+const SLOW = { timeout: 60_000 };
+
+test.afterEach(async ({ page, request }) => {
+  await page.close();
+  await endKernels(request);
+});
+
+test('a cluster is seen as soon as a cell starts it, and followed while it is busy', async ({
+  page
+}) => {
+  const far = strangers(page);
+  const flag = new Flag('followed');
+  await upload(page, 'followed.ipynb', [LOAD, training(flag)]);
+  await open(page, 'followed.ipynb');
+  const sidebar = new Sidebar(page);
+  await sidebar.open();
+  await expect(sidebar.root).toContainText('No cluster yet');
+  await command(page, 'notebook:run-all-cells');
+
+  await expect(sidebar.cluster()).toBeVisible(SLOW);
+  await expect(sidebar.cluster()).toContainText('2 ranks');
+  await expect(sidebar.cluster()).toContainText('none');
+  await expect(sidebar.rank(1)).toContainText(/running cell line [4-8]/, SLOW);
+  await expect(sidebar.rank(1)).toContainText(/pid \d+/);
+  await expect(sidebar.rank(1)).toContainText(/Memory \d+ MB/);
+  await expect(sidebar.root).toContainText('train/loss');
+  const bar = sidebar.root.getByRole('progressbar', { name: 'steps' });
+  const done = async (): Promise<number> =>
+    Number(await bar.getAttribute('value'));
+  const before = await done();
+  await expect.poll(done).toBeGreaterThan(before + 10);
+  await expect(page.getByText('2/2 ranks busy')).toBeVisible();
+  expect(await violations(page, '#nbdist-panel')).toEqual([]);
+
+  // A reload finds the panel where it was, and all that is in it.
+  await page.goto('/lab');
+  await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
+  const link = sidebar.root.getByRole('button', { name: 'followed.ipynb' });
+  await expect(link).toBeVisible();
+  await link.click();
+  await expect(
+    page.getByRole('tab', { name: /followed.ipynb/ })
+  ).toHaveAttribute('aria-selected', 'true');
+
+  flag.raise();
+  await expect(sidebar.rank(0)).toContainText('idle');
+  await expect(sidebar.cluster()).toContainText('done');
+  expect(far).toEqual([]);
+});
+
+test('stop ends a cell that is busy, and says what is lost', async ({
+  page
+}) => {
+  const sidebar = await run(page, 'stop.ipynb', [
+    LOAD,
+    '%%distributed -np 2 --backend none\nwhile True:\n    pass'
+  ]);
+  await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
+  await sidebar.button('Stop Cluster 1').click();
+  await expect(page.getByRole('dialog')).toContainText(
+    'variables on its ranks are lost'
+  );
+  const began = Date.now();
+  await sidebar.accept('Stop');
+  await kernelIs(page, 'idle');
+  const took = Date.now() - began;
+  await expect(sidebar.cluster()).toHaveCount(0);
+  expect(took).toBeLessThan(3000 * (process.env.CI ? 3 : 1));
+});
+
+test('a rank that was killed is seen, and started anew', async ({ page }) => {
+  const sidebar = await run(page, 'killed.ipynb', [
+    LOAD,
+    '%%distributed -np 2 --backend none\nx = rank'
+  ]);
+  await expect(sidebar.rank(1)).toContainText('idle', SLOW);
+  const told = await sidebar.rank(1).textContent();
+  const pid = Number(/pid (\d+)/.exec(told ?? '')?.[1]);
+  expect(pid).toBeGreaterThan(1);
+  process.kill(pid, 'SIGKILL');
+  await expect(sidebar.rank(1)).toContainText('dead: SIGKILL');
+  await expect(sidebar.root.getByRole('status')).toContainText(
+    'Rank 1 of Cluster 1 is dead'
+  );
+  await sidebar.button('Restart rank 1').click();
+  await expect(sidebar.rank(1)).toContainText('idle');
+  await expect(sidebar.rank(1)).not.toContainText(`pid ${pid}`);
+});
+
+test('stacks of a hang show both lines, and an interrupt ends it', async ({
+  page
+}) => {
+  const sidebar = await run(page, 'hang.ipynb', [
+    LOAD,
+    `%%distributed -np 2 --backend ddp
+import time, torch, torch.distributed as dist
+if rank == 0:
+    dist.all_reduce(torch.ones(1))
+else:
+    time.sleep(600)`
+  ]);
+  await expect(sidebar.rank(0)).toContainText(/in all_?reduce for \d/i, SLOW);
+  await sidebar.button('Where are the ranks of Cluster 1').click();
+  const stacks = page.getByRole('region', { name: /^Stacks: Cluster 1/ });
+  const first = stacks.getByRole('group', { name: 'Rank 0' });
+  const second = stacks.getByRole('group', { name: 'Rank 1' });
+  await expect(first.locator('mark').first()).toContainText('line 4');
+  await expect(first).toContainText('dist.all_reduce(torch.ones(1))');
+  await expect(second.locator('mark').first()).toContainText('line 6');
+  await expect(second).toContainText('time.sleep(600)');
+  expect(await violations(page, '.jp-NbdistView')).toEqual([]);
+  await sidebar.button(/^Interrupt In/).click();
+  await expect(sidebar.cluster()).toContainText('interrupted');
+  await expect(sidebar.rank(0)).toContainText('idle');
+});
+
+test('a log is followed, and searched', async ({ page }) => {
+  const flag = new Flag('log');
+  const sidebar = await run(page, 'log.ipynb', [LOAD, training(flag)]);
+  await sidebar
+    .rank(1)
+    .getByRole('button', { name: 'Open the log of rank 1' })
+    .click(SLOW);
+  const view = page.getByRole('region', { name: /^Rank 1 in In/ });
+  const last = async (): Promise<number> => {
+    const told = (await view.getByRole('log').textContent()) ?? '';
+    const steps = [...told.matchAll(/step (\d+) of rank 1/g)];
+    return Number(steps.pop()?.[1] ?? -1);
+  };
+  await expect.poll(last).toBeGreaterThan(10);
+  const before = await last();
+  await expect.poll(last).toBeGreaterThan(before + 10);
+  await expect(view.getByRole('log')).toContainText(
+    `step ${await last()} of rank 1`
+  );
+  await view.getByRole('searchbox').fill('STEP 7 of');
+  await expect(view.getByRole('status')).toHaveText('1 of 1');
+  await view.getByRole('searchbox').press('Enter');
+  await expect(view.locator('.jp-mod-current')).toHaveText('step 7 of rank 1');
+  await expect(
+    view.getByRole('checkbox', { name: 'Follow' })
+  ).not.toBeChecked();
+  expect(await violations(page, '.jp-NbdistView')).toEqual([]);
+  flag.raise();
+});
+
+test('a detached job is attached, and removed when it has ended', async ({
+  page
+}) => {
+  const flag = new Flag('detached');
+  const sidebar = await run(page, 'detached.ipynb', [
+    LOAD,
+    training(flag, '-np 2 --backend none --detach')
+  ]);
+  await expect(sidebar.root).toContainText(/detached as \w+/, SLOW);
+  const told = (await sidebar.root.textContent()) ?? '';
+  const name = /detached as (\w{6})/.exec(told)?.[1] ?? '';
+  await expect(sidebar.root).toContainText('running cell line');
+  await sidebar.button(`Attach ${name}`).click();
+  await expect(
+    page.locator('.jp-Cell', { hasText: `%dist attach ${name}` }).last()
+  ).toContainText('step', SLOW);
+  flag.raise();
+  await expect(sidebar.root).toContainText('done', SLOW);
+  await sidebar.button('Remove detached jobs').click(SLOW);
+  await sidebar.accept('Remove');
+  await expect(sidebar.root).not.toContainText(name);
+});
+
+test('a cluster is started in a notebook that is chosen, and listed with what is running', async ({
+  page
+}) => {
+  await upload(page, 'start.ipynb', ['1']);
+  await open(page, 'start.ipynb');
+  const sidebar = new Sidebar(page);
+  await sidebar.open();
+  await sidebar.button('Start a cluster…').click();
+  const dialog = page.getByRole('dialog');
+  await expect(dialog.getByLabel('In the kernel of')).toContainText(
+    'start.ipynb'
+  );
+  await dialog.getByLabel('Ranks').fill('2');
+  await dialog.getByLabel('Backend').selectOption('none');
+  await sidebar.accept('Start');
+  await expect(
+    page.getByText(/Asked the kernel to run: %dist start -np 2 --backend none/)
+  ).toBeVisible();
+  await expect(sidebar.rank(1)).toContainText('idle', SLOW);
+  await expect(page.getByText(/ready after/).first()).toBeVisible();
+  await page.getByRole('tab', { name: /Running/ }).click();
+  await expect(
+    page.getByText('Cluster 1 of start.ipynb (2 ranks)')
+  ).toBeVisible();
+});

@@ -1,0 +1,51 @@
+/** The panel in the sidebar, as a person finds their way in it. */
+
+import { expect, type Locator, type Page } from '@playwright/test';
+
+export class Sidebar {
+  constructor(readonly page: Page) {}
+
+  /** Show the panel. */
+  async open(): Promise<void> {
+    const tab = this.page.getByRole('tab', { name: /Clusters and jobs/ });
+    if ((await tab.getAttribute('aria-selected')) !== 'true') {
+      await tab.click();
+    }
+    await expect(this.root).toBeVisible();
+  }
+
+  get root(): Locator {
+    return this.page.getByRole('region', { name: 'Clusters and jobs' });
+  }
+
+  cluster(name = 'Cluster 1'): Locator {
+    return this.root.getByRole('group', { name, exact: true });
+  }
+
+  /** A rank of the first cluster. */
+  rank(number: number): Locator {
+    return this.cluster()
+      .locator(`.jp-NbdistRanks > [data-rank="${number}"]`)
+      .first();
+  }
+
+  /** The job that a cell has started. */
+  job(number: number): Locator {
+    return this.root.getByRole('group', {
+      name: `In [${number}]`,
+      exact: true
+    });
+  }
+
+  button(name: string | RegExp): Locator {
+    return this.root.getByRole('button', { name });
+  }
+
+  /** Say yes to what is asked. */
+  async accept(word: string): Promise<void> {
+    await this.page
+      .getByRole('dialog')
+      .getByRole('button', { name: word })
+      .click();
+  }
+}

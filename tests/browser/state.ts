@@ -1,0 +1,186 @@
+/** Makes what the server tells of clusters and jobs, as `nbdist/hub/record.py` has it. */
+
+import type { Page } from '@playwright/test';
+import type {
+  ICluster,
+  IJob,
+  IProcess,
+  IRank,
+  IState
+} from '../../labextension/src/sidebar/records';
+
+/** What is empty is left out, as the server does. */
+export type Sent<T> = {
+  [name in keyof T]?: T[name] extends (infer U)[]
+    ? U extends object
+      ? Sent<U>[]
+      : T[name]
+    : T[name];
+};
+
+export function rank(rank: number, more: Sent<IRank> = {}): Sent<IRank> {
+  return {
+    rank,
+    state: 'busy',
+    words: 'line 12',
+    host: 'here',
+    pid: 41_000 + rank,
+    device: 'cpu',
+    cpu: 97,
+    memory: 412e6,
+    ...more
+  };
+}
+
+export function cluster(
+  ranks: Sent<IRank>[],
+  more: Sent<ICluster> = {}
+): Sent<ICluster> {
+  return {
+    id: '1',
+    np: ranks.length,
+    backend: 'ddp',
+    launcher: 'engines',
+    state: 'running',
+    created: 1_000_000,
+    ranks,
+    ...more
+  };
+}
+
+export function job(more: Sent<IJob> = {}): Sent<IJob> {
+  return {
+    id: '3',
+    number: 12,
+    state: 'running',
+    ranks: [],
+    first_line: 'for epoch in range(10):',
+    launcher: 'engines',
+    cluster: '1',
+    created: 1_000_100,
+    began: 1_000_100,
+    ...more
+  };
+}
+
+export function process(more: Sent<IProcess> = {}): Sent<IProcess> {
+  return {
+    id: 'a1',
+    pid: 40_000,
+    host: 'here',
+    kernel: 'k1',
+    notebook: '/home/me/train.ipynb',
+    kind: 'kernel',
+    alive: true,
+    ...more
+  };
+}
+
+export function state(
+  processes: Sent<IProcess>[],
+  more: Sent<IState> = {}
+): Sent<IState> {
+  return { processes, unreadable: [], time: 1_000_190, ...more };
+}
+
+/** A bit of everything there is to see. */
+export function everything(): Sent<IState> {
+  const ranks = [
+    rank(0, { device: 'cuda:0', gpu: 88, gpu_memory: 12e9 }),
+    rank(1, {
+      words: 'line 12, in all_reduce for 12 s',
+      host: 'elsewhere',
+      device: 'cuda:1',
+      cpu: 2
+    }),
+    rank(2, { state: 'dead', words: 'was ended by SIGKILL' }),
+    rank(3, { state: 'idle', words: 'idle' })
+  ];
+  const running = job({
+    bars: [{ label: 'steps', done: 312, total: 1000, rate: 12.5, left: 55 }],
+    metrics: { 'train/loss': 0.1234, lr: 0.001 },
+    reports: ['Hang: ranks 0 and 1 have been in all_reduce for 12 s.'],
+    straggler: 'Rank 1 is the slowest: 40 % more time a step than the others.'
+  });
+  const failed = job({
+    id: '2',
+    number: 9,
+    state: 'failed',
+    seconds: 13.2,
+    told: 'Rank 0 failed: ValueError: shapes do not fit'
+  });
+  const detached = job({
+    id: '7f3a',
+    number: 4,
+    detached: true,
+    cluster: '',
+    launcher: 'torchrun',
+    ranks: [rank(0), rank(1, { words: 'line 3' })]
+  });
+  return state(
+    [
+      process({ clusters: [cluster(ranks)], jobs: [failed, running] }),
+      process({ id: 'b2', kernel: '', kind: 'keeper', jobs: [detached] }),
+      process({
+        id: 'c3',
+        kernel: 'gone',
+        notebook: '/home/me/old.ipynb',
+        alive: false,
+        clusters: [cluster([rank(0)], { id: '5' })]
+      })
+    ],
+    {
+      unreadable: [
+        { id: 'deadbeef', why: 'it was written by another version of nbdist' }
+      ]
+    }
+  );
+}
+
+/** Answers in the server's place. */
+export class Fake {
+  constructor(readonly page: Page) {}
+
+  /** What was asked for, as `POST processes/a1/stop {"cluster":"1"}`. */
+  readonly asked: string[] = [];
+  state: Sent<IState> = state([]);
+  /** By path after `nbdist/api/`, what is answered; else {}. */
+  readonly answers: Record<string, object> = {};
+  /** By path, why it is refused. */
+  readonly refusals: Record<string, string> = {};
+  /** Of the state's answer; 0 cuts the line. */
+  status = 200;
+
+  async open(): Promise<void> {
+    await this.page.routeWebSocket(/nbdist\/api\/stream/, socket => {
+      void socket.close();
+    });
+    await this.page.route('**/nbdist/api/**', async route => {
+      const request = route.request();
+      const path = new URL(request.url()).pathname.split('nbdist/api/')[1];
+      if (path === 'state') {
+        if (this.status === 0) {
+          await route.abort();
+        } else if (this.status === 200) {
+          await route.fulfill({ json: this.state });
+        } else {
+          await route.fulfill({ status: this.status, json: { message: 'no' } });
+        }
+        return;
+      }
+      if (path in this.refusals) {
+        const json = { message: this.refusals[path] };
+        await route.fulfill({ status: 409, json });
+        return;
+      }
+      if (request.method() === 'GET') {
+        await route.fulfill({ json: this.answers[path] ?? {} });
+        return;
+      }
+      this.asked.push(
+        `${request.method()} ${path} ${request.postData() ?? ''}`.trim()
+      );
+      await route.fulfill({ json: this.answers[path] ?? {} });
+    });
+  }
+}

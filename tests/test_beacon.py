@@ -1,0 +1,192 @@
+"""What a process shows of itself, and how it takes commands: whatever the disk and others do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import threading
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nbdist.errors import NbdistError
+from nbdist.hub import record as records
+from nbdist.hub.beacon import Beacon
+from nbdist.metrics.last import Last
+from nbdist.server import commands
+from nbdist.server.commands import Deaf
+from nbdist.server.processes import Processes
+from nbdist.wire.points import points_file
+from tests.states import NOBODY, job_in, put, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a runtime folder of the test's own."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    return tmp_path / "runtime"
+
+
+@asynccontextmanager
+async def shining(record: records.Record, **taken: Any) -> AsyncIterator[Beacon]:
+    """Show a record, and take commands."""
+    beacon = Beacon(lambda: record, taken)
+    await beacon.start()
+    try:
+        await until(lambda: beacon._task is None or shown())
+        yield beacon
+    finally:
+        await beacon.stop()
+
+
+async def until(holds: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def shown() -> list[records.Record]:
+    """Return what can be seen."""
+    return [records.read(path) for path in records.folder().glob("*.json")]
+
+
+async def test_commands_that_wait_hold_up_no_other_and_not_the_end_of_python() -> None:
+    free = threading.Event()
+    async with shining(state_of(""), wait=lambda: free.wait(60), say=lambda: "said"):
+        (told,) = shown()
+        waiting = [asyncio.create_task(commands.ask(told, "wait")) for _ in range(40)]
+        ours = [t for t in threading.enumerate() if t.name == "nbdist-command"]
+        while len(ours) < len(waiting):
+            await asyncio.sleep(0.02)
+            ours = [t for t in threading.enumerate() if t.name == "nbdist-command"]
+        assert all(thread.daemon for thread in ours)
+        assert await commands.ask(told, "say") == "said"
+        free.set()
+        assert await asyncio.gather(*waiting) == [True] * 40
+
+
+async def test_whatever_is_answered_is_told_in_words() -> None:
+    async with shining(state_of(""), odd=lambda: "a\ud800", long=lambda: "x" * (8 << 20)):
+        (told,) = shown()
+        assert await commands.ask(told, "odd") == "a?"
+        assert len(await commands.ask(told, "long")) == 8 << 20
+        with pytest.raises(NbdistError, match="unknown") as caught:
+            await commands.ask(told, "unknown")
+        assert not isinstance(caught.value, Deaf)  # or its process would be ended
+
+
+@pytest.mark.parametrize("said", [b"3\n3\n", b"\xff\n", b"[" * 100_000 + b"\n", b"", b"{}\n"])
+async def test_a_socket_that_says_nonsense_is_deaf(tmp_path: Path, said: bytes) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+        await writer.wait_closed()
+
+    record = state_of("aa")
+    record.control = str(tmp_path / "s")
+    server = await asyncio.start_unix_server(answer, record.control)
+    with pytest.raises(Deaf, match="does not answer"):
+        await commands.ask(record, "stop")
+    server.close()
+
+
+async def test_what_is_no_text_is_shown_all_the_same(tmp_path: Path) -> None:
+    job = job_in(tmp_path, parts={0: (7, None)}, metrics={"a\ud800": 1.0})
+    job.first_line = "print('\ud800')"
+    record = state_of("", jobs=[job])
+    record.notebook = os.fsdecode(b"/caf\xe9.ipynb")
+    async with shining(record):
+        (told,) = shown()
+    assert told.notebook == "/caf?.ipynb"
+    assert told.jobs[0].first_line == "print('?')"
+    assert told.jobs[0].parts == {0: (7, None)}
+
+
+async def test_a_file_and_a_folder_that_were_removed_are_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nbdist.hub.beacon.BEAT_SECONDS", 0.1)
+    async with shining(state_of("")):
+        records.folder().joinpath(f"{shown()[0].id}.json").unlink()
+        await until(shown)
+        shutil.rmtree(records.folder())
+        await until(shown)
+
+
+@pytest.mark.parametrize("name", ["a" * 150, "with space/ünï"])
+async def test_any_runtime_folder_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / name))
+    temp = tmp_path / ("b" * 150)
+    temp.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temp))
+    async with shining(state_of(""), say=lambda: "said"):
+        (told,) = shown()
+        assert await commands.ask(told, "say") == "said"
+    assert not shown()
+    assert not await asyncio.to_thread(os.path.lexists, told.control)
+    assert not os.listdir(temp)
+
+
+async def test_without_a_folder_nothing_is_shown_and_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/dev/null")
+    async with shining(state_of("")) as beacon:
+        await beacon.stop(leave=state_of(""))
+
+
+def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
+    record = state_of("aa", pid=NOBODY)
+    record.host = "elsewhere"
+    path = put(record)
+    processes = Processes()
+    processes.look()
+    assert [each["alive"] for each in processes.state()["processes"]] == [True]
+    silent = time.time() - 2 * records.SILENT_SECONDS
+    os.utime(path, (silent, silent))
+    processes.look()
+    assert [each["alive"] for each in processes.state()["processes"]] == [False]
+    assert [entry.path for entry in processes.gone()] == [path]
+    long_ago = time.time() - 2 * records.GONE_SECONDS
+    os.utime(path, (long_ago, long_ago))
+    processes.look()
+    assert not path.exists()
+
+
+def test_what_killed_processes_have_left_is_swept_away() -> None:
+    folder = records.folder()
+    folder.mkdir(parents=True, mode=0o700)
+    left, lives = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    left.bind(str(folder / "left.sock"))
+    left.close()
+    lives.bind(str(folder / "lives.sock"))
+    lives.listen()
+    for name, age in (("old.json.part", 2 * records.GONE_SECONDS), ("new.json.part", 0)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age,) * 2)
+    records.sweep()
+    assert {path.name for path in folder.iterdir()} == {"lives.sock", "new.json.part"}
+    lives.close()
+
+
+def test_points_that_are_none_are_left_alone(tmp_path: Path) -> None:
+    path = points_file(tmp_path, "7", 0)
+    last = Last(tmp_path, "7", 0)
+    assert last.values() == {}
+    path.mkdir()
+    assert last.values() == {}
+    path.rmdir()
+    path.write_bytes(b"\x05\x00\x00\x00junk, not a frame")
+    assert last.values() == {}
