@@ -40,7 +40,7 @@ class Runtime:
     @property
     def devices(self) -> str:
         """The devices in words."""
-        return f"{self.count} {self.kind} device{'s' * (self.count > 1)}"
+        return _in_words(self.count, self.kind)
 
     def names(self) -> dict[str, Any]:
         """Return what a cell finds defined."""
@@ -91,19 +91,16 @@ def start(wanted: int | None, usual: int) -> Runtime:
     from nbdist.backends.torch_private.xla import runtime_runs
 
     if _runtime is None:
-        virtual = os.environ["PJRT_DEVICE"] == "CPU"
-        ran_already = runtime_runs()
-        if virtual and not ran_already:
+        if runtime_runs():  # a plain cell has used a device
+            kind, count = xr.device_type() or "", xr.global_runtime_device_count()
+            _check_number(wanted, kind, count)
+        elif os.environ["PJRT_DEVICE"] == "CPU":
             count = int(os.environ.get("CPU_NUM_DEVICES") or usual) if wanted is None else wanted
             os.environ["CPU_NUM_DEVICES"] = str(count)
         if not xr.is_spmd():
             xr.use_spmd()
         _runtime = _of_this_process()
-        fixed = not virtual and not ran_already
-    else:
-        fixed = False
-    if wanted not in (None, _runtime.count):
-        raise UsageError(_other_number(_runtime, wanted, fixed=fixed))
+    _check_number(wanted, _runtime.kind, _runtime.count)
     return _runtime
 
 
@@ -175,14 +172,21 @@ def _of_this_process() -> Runtime:
     return Runtime(xr.device_type() or "", count, torch_xla.device(), mesh)
 
 
-def _other_number(runtime: Runtime, wanted: int | None, *, fixed: bool) -> str:
-    if fixed or runtime.kind != "CPU":
-        return (
-            f"-np {wanted}: XLA takes all of the hardware, {runtime.devices}; "
-            f"leave out -np, or say -np {runtime.count}"
+def _check_number(wanted: int | None, kind: str, count: int) -> None:
+    if wanted in (None, count):
+        return
+    devices = _in_words(count, kind)
+    if kind != "CPU":
+        raise UsageError(
+            f"-np {wanted}: XLA takes all of the hardware, {devices}; leave out -np, or say "
+            f"-np {count}"
         )
-    return (
-        f"-np {wanted}: XLA's runtime runs in this kernel with {runtime.devices}, and can start "
-        f"only once in a process. {RESTART}, and then run this cell with -np {wanted}; "
-        f"or leave out -np to go on with {runtime.count}"
+    raise UsageError(
+        f"-np {wanted}: XLA's runtime runs in this kernel with {devices}, and can start only once "
+        f"in a process. {RESTART}, and then run this cell with -np {wanted}; or leave out -np to "
+        f"go on with {count}"
     )
+
+
+def _in_words(count: int, kind: str) -> str:
+    return f"{count} {kind} device{'s' * (count > 1)}"

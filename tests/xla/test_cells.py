@@ -152,6 +152,49 @@ def test_another_number_of_devices_takes_another_kernel(xla: Kernel) -> None:
     assert on_ranks(xla, "print('goes on')", "-np 4").stdout == "goes on\n"
 
 
+TPU = """
+import os
+from nbdist.backends import xla
+from nbdist.backends.torch_private import xla as private
+from nbdist.errors import UsageError
+
+def told(work, *args):
+    try:
+        return work(*args)
+    except UsageError as err:
+        return str(err)
+
+kept = private.tpu_processes, xla._runtime, os.environ.pop("PJRT_DEVICE")
+private.tpu_processes = lambda: 4
+try:
+    print(told(xla.check_processes, None))
+    xla._runtime = None
+    print(told(xla.check_processes, None), os.environ["PJRT_DEVICE"])
+    print(told(xla.check_processes, 2))
+    print(told(xla._check_number, 2, "TPU", 4))
+finally:
+    private.tpu_processes, xla._runtime, os.environ["PJRT_DEVICE"] = kept
+"""
+
+
+def test_what_is_said_on_a_tpu(xla: Kernel) -> None:
+    taken, processes, fewer, part = xla.run(TPU).stdout.splitlines()
+    assert taken.startswith("XLA's runtime runs in this kernel and has the 4 CPU devices: no other")
+    assert processes == "4 TPU"
+    assert fewer.endswith("one process for each device here, 4 with TPU; say -np 4")
+    assert part.startswith("-np 2: XLA takes all of the hardware, 4 TPU devices; leave out -np")
+
+
+def test_a_runtime_that_a_plain_cell_has_started_is_kept(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport os; os.environ['PJRT_DEVICE'] = 'CPU'")
+    kernel.run("import torch, torch_xla; early = torch.ones(2, device=torch_xla.device())", 120)
+    cell = on_ranks(kernel, "print('ran')", "-np 4 --backend xla", check=False)
+    assert "-np 4: XLA's runtime runs in this kernel with 1 CPU device, and can" in cell.error
+    assert kernel.run("print(torch_xla.runtime.is_spmd())").stdout == "False\n"
+    cell = on_ranks(kernel, "print(dict(mesh.shape()), (early + 1).sum().item())", "--backend xla")
+    assert "{'data': 1} 4.0\n" in cell.stdout
+
+
 def test_an_environment_it_has_read_cannot_change(xla: Kernel) -> None:
     cell = on_ranks(xla, "print('ran')", "--env XLA_FLAGS=--none", check=False)
     assert "--env XLA_FLAGS: XLA's runtime runs already" in cell.error
