@@ -84,24 +84,27 @@ def start(wanted: int | None, usual: int) -> Runtime:
         If it runs already with another number of devices, or the hardware has another.
     """
     global _runtime  # torch_xla has one for the process
+    if _runtime is None:
+        _runtime = _start(wanted, usual)
+    _check_number(wanted, _runtime.kind, _runtime.count)
+    return _runtime
+
+
+def _start(wanted: int | None, usual: int) -> Runtime:
     check()
     _choose_device()
     import torch_xla.runtime as xr
 
     from nbdist.backends.torch_private.xla import runtime_runs
 
-    if _runtime is None:
-        if runtime_runs():  # a plain cell has used a device
-            kind, count = xr.device_type() or "", xr.global_runtime_device_count()
-            _check_number(wanted, kind, count)
-        elif os.environ["PJRT_DEVICE"] == "CPU":
-            count = int(os.environ.get("CPU_NUM_DEVICES") or usual) if wanted is None else wanted
-            os.environ["CPU_NUM_DEVICES"] = str(count)
-        if not xr.is_spmd():
-            xr.use_spmd()
-        _runtime = _of_this_process()
-    _check_number(wanted, _runtime.kind, _runtime.count)
-    return _runtime
+    if runtime_runs():  # a plain cell has used a device
+        _check_number(wanted, xr.device_type() or "", xr.global_runtime_device_count())
+    elif os.environ["PJRT_DEVICE"] == "CPU":
+        count = int(os.environ.get("CPU_NUM_DEVICES") or usual) if wanted is None else wanted
+        os.environ["CPU_NUM_DEVICES"] = str(count)
+    if not xr.is_spmd():
+        xr.use_spmd()
+    return _of_this_process()
 
 
 PROCESS_ENVIRON = {"XLA_USE_SPMD": "0", "CPU_NUM_DEVICES": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
