@@ -13,7 +13,6 @@ import {
 } from '@jupyterlab/ui-components';
 import { describe } from '../sidebar/args';
 import { CommandIDs } from '../sidebar/commandIds';
-import { over } from '../sidebar/records';
 import { INbdist } from '../tokens';
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
@@ -102,10 +101,10 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       }
     });
     commands.addCommand(CommandIDs.clean, {
-      label: trans.__('Remove Detached Jobs That Have Ended…'),
+      label: trans.__('Remove Detached Jobs and Kernels That Have Ended…'),
       icon: clearIcon,
       describedBy: describe(),
-      isEnabled: () => targets.processes.some(over),
+      isEnabled: () => targets.processes.some(({ alive }) => !alive),
       execute: () => actions.clean()
     });
     commands.addCommand(CommandIDs.refresh, {
@@ -135,7 +134,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       const now = [
         targets.clusters.length,
         targets.running.length,
-        targets.processes.filter(over).length,
+        targets.processes.filter(({ alive }) => alive).length,
         targets.detached.length
       ].join();
       if (now !== known) {
