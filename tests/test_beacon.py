@@ -11,8 +11,10 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
+from nbdist import leftovers
 from nbdist.errors import NbdistError
 from nbdist.hub import record as records
 from nbdist.hub.beacon import Beacon
@@ -20,6 +22,7 @@ from nbdist.metrics.last import Last
 from nbdist.server import commands
 from nbdist.server.commands import Deaf
 from nbdist.server.processes import Processes
+from nbdist.system import started
 from nbdist.wire.points import points_file
 from tests.states import NOBODY, job_in, put, state_of
 
@@ -190,3 +193,18 @@ def test_points_that_are_none_are_left_alone(tmp_path: Path) -> None:
     path.rmdir()
     path.write_bytes(b"\x05\x00\x00\x00junk, not a frame")
     assert last.values() == {}
+
+
+def test_a_process_is_the_same_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(state_of("aa"))
+    owner = leftovers.Owner(os.getpid(), started(os.getpid()))
+    began = psutil.boot_time()
+    for name in ("boot_time", "BOOT_TIME"):
+        if hasattr(psutil._pslinux, name):
+            monkeypatch.setattr(psutil._pslinux, name, lambda: began + 3600)
+    processes = Processes()
+    processes.look()
+    assert [each["alive"] for each in processes.state()["processes"]] == [True]
+    assert owner.alive
+    assert not records.runs(os.getpid(), started(os.getpid()) + 100)
+    assert not records.runs(NOBODY, 1.0)
