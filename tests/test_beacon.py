@@ -18,6 +18,8 @@ from nbdist import leftovers
 from nbdist.errors import NbdistError
 from nbdist.hub import record as records
 from nbdist.hub.beacon import Beacon
+from nbdist.hub.jobs import Job
+from nbdist.hub.shown import ShownJob
 from nbdist.metrics.last import Last
 from nbdist.server import commands
 from nbdist.server.commands import Deaf
@@ -208,3 +210,11 @@ def test_a_process_is_the_same_whatever_the_clock_says(monkeypatch: pytest.Monke
     assert owner.alive
     assert not records.runs(os.getpid(), started(os.getpid()) + 100)
     assert not records.runs(NOBODY, 1.0)
+
+
+def test_what_has_no_end_is_cut_short(tmp_path: Path) -> None:
+    job = Job(id="7", code="x = '" + "x" * 1_000_000 + "'", ranks=(0,), folder=tmp_path, number=1)
+    for number in range(1000):
+        job.tell(f"restart {number}", "because " + "x" * 10_000)
+    job.end(NbdistError("y" * 1_000_000))
+    assert len(records.encode(ShownJob(job, "torchrun").record())) < 50_000

@@ -271,8 +271,9 @@ def outdated(record: Record, path: Path) -> bool:
 def sweep() -> None:
     """Remove what nobody needs to see any more."""
     for path in folder().glob("*.sock"):
-        if not path.with_suffix(".json").exists() and _is_deaf(path):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if not path.with_suffix(".json").exists() and _is_deaf(path):
+                path.unlink()
     for path in folder().glob("*.part"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > GONE_SECONDS:
