@@ -92,7 +92,8 @@ async def test_whatever_is_answered_is_told_in_words() -> None:
 
 @pytest.mark.parametrize("said", [b"3\n3\n", b"\xff\n", b"[" * 100_000 + b"\n", b"", b"{}\n"])
 async def test_a_socket_that_says_nonsense_is_deaf(tmp_path: Path, said: bytes) -> None:
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
         writer.write(said)
         writer.close()
         await writer.wait_closed()
