@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from nbdist.system import write_whole
+from nbdist.system import started, write_whole
 
 OWNER = "owner.json"
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
@@ -35,14 +35,14 @@ class Owner(msgspec.Struct, frozen=True):
         if self.pid == NOBODY:
             return False
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < 1
+            return abs(started(self.pid) - self.created) < 1
         except psutil.Error:
             return False
 
 
 def sign(folder: Path, temp: str = "") -> None:
     """Write into a cluster's folder that it is this process's."""
-    _write(folder, Owner(os.getpid(), psutil.Process().create_time(), temp))
+    _write(folder, Owner(os.getpid(), started(os.getpid()), temp))
 
 
 def owner(folder: Path) -> Owner:

@@ -51,6 +51,26 @@ def environ_anywhere() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
 
 
+def started(pid: int) -> float:
+    """Return what tells a process from another one that had its pid: when it was started.
+
+    In seconds, on Linux since the system's own start: a time of day would change with the clock,
+    when a virtual machine wakes up, say.
+
+    Raises
+    ------
+    psutil.Error
+        If there is no such process.
+    """
+    if sys.platform != "linux":
+        return psutil.Process(pid).create_time()
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    return int(told.rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+
+
 def kill_session(leader: int) -> None:
     """SIGKILL every process of a session; its number stays taken until then."""
     for pid in psutil.pids():
