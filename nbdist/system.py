@@ -15,6 +15,8 @@ import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANARY_SECONDS = 10.0
+SAME_SECONDS = 0.005
+"""Half of what the system counts starts in."""
 
 
 def adopt_orphans() -> None:
@@ -69,6 +71,14 @@ def started(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         raise psutil.NoSuchProcess(pid) from None
     return int(told.rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def is_still(pid: int, start: float) -> bool:
+    """Whether a pid still is the process that was `started` then."""
+    try:
+        return abs(started(pid) - start) < SAME_SECONDS
+    except psutil.Error:
+        return False
 
 
 def kill_session(leader: int) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
-from nbdist.system import started, write_whole
+from nbdist.system import is_still, started, write_whole
 
 VERSION = 1
 MOST_BYTES = 1 << 26
@@ -164,8 +164,7 @@ def _me() -> tuple[int, float]:
 def runs(pid: int, created: float) -> bool:
     """Whether this very process, named by its start time too, still runs here."""
     try:
-        same = abs(started(pid) - created) < 1
-        return same and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return is_still(pid, created) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

@@ -27,7 +27,7 @@ from nbdist.launchers.supervised import (
     Warm,
 )
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import environ_anywhere, private, started
+from nbdist.system import SAME_SECONDS, environ_anywhere, private, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +194,7 @@ def end_session(leader: int, created: float) -> None:
     """SIGKILL a process of ours and all in its session, if it still is that process."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            if process.pid == leader and abs(started(leader) - created) > 1:
+            if process.pid == leader and abs(started(leader) - created) > SAME_SECONDS:
                 return
             # A session keeps its number as long as it has members, so nobody else can have it.
             if os.getsid(process.pid) == leader and started(process.pid) >= created - 1:
