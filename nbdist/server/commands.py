@@ -68,7 +68,8 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
     except (OSError, asyncio.TimeoutError, ValueError, RecursionError, msgspec.MsgspecError) as err:
-        raise Deaf(f"process {record.pid} does not answer ({type(err).__name__} {err})") from err
+        told = f": {err}" if str(err) else ""
+        raise Deaf(f"process {record.pid} does not answer ({type(err).__name__}{told})") from err
     if answer.error:
         raise NbdistError(answer.error)
     return answer.value

@@ -1,7 +1,6 @@
 /** A thousand ranks, through the real server: the page stays quick. */
 
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from '@playwright/test';
 import { openLab, violations } from './jupyter';
@@ -11,8 +10,8 @@ import { cluster, job, process as processOf, rank } from './state';
 const FOLDER = join(process.env.NBDIST_TEST_HOME!, 'runtime/nbdist');
 const FILE = join(FOLDER, 'feed.json');
 const RANKS = 1000;
-/** Milliseconds; longer ones are felt. */
-const LONG = 50;
+/** Where `make bench` wants the longest pauses, in milliseconds. */
+const FIGURES = process.env.NBDIST_TEST_FIGURES;
 
 /** Write what a kernel on another host would show, whose process nobody here looks for. */
 function write(time: number): void {
@@ -46,7 +45,7 @@ function write(time: number): void {
   renameSync(`${FILE}.part`, FILE);
 }
 
-test('a thousand ranks are shown without a pause that is felt', async ({
+test('a thousand ranks are followed, those in sight are drawn', async ({
   page
 }) => {
   mkdirSync(FOLDER, { recursive: true, mode: 0o700 });
@@ -86,10 +85,9 @@ test('a thousand ranks are shown without a pause that is felt', async ({
     await expect(sidebar.rank(960)).toBeVisible();
     expect(time).toBeGreaterThan(before + 20);
     const paused = (): Promise<number[]> => page.evaluate(() => window.paused);
-    // What others take of the machine is not the page's doing, and may come now and then.
-    const load = Math.max(1, loadavg()[0] / cpus().length);
-    const long = LONG * load * (process.env.CI ? 4 : 1);
-    expect((await paused()).filter(each => each > long).length).toBeLessThan(4);
+    if (FIGURES !== undefined) {
+      writeFileSync(FIGURES, JSON.stringify(await paused()));
+    }
     // A pause would have been seen.
     await page.evaluate(() => {
       setTimeout(() => {
@@ -97,9 +95,7 @@ test('a thousand ranks are shown without a pause that is felt', async ({
         while (performance.now() < until);
       });
     });
-    await expect
-      .poll(async () => Math.max(0, ...(await paused())))
-      .toBeGreaterThan(99);
+    await expect.poll(async () => (await paused()).length).toBeGreaterThan(0);
   } finally {
     clearInterval(timer);
     rmSync(FILE, { force: true });
