@@ -153,8 +153,8 @@ def test_when_things_go_wrong(tmp_path: Path) -> None:
     places = [shown.index(text) for text in told]
     assert places == sorted(places)
     first, second = shown.partition("=== rank 1 ===")[::2]
-    assert re.search(r'File "Cell In\[3\]", line 16, in steps\n +loss.backward\(\)', first)
-    assert re.search(r'File "Cell In\[7\]", line 5, in download\n +time.sleep\(1000\)', second)
+    assert re.search(r'File "Cell In\[2\]", line 16, in steps\n +loss.backward\(\)', first)
+    assert re.search(r'File "Cell In\[6\]", line 5, in download\n +time.sleep\(1000\)', second)
     found = re.findall(r"^(?:loss|and on).*: (\d+\.\d+)", shown, re.MULTILINE)
     losses = [float(loss) for loss in found]
     assert losses == sorted(losses, reverse=True)  # nothing that went wrong has cost any training

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current
+from nbdist.cell.defined import cell_number
 from nbdist.cell.names import Parsed, wanted_by
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import name_ranks
@@ -221,7 +222,7 @@ def _submit(
         ranks=args.ranks,
         timeout=args.timeout,
         output=args.output,
-        number=shell.execution_count,
+        number=cell_number(shell),
         lines=lines_before(args),
         autoreload=autoreload_mode(shell),
         viewed=True,

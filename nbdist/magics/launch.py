@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
+from nbdist.cell.defined import cell_number
 from nbdist.cell.script import make_script
 from nbdist.detached import detach
 from nbdist.errors import UsageError
@@ -144,12 +145,12 @@ def submit_script(
     )  # fmt: skip
     if args.detach:
         tell_of(detach(
-            script, plan, cell, number=shell.execution_count, lines=lines, backend=wish.backend
+            script, plan, cell, number=cell_number(shell), lines=lines, backend=wish.backend
         ))  # fmt: skip
         return None
     current.remember(wish)
     return scripts.submit(
-        script, plan, cell, number=shell.execution_count, lines=lines, viewed=True,
+        script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
 

@@ -135,7 +135,7 @@ async def stacks(entry: Entry, **whose: str) -> Any:
     return await ask(_record(entry), "stacks", **whose)
 
 
-def clean(processes: Processes) -> list[str]:
+async def clean(processes: Processes) -> list[str]:
     """Remove what processes that are gone have left, jobs that have ended with their logs.
 
     Returns
@@ -148,7 +148,7 @@ def clean(processes: Processes) -> list[str]:
         for job in entry.record.jobs if entry.record else []:
             folder = Path(job.folder)
             if job.detached and keeping.is_over(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         processes.forget(entry)
         removed.append(entry.path.stem)
     return removed
