@@ -124,8 +124,10 @@ async def test_a_file_and_a_folder_that_were_removed_are_made_again(
     monkeypatch.setattr("nbdist.hub.beacon.BEAT_SECONDS", 0.1)
     async with shining(state_of("")):
         records.folder().joinpath(f"{shown()[0].id}.json").unlink()
+        assert shown() == []
         await until(shown)
         shutil.rmtree(records.folder())
+        assert shown() == []
         await until(shown)
 
 
@@ -150,7 +152,9 @@ async def test_without_a_folder_nothing_is_shown_and_nothing_fails(
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/dev/null")
     async with shining(state_of("")) as beacon:
+        assert shown() == []
         await beacon.stop(leave=state_of(""))
+    assert shown() == []
 
 
 def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
