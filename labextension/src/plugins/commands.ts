@@ -11,8 +11,11 @@ import {
   refreshIcon,
   stopIcon
 } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { describe } from '../sidebar/args';
 import { CommandIDs } from '../sidebar/commandIds';
+import type { IClusterTarget } from '../sidebar/targets';
 import { INbdist } from '../tokens';
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {

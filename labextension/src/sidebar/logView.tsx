@@ -8,6 +8,7 @@ import {
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React, { useLayoutEffect, useRef, useState } from 'react';
 import { bytes } from '../metrics/numbers';
+import { IconButton } from './parts';
 import { useLines } from './useLines';
 import type { Follower } from './follower';
 
@@ -88,14 +89,14 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
             trans.__('%1 of %2', at + 1, found.length)}
           {words && !found.length && trans.__('not found')}
         </span>
-        <Step
+        <IconButton
           icon={caretUpIcon}
           label={trans.__('Previous')}
           go={() => {
             go(at - 1);
           }}
         />
-        <Step
+        <IconButton
           icon={caretDownIcon}
           label={trans.__('Next')}
           go={() => {
@@ -144,26 +145,6 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
         }}
       />
     </>
-  );
-}
-
-interface IStepProps {
-  icon: typeof caretUpIcon;
-  label: string;
-  go: () => void;
-}
-
-function Step({ icon: Icon, label, go }: IStepProps): React.JSX.Element {
-  return (
-    <button
-      type="button"
-      className="jp-NbdistButton"
-      title={label}
-      aria-label={label}
-      onClick={go}
-    >
-      <Icon.react tag="span" width="14px" height="14px" />
-    </button>
   );
 }
 
