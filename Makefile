@@ -30,11 +30,12 @@ demo: env ## run the quickstart headless and show what its cells print
 lab: env ## open JupyterLab with the quickstart
 	$(BIN)/jupyter lab $(NOTEBOOK)
 
-test: lint ## lint, check types, run the tests (ARGS="-k name" to choose)
+test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's alone)
 	tools/page test
 	$(BIN)/python -m pytest $(ARGS)
+	$(if $(ARGS),,tools/page browser)
 
-test-browser: env ## try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
+test-browser: env ## of these, try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
 
 test-xla: .venv-xla/made ## try --backend xla, in an environment of its own (ARGS="-k name" to choose)

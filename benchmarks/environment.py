@@ -18,7 +18,7 @@ PEERS = (
     "ipyparallel==9.2.0", "nbdistributed==0.1.0", "jupyter-distributed==0.1.1",
     "accelerate==1.15.0", "torchrunx==0.4.0", "tensorboard>=2.20", "livelossplot>=0.5.6",
 )  # fmt: skip
-TOOLS = ("ipykernel==7.4.0", "psutil>=6", "scikit-learn>=1.5")
+TOOLS = ("ipykernel==7.4.0", "jupyter-server>=2.14", "psutil>=6", "scikit-learn>=1.5")
 
 
 def make() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from nbdist import outside
 from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
-from nbdist.errors import UsageError
+from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import living, mending, stacks
 from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop
@@ -84,6 +85,8 @@ class Cluster(Sharing, Inspecting):
         self._numbers = itertools.count(1)
         self._jobs: list[Job] = []
         self._client: ipyparallel.Client | None = None
+        self._changing = threading.RLock()
+        """Held by whoever starts or ends all ranks: cells, and commands from outside."""
         self.hub = living.take()
         try:
             hub_loop().wait(self.hub.start(size, backend, environ))
@@ -265,10 +268,16 @@ class Cluster(Sharing, Inspecting):
         if like is not None and (like in chosen or not 0 <= like < self.np):
             msg = f"--like {like} must be one of the ranks that stay, not of {show_ranks(chosen)}"
             raise UsageError(msg)
-        if self.lost or (self.hub.host.controller_died and len(chosen) == self.np):
-            self._renew()
-            return {}
-        return hub_loop().wait(mending.restart(self.hub, chosen, like))
+        with self._changing:
+            self._check_alive()
+            if self.lost or (self.hub.host.controller_died and len(chosen) == self.np):
+                self._renew()
+                return {}
+        try:
+            return hub_loop().wait(mending.restart(self.hub, chosen, like))
+        except (NbdistError, OSError):
+            self._check_alive()  # it was stopped meanwhile: that says more
+            raise
 
     def sync(self, name: str, source: int = 0) -> None:
         """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
@@ -331,16 +340,18 @@ class Cluster(Sharing, Inspecting):
             If that would end a job that runs or waits.
         """
         size = check_size(np)
-        if not self.lost:
-            check_idle(self.unfinished())
-        if self.hub.host.controller_died:
+        with self._changing:
+            self._check_alive()
+            if not self.lost:
+                check_idle(self.unfinished())
+            if self.hub.host.controller_died:
+                self.np = size
+                self._renew()
+                return
+            self._drop_client()
+            hub_loop().wait(self.hub.empty())
             self.np = size
-            self._renew()
-            return
-        self._drop_client()
-        hub_loop().wait(self.hub.empty())
-        self.np = size
-        hub_loop().wait(self.hub.start(size, self.backend, self.env))
+            hub_loop().wait(self.hub.start(size, self.backend, self.env))
 
     def _renew(self) -> None:
         """Start all over after the warm process or the controller was lost."""
@@ -352,7 +363,9 @@ class Cluster(Sharing, Inspecting):
 
     def stop(self) -> None:
         """End all ranks and everything that was started for them."""
-        if self in _clusters:
+        with self._changing:
+            if self.stopped:
+                return
             _clusters.remove(self)
             outside.hide_cluster(self)
             unfinished = self.unfinished()
@@ -383,6 +396,6 @@ _clusters: list[Cluster] = []
 
 def stop_all() -> None:
     """End every cluster of this process, and what was prepared for one."""
-    while _clusters:
-        _clusters[-1].stop()
+    for cluster in reversed(_clusters.copy()):
+        cluster.stop()
     living.drop_prepared()

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import msgspec
-import psutil
 
-from nbdist.system import write_whole
+from nbdist.system import is_still, started, write_whole
 
 OWNER = "owner.json"
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
@@ -32,17 +31,12 @@ class Owner(msgspec.Struct, frozen=True):
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
-        if self.pid == NOBODY:
-            return False
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < 1
-        except psutil.Error:
-            return False
+        return self.pid != NOBODY and is_still(self.pid, self.created)
 
 
 def sign(folder: Path, temp: str = "") -> None:
     """Write into a cluster's folder that it is this process's."""
-    _write(folder, Owner(os.getpid(), psutil.Process().create_time(), temp))
+    _write(folder, Owner(os.getpid(), started(os.getpid()), temp))
 
 
 def owner(folder: Path) -> Owner:

@@ -11,6 +11,8 @@ import atexit
 import functools
 import os
 import re
+import sys
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import UsageError
@@ -52,6 +54,9 @@ class Shown(Protocol):
     def stop(self) -> None:
         """End it."""
 
+    def unfinished(self) -> list[Job]:
+        """Return the jobs that run or wait."""
+
     def restart(self, ranks: list[int]) -> dict[int, dict[str, str]]:
         """Put new processes in the place of ranks."""
 
@@ -62,6 +67,7 @@ class Shown(Protocol):
 _clusters: dict[str, Shown] = {}
 _jobs: list[ShownJob] = []
 _beacon: Beacon | None = None
+_changing = threading.Lock()
 
 
 def show_cluster(cluster: Shown) -> None:
@@ -77,19 +83,21 @@ def hide_cluster(cluster: Shown) -> None:
 
 def show_job(job: Job, launcher: str, cluster: str = "") -> None:
     """Let a job be seen, also when it has ended, for a while."""
-    ended = [each for each in _jobs if each.job.done]
-    for old in ended[:-MOST_ENDED]:
-        _jobs.remove(old)
-    _jobs.append(ShownJob(job, launcher, cluster))
+    with _changing:
+        ended = [each for each in _jobs if each.job.done]
+        for old in ended[:-MOST_ENDED]:
+            _jobs.remove(old)
+        _jobs.append(ShownJob(job, launcher, cluster))
     _begin()
 
 
 def _begin() -> None:
     global _beacon  # one for the process
-    if _beacon is None:
-        _beacon = Beacon(_tell, COMMANDS)
-        hub_loop().soon(_beacon.start())
-        atexit.register(_end, os.getpid())
+    with _changing:
+        if _beacon is None:
+            _beacon = Beacon(_tell, COMMANDS)
+            hub_loop().soon(_beacon.start())
+            atexit.register(_end, os.getpid())
 
 
 def _end(pid: int) -> None:
@@ -116,11 +124,13 @@ def _recent() -> list[JobRecord]:
 
 @functools.cache
 def _kernel() -> str:
-    from ipykernel.connect import get_connection_file  # a plain program does without
+    if "ipykernel.kernelapp" not in sys.modules:
+        return ""  # plain Python, or a terminal: they need not import it for this
+    from ipykernel.connect import get_connection_file
 
     try:
         found = _KERNEL.search(get_connection_file())
-    except RuntimeError:  # plain Python, or a terminal
+    except RuntimeError:  # it was imported, and not run
         return ""
     return found[1] if found else ""
 
@@ -160,7 +170,13 @@ def _stop(cluster: str) -> None:
 
 
 def _restart(cluster: str, rank: int) -> dict[str, Any]:
-    return {"lacks": sorted(_named(cluster).restart([rank]).get(rank, {}))}
+    found = _named(cluster)
+    for job in found.unfinished():  # it would wait for its end, perhaps for ever
+        raise UsageError(
+            f"job {job.id} ({job.state}) is on this cluster: rank {rank} can be replaced when that "
+            "has ended; interrupt it first"
+        )
+    return {"lacks": sorted(found.restart([rank]).get(rank, {}))}
 
 
 def _stacks(cluster: str = "", job: str = "") -> dict[str, Any]:

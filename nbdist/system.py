@@ -15,6 +15,8 @@ import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANARY_SECONDS = 10.0
+SAME_SECONDS = 0.005
+"""Half of what the system counts starts in."""
 
 
 def adopt_orphans() -> None:
@@ -49,6 +51,34 @@ def environ_anywhere() -> dict[str, str]:
     with contextlib.suppress(FileNotFoundError):  # removed: what is relative to it is, too
         places = [os.path.abspath(place) for place in places]  # noqa: PTH100  # links stay
     return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+
+
+def started(pid: int) -> float:
+    """Return what tells a process from another one that had its pid: when it was started.
+
+    In seconds, on Linux since the system's own start: a time of day would change with the clock,
+    when a virtual machine wakes up, say.
+
+    Raises
+    ------
+    psutil.Error
+        If there is no such process.
+    """
+    if sys.platform != "linux":
+        return psutil.Process(pid).create_time()
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    return int(told.rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def is_still(pid: int, start: float) -> bool:
+    """Whether a pid still is the process that was `started` then."""
+    try:
+        return abs(started(pid) - start) < SAME_SECONDS
+    except psutil.Error:
+        return False
 
 
 def kill_session(leader: int) -> None:

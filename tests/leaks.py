@@ -93,8 +93,17 @@ class Watch:
             if home not in open_kernels.values():
                 yield from home.glob("clusters/*")
         for path in (self.scratch / "tmp").iterdir():
-            if not path.name.startswith("torchinductor_"):  # torch's own cache, kept between runs
+            # The first is torch's own cache, kept between runs.
+            if not (path.name.startswith("torchinductor_") or _trial_of_tempfile(path)):
                 yield path
+
+
+def _trial_of_tempfile(path: Path) -> bool:
+    """Whether Python's `tempfile` tried the folder with it, in a process killed at that moment."""
+    try:
+        return len(path.name) == 8 and path.is_file() and path.read_bytes() in {b"", b"blat"}
+    except OSError:
+        return False
 
 
 def _ours() -> list[psutil.Process]:

@@ -6,10 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from nbdist.hub import record as records
 from nbdist.hub.record import ClusterRecord, JobRecord, RankRecord, Record
+from nbdist.system import started
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +23,7 @@ NOBODY = 1 << 22
 
 def state_of(id_: str, *, pid: int = 0, **parts: Any) -> Record:
     """Return a process with a cluster of two ranks; this one, unless a pid is given."""
-    created = 1.0 if pid else psutil.Process().create_time()
+    created = 1.0 if pid else started(os.getpid())
     ranks = [RankRecord(rank, "idle", "idle", host="here", pid=100 + rank) for rank in (0, 1)]
     told: dict[str, Any] = {
         "clusters": [ClusterRecord("1", 2, "ddp", "engines", "running", 1.0, (1, 1.0), ranks)]

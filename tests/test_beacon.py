@@ -11,15 +11,20 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
+from nbdist import leftovers
 from nbdist.errors import NbdistError
 from nbdist.hub import record as records
 from nbdist.hub.beacon import Beacon
+from nbdist.hub.jobs import Job
+from nbdist.hub.shown import ShownJob
 from nbdist.metrics.last import Last
 from nbdist.server import commands
 from nbdist.server.commands import Deaf
 from nbdist.server.processes import Processes
+from nbdist.system import started
 from nbdist.wire.points import points_file
 from tests.states import NOBODY, job_in, put, state_of
 
@@ -87,7 +92,8 @@ async def test_whatever_is_answered_is_told_in_words() -> None:
 
 @pytest.mark.parametrize("said", [b"3\n3\n", b"\xff\n", b"[" * 100_000 + b"\n", b"", b"{}\n"])
 async def test_a_socket_that_says_nonsense_is_deaf(tmp_path: Path, said: bytes) -> None:
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
         writer.write(said)
         writer.close()
         await writer.wait_closed()
@@ -118,8 +124,10 @@ async def test_a_file_and_a_folder_that_were_removed_are_made_again(
     monkeypatch.setattr("nbdist.hub.beacon.BEAT_SECONDS", 0.1)
     async with shining(state_of("")):
         records.folder().joinpath(f"{shown()[0].id}.json").unlink()
+        assert shown() == []
         await until(shown)
         shutil.rmtree(records.folder())
+        assert shown() == []
         await until(shown)
 
 
@@ -144,7 +152,9 @@ async def test_without_a_folder_nothing_is_shown_and_nothing_fails(
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/dev/null")
     async with shining(state_of("")) as beacon:
+        assert shown() == []
         await beacon.stop(leave=state_of(""))
+    assert shown() == []
 
 
 def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
@@ -190,3 +200,26 @@ def test_points_that_are_none_are_left_alone(tmp_path: Path) -> None:
     path.rmdir()
     path.write_bytes(b"\x05\x00\x00\x00junk, not a frame")
     assert last.values() == {}
+
+
+def test_a_process_is_the_same_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(state_of("aa"))
+    owner = leftovers.Owner(os.getpid(), started(os.getpid()))
+    began = psutil.boot_time()
+    for name in ("boot_time", "BOOT_TIME"):
+        if hasattr(psutil._pslinux, name):
+            monkeypatch.setattr(psutil._pslinux, name, lambda: began + 3600)
+    processes = Processes()
+    processes.look()
+    assert [each["alive"] for each in processes.state()["processes"]] == [True]
+    assert owner.alive
+    assert not records.runs(os.getpid(), started(os.getpid()) + 100)
+    assert not records.runs(NOBODY, 1.0)
+
+
+def test_what_has_no_end_is_cut_short(tmp_path: Path) -> None:
+    job = Job(id="7", code="x = '" + "x" * 1_000_000 + "'", ranks=(0,), folder=tmp_path, number=1)
+    for number in range(1000):
+        job.tell(f"restart {number}", "because " + "x" * 10_000)
+    job.end(NbdistError("y" * 1_000_000))
+    assert len(records.encode(ShownJob(job, "torchrun").record())) < 50_000

@@ -149,6 +149,19 @@ def test_changed_variables_of_the_environment_are_followed(notebook: Kernel) -> 
     assert on_ranks(notebook, show).stdout == "None theirs\n"
 
 
+def test_a_changed_folder_for_temporary_files_is_followed(notebook: Kernel, tmp_path: Path) -> None:
+    show = "import tempfile\nprint(tempfile.gettempdir())"
+    before = on_ranks(notebook, show).stdout
+    notebook.run(
+        f"import os\nkept = os.environ['TMPDIR']\nos.environ['TMPDIR'] = {str(tmp_path)!r}"
+    )
+    try:
+        assert on_ranks(notebook, show).stdout == f"{tmp_path}\n"
+    finally:
+        notebook.run("os.environ['TMPDIR'] = kept")
+    assert on_ranks(notebook, show).stdout == before != f"{tmp_path}\n"
+
+
 def test_a_rank_keeps_its_number_whatever_the_notebook_sets(notebook: Kernel) -> None:
     notebook.run("import os\nos.environ.update(RANK='7', WORLD_SIZE='9', MASTER_PORT='1')")
     try:

@@ -92,13 +92,22 @@ def test_horovodrun_trains_on_both(two: Kernel) -> None:
 
 
 def test_a_failing_rank_is_told_with_its_host(two: Kernel) -> None:
-    body = "if rank == 2:\n    raise ValueError('bad luck')\ndist.barrier()"
-    others = r"Ranks? (\S+) (?:lost the connection|(?:was|were) (?:waiting in barrier|stopped))"
+    # It waits until all have told where they are: what became of each is known then.
+    body = """
+        import time
+        if rank == 2:
+            time.sleep(2)
+            raise ValueError("bad luck")
+        dist.barrier()
+        """
+    became = (
+        r"Ranks? (\S+) (?:lost the connection|(?:was|were) waiting in barrier) at cell line 6\."
+    )
     told = shown(on_ranks(two, body, f"{TORCHRUN} --cold", check=False))
-    assert f"Rank 2 on {NAME} failed: ValueError: bad luck (cell line 3)" in told
+    assert f"Rank 2 on {NAME} failed: ValueError: bad luck (cell line 5)" in told
     assert 'File "Cell In[' in told
     # Rank 1 may lose the connection before or after the launcher there ends it; it is told so.
-    assert set(re.findall(others, told)) in ({"0-1"}, {"0", "1"})
+    assert set(re.findall(became, told)) in ({"0-1"}, {"0", "1"})
 
 
 def test_values_come_back_from_a_function_there(two: Kernel) -> None:

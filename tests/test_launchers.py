@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -137,7 +138,8 @@ def test_the_true_cause_is_told(scripts: Kernel, launcher: Launcher, how: str) -
     told = shown(cell)
     assert "Rank 1 failed: ValueError: the true cause (cell line 4)" in told
     assert 'raise ValueError("the true cause")' in told
-    assert "In[" in told
+    assert cell.reply is not None
+    assert re.search(rf'Cell In\[{cell.reply["execution_count"]}\]"?, line 4', told)
     assert cell.stdout == "before\n"
 
 

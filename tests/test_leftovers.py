@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """Return a folder with logs of 1, 10 and 40 days, 1 MB each, of clusters that have ended."""
-    gone = leftovers.Owner(pid=1, created=0.0)
+    gone = leftovers.Owner(pid=1, created=1e9)
     for days in (1, 10, 40):
         folder = tmp_path / str(days)
         folder.mkdir()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tornado.httpclient import HTTPClientError
 
 from tests.faults import shown
 from tests.notebook import distributed, on_ranks
@@ -114,8 +115,48 @@ async def test_stacks_of_a_hang_show_where_each_rank_is(jp_fetch: Fetch, noteboo
         cell_line = r'File "Cell In\[\d+\]", line {}, in <module>\n +{}'
         assert re.search(cell_line.format(4, r"dist\.barrier\(\)"), stacks["0"])
         assert re.search(cell_line.format(6, r"time\.sleep\(1000\)"), stacks["1"])
+    with pytest.raises(HTTPClientError) as caught:  # or it would be replaced at some later time
+        await post(jp_fetch, *route, "restart", cluster=told["clusters"][0]["id"], rank=1)
+    assert caught.value.code == 409
     await post(jp_fetch, *route, "interrupt", job=job_that_runs(told)["id"])
     notebook.wait(20, cell)
+
+
+RACES = """
+import os, threading, time
+import nbdist, psutil
+from nbdist.errors import NbdistError
+
+def processes():
+    return len([p for p in psutil.Process().children(recursive=True) if p.status() != "zombie"])
+
+before = processes()
+cluster = nbdist.Cluster(2, backend="none")
+long, short = cluster.submit("import time; time.sleep(60)"), cluster.submit("1")
+short.cancel()
+print("out of the queue:", short.until_end(10), short.state)
+os.kill(cluster.hub.host.warm.pid, 9)
+long.until_end(10)
+renewing = threading.Thread(target=cluster.restart)
+renewing.start()
+time.sleep(0.05)
+cluster.stop()
+renewing.join(20)
+print("left:", processes() - before)
+try:
+    cluster.restart()
+except NbdistError as err:
+    print(err)
+"""
+
+
+def test_a_cluster_that_is_stopped_while_another_thread_starts_it_anew_is_gone(
+    notebook: Kernel,
+) -> None:
+    told = notebook.run(RACES).stdout
+    assert "out of the queue: True interrupted" in told
+    assert "left: 0" in told
+    assert "this cluster was stopped" in told
 
 
 async def test_a_dead_rank_is_shown_and_replaced(jp_fetch: Fetch, notebook: Kernel) -> None:

@@ -66,6 +66,13 @@ def test_make_lists_its_targets() -> None:
         assert re.search(rf"^ +make {target} +\w", listed, flags=re.MULTILINE), target
 
 
+WHERE_JUPYTER_LOOKS = (
+    "share/jupyter/labextensions/nbdist/package.json",
+    "share/jupyter/labextensions/nbdist/install.json",
+    "etc/jupyter/jupyter_server_config.d/nbdist.json",
+)
+
+
 @pytest.mark.timeout(600)
 def test_it_installs_and_imports_without_torch(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
@@ -76,6 +83,8 @@ def test_it_installs_and_imports_without_torch(tmp_path: Path) -> None:
     )
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
+    for path in WHERE_JUPYTER_LOOKS:
+        assert (tmp_path / "venv" / path).exists(), path
     mistake, _, worked = said.partition("NOW WITHOUT A GROUP")
     assert "pip install" in mistake, said
     assert "torch" in mistake, said

@@ -12,6 +12,7 @@ from tornado.httpclient import HTTPClientError
 from tornado.httputil import url_concat
 
 from nbdist.hub import record as records
+from nbdist.system import started
 from tests.states import API, NOBODY, get, job_in, post, put, state_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ async def test_another_users_files_are_not_trusted(jp_fetch: Fetch, tmp_path: Pa
     }  # fmt: skip
 
 
-async def test_a_vanished_kernel_is_shown_until_it_is_cleared_or_replaced(jp_fetch: Fetch) -> None:
+async def test_a_vanished_kernel_is_shown_until_it_is_cleared_or_replaced(
+    jp_fetch: Fetch, jp_ws_fetch: Fetch
+) -> None:
     put(state_of("aa", pid=NOBODY, kernel="k1"))
     put(state_of("bb", pid=NOBODY, kernel="k2"))
     old = put(state_of("cc", pid=NOBODY))
@@ -111,8 +114,17 @@ async def test_a_vanished_kernel_is_shown_until_it_is_cleared_or_replaced(jp_fet
     put(state_of("dd", kernel="k1"))  # restarted
     state = await get(jp_fetch, "state")
     assert [each["id"] for each in state["processes"]] == ["bb", "dd"]
+    left = state_of("ee", pid=NOBODY)
+    left.clusters[0].root = (os.getpid(), started(os.getpid()))  # its ranks may still run
+    put(left)
+    page = await jp_ws_fetch(*API, "stream")
+    page.write_message('{"watch": "state"}')
+    assert len(json.loads(await page.read_message())["state"]["processes"]) == 3
     assert (await post(jp_fetch, "clean"))["removed"] == ["bb"]
-    assert [path.stem for path in records.folder().iterdir()] == ["dd"]
+    told = json.loads(await page.read_message())["state"]["processes"]
+    assert [each["id"] for each in told] == ["dd", "ee"]
+    assert sorted(path.stem for path in records.folder().iterdir()) == ["dd", "ee"]
+    page.close()
 
 
 @pytest.mark.parametrize(("method", "route"), ROUTES)

@@ -8,10 +8,13 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.known import closed_over, methods
 from nbdist.rank.lines import PYTHON_MAGICS
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 Defining = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
 STATEMENTS = (
@@ -19,6 +22,15 @@ STATEMENTS = (
 )  # fmt: skip
 PLAIN_TYPES = ("type", "ABCMeta")
 """Metaclasses that add no names of their own to a class."""
+
+
+def cell_number(shell: InteractiveShell) -> int:
+    """Return the number of the running cell, as the notebook shows it.
+
+    IPython 9.18 counts on before it runs a cell, older ones afterwards.
+    """
+    manager = shell.history_manager
+    return shell.execution_count if manager is None else len(manager.input_hist_parsed) - 1
 
 
 @dataclass(frozen=True)

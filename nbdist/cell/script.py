@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.cell import writing
 from nbdist.cell.assembly import Assembly, data_folder
 from nbdist.cell.bring import IPYTHONS
-from nbdist.cell.defined import Notebook
+from nbdist.cell.defined import Notebook, cell_number
 from nbdist.cell.names import Parsed, wanted_by
 from nbdist.cell.order import Parts
 from nbdist.cell.sources import Gathering
@@ -137,7 +137,7 @@ def make_script(
         given = {"hvd"} if backend == "horovod" else set()
         _check_known(plain, parts, done.imports | given, futures)
     made = Assembly(name, backend, np, futures, done, parts, packer)
-    text, line = made.text(shell.execution_count)
+    text, line = made.text(cell_number(shell))
     height = done.text.count("\n") + 1
     shows = not saved and shows_value(parsed.source, cell)
     return Script(name, text, made.data, line, height, lines, shows, saved)

@@ -20,7 +20,7 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
-from nbdist.system import write_whole
+from nbdist.system import is_still, started, write_whole
 
 VERSION = 1
 MOST_BYTES = 1 << 26
@@ -158,16 +158,13 @@ def of_this_process(kind: str, **parts: Any) -> Record:
 
 @functools.cache
 def _me() -> tuple[int, float]:
-    process = psutil.Process()
-    return process.pid, process.create_time()
+    return os.getpid(), started(os.getpid())
 
 
 def runs(pid: int, created: float) -> bool:
     """Whether this very process, named by its start time too, still runs here."""
     try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - created) < 1
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return is_still(pid, created) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
@@ -273,8 +270,9 @@ def outdated(record: Record, path: Path) -> bool:
 def sweep() -> None:
     """Remove what nobody needs to see any more."""
     for path in folder().glob("*.sock"):
-        if not path.with_suffix(".json").exists() and _is_deaf(path):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if not path.with_suffix(".json").exists() and _is_deaf(path):
+                path.unlink()
     for path in folder().glob("*.part"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > GONE_SECONDS:

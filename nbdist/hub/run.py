@@ -125,13 +125,16 @@ class Run(JobListener):
         self._waiting = asyncio.current_task()
         self._tell_of_queue()
         try:
+            if self._why:  # pressed before this task had begun
+                raise asyncio.CancelledError  # noqa: TRY301
             async with self._hub.turns.take(job.ranks, f"job {job.id} (cell [{job.number}])"):
                 self._waiting = None
                 if job.waits_for:
                     self._tell_of_turn()
                 error = await self._run()
         except asyncio.CancelledError:
-            job.notes.append(f"It had not begun: its ranks were busy with {_all_of(job)}.")
+            if job.waits_for:
+                job.notes.append(f"It had not begun: its ranks were busy with {_all_of(job)}.")
             job.state, error = "interrupted", report.interrupted(job, self._why)
         except NbdistError as err:
             job.state, error = "failed", err

@@ -21,7 +21,7 @@ import psutil
 from nbdist.launchers import supervised
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import die_with_parent, kill_session, oom_kills, private, reseed
+from nbdist.system import die_with_parent, kill_session, oom_kills, private, reseed, started
 
 if TYPE_CHECKING:
     import socket
@@ -126,7 +126,7 @@ class Children:
     def _born(self, name: str, pid: int, oom: int) -> None:
         self._names[pid] = name
         self._oom_before[pid] = oom
-        self._tell(Started(name, pid, psutil.Process(pid).create_time()))
+        self._tell(Started(name, pid, started(pid)))
 
     # -- deaths --------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from nbdist.launchers.supervised import (
     Warm,
 )
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import environ_anywhere, private
+from nbdist.system import SAME_SECONDS, environ_anywhere, private, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class WarmProcess:
             )
         theirs.close()
         self.pid = self._process.pid
-        self.created = psutil.Process(self.pid).create_time()
+        self.created = started(self.pid)
         self._loop.add_reader(self._sock, self._read)
         # A child of the notebook's own must not hold our end open when we are gone.
         os.register_at_fork(after_in_child=self._close_in_fork)
@@ -194,10 +194,10 @@ def end_session(leader: int, created: float) -> None:
     """SIGKILL a process of ours and all in its session, if it still is that process."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            if process.pid == leader and abs(process.create_time() - created) > 1:
+            if process.pid == leader and abs(started(leader) - created) > SAME_SECONDS:
                 return
             # A session keeps its number as long as it has members, so nobody else can have it.
-            if os.getsid(process.pid) == leader and process.create_time() >= created - 1:
+            if os.getsid(process.pid) == leader and started(process.pid) >= created - 1:
                 os.kill(process.pid, signal.SIGKILL)
 
 

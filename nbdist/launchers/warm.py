@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -198,6 +199,8 @@ def main() -> None:
     adopt_orphans()
     # The kernel's own Ctrl-C in a terminal is for the kernel; it tells us what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Found here, once: that takes a file, which a fork that is killed meanwhile would leave.
+    tempfile.gettempdir()
     # The controller is forked before torch is imported: it shares what engines import anyway, and
     # comes up on another core meanwhile.
     with supervisor.leaving_with_kernel():

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current
+from nbdist.cell.defined import cell_number
 from nbdist.cell.names import Parsed, wanted_by
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import name_ranks
@@ -26,7 +27,6 @@ from nbdist.magics.arguments import (
     sizes_list,
 )
 from nbdist.magics.background import Follower
-from nbdist.magics.front_end import cell_number
 from nbdist.magics.inkernel import check_flags, run_inside
 from nbdist.magics.launch import (
     check_detached,

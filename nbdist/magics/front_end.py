@@ -21,17 +21,6 @@ def in_notebook(shell: InteractiveShell) -> bool:
     return hasattr(shell.display_pub, "pub_socket")
 
 
-def cell_number(shell: InteractiveShell) -> int:
-    """Return the number of the running cell, as the notebook shows it.
-
-    IPython counts on before it runs a cell, older ones afterwards. A cell that has no number (run
-    by a program) is called by the next one's.
-    """
-    manager = shell.history_manager
-    last = 0 if manager is None else len(manager.input_hist_parsed) - 1
-    return last or shell.execution_count
-
-
 def metrics_how(shell: InteractiveShell) -> str:
     """Return how metrics are shown here, see `nbdist.widgets.live.LiveMetrics`.
 

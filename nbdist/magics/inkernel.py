@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 
 from nbdist import current, inkernel
+from nbdist.cell.defined import cell_number
 from nbdist.errors import UsageError
 from nbdist.magics.area import NotebookArea, TerminalArea
 from nbdist.magics.arguments import UsageMistake
-from nbdist.magics.front_end import cell_number, in_notebook, metrics_how
+from nbdist.magics.front_end import in_notebook, metrics_how
 from nbdist.magics.show import notice, pass_on
 from nbdist.sizes import check_size, default_size
 from nbdist.widgets.live import LiveMetrics

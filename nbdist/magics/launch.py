@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist import current, scripts
 from nbdist.backends import xla
+from nbdist.cell.defined import cell_number
 from nbdist.cell.script import make_script
 from nbdist.detached import detach
 from nbdist.errors import UsageError
@@ -19,7 +20,6 @@ from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
 from nbdist.launchers.scripted import Elastic
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.attach import tell_of
-from nbdist.magics.front_end import cell_number
 from nbdist.sizes import check_size
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Mirror:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+            if name == "TMPDIR":
+                tempfile.tempdir = None  # to be looked for again
         self._environ = environ
 
     def _autoreload(self, mode: str) -> None:

@@ -68,7 +68,8 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
     except (OSError, asyncio.TimeoutError, ValueError, RecursionError, msgspec.MsgspecError) as err:
-        raise Deaf(f"process {record.pid} does not answer ({type(err).__name__} {err})") from err
+        told = f": {err}" if str(err) else ""
+        raise Deaf(f"process {record.pid} does not answer ({type(err).__name__}{told})") from err
     if answer.error:
         raise NbdistError(answer.error)
     return answer.value
@@ -134,7 +135,7 @@ async def stacks(entry: Entry, **whose: str) -> Any:
     return await ask(_record(entry), "stacks", **whose)
 
 
-def clean(processes: Processes) -> list[str]:
+async def clean(processes: Processes) -> list[str]:
     """Remove what processes that are gone have left, jobs that have ended with their logs.
 
     Returns
@@ -147,7 +148,7 @@ def clean(processes: Processes) -> list[str]:
         for job in entry.record.jobs if entry.record else []:
             folder = Path(job.folder)
             if job.detached and keeping.is_over(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         processes.forget(entry)
         removed.append(entry.path.stem)
     return removed

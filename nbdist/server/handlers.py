@@ -97,7 +97,7 @@ class Clean(Handler):
     @_telling
     async def post(self) -> None:
         """Remove it."""
-        self.finish(json.dumps({"removed": commands.clean(self.processes)}))
+        self.finish(json.dumps({"removed": await commands.clean(self.processes)}))
 
 
 class Command(Handler):

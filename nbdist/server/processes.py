@@ -90,6 +90,7 @@ class Processes:
     def forget(self, entry: Entry) -> None:
         """Remove a file of state whose process has gone."""
         self._entries.pop(entry.path.stem, None)
+        self.changes += 1
         with contextlib.suppress(OSError):
             records.remove(entry.path, entry.record.control if entry.record else "")
 
@@ -130,9 +131,18 @@ class Processes:
         return entry.record
 
     def gone(self) -> list[Entry]:
-        """Return those whose process has gone: crashed kernels, and keepers whose job is over."""
+        """Return those whose process has gone: crashed kernels, and keepers whose job is over.
+
+        Not those of whose clusters something still runs: it can be stopped as long as it is shown.
+        """
         self.look()
-        return [entry for entry in self._entries.values() if not entry.alive]
+        return [entry for entry in self._entries.values() if not entry.alive and not _left(entry)]
+
+
+def _left(entry: Entry) -> bool:
+    """Whether ranks of a process that has gone may still run."""
+    clusters = entry.record.clusters if entry.record else []
+    return any(records.runs(*cluster.root) for cluster in clusters)
 
 
 def _paths() -> list[Path]:

@@ -1,7 +1,14 @@
 /** What the panel shows of states that are made up, and how it is used by keyboard. */
 
-import { expect, test } from '@playwright/test';
-import { command, openLab, violations } from './jupyter';
+import { expect, test, type Page } from '@playwright/test';
+import {
+  command,
+  endKernels,
+  open,
+  openLab,
+  upload,
+  violations
+} from './jupyter';
 import { Sidebar } from './sidebar';
 import { cluster, everything, Fake, job, process, rank, state } from './state';
 
@@ -169,6 +176,28 @@ test('a command without arguments asks which', async ({ page }) => {
   await expect(page.getByText(/It lacks x, model/)).toBeVisible();
 });
 
+test('settings are followed', async ({ page }) => {
+  fake.state = everything();
+  await sidebar.open();
+  await expect(sidebar.rank(0).locator('svg path').nth(1)).toHaveCount(1);
+  await expect(sidebar.job(12)).toContainText('train/loss');
+  await choose(page, {
+    showMetrics: false,
+    showEnded: false,
+    showStatusBar: false
+  });
+  try {
+    await openLab(page);
+    await sidebar.open();
+    await expect(sidebar.job(12)).toBeVisible();
+    await expect(sidebar.job(12)).not.toContainText('train/loss');
+    await expect(sidebar.job(9)).toHaveCount(0);
+    await expect(page.getByText('ranks busy')).toBeHidden();
+  } finally {
+    await choose(page, {});
+  }
+});
+
 test('what was refused is said', async ({ page }) => {
   fake.state = state([
     process({ clusters: [cluster([rank(0)])], jobs: [job()] })
@@ -178,3 +207,36 @@ test('what was refused is said', async ({ page }) => {
   await sidebar.button('Interrupt In [12]').click();
   await expect(page.getByText('process 40000 does not answer')).toBeVisible();
 });
+
+test('Notebook 7 has the panel, too', async ({ page, request }) => {
+  fake.state = everything();
+  await upload(page, 'seven.ipynb', ['1']);
+  await open(page, 'seven.ipynb', 'notebooks');
+  await command(page, 'nbdist:show');
+  await expect(sidebar.rank(1)).toContainText('in all_reduce for 12 s');
+  fake.answers['processes/a1/logs/3/0'] = {
+    text: 'one\ntwo\n',
+    from: 0,
+    to: 8,
+    size: 8
+  };
+  await sidebar.button('Open the log of rank 0').first().click();
+  await expect(page.getByRole('log')).toContainText('two');
+  await page.close();
+  await endKernels(request);
+});
+
+/** Set what a person can choose. */
+async function choose(page: Page, settings: object): Promise<void> {
+  await page.evaluate(async raw => {
+    const [, token] = /_xsrf=([^;]+)/.exec(document.cookie)!;
+    const answer = await fetch('/lab/api/settings/nbdist:plugin', {
+      method: 'PUT',
+      body: JSON.stringify({ raw }),
+      headers: { 'X-XSRFToken': token }
+    });
+    if (!answer.ok) {
+      throw new Error(await answer.text());
+    }
+  }, JSON.stringify(settings));
+}

@@ -1,5 +1,7 @@
 /** The panel in the sidebar against the real server, with real ranks. */
 
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { expect, test, type Page } from '@playwright/test';
 import {
   command,
@@ -46,6 +48,11 @@ const SLOW = { timeout: 60_000 };
 test.afterEach(async ({ page, request }) => {
   await page.close();
   await endKernels(request);
+  // Kernels that were killed stay in sight for a while.
+  rmSync(join(process.env.NBDIST_TEST_HOME!, 'runtime/nbdist'), {
+    recursive: true,
+    force: true
+  });
 });
 
 test('a cluster is seen as soon as a cell starts it, and followed while it is busy', async ({
@@ -205,7 +212,7 @@ test('a detached job is attached, and removed when it has ended', async ({
   ).toContainText('step', SLOW);
   flag.raise();
   await expect(sidebar.root).toContainText('done', SLOW);
-  await sidebar.button('Remove detached jobs').click(SLOW);
+  await sidebar.button('Remove what has ended').click(SLOW);
   await sidebar.accept('Remove');
   await expect(sidebar.root).not.toContainText(name);
 });
@@ -234,4 +241,26 @@ test('a cluster is started in a notebook that is chosen, and listed with what is
   await expect(
     page.getByText('Cluster 1 of start.ipynb (2 ranks)')
   ).toBeVisible();
+});
+
+test('a kernel that vanished is told of, and its ranks are ended', async ({
+  page
+}) => {
+  const sidebar = await run(page, 'vanished.ipynb', [
+    LOAD,
+    '%%distributed -np 2 --backend none\nwhile True:\n    pass'
+  ]);
+  await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
+  const kernel = sidebar.root.locator('.jp-NbdistHead [title^=pid]');
+  const title = (await kernel.getAttribute('title')) ?? '';
+  process.kill(Number(title.split(' ')[1]), 'SIGKILL');
+  await expect(sidebar.root).toContainText('has vanished');
+  await expect(sidebar.rank(0)).toContainText('last heard: running');
+  await sidebar.accept('Ok'); // JupyterLab's own word on it
+  await sidebar.button('Stop Cluster 1').click();
+  await sidebar.accept('Stop');
+  await expect(page.getByText('Cluster 1 was stopped')).toBeVisible();
+  await sidebar.button('Remove what has ended').click();
+  await sidebar.accept('Remove');
+  await expect(sidebar.root).toContainText('No cluster yet');
 });

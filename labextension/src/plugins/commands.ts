@@ -11,9 +11,11 @@ import {
   refreshIcon,
   stopIcon
 } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { describe } from '../sidebar/args';
 import { CommandIDs } from '../sidebar/commandIds';
-import { over } from '../sidebar/records';
+import type { IClusterTarget } from '../sidebar/targets';
 import { INbdist } from '../tokens';
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
@@ -30,6 +32,24 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     const { words, targets, actions, model } = nbdist;
     const trans = words.trans;
     const { commands } = app;
+
+    /** What commands on a cluster have in common: it is named in the arguments, or asked for. */
+    const ofCluster = (
+      title: string,
+      act: (
+        target: IClusterTarget,
+        args: ReadonlyPartialJSONObject
+      ) => Promise<void> | void
+    ): Pick<CommandRegistry.ICommandOptions, 'isEnabled' | 'execute'> => ({
+      isEnabled: args =>
+        args.cluster !== undefined || targets.clusters.length > 0,
+      execute: async args => {
+        const target = await targets.cluster(args, title);
+        if (target) {
+          await act(target, args);
+        }
+      }
+    });
 
     commands.addCommand(CommandIDs.interrupt, {
       label: trans.__('Interrupt a Job…'),
@@ -51,61 +71,39 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         'Stop a cluster, also one whose kernel does not answer'
       ),
       describedBy: describe('process', 'cluster'),
-      isEnabled: args =>
-        args.cluster !== undefined || targets.clusters.length > 0,
-      execute: async args => {
-        const target = await targets.cluster(
-          args,
-          trans.__('Stop which cluster?')
-        );
-        if (target) {
-          await actions.stop(target);
-        }
-      }
+      ...ofCluster(trans.__('Stop which cluster?'), target =>
+        actions.stop(target)
+      )
     });
     commands.addCommand(CommandIDs.restart, {
       label: trans.__('Restart a Rank…'),
       caption: trans.__('Put a new process in the place of a rank'),
       icon: refreshIcon,
       describedBy: describe('process', 'cluster', 'rank'),
-      isEnabled: args =>
-        args.cluster !== undefined || targets.clusters.length > 0,
-      execute: async args => {
-        const target = await targets.cluster(
-          args,
-          trans.__('Restart a rank of which cluster?')
-        );
-        if (!target) {
-          return;
+      ...ofCluster(
+        trans.__('Restart a rank of which cluster?'),
+        async (target, args) => {
+          const title = trans.__('Restart which rank?');
+          const rank = await targets.rank(args, title, target.cluster.ranks);
+          if (rank !== undefined) {
+            await actions.restart(target, rank);
+          }
         }
-        const title = trans.__('Restart which rank?');
-        const rank = await targets.rank(args, title, target.cluster.ranks);
-        if (rank !== undefined) {
-          await actions.restart(target, rank);
-        }
-      }
+      )
     });
     commands.addCommand(CommandIDs.snippet, {
       label: trans.__('Copy the First Line of a Cell for a Cluster…'),
       icon: copyIcon,
       describedBy: describe('process', 'cluster'),
-      isEnabled: args =>
-        args.cluster !== undefined || targets.clusters.length > 0,
-      execute: async args => {
-        const target = await targets.cluster(
-          args,
-          trans.__('For which cluster?')
-        );
-        if (target) {
-          actions.copySnippet(target);
-        }
-      }
+      ...ofCluster(trans.__('For which cluster?'), target => {
+        actions.copySnippet(target);
+      })
     });
     commands.addCommand(CommandIDs.clean, {
-      label: trans.__('Remove Detached Jobs That Have Ended…'),
+      label: trans.__('Remove Detached Jobs and Kernels That Have Ended…'),
       icon: clearIcon,
       describedBy: describe(),
-      isEnabled: () => targets.processes.some(over),
+      isEnabled: () => targets.processes.some(({ alive }) => !alive),
       execute: () => actions.clean()
     });
     commands.addCommand(CommandIDs.refresh, {
@@ -135,7 +133,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       const now = [
         targets.clusters.length,
         targets.running.length,
-        targets.processes.filter(over).length,
+        targets.processes.filter(({ alive }) => alive).length,
         targets.detached.length
       ].join();
       if (now !== known) {

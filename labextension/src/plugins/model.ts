@@ -43,6 +43,7 @@ export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
       const take = (): void => {
         settings.take(loaded);
         model.interval = 1000 * settings.pollSeconds;
+        void model.refresh(); // views are drawn anew
       };
       loaded.changed.connect(take);
       take();

@@ -100,13 +100,13 @@ export class Actions {
     const sure = await this._sure(
       trans.__('Remove what has ended?'),
       trans.__(
-        'Detached jobs that have ended are removed, with their logs and all they have returned.'
+        'Detached jobs that have ended are removed, with their logs and all they have returned, and kernels that have vanished are shown no more.'
       ),
       trans.__('Remove')
     );
     if (sure) {
       await this._tell(this._model.api.clean(), removed =>
-        trans._n('%1 job was removed', '%1 jobs were removed', removed.length)
+        trans._n('%1 was removed', '%1 were removed', removed.length)
       );
     }
   }

@@ -48,8 +48,9 @@ function ofProcess(
         trans.__('%1 with %2 has started', name, words.ranks(cluster.np))
       );
     }
+    const states = new Map(was?.ranks.map(each => [each.rank, each.state]));
     for (const rank of cluster.ranks) {
-      const state = was?.ranks.find(each => each.rank === rank.rank)?.state;
+      const state = states.get(rank.rank);
       if (state && state !== 'dead' && rank.state === 'dead') {
         told.push(
           trans.__(

@@ -1,6 +1,5 @@
 /** What every part of the panel works with. */
 
-import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { createContext, useContext } from 'react';
 import type { History } from './history';
@@ -23,8 +22,6 @@ export interface IDesk {
   /** Draw anew. */
   redraw: () => void;
 }
-
-export type Run = CommandRegistry['execute'];
 
 const Desk = createContext<IDesk | null>(null);
 

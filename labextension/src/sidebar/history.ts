@@ -24,7 +24,7 @@ export class History {
     for (const process of processes) {
       for (const [kind, owners] of [
         ['cluster', process.clusters],
-        ['job', process.jobs]
+        ['job', process.jobs.filter(job => !job.cluster)]
       ] as const) {
         for (const { id, ranks } of owners) {
           for (const rank of ranks) {

@@ -7,7 +7,13 @@ import { useDesk } from './desk';
 import { LookIcon, stacksIcon } from './icons';
 import { Button, Fold, isOpen, State } from './parts';
 import { Ranks } from './ranks';
-import { ended, type IBar, type IJob, type IProcess } from './records';
+import {
+  ended,
+  vanished,
+  type IBar,
+  type IJob,
+  type IProcess
+} from './records';
 import { short } from './words';
 
 interface IProps {
@@ -19,6 +25,7 @@ export function Job({ process, job }: IProps): React.JSX.Element {
   const { words, now, folded, settings } = useDesk();
   const own = !job.cluster;
   const over = ended(job);
+  const stale = vanished(process) && !over;
   const name = `${process.id}/job/${job.id}`;
   const open = isOpen(folded, name, !over);
   const label = words.jobName(job);
@@ -37,8 +44,8 @@ export function Job({ process, job }: IProps): React.JSX.Element {
         <Actions process={process} job={job} />
       </div>
       <div className="jp-NbdistLine jp-NbdistDim">
-        <State {...words.job(job)} />
-        <span>{words.jobTime(job, now)}</span>
+        <State {...(stale ? words.last(words.job(job)) : words.job(job))} />
+        {!stale && <span>{words.jobTime(job, now)}</span>}
         {own && <span>{words.ranks(job.ranks.length)}</span>}
         {own && <span>{job.launcher}</span>}
         {job.detached && (
@@ -56,6 +63,7 @@ export function Job({ process, job }: IProps): React.JSX.Element {
           ranks={job.ranks}
           job={job.id}
           host={process.host}
+          stale={vanished(process)}
         />
       )}
     </section>

@@ -6,8 +6,10 @@ import {
   ReactWidget
 } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import React, { useEffect, useLayoutEffect, useRef, useState } from 'react';
+import React, { useLayoutEffect, useRef, useState } from 'react';
 import { bytes } from '../metrics/numbers';
+import { IconButton } from './parts';
+import { useLines } from './useLines';
 import type { Follower } from './follower';
 
 /** Pixels; see `base.css`. */
@@ -87,14 +89,14 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
             trans.__('%1 of %2', at + 1, found.length)}
           {words && !found.length && trans.__('not found')}
         </span>
-        <Step
+        <IconButton
           icon={caretUpIcon}
           label={trans.__('Previous')}
           go={() => {
             go(at - 1);
           }}
         />
-        <Step
+        <IconButton
           icon={caretDownIcon}
           label={trans.__('Next')}
           go={() => {
@@ -112,6 +114,11 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
           {trans.__('Follow')}
         </label>
       </div>
+      {log.text.forgotten > 0 && (
+        <p className="jp-NbdistTrouble">
+          {trans.__('%1 earlier lines are not kept.', log.text.forgotten)}
+        </p>
+      )}
       {log.trouble && <p className="jp-NbdistTrouble">{log.trouble}</p>}
       {log.left > 0 && (
         <p className="jp-NbdistTrouble">
@@ -139,47 +146,6 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
       />
     </>
   );
-}
-
-interface IStepProps {
-  icon: typeof caretUpIcon;
-  label: string;
-  go: () => void;
-}
-
-function Step({ icon: Icon, label, go }: IStepProps): React.JSX.Element {
-  return (
-    <button
-      type="button"
-      className="jp-NbdistButton"
-      title={label}
-      aria-label={label}
-      onClick={go}
-    >
-      <Icon.react tag="span" width="14px" height="14px" />
-    </button>
-  );
-}
-
-/** The lines of a log; drawn anew at most once a frame. */
-function useLines(log: Follower): string[] {
-  const [, draw] = useState(0);
-  useEffect(() => {
-    let frame = 0;
-    const onChanged = (): void => {
-      frame ||= requestAnimationFrame(() => {
-        frame = 0;
-        draw(count => count + 1);
-      });
-    };
-    log.changed.connect(onChanged);
-    onChanged();
-    return () => {
-      cancelAnimationFrame(frame);
-      log.changed.disconnect(onChanged);
-    };
-  }, [log]);
-  return log.text.lines;
 }
 
 interface ILinesProps {

@@ -14,7 +14,7 @@ import { LookIcon, nbdistIcon } from './icons';
 import type { Model } from './model';
 import { Button } from './parts';
 import { Process } from './process';
-import { over, type IProcess, type IState } from './records';
+import type { IProcess, IState } from './records';
 import type { Settings } from './settings';
 import type { Words } from './words';
 
@@ -158,10 +158,10 @@ function Toolbar({
           label={trans.__('Start a cluster…')}
           command={CommandIDs.start}
         />
-        {state?.processes.some(over) && (
+        {state?.processes.some(({ alive }) => !alive) && (
           <Button
             icon={clearIcon}
-            label={trans.__('Remove detached jobs that have ended…')}
+            label={trans.__('Remove what has ended…')}
             command={CommandIDs.clean}
           />
         )}

@@ -19,16 +19,30 @@ interface IButtonProps {
 
 export function Button(props: IButtonProps): React.JSX.Element {
   const { run } = useDesk();
-  const { icon: Icon, label, command, args, word } = props;
+  const { icon, label, command, args, word } = props;
+  const go = (): void => {
+    run(command, args);
+  };
+  return <IconButton icon={icon} label={label} word={word} go={go} />;
+}
+
+interface IIconButtonProps {
+  icon: LabIcon;
+  label: string;
+  /** A word shown beside the icon. */
+  word?: string;
+  go: () => void;
+}
+
+export function IconButton(props: IIconButtonProps): React.JSX.Element {
+  const { icon: Icon, label, word, go } = props;
   return (
     <button
       type="button"
       className="jp-NbdistButton"
       title={label}
       aria-label={label}
-      onClick={() => {
-        run(command, args);
-      }}
+      onClick={go}
     >
       <Icon.react tag="span" width="14px" height="14px" aria-hidden="true" />
       {word && <span>{word}</span>}

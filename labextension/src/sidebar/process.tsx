@@ -8,7 +8,7 @@ import { LookIcon, stacksIcon } from './icons';
 import { Job } from './job';
 import { Button, Fold, isOpen } from './parts';
 import { Ranks } from './ranks';
-import { ended, type ICluster, type IProcess } from './records';
+import { ended, vanished, type ICluster, type IProcess } from './records';
 
 export function Process({
   process
@@ -129,6 +129,7 @@ function Cluster({ process, cluster }: IProps): React.JSX.Element {
           ranks={cluster.ranks}
           job={current?.id ?? ''}
           host={process.host}
+          stale={vanished(process)}
         />
       )}
       {open &&

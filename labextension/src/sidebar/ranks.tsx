@@ -23,6 +23,8 @@ interface IProps {
   job: string;
   /** The host of the process, which goes without saying. */
   host: string;
+  /** Whether the process has gone, and what is shown is the last of it. */
+  stale: boolean;
 }
 
 export function Ranks(props: IProps): React.JSX.Element {
@@ -72,6 +74,7 @@ function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
   const { words, history } = useDesk();
   const { rank, process, kind, owner, job } = props;
   const trans = words.trans;
+  const told = words.rank(rank);
   const past = history.of(process, kind, owner, rank.rank);
   const host = rank.host === props.host ? '' : rank.host;
   const pid = rank.pid ? trans.__('pid %1', rank.pid) : '';
@@ -86,7 +89,7 @@ function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
         <span className="jp-NbdistHidden">{trans.__('Rank')} </span>
         {rank.rank}
       </span>
-      <State {...words.rank(rank)} />
+      <State {...(props.stale ? words.last(told) : told)} />
       <span className="jp-NbdistActions">
         {kind === 'cluster' && rank.state === 'dead' && (
           <Button

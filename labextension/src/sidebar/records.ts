@@ -205,11 +205,6 @@ export function vanished(process: IProcess): boolean {
   );
 }
 
-/** Whether all that is left of a detached job is what it has written. */
-export function over(process: IProcess): boolean {
-  return process.kind === 'keeper' && !process.alive && !vanished(process);
-}
-
 /** Whether a rank does something now. */
 export function busy(rank: IRank): boolean {
   return rank.state === 'busy' || rank.state === 'running';

@@ -90,6 +90,11 @@ export class Words {
       : this.trans.__('Job %1', job.id);
   }
 
+  /** What was so when its process was last heard. */
+  last({ text }: { text: string }): { look: Look; text: string } {
+    return { look: 'idle', text: this.trans.__('last heard: %1', text) };
+  }
+
   clusterName(cluster: ICluster): string {
     return this.trans.__('Cluster %1', cluster.id);
   }
