@@ -8,6 +8,7 @@ import json
 import secrets
 import socket
 import sys
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import nbdist
@@ -37,7 +38,7 @@ try:
     told["nbdist"] = nbdist.__version__
     from importlib import metadata, util
     told["lacking"] = [name for name in asked["modules"] if util.find_spec(name) is None]
-    told["torch"] = metadata.version("torch") if util.find_spec("torch") else ""
+    told["torch"] = next((each.version for each in metadata.distributions(name="torch")), "")
 except Exception as err:
     told["error"] = f"{type(err).__name__}: {err}"
 try:
@@ -66,7 +67,7 @@ class _Unfit(Exception):
     """Why a host cannot take part; the text continues after its name."""
 
 
-async def reach(hosts: list[str], folder: Path, needs: Needs, torch: str) -> Reached:
+async def reach(hosts: list[str], folder: Path, needs: Needs) -> Reached:
     """Ask all hosts at once.
 
     Parameters
@@ -77,8 +78,6 @@ async def reach(hosts: list[str], folder: Path, needs: Needs, torch: str) -> Rea
         The job's, which they must see.
     needs
         What the launcher needs of them.
-    torch
-        The version of torch here.
 
     Raises
     ------
@@ -87,7 +86,7 @@ async def reach(hosts: list[str], folder: Path, needs: Needs, torch: str) -> Rea
     """
     if needs.own_name and _leads_nowhere(own := own_address()):
         raise LaunchError(f"this machine {_nowhere(own)}: {needs.own_name}. {NAME_IT}")
-    asker = _Asker(folder, needs, torch)
+    asker = _Asker(folder, needs)
     try:
         answers = await asyncio.gather(*map(asker.ask, hosts), return_exceptions=True)
     finally:
@@ -133,10 +132,12 @@ def _nowhere(address: str) -> str:
 class _Asker:
     """Asks, with what all hosts are asked."""
 
-    def __init__(self, folder: Path, needs: Needs, torch: str) -> None:
+    def __init__(self, folder: Path, needs: Needs) -> None:
         self._file = folder / "seen"
         self._text = secrets.token_hex(8)
-        self._needs, self._torch = needs, torch
+        self._needs = needs
+        # As pip knows it, here as there: torch itself adds what it was built for (2.13.0+cu130).
+        self._torch = next((each.version for each in metadata.distributions(name="torch")), "")
         with open(self._file, "w", opener=private, encoding="utf-8") as file:
             file.write(self._text)
         self._listeners: dict[str, socket.socket] = {}

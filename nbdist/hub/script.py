@@ -192,7 +192,7 @@ class ScriptRun:
             return report.interrupted(job, self._why)
         self._how.check(warm.torch)
         await self._unless_pressed(self._how.check_flags(plan.passed_on))
-        if plan.far and not await self._reach(warm.torch):
+        if plan.far and not await self._reach():
             job.state = "interrupted"
             return report.interrupted(job, self._why)
         began = time.monotonic()
@@ -227,13 +227,13 @@ class ScriptRun:
         """Wait until a launcher can be started; None if the job was stopped before."""
         return await self._unless_pressed(self._host.ready())
 
-    async def _reach(self, torch: str) -> bool:
+    async def _reach(self) -> bool:
         """See that other hosts can take part, and listen where they find us.
 
         Return False if the job was stopped before.
         """
         needs = self._how.needs(self._plan.passed_on)
-        asking = reach(self._plan.far, self._job.folder, needs, torch)
+        asking = reach(self._plan.far, self._job.folder, needs)
         self._reached = await self._unless_pressed(asking)
         if self._reached is None:
             return False
