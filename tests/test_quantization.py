@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -147,7 +147,9 @@ def test_every_sample_is_dealt_out_once(count: int, size: int, ranks: int) -> No
 
 def test_the_usual_sampler_repeats_samples() -> None:
     data = TensorDataset(torch.zeros(397))
-    usual = (DistributedSampler(data, 3, rank, shuffle=False) for rank in range(3))
+    usual: list[DistributedSampler[Any]] = [
+        DistributedSampler(data, 3, rank, shuffle=False) for rank in range(3)
+    ]
     assert sum(map(len, usual)) == 399
 
 
