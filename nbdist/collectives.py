@@ -1,4 +1,7 @@
-"""The few collectives that evaluation and quantization need, over whichever group is formed."""
+"""The few collectives that evaluation and quantization need, over whichever group is formed.
+
+Neither torch nor Horovod is imported for this: who uses one of them has it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-import torch.distributed as dist
-
 if TYPE_CHECKING:
+    import torch.distributed as dist
     from torch import Tensor
 
 
@@ -28,11 +29,13 @@ class Ranks(Protocol):
 
 def ranks(process_group: dist.ProcessGroup | None = None) -> Ranks:
     """Return those of a group, by default all: torch's, Horovod's, or this process alone."""
-    if process_group is not None or (dist.is_available() and dist.is_initialized()):
-        return _Torch(process_group)
-    hvd = sys.modules.get("horovod.torch")  # who has not imported it does not use it
-    if hvd is not None and hvd.is_initialized():
-        return _Horovod(hvd)
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        return _Torch(torch, process_group)
+    for name in ("horovod.torch", "horovod.tensorflow"):
+        hvd = sys.modules.get(name)
+        if hvd is not None and hvd.is_initialized():
+            return _Horovod(hvd)
     return _Alone()
 
 
@@ -45,17 +48,17 @@ def place() -> tuple[int, int]:
 
 
 class _Torch:
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+    def __init__(self, distributed: Any, group: dist.ProcessGroup | None) -> None:
+        self._dist, self._group = distributed, group
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
 
     def gather(self, value: Any) -> list[Any]:
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self._group)
+        self._dist.all_gather_object(found, value, group=self._group)
         return found
 
     def maximum(self, tensor: Tensor) -> Tensor:
-        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._group)
+        self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX, group=self._group)
         return tensor
 
 
@@ -70,7 +73,7 @@ class _Horovod:
     def maximum(self, tensor: Tensor) -> Tensor:
         # Gathered: Horovod's own maximum is not there with every one of its transports.
         gathered: Tensor = self._hvd.allgather(tensor[None])
-        return torch.amax(gathered, dim=0)
+        return gathered.amax(0)
 
 
 class _Alone:

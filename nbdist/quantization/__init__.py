@@ -1,12 +1,27 @@
-"""Quantization on ranks: calibration data and training batches are shared out, statistics are not.
+"""Quantization on ranks: calibration data and batches are split over them, statistics are not.
 
-The quantization itself is torchao's, or neural-compressor's, which rests on it. Nothing here is
-imported by a rank that does not use it.
+The quantization itself is torchao's, neural-compressor's, which rests on it, or TensorFlow's. Each
+part is imported when its name is first used.
 """
 
 from __future__ import annotations
 
-from nbdist.quantization.calibration import calibrate
-from nbdist.quantization.fake_quantize import sync_fake_quantize
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbdist.quantization.calibration import calibrate
+    from nbdist.quantization.fake_quantize import sync_fake_quantize
 
 __all__ = ["calibrate", "sync_fake_quantize"]
+
+_MODULES = {"calibrate": "calibration", "sync_fake_quantize": "fake_quantize"}
+
+
+def __getattr__(name: str) -> Any:  # whatever the name stands for
+    if name not in _MODULES:
+        msg = f"module 'nbdist.quantization' has no attribute {name!r}; it has {', '.join(__all__)}"
+        raise AttributeError(msg)
+    module = importlib.import_module(f"nbdist.quantization.{_MODULES[name]}")
+    found = globals()[name] = getattr(module, name)
+    return found
