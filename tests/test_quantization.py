@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)  # torch's compiler is imported, long on a busy machine
 
-PRELOAD = """
-%load_ext nbdist
-quantizers = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
-%dist preload $quantizers sklearn.datasets torchmetrics
-"""
 SETUP = """
     import copy
     import torch, torch.distributed as dist
@@ -115,7 +110,7 @@ SETUP = """
 def ranks(start_shared: KernelFactory) -> Kernel:
     """Return a notebook with three ranks, which have data, a trained model and torchao."""
     kernel = start_shared()
-    kernel.run(PRELOAD, timeout=120)
+    kernel.run("%load_ext nbdist")
     on_ranks(kernel, SETUP, "-np 3 --backend ddp", timeout=180)
     return kernel
 
