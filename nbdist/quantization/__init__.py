@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbdist.quantization.calibration import calibrate
     from nbdist.quantization.fake_quantize import sync_fake_quantize
+    from nbdist.quantization.keras import sync_quantizers
+    from nbdist.quantization.tflite import convert_tflite
 
-__all__ = ["calibrate", "sync_fake_quantize"]
+__all__ = ["calibrate", "convert_tflite", "sync_fake_quantize", "sync_quantizers"]
 
-_MODULES = {"calibrate": "calibration", "sync_fake_quantize": "fake_quantize"}
+_MODULES = {
+    "calibrate": "calibration",
+    "convert_tflite": "tflite",
+    "sync_fake_quantize": "fake_quantize",
+    "sync_quantizers": "keras",
+}
 
 
 def __getattr__(name: str) -> Any:  # whatever the name stands for
