@@ -228,6 +228,22 @@ def test_a_histogram_is_that_of_all_data_at_once(ranks: Kernel) -> None:
     ) == ["True", "True", "1.0 2.0 2"]
 
 
+def test_observers_of_torchs_own_older_library(ranks: Kernel) -> None:
+    assert everywhere(
+        ranks,
+        """
+        from torch.ao.quantization import observer
+        kinds = observer.MinMaxObserver, observer.HistogramObserver, observer.NoopObserver
+        net = nn.Sequential(*(kind() for kind in kinds))
+        calibrate(net, shown(train_x[:400]))
+        for together, kind in zip(net, kinds[:2]):
+            alone = kind()
+            alone(train_x[:400])
+            print("=", together.calculate_qparams() == alone.calculate_qparams())
+        """,
+    ) == ["True", "True"]
+
+
 def test_a_rank_without_data_has_what_others_saw(ranks: Kernel) -> None:
     assert everywhere(
         ranks,
