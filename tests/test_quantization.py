@@ -236,10 +236,10 @@ def test_observers_of_torchs_own_older_library(ranks: Kernel) -> None:
         kinds = observer.MinMaxObserver, observer.HistogramObserver, observer.NoopObserver
         net = nn.Sequential(*(kind() for kind in kinds))
         calibrate(net, shown(train_x[:400]))
-        for together, kind in zip(net, kinds[:2]):
-            alone = kind()
-            alone(train_x[:400])
-            print("=", together.calculate_qparams() == alone.calculate_qparams())
+        for combined, kind in zip(net, kinds[:2]):
+            reference = kind()
+            reference(train_x[:400])
+            print("=", combined.calculate_qparams() == reference.calculate_qparams())
         """,
     ) == ["True", "True"]
 
