@@ -220,9 +220,9 @@ def test_a_histogram_is_that_of_all_data_at_once(ranks: Kernel) -> None:
         reference(data)
         print("=", torch.equal(net[0].histogram, reference.histogram))
         print("=", net[0].calculate_qparams() == reference.calculate_qparams())
-        # A tensor of only infinities on rank 1, nothing on rank 2: only what is finite counts.
-        odd = torch.full((2,), torch.inf) if rank else torch.tensor([1.0, 2.0, -torch.inf])
-        calibrate(net, lambda model: model(odd) if rank < 2 else None)
+        # Only infinities on rank 1, an empty tensor on rank 2: only what is finite counts.
+        odd = [[1.0, 2.0, -torch.inf], [torch.inf], []][rank]
+        calibrate(net, lambda model: model(torch.tensor(odd)))
         print("=", net[0].min_val.item(), net[0].max_val.item(), int(net[0].histogram.sum()))
         """,
     ) == ["True", "True", "1.0 2.0 2"]

@@ -120,6 +120,8 @@ class Average(Extremes):
 
     def note(self, x: Tensor) -> Tensor:
         """Take the place of the observer's `forward` while the model runs."""
+        if not self._batches:  # a part of the model was run by itself
+            self.next_batch()
         both = extremes(self.observer, x)
         self._batches[-1].append(stand_in(self.observer, both, x.dim()).cpu())
         return x
@@ -182,7 +184,8 @@ class Histogram(Extremes):
 def _finite(x: Tensor) -> Tensor:
     """Leave infinities out, as torch's histogram does: they will be clipped anyway."""
     values = x.detach().float()
-    return values if bool(values.abs().max() < torch.inf) else values[values.abs() != torch.inf]
+    finite = values.abs() != torch.inf
+    return values if bool(finite.all()) else values[finite]
 
 
 def extremes(observer: Any, x: Tensor) -> Tensor:
