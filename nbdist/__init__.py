@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from nbdist.rank.progress import progress
     from nbdist.scaling import scale
 
+    evaluation: ModuleType
     loops: ModuleType
+    quantization: ModuleType
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,11 +50,12 @@ _FACE = {
     "progress": "nbdist.rank.progress",
     "scale": "nbdist.scaling",
 }
+_MODULES = ("evaluation", "loops", "quantization")
 
 
 def __getattr__(name: str) -> Any:  # whatever the name stands for
-    if name == "loops":
-        return importlib.import_module("nbdist.loops")
+    if name in _MODULES:
+        return importlib.import_module(f"nbdist.{name}")
     if name not in _FACE:
         msg = f"module 'nbdist' has no attribute {name!r}"
         raise AttributeError(msg)

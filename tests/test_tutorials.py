@@ -161,3 +161,25 @@ def test_when_things_go_wrong(tmp_path: Path) -> None:
     assert len(losses) == 4
     for picture in re.findall(r"\]\(\.\./(docs/\S+\.png)\)", shown):
         assert (ROOT / picture).exists(), picture
+
+
+@pytest.mark.timeout(300)  # torch's compiler is imported, long on a busy machine
+def test_quantization(tmp_path: Path) -> None:
+    shown = run("08_quantization", tmp_path)
+    line = r"\[(\d)\] (\d+) of 397 digits: accuracy (\S+), loss (\S+)\n"
+    parts = re.findall(line, shown)
+    assert sum(int(part) for _, part, *_ in parts) == 397
+    ones = re.findall(r"\[(\d)\] all of them on one rank: +accuracy (\S+), loss (\S+)\n", shown)
+    assert sorted(ones) == sorted((rank, *found) for rank, _, *found in parts)
+    assert re.findall(r"on two ranks as on one: (\w+)", shown) == ["True", "True"]
+    assert re.findall(r"each rank's part alone: (\w+)", shown) == ["False", "False"]
+    both = re.findall(r"trained for it on two ranks: accuracy (0\S+), on one: (0\S+)", shown)[0]
+    assert float(both[0]) == pytest.approx(float(both[1]), abs=1.1 / 397)
+    rows = re.findall(r"^(float|after training|in training) +(0\.\d+) +(\d+) ", shown, re.MULTILINE)
+    accuracies, sizes = ([float(row[column]) for row in rows] for column in (1, 2))
+    assert min(accuracies) > 0.9
+    assert accuracies[1] == pytest.approx(accuracies[0], abs=0.02)
+    assert sizes[0] / 4 < sizes[1] == sizes[2] < sizes[0] / 3.5
+    assert f"loaded again: accuracy {accuracies[1]:.4f}" in shown
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"08_quantization.ipynb", "executed.ipynb", "tmp"}

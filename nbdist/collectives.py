@@ -1,0 +1,86 @@
+"""The few collectives that evaluation and quantization need, over whichever group is formed.
+
+Neither torch nor Horovod is imported for this: who uses one of them has it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
+
+
+class Ranks(Protocol):
+    """Ranks that compute something together."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what each rank gives, on every rank."""
+
+    def maximum(self, tensor: Tensor) -> Tensor:
+        """Return the largest of all ranks' values, element by element."""
+
+
+def ranks(process_group: dist.ProcessGroup | None = None) -> Ranks:
+    """Return those of a group, by default all: torch's, Horovod's, or this process alone."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        return _Torch(torch, process_group)
+    for name in ("horovod.torch", "horovod.tensorflow"):
+        hvd = sys.modules.get(name)
+        if hvd is not None and hvd.is_initialized():
+            return _Horovod(hvd)
+    return _Alone()
+
+
+def place() -> tuple[int, int]:
+    """Return this process's rank and how many there are, also where no group is formed."""
+    found = ranks()
+    if isinstance(found, _Alone) and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return found.rank, found.size
+
+
+class _Torch:
+    def __init__(self, distributed: Any, group: dist.ProcessGroup | None) -> None:
+        self._dist, self._group = distributed, group
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+
+    def gather(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        self._dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def maximum(self, tensor: Tensor) -> Tensor:
+        self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX, group=self._group)
+        return tensor
+
+
+class _Horovod:
+    def __init__(self, hvd: Any) -> None:
+        self._hvd = hvd
+        self.rank, self.size = hvd.rank(), hvd.size()
+
+    def gather(self, value: Any) -> list[Any]:
+        return list(self._hvd.allgather_object(value))
+
+    def maximum(self, tensor: Tensor) -> Tensor:
+        # Gathered: Horovod's own maximum is not there with every one of its transports.
+        gathered: Tensor = self._hvd.allgather(tensor[None])
+        return gathered.amax(0)
+
+
+class _Alone:
+    rank, size = 0, 1
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def maximum(self, tensor: Tensor) -> Tensor:
+        return tensor

@@ -1,0 +1,88 @@
+"""Quantization-aware training of Keras models under Horovod: quantizers that see all batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUANTIZERS = ("MovingAverageQuantizer", "AllValuesQuantizer", "LastValueQuantizer")
+
+
+def sync_quantizers(model: Any) -> Any:
+    """Let the quantizers of a Keras model's activations see the batches of all ranks.
+
+    It is to tensorflow_model_optimization's ``quantize_model`` what `sync_fake_quantize` is to
+    torchao's ``prepare_qat_pt2e``: ranges follow the minimum and maximum over ranks in every step
+    of the training. Weights are the same on all ranks, and so are their ranges.
+
+    Parameters
+    ----------
+    model
+        What ``quantize_model`` has made. It is changed in place. Train it with
+        `horovod.tensorflow.keras.DistributedOptimizer`; convert it, or save its weights.
+
+    Returns
+    -------
+    keras.Model
+        The model.
+
+    Raises
+    ------
+    UsageError
+        If it has no such quantizer, or one of another kind; nothing was changed.
+    """
+    places = list(_places(model))
+    kinds = [(holder, key, quantizer) for holder, key, quantizer in places if quantizer is not None]
+    odd = sorted(
+        {
+            type(quantizer).__name__
+            for *_, quantizer in kinds
+            if type(quantizer).__name__ not in QUANTIZERS or getattr(quantizer, "per_axis", False)
+        }
+    )
+    if odd or not kinds:
+        raise UsageError(
+            f"no quantizers of activations that could be synchronised: {', '.join(odd) or 'none'}. "
+            f"There is a way for {', '.join(QUANTIZERS)} of whole tensors"
+        )
+    for holder, key, quantizer in kinds:
+        holder[key] = _Everywhere(quantizer)
+    return model
+
+
+def _places(model: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Find where the layers keep them, as container, key and quantizer."""
+    for layer in model.layers:
+        names = vars(layer)
+        if type(layer).__name__ == "QuantizeLayer":
+            yield names, "quantizer", names["quantizer"]
+        for activation in names.get("_quantize_activations", ()):
+            yield vars(activation), "quantizer", activation.quantizer
+        outputs = names.get("_output_quantizers") or ()
+        for index, quantizer in enumerate(outputs):
+            yield outputs, index, quantizer
+
+
+class _Everywhere:
+    """A quantizer that finds its range in the batches of all ranks."""
+
+    def __init__(self, quantizer: Any) -> None:
+        self._quantizer = quantizer
+
+    def __call__(self, inputs: Any, training: Any, weights: Any, **options: Any) -> Any:
+        if training:
+            import horovod.tensorflow as hvd
+            import tensorflow as tf
+
+            own = tf.stop_gradient(tf.stack([-tf.reduce_min(inputs), tf.reduce_max(inputs)]))
+            low, high = tf.unstack(tf.reduce_max(hvd.allgather(own[None]), axis=0))
+            # It takes what it needs from two values; then it quantizes with what it has found.
+            self._quantizer(tf.stack([-low, high]), True, weights, **options)
+        return self._quantizer(inputs, False, weights, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._quantizer, name)
