@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import IPython
 import pytest
 
 from tests.notebook import complete, on_ranks
@@ -60,7 +61,10 @@ def offered(kernel: Kernel, code: str, flags: str = "") -> list[str]:
 @pytest.mark.parametrize("jedi", [True, False])
 def test_names_attributes_and_keys_of_the_ranks(filled: Kernel, jedi: bool) -> None:  # noqa: FBT001 - a parameter
     filled.run(f"get_ipython().Completer.use_jedi = {jedi}")
-    assert {code: offered(filled, code) for code in TAB} == TAB
+    wanted = dict(TAB)
+    if IPython.version_info < (9,):  # whose completer looks into no item of a class of the user's
+        del wanted["x = 1\ny = network.backbone[0].wei"]
+    assert {code: offered(filled, code) for code in wanted} == wanted
     assert complete(filled, "only_") == [], "a plain cell runs in the notebook"
 
 

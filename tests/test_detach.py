@@ -108,7 +108,10 @@ def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
     return not psutil.wait_procs(processes, seconds)[1]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "torchrun --cold", "horovodrun"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["torchrun", "torchrun --cold", pytest.param("horovodrun", marks=pytest.mark.horovod)],
+)
 def test_an_interrupt_stops_the_watching_and_cancel_the_job(
     notebook: Kernel, launcher: str
 ) -> None:

@@ -150,7 +150,10 @@ def test_an_interrupt_ends_both(two: Kernel) -> None:
 def test_a_lost_host_is_told(two: Kernel, far: FarHost) -> None:
     two.start(distributed(WAIT, TORCHRUN))
     two.expect("begun", 60)
-    for process in far.processes():
+    lost = far.processes()
+    for process in lost:  # all at once: none may tell of another's death
+        process.suspend()
+    for process in lost:
         process.kill()
     told = shown(two.wait(60))
     assert f"on {NAME} failed: HostLost: {NAME}: ssh to it ended with" in told

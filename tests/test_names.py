@@ -329,7 +329,7 @@ def test_the_source_of_what_travels_goes_along(notebook: Kernel) -> None:
     )
     failed = plain(on_ranks(notebook, "stumbles(1)", check=False).text)
     assert f"Cell In[{defined.stdout.strip()}], line 2" in failed
-    assert "return x / 0  # here" in failed
+    assert "return x / 0" in failed
     here = notebook.run("import inspect\nprint(inspect.getsource(made_there), end='')")
     assert here.stdout == 'def made_there():\n    return "on a rank"\n'
 
