@@ -16,7 +16,7 @@ from nbdist.cell.script import Script, make_script
 from nbdist.cell.translate import Around, expanded, translate
 from nbdist.errors import UsageError
 from nbdist.magics.distributed import check_syntax
-from tests.notebook import distributed, plain, printed_by
+from tests.notebook import distributed, on_ranks, plain, printed_by
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -121,6 +121,17 @@ def filled(shared_kernel: Kernel) -> Kernel:
     for cell in (DATA, CLASSES, STATE):
         shared_kernel.run(cell)
     return shared_kernel
+
+
+def test_a_saved_cell_that_uses_our_libraries_does_not_say_it_runs_without(
+    filled: Kernel, tmp_path: Path
+) -> None:
+    told = {}
+    for name, line in (("plain", "pass"), ("ours", "from nbdist import evaluation")):
+        path = tmp_path / f"{name}.py"
+        said = on_ranks(filled, f"import pickle\n{line}", f"--save {path}").stdout
+        told[name] = ["without nbdist" in text for text in (said, path.read_text())]
+    assert told == {"plain": [True, True], "ours": [False, False]}
 
 
 def test_a_saved_cell_does_under_torchrun_what_it_does_on_ranks(

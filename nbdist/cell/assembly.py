@@ -72,7 +72,7 @@ class Assembly:
             self.name, self.backend, self.np,
             data=data_folder(self.name) if self.data else "",
             by_value=self.parts.by_value,
-            modules={_module(line) for line in imports.splitlines() if line},
+            modules={_module(line) for line in imports.splitlines() if line} | self._imported(),
         )  # fmt: skip
         text = head + imports
         if self._shows():
@@ -104,6 +104,16 @@ class Assembly:
     def _trees(self) -> list[ast.Module]:
         sources = [part.text for part in self.parts.ordered if part.kind == "source"]
         return [ast.parse(text) for text in (self.cell.text, *sources)]
+
+    def _imported(self) -> set[str]:
+        """Return what is imported within the cell and what it uses, by the first of its names."""
+        found = set()
+        for node in (node for tree in self._trees() for node in ast.walk(tree)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+        return found
 
     def _shows(self) -> bool:
         """Return whether `display` is used, which a notebook has without an import."""

@@ -138,7 +138,8 @@ def header(
         version = getattr(sys.modules.get(module), "__version__", None)
         if isinstance(version, str):
             made.append(f"{module} {version}")
-    text = f'"""{name}: a cell of a notebook and what it uses of it, without nbdist.\n'
+    without = "" if "nbdist" in modules else ", without nbdist"
+    text = f'"""{name}: a cell of a notebook and what it uses of it{without}.\n'
     text += launch.format(np=ranks, both=2 * ranks, name=name)
     text += f"\nMade with {', '.join(made)}."
     if data:

@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import builtins
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+USES_NBDIST = re.compile(r"^\s*(?:import|from) nbdist\b", re.MULTILINE)
 ABOVE = 1
 """Lines put above the cell's code: IPython takes away empty lines that are the first."""
 
@@ -58,6 +60,11 @@ class Script:
     def folder(self) -> str:
         """Name of the folder for the data."""
         return data_folder(self.name)
+
+    @property
+    def without_nbdist(self) -> bool:
+        """Whether it runs where nbdist is not installed: the cell itself may use its libraries."""
+        return not USES_NBDIST.search(self.text)
 
     def line_in_notebook(self, line: int) -> int | None:
         """Return the line of the notebook's cell, None if a line of the script is not of it."""

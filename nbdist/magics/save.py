@@ -71,4 +71,5 @@ def told(script: Script, path: Path, launch: str) -> str:
     """Return what was written, and how to start it."""
     size = sum(len(content) for content in script.data.values())
     data = f" and {path.with_name(script.folder)}/ ({in_words(size)})" if script.data else ""
-    return f"Wrote {path}{data}. To run it, also without nbdist:\n    {launch}"
+    without = ", also without nbdist" if script.without_nbdist else ""
+    return f"Wrote {path}{data}. To run it{without}:\n    {launch}"
