@@ -45,6 +45,8 @@ if device.type == "cuda":
 """
 FORM = """\
 torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+if device.type == "cpu":
+    torch.distributed.barrier()  # gloo: or a rank that is soon through leaves others connecting
 """
 LEAVE = """\
 if torch.distributed.is_initialized():
