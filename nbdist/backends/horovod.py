@@ -9,8 +9,10 @@ and its optimizers are brought to rest.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends import horovod_calls, horovod_sockets, sockets
@@ -38,20 +40,41 @@ class Framework(Protocol):
     def sync(self, model: Any, source: int) -> None: ...
 
 
-def _load() -> Framework:
-    """Return the framework that is here and that Horovod was built for."""
-    problems = []
-    named = os.environ.get(FRAMEWORK)
+def parts() -> list[str]:
+    """Return the names of the frameworks that Horovod was built for; nothing is imported."""
+    spec = importlib.util.find_spec("horovod")
+    places = [] if spec is None else list(spec.submodule_search_locations or [])
+    # The one for torch can be imported without it, and lacks everything.
+    return [name for name in MODULES if any(_libraries(place, name) for place in places)]
+
+
+def _libraries(place: str, name: str) -> list[Path]:
+    return list(Path(place, name).glob("mpi_lib*.so"))
+
+
+def framework() -> str:
+    """Return the name of the framework that is here and has Horovod's part for it, imported.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    named, built = os.environ.get(FRAMEWORK), parts()
     if named is not None and named not in MODULES:
         raise UsageError(f"{FRAMEWORK}={named}: there are {', '.join(MODULES)}")
+    problems = []
     for name in [named] if named else MODULES:
+        if name not in built:
+            problems.append(f"horovod.{name}: it was not built")
+            continue
         try:
-            module = importlib.import_module(f"nbdist.backends.horovod_{name}")
-            made: Framework = getattr(module, MODULES[name])()
+            importlib.import_module(name)
+            importlib.import_module(f"horovod.{name}")
         except ImportError as err:
             problems.append(f"horovod.{name}: {err}")
         else:
-            return made
+            return name
     raise UsageError(
         f"--backend horovod needs Horovod, which cannot be imported here ({'; '.join(problems)}). "
         "To build it: python -m nbdist.install horovod"
@@ -73,7 +96,9 @@ class Horovod:
 
     def __init__(self, *, rank: int, local_rank: int, world_size: int) -> None:
         self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
-        self._framework = _load()
+        name = framework()
+        module = importlib.import_module(f"nbdist.backends.horovod_{name}")
+        self._framework: Framework = getattr(module, MODULES[name])()
         self.hvd = self._framework.hvd
         self._watch = horovod_calls.Watch()
         self._server: Any = None

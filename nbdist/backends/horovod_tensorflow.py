@@ -8,6 +8,7 @@ import os
 import weakref
 from typing import Any
 
+from nbdist.backends.horovod_torch import refuse_to_travel
 from nbdist.errors import UsageError
 
 THREADS = "TF_NUM_INTRAOP_THREADS"
@@ -49,6 +50,8 @@ class TensorFlow:
 
         def watched(*args: Any, **options: Any) -> Any:
             optimizer = make(*args, **options)
+            kind: Any = type(optimizer)  # one that Horovod has made for it alone
+            kind.__reduce_ex__ = refuse_to_travel
             if vars(optimizer).get("_agg_helper") is not None:
                 self._optimizers.add(optimizer)
             return optimizer

@@ -35,7 +35,7 @@ class Torch:
             optimizer = make(*args, **options)
             self._optimizers.add(optimizer)
             kind: Any = type(optimizer)  # one that Horovod has made for it alone
-            kind.__reduce_ex__ = _refuse_to_travel
+            kind.__reduce_ex__ = refuse_to_travel
             return optimizer
 
         self.hvd.DistributedOptimizer = watched
@@ -62,7 +62,7 @@ class Torch:
             raise UsageError(f"a {type(model).__name__} is no model or optimizer")
 
 
-def _refuse_to_travel(optimizer: Any, protocol: int) -> Any:
+def refuse_to_travel(optimizer: Any, protocol: int) -> Any:
     """Refuse what pickle would do: leave out all that is Horovod's, and nothing would tell."""
     del optimizer, protocol
     raise TypeError(
