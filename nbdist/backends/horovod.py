@@ -35,7 +35,7 @@ class Framework(Protocol):
 
     def device(self, local_rank: int) -> Any: ...
     def install(self) -> None: ...
-    def settle(self) -> None: ...
+    def settle(self, *, first: bool) -> None: ...
     def checksums(self, namespace: dict[str, object]) -> dict[str, str]: ...
     def sync(self, model: Any, source: int) -> None: ...
 
@@ -132,13 +132,13 @@ class Horovod:
 
     def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
         """Join the others through the server at this port. All ranks at once."""
-        del generation, like
+        del like
         if self._joined:
             self.abort()
         os.environ.update(self._environ(port))
         self._joined = True
         self.hvd.init()
-        self._framework.settle()
+        self._framework.settle(first=generation == 1)
 
     def _environ(self, port: int) -> dict[str, str]:
         """Return what horovodrun would set for this rank."""

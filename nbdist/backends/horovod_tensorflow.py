@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
+import tempfile
 import weakref
+from multiprocessing import process
+from types import SimpleNamespace
 from typing import Any
 
+from nbdist.backends import keras_names
 from nbdist.backends.horovod_torch import refuse_to_travel
 from nbdist.errors import UsageError
 
@@ -44,7 +49,14 @@ class TensorFlow:
         return "/GPU:0"
 
     def install(self) -> None:
-        """Watch the optimizers that are made."""
+        """Watch the optimizers that are made, and keep files of TensorFlow's with the cluster's."""
+        # What it makes of functions it writes to files, which a process that is killed cannot
+        # remove; the supervisor does.
+        loader: Any = importlib.import_module("tensorflow.python.autograph.pyct.loader")
+        inside: Any = vars(process.current_process())
+        folder = inside["_config"].get("tempdir")
+        make_file = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        loader.tempfile = SimpleNamespace(NamedTemporaryFile=make_file)
         keras: Any = importlib.import_module("horovod._keras")
         make = keras.create_distributed_optimizer
 
@@ -59,32 +71,47 @@ class TensorFlow:
         # All of Horovod's ways to an optimizer of Keras' call it.
         keras.create_distributed_optimizer = watched
 
-    def settle(self) -> None:
-        """Drop gradients that were collected for a step: ranks may have collected unequally many.
+    def settle(self, *, first: bool) -> None:
+        """Bring all to rest after a step that may have been broken off. All ranks at once.
 
-        All else that Horovod puts into a graph or an optimizer holds nothing between two steps.
+        A graph or an optimizer holds nothing of Horovod's between two steps, but for gradients
+        that are collected over several: ranks may have collected unequally many.
         """
         for optimizer in list(self._optimizers):
             optimizer._agg_helper._clear_vars()  # noqa: SLF001  # Horovod's last release
+        if not first:
+            keras_names.agree(self.hvd.rank(), self.hvd.size())
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return a digest of each model's trainable variables and each optimizer's state."""
+        """Return a digest of each model, with the optimizer it was compiled with, and the like.
+
+        Of a model what is trained: statistics of each rank's own batches are no sign of anything.
+        """
         found = {name: self._variables(value) for name, value in list(namespace.items())}
         return {name: _digest(held) for name, held in found.items() if held}
 
     def sync(self, model: Any, source: int) -> None:
         """Make a model, an optimizer's state or a variable what it is on rank `source`."""
+        self._build_optimizer(model)
         variables = self._variables(model, trainable=False)
         if variables is None:
             raise UsageError(f"a {type(model).__name__} is no model, optimizer or variable")
-        # Rank by rank the same number: an optimizer has its variables since its first step.
-        counts = self.hvd.allgather_object(len(variables), name="nbdist-sync")
+        counts = self.hvd.allgather_object(len(variables), name="nbdist.sync")
         if len(set(counts)) > 1:
             raise UsageError(
-                f"the {type(model).__name__} has {counts} variables on the ranks: "
-                "it must be built on all of them first"
+                f"the {type(model).__name__} has {' and '.join(map(str, counts))} variables on "
+                "the ranks: it must be built on all of them first"
             )
-        self.hvd.broadcast_variables(variables, root_rank=source)
+        for index, variable in enumerate(variables):
+            # By itself Horovod would match them by their names, which may differ.
+            name = f"nbdist.sync.{index}"
+            variable.assign(self.hvd.broadcast(variable.value(), root_rank=source, name=name))
+
+    def _build_optimizer(self, model: Any) -> None:
+        """Let a model's optimizer have its state; before the first step it has none."""
+        build = getattr(getattr(model, "optimizer", None), "build", None)
+        if build is not None and isinstance(model, self._tf.Module):
+            build(model.trainable_variables)
 
     def _variables(self, value: Any, *, trainable: bool = True) -> list[Any] | None:
         """Return the variables of a model or optimizer, None if the value is neither."""
@@ -95,8 +122,8 @@ class TensorFlow:
             held = value.variables
             return list(held() if callable(held) else held)
         if isinstance(value, self._tf.Module):
-            # Statistics of each rank's own batches are no sign that ranks have parted.
-            return list(value.trainable_variables if trainable else value.variables)
+            own = list(value.trainable_variables if trainable else value.variables)
+            return own + (self._variables(getattr(value, "optimizer", None)) or [])
         return None
 
 

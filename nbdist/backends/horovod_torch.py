@@ -40,8 +40,9 @@ class Torch:
 
         self.hvd.DistributedOptimizer = watched
 
-    def settle(self) -> None:
+    def settle(self, *, first: bool) -> None:
         """Bring the optimizers to rest, after a step that may have been broken off."""
+        del first
         for optimizer in list(self._optimizers):
             _settle(optimizer)
 

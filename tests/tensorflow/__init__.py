@@ -1,0 +1,1 @@
+"""Tests that need TensorFlow, and Horovod for it: `make test-tensorflow`."""
