@@ -57,6 +57,7 @@ class TensorFlow:
         folder = inside["_config"].get("tempdir")
         make_file = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
         loader.tempfile = SimpleNamespace(NamedTemporaryFile=make_file)
+        self._broadcast_by_place()
         keras: Any = importlib.import_module("horovod._keras")
         make = keras.create_distributed_optimizer
 
@@ -70,6 +71,25 @@ class TensorFlow:
 
         # All of Horovod's ways to an optimizer of Keras' call it.
         keras.create_distributed_optimizer = watched
+
+    def _broadcast_by_place(self) -> None:
+        """Let variables be broadcast by their places in the list, as Horovod matches them by name.
+
+        Names differ between a rank that was replaced and others, even for one and the same model:
+        a function that TensorFlow has traced before keeps the names of those times.
+        """
+        functions: Any = importlib.import_module("horovod.tensorflow.functions")
+        by_name = functions._make_broadcast_group_fn  # noqa: SLF001  # Horovod's last release
+
+        def by_place(variables: list[Any], root_rank: int, process_set: Any) -> None:
+            for place, variable in enumerate(variables):
+                name = f"nbdist_broadcast_{place}"
+                options = {"root_rank": root_rank, "name": name, "process_set": process_set}
+                variable.assign(self.hvd.broadcast(variable, **options))
+
+        functions._make_broadcast_group_fn = lambda: (  # noqa: SLF001
+            by_place if self._tf.executing_eagerly() else by_name()
+        )
 
     def settle(self, *, first: bool) -> None:
         """Bring all to rest after a step that may have been broken off. All ranks at once.
@@ -102,10 +122,7 @@ class TensorFlow:
                 f"the {type(model).__name__} has {' and '.join(map(str, counts))} variables on "
                 "the ranks: it must be built on all of them first"
             )
-        for index, variable in enumerate(variables):
-            # By itself Horovod would match them by their names, which may differ.
-            name = f"nbdist.sync.{index}"
-            variable.assign(self.hvd.broadcast(variable.value(), root_rank=source, name=name))
+        self.hvd.broadcast_variables(variables, root_rank=source)
 
     def _build_optimizer(self, model: Any) -> None:
         """Let a model's optimizer have its state; before the first step it has none."""
