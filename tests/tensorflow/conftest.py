@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.backends.horovod import parts
-from tests.notebook import on_ranks
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
@@ -19,6 +18,5 @@ collect_ignore_glob = [] if "tensorflow" in parts() else ["test_*.py"]
 @pytest.fixture(scope="module")
 def ranks(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with the digits, and two ranks that Horovod has joined."""
-    shared_kernel.run(digits.NOTEBOOK, 120)
-    on_ranks(shared_kernel, "import numpy as np", digits.ENGINES, timeout=120)
+    digits.start(shared_kernel)
     return shared_kernel

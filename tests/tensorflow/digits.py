@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
 ENGINES = "-np 2 --backend horovod --launcher engines"
 NOTEBOOK = """
 %load_ext nbdist
@@ -47,3 +54,9 @@ fit(model, callbacks=[khvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 kept = "kept"
 """
 """A cell that leaves a model that all ranks have trained."""
+
+
+def start(kernel: Kernel) -> None:
+    """Give a kernel the digits, and two ranks that Horovod has joined."""
+    kernel.run(NOTEBOOK, 120)
+    on_ranks(kernel, "import numpy as np", ENGINES, timeout=120)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import ended_in_time, shown
+from tests.faults import shown
 from tests.notebook import distributed, on_ranks
 from tests.tensorflow import digits
 
@@ -40,10 +40,12 @@ TRAINS_ON = """
 
 
 @pytest.fixture(scope="module")
-def breaking(ranks: Kernel) -> Kernel:
-    """Return the kernel with ranks whose training can be broken off."""
-    ranks.run(BREAK)
-    return ranks
+def breaking(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with ranks whose training can be broken off."""
+    shared_kernel.run("%env NBDIST_HANG_SECONDS=1")
+    digits.start(shared_kernel)
+    shared_kernel.run(BREAK)
+    return shared_kernel
 
 
 def trains_on(kernel: Kernel, told: str) -> None:
@@ -68,7 +70,6 @@ def test_a_rank_that_raises_frees_the_others(breaking: Kernel, where: str) -> No
     assert "Rank 1 failed: ValueError: the true cause" in told
     assert "HorovodInternalError" not in told
     assert "Rank 0 failed" not in told
-    ended_in_time(cell)
     trains_on(breaking, told)
 
 
@@ -84,7 +85,6 @@ def test_an_interrupt_inside_fit(breaking: Kernel) -> None:
 
 
 def test_a_hang_in_an_eager_collective_is_told(breaking: Kernel) -> None:
-    breaking.run("import os; os.environ['NBDIST_HANG_SECONDS'] = '1'")
     body = """
         import time
         if rank == 0:
@@ -95,7 +95,6 @@ def test_a_hang_in_an_eager_collective_is_told(breaking: Kernel) -> None:
     breaking.expect("rank 0 waits in allreduce at cell line 4", 30)
     breaking.interrupt()
     told = shown(breaking.wait(30))
-    breaking.run("del os.environ['NBDIST_HANG_SECONDS']")
     assert "Rank 0 was waiting in allreduce at cell line 4." in told
 
 
