@@ -9,10 +9,10 @@ PAGE_SOURCES := $(addprefix labextension/,package.json yarn.lock tsconfig.json t
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser test-xla screenshots lint format bench clean
+.PHONY: help env demo lab test test-browser test-xla test-tensorflow screenshots lint format bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: .venv/made $(PAGE) ## make .venv with all that the other targets need
 
@@ -45,6 +45,13 @@ test-xla: .venv-xla/made ## try --backend xla, in an environment of its own (ARG
 	PYTHON="$(PYTHON)" tools/make-env xla
 	@touch $@
 
+test-tensorflow: .venv-tensorflow/made ## try TensorFlow through Horovod, in an environment of its own (ARGS="-k name")
+	.venv-tensorflow/bin/python -m pytest tests/tensorflow $(ARGS)
+
+.venv-tensorflow/made: pyproject.toml tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env tensorflow
+	@touch $@
+
 screenshots: env ## make the pictures of the documents anew (ARGS="--project sidebar")
 	tools/page screenshots $(ARGS)
 
@@ -63,5 +70,5 @@ bench: env ## measure beside the peers, print the table, write benchmarks/RESULT
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
+	rm -rf .venv .venv-xla .venv-tensorflow build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/lib tests/browser/node_modules

@@ -93,8 +93,11 @@ class Watch:
             if home not in open_kernels.values():
                 yield from home.glob("clusters/*")
         for path in (self.scratch / "tmp").iterdir():
-            # The first is torch's own cache, kept between runs.
-            if not (path.name.startswith("torchinductor_") or _trial_of_tempfile(path)):
+            # The first is torch's own cache, kept between runs. TensorFlow removes the second, what
+            # it has made of functions, when a kernel ends.
+            of_kernel = bool(open_kernels) and path.name.startswith("__autograph_generated_file")
+            kept = path.name.startswith("torchinductor_") or of_kernel
+            if not (kept or _trial_of_tempfile(path)):
                 yield path
 
 

@@ -8,12 +8,12 @@ and its optimizers are brought to rest.
 
 from __future__ import annotations
 
-import functools
 import importlib
+import importlib.util
 import os
 import threading
-import weakref
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends import horovod_calls, horovod_sockets, sockets
 from nbdist.errors import UsageError
@@ -23,16 +23,58 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SECONDS = 2.0
 """A shutdown that waits longer for a rank that does not answer goes on by itself."""
+FRAMEWORK = "NBDIST_HOROVOD"
+"""Environment name: ``tensorflow`` takes that where Horovod is there for torch, too."""
+MODULES = {"torch": "Torch", "tensorflow": "TensorFlow"}
 
 
-def _import() -> Any:
-    """Return Horovod for the framework that is here."""
+class Framework(Protocol):
+    """What differs between those that Horovod has a part for; see `horovod_torch`."""
+
+    hvd: Any
+
+    def device(self, local_rank: int) -> Any: ...
+    def install(self) -> None: ...
+    def settle(self, *, first: bool) -> None: ...
+    def checksums(self, namespace: dict[str, object]) -> dict[str, str]: ...
+    def sync(self, model: Any, source: int) -> None: ...
+
+
+def parts() -> list[str]:
+    """Return the names of the frameworks that Horovod was built for; nothing is imported."""
+    spec = importlib.util.find_spec("horovod")
+    places = [] if spec is None else list(spec.submodule_search_locations or [])
+    # The one for torch can be imported without it, and lacks everything.
+    return [name for name in MODULES if any(_libraries(place, name) for place in places)]
+
+
+def _libraries(place: str, name: str) -> list[Path]:
+    return list(Path(place, name).glob("mpi_lib*.so"))
+
+
+def framework() -> str:
+    """Return the name of the framework that is here and has Horovod's part for it, imported.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    named, built = os.environ.get(FRAMEWORK), parts()
+    if named is not None and named not in MODULES:
+        raise UsageError(f"{FRAMEWORK}={named}: there are {', '.join(MODULES)}")
     problems = []
-    for name in ("torch", "tensorflow"):
+    for name in [named] if named else MODULES:
+        if name not in built:
+            problems.append(f"horovod.{name}: it was not built")
+            continue
         try:
-            return importlib.import_module(f"horovod.{name}")
+            importlib.import_module(name)
+            importlib.import_module(f"horovod.{name}")
         except ImportError as err:
             problems.append(f"horovod.{name}: {err}")
+        else:
+            return name
     raise UsageError(
         f"--backend horovod needs Horovod, which cannot be imported here ({'; '.join(problems)}). "
         "To build it: python -m nbdist.install horovod"
@@ -54,23 +96,18 @@ class Horovod:
 
     def __init__(self, *, rank: int, local_rank: int, world_size: int) -> None:
         self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
-        self.hvd = _import()
-        self._torch: Any = _torch()
+        name = framework()
+        module = importlib.import_module(f"nbdist.backends.horovod_{name}")
+        self._framework: Framework = getattr(module, MODULES[name])()
+        self.hvd = self._framework.hvd
         self._watch = horovod_calls.Watch()
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._server: Any = None
         self._joined = False
         """Whether ``hvd.init()`` was ever called."""
 
     def device(self) -> Any:
         """Return this rank's device, made the current one if it is a GPU."""
-        if self._torch is None:
-            return "cpu"
-        if not self._torch.cuda.is_available():
-            return self._torch.device("cpu")
-        device = self._torch.device("cuda", self.local_rank)
-        self._torch.cuda.set_device(device)
-        return device
+        return self._framework.device(self.local_rank)
 
     def names(self) -> dict[str, Any]:
         """Return what a cell finds defined: `hvd`, as in a script."""
@@ -78,19 +115,7 @@ class Horovod:
 
     def install(self) -> None:
         """Watch the optimizers that are made; once, before any cell."""
-        make = getattr(self.hvd, "DistributedOptimizer", None)
-        if self._torch is None or make is None:
-            return
-
-        @functools.wraps(make)
-        def watched(*args: Any, **options: Any) -> Any:
-            optimizer = make(*args, **options)
-            self._optimizers.add(optimizer)
-            kind: Any = type(optimizer)  # one that Horovod has made for it alone
-            kind.__reduce_ex__ = _refuse_to_travel
-            return optimizer
-
-        self.hvd.DistributedOptimizer = watched
+        self._framework.install()
 
     def open_store(self) -> int:
         """Start the next generation's rendezvous server; return its port. Called on one rank."""
@@ -107,14 +132,13 @@ class Horovod:
 
     def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
         """Join the others through the server at this port. All ranks at once."""
-        del generation, like
+        del like
         if self._joined:
             self.abort()
         os.environ.update(self._environ(port))
         self._joined = True
         self.hvd.init()
-        for optimizer in list(self._optimizers):
-            _settle(optimizer)
+        self._framework.settle(first=generation == 1)
 
     def _environ(self, port: int) -> dict[str, str]:
         """Return what horovodrun would set for this rank."""
@@ -169,50 +193,12 @@ class Horovod:
         return {}
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return a digest of each torch model's parameters and each optimizer's state."""
-        if self._torch is None:
-            return {}
-        models = importlib.import_module("nbdist.backends.models")
-        kinds = self._torch.nn.Module, self._torch.optim.Optimizer
-        found = {n: models.digest(v) for n, v in list(namespace.items()) if isinstance(v, kinds)}
-        return {name: digest for name, digest in found.items() if digest is not None}
+        """Return a digest of each model and each optimizer's state."""
+        return self._framework.checksums(namespace)
 
     def sync(self, model: Any, source: int) -> None:
         """Make a model, or an optimizer's state, what it is on rank `source`. All ranks at once."""
-        torch = self._torch
-        if torch is not None and isinstance(model, torch.nn.Module):
-            self.hvd.broadcast_parameters(model.state_dict(), root_rank=source)
-        elif torch is not None and isinstance(model, torch.optim.Optimizer):
-            self.hvd.broadcast_optimizer_state(model, root_rank=source)
-        elif torch is None and hasattr(model, "variables"):
-            self.hvd.broadcast_variables(model.variables, root_rank=source)
-        else:
-            raise UsageError(f"a {type(model).__name__} is no model or optimizer")
-
-
-def _torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        return None
-
-
-def _refuse_to_travel(optimizer: Any, protocol: int) -> Any:
-    """Refuse what pickle would do: leave out all that is Horovod's, and nothing would tell."""
-    del optimizer, protocol
-    raise TypeError(
-        "an optimizer of Horovod's lives on its rank: make it there with hvd.DistributedOptimizer"
-    )
-
-
-def _settle(optimizer: Any) -> None:
-    """Forget the reductions of a step that was broken off, as its `load_state_dict` does."""
-    inside = vars(optimizer)  # Horovod's last release; there is no public way
-    inside |= {"_handles": {}, "_synchronized": False, "_should_synchronize": True}
-    for key in inside["_allreduce_delay"]:
-        inside["_allreduce_delay"][key] = optimizer.backward_passes_per_step
-    for key in inside["_group_counts"]:
-        inside["_group_counts"][key] = 0
+        self._framework.sync(model, source)
 
 
 def _close(server: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 _BETWEEN = "torch.autograd.function"
 """Horovod's operations are functions of autograd, called back by torch."""
+_OPERATIONS = re.compile(r"tensorflow\..*|[0-9a-f]{40}")
+"""What Horovod's calls for TensorFlow wait in: TensorFlow, by modules it makes of operations."""
 _LIBRARY = "horovod.torch.mpi_lib_v2"
 _WAIT = "horovod_torch_wait_and_clear"
-"""What all of Horovod's calls for torch wait in; TensorFlow's wait within TensorFlow."""
+"""What all of Horovod's calls for torch wait in."""
 
 
 def time_waits() -> None:
@@ -56,9 +59,14 @@ class Watch:
 
 
 def _called(frame: FrameType | None) -> FrameType | None:
-    """Return the outermost of the calls into Horovod, if the inner end is there."""
+    """Return the outermost of the calls into Horovod, if the inner end is there.
+
+    Those within a graph of TensorFlow's cannot be seen, as in Keras' `fit`.
+    """
     found = None
     if frame is not None and waits.is_ours(frame):
+        frame = frame.f_back
+    while frame is not None and _OPERATIONS.fullmatch(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

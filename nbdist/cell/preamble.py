@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from nbdist.backends import horovod
+
 TORCHRUN = """
 On one host:      torchrun --nproc-per-node {np} {name}
 On two hosts:     torchrun --nnodes 2 --nproc-per-node {np} --rdzv-backend c10d \\
@@ -65,6 +67,7 @@ TENSORFLOW_DEVICE = """\
 _gpus = tensorflow.config.list_physical_devices("GPU")
 if _gpus:
     tensorflow.config.set_visible_devices(_gpus[local_rank], "GPU")
+    tensorflow.config.experimental.set_memory_growth(_gpus[local_rank], True)
 device = "/GPU:0" if _gpus else "/CPU:0"
 """
 JOIN_HOROVOD = """\
@@ -115,7 +118,7 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
         ]  # fmt: skip
         joining = "device = torch_xla.device()\n" if forms_group else JOIN_XLA
         return Preamble(imports, ENVIRONMENT, joining, LEAVE_XLA)
-    without = find_spec("torch") is None
+    without = find_spec("torch") is None or horovod.parts() == ["tensorflow"]
     if "torch" not in modules and (without or modules & {"tensorflow", "keras"}):
         imports = ["import horovod.tensorflow as hvd", "import tensorflow"]
         return Preamble(imports, "", JOIN_HOROVOD + TENSORFLOW_DEVICE)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 FOLDER = "horovod"
 RANK = "nbdist.rank.script"
 GOES_ON = True
-WARM = (RANK, "horovod.runner.launch", "horovod.torch")
+WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod_part")
 MPI = {"--mpi", "--jsrun"}
 """Flags that make another program start the ranks."""
 END_SECONDS = 5.0

@@ -167,10 +167,10 @@ def _try(order: Preload) -> Tried:
     began = time.monotonic()
     why = _import(order, order.limit)
     seconds = time.monotonic() - began
-    return Tried((why or why_not_fork() or _threads())[:WHY_CHARACTERS], seconds)
+    return Tried((why or why_not_fork() or threads_left())[:WHY_CHARACTERS], seconds)
 
 
-def _threads() -> str:
+def threads_left() -> str:
     """Say which threads an import has started that a fork would lack, '' if there are none."""
     ours = threading.current_thread()
     names = ", ".join(thread.name for thread in threading.enumerate() if thread is not ours)

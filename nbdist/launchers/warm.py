@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.launchers import bodies, scripted, supervised
 from nbdist.launchers.children import Children
-from nbdist.launchers.preload import Preloads
+from nbdist.launchers.preload import Preloads, threads_left
 from nbdist.launchers.supervised import (
     LENGTH,
     End,
@@ -42,11 +42,12 @@ from nbdist.launchers.supervised import (
 from nbdist.system import adopt_orphans, torch_version, why_not_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from nbdist.launchers.supervised import Order
     from nbdist.rank.spec import RankSpec
 
+HOROVOD = "nbdist.backends.horovod_part"
 LOOK_SECONDS = 1.0
 """How often the kernel is looked for besides its end of the socket being watched."""
 
@@ -176,6 +177,8 @@ class Supervisor:
     def _start_rank(self, spec: RankSpec) -> None:
         name = f"rank {spec.rank}.{spec.incarnation}"
         self._plain = self._plain or why_not_fork(canary=False)
+        if spec.backend == "horovod" and not self._plain:
+            self._have((HOROVOD,))
         if self._plain:
             self._children.start_fresh(name, spec)
         else:
@@ -183,13 +186,22 @@ class Supervisor:
 
     def _start_launcher(self, order: StartLauncher) -> None:
         self._plain = self._plain or why_not_fork(canary=False)
+        if not order.cold and not self._plain:
+            self._have(scripted.launcher(order.module).WARM)
         cold = order.cold or bool(self._plain)
-        if not cold:
-            # Here and not in the child, so that the next one has it too.
-            for name in scripted.launcher(order.module).WARM:
+        self._children.start(order.name, lambda: bodies.launcher(order, cold=cold))
+
+    def _have(self, modules: Iterable[str]) -> None:
+        """Import modules here and not in the child, so that the next one has them, too."""
+        if all(name in sys.modules for name in modules):
+            return
+        there = "tensorflow" in sys.modules
+        with self.leaving_with_kernel():
+            for name in modules:
                 with contextlib.suppress(Exception):  # whoever needs it says what is wrong
                     importlib.import_module(name)
-        self._children.start(order.name, lambda: bodies.launcher(order, cold=cold))
+        if "tensorflow" in sys.modules and not there:  # seconds, and hundreds of megabytes
+            self._plain = self._settle() or threads_left()
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from nbdist.rank import keras_models
 from nbdist.wire.inspection import Seen
 
 LIBRARIES = frozenset({"cupy", "jax", "jaxlib", "numpy", "pandas", "polars", "pyarrow", "torch"})
@@ -64,6 +65,8 @@ def _facts(value: Any, *, anything: bool) -> dict[str, Any]:
             return tell(value)
     if is_a(value, "builtins", "str") or is_a(value, "builtins", "type"):
         return {}
+    if anything and is_a(value, "tensorflow", "Module"):
+        return keras_models.tell_module(value)
     library = type(value).__module__.partition(".")[0]
     if anything or library in LIBRARIES:
         return _by_attributes(value, anything=anything)
@@ -199,6 +202,8 @@ _TELLERS: tuple[tuple[str, str, Callable[[Any], dict[str, Any]]], ...] = (
     ("numpy", "ndarray", _array),
     ("torch.nn", "Module", _module),
     ("torch.optim", "Optimizer", _optimizer),
+    ("tensorflow", "Tensor", keras_models.tell_tensor),
+    ("tensorflow", "Variable", keras_models.tell_tensor),
     ("builtins", "dict", _container(dict)),
     ("builtins", "list", _container(list)),
     ("builtins", "tuple", _container(tuple)),

@@ -9,6 +9,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
+from nbdist.rank import keras_models
 from nbdist.rank.describe import PLAIN, is_a
 
 MOST_LEAVES = 20_000
@@ -71,7 +72,8 @@ class Digester:
             return _hashed(kind.__name__, *(self._of(one, depth - 1) for one in value))
         if kind in (set, frozenset) and depth:
             return _hashed("set", *sorted(self._of(one, depth - 1) for one in value))
-        return self._of_data(value)
+        held = keras_models.tensors_of(value)
+        return self._of_data(value) if held is None else self._of_tensorflow(held)
 
     def _of_data(self, value: Any) -> bytes:
         if is_a(value, "torch", "Tensor"):
@@ -109,6 +111,11 @@ class Digester:
         if found is None:
             raise Unknown
         return bytes.fromhex(found)
+
+    def _of_tensorflow(self, tensors: list[Any]) -> bytes:
+        if not all(keras_models.on_cpu(one) for one in tensors):
+            raise Unknown  # a GPU may be busy with a collective that hangs
+        return _hashed("tensorflow", *(self._of_array(one.numpy()) for one in tensors))
 
     def _until_settled(self, device: Any) -> None:
         """Wait for what a cell has left running on a GPU; that may be a collective that hangs."""

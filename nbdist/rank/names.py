@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist.memory import Blocks
-from nbdist.rank import sources
+from nbdist.rank import keras_models, sources
 from nbdist.rank.errors import CannotTravel
 from nbdist.rank.parcels import Packing, by_need, unpack
 from nbdist.rank.pickles import ByValue
@@ -204,6 +204,8 @@ class _Pickler(ByValue):
         if tensors is not None and isinstance(obj, tensors.DTensor):
             msg = "it holds shards, and each rank has others: those of the dead rank are lost"
             raise pickle.PicklingError(msg)
+        if keras_models.trained_by_horovod(obj):
+            raise pickle.PicklingError(f"{keras_models.LIVES_THERE}: compile it there")
         return super().reducer_override(obj)
 
 

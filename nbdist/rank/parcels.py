@@ -156,13 +156,13 @@ class _Packer(ByValue):
         carry_globals: bool,
     ) -> None:
         super().__init__(file, carry_globals=carry_globals, buffer_callback=keep)
-        self._devices, self._parts = devices, parts
+        self._devices, self._parts, self._to_notebook = devices, parts, carry_globals
         self._known: dict[type, Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
         if kind not in self._known:
-            self._known[kind] = look_at(kind, self._devices)
+            self._known[kind] = look_at(kind, self._devices, to_notebook=self._to_notebook)
         own = self._known[kind]
         reduced = self._parts.reduce(obj) if own is None else own(obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced

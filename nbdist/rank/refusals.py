@@ -8,6 +8,7 @@ import sys
 import types
 from typing import Any
 
+from nbdist.rank import keras_models
 from nbdist.rank.errors import CannotTravel
 
 REMEDIES = (
@@ -44,7 +45,7 @@ def why_not(err: Exception) -> str:
     return f"{what}; create it in the cell, or bring what it is made from"
 
 
-def look_at(kind: type, devices: int | None) -> Any:
+def look_at(kind: type, devices: int | None, *, to_notebook: bool = False) -> Any:
     """Return what refuses or replaces values of this type, None where nothing need be done.
 
     Parameters
@@ -53,6 +54,8 @@ def look_at(kind: type, devices: int | None) -> Any:
         The type of what is pickled.
     devices
         How many GPUs the receivers see; None lets everything arrive on the CPU.
+    to_notebook
+        Whether the receiver is the notebook.
     """
     if issubclass(kind, types.GeneratorType):
         return _refuse("it is or holds a generator", REMEDIES[0][1])
@@ -61,7 +64,7 @@ def look_at(kind: type, devices: int | None) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and kind.__module__.startswith("torch"):
         return _look_at_torch(torch, kind, devices)
-    return None
+    return keras_models.refuses(kind, to_notebook=to_notebook)
 
 
 def _refuse(what: str, remedy: str) -> Any:

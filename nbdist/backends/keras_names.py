@@ -1,0 +1,77 @@
+"""How many layers of each kind Keras has named, made the same on all ranks.
+
+Keras calls a layer ``dense_4`` when there were four, and Horovod broadcasts a variable by its name:
+models that are made anew, also on a rank that was replaced, would wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+MODULES = ("keras.src.backend", "keras.backend")
+"""Where Keras 2 counts, by release."""
+SECONDS = 10.0
+SCOPE = "/nbdist-names"
+NOT_FOUND = 404
+
+Counts = dict[Any, int]
+
+
+def agree(rank: int, size: int) -> None:
+    """Take the highest counts of all ranks, by way of the rendezvous server. All ranks at once."""
+    with contextlib.closing(_server()) as server:
+        _put(server, str(rank), _counts())
+        if rank == 0:
+            most: Counts = {}
+            for each in range(size):
+                for name, count in _get(server, str(each)).items():
+                    most[name] = max(count, most.get(name, 0))
+            _put(server, "most", most)
+        else:
+            most = _get(server, "most")
+    if most:
+        importlib.import_module("keras")
+        sys.modules[_module()].get_default_graph_uid_map().update(most)
+
+
+def _module() -> str:
+    """Return the module in which Keras counts, '' if Keras was not imported."""
+    return next((name for name in MODULES if name in sys.modules), "")
+
+
+def _counts() -> Counts:
+    return dict(sys.modules[_module()].get_default_graph_uid_map()) if _module() else {}
+
+
+def _server() -> http.client.HTTPConnection:
+    host = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+    port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    return http.client.HTTPConnection(host, port, timeout=SECONDS)
+
+
+def _put(server: http.client.HTTPConnection, key: str, counts: Counts) -> None:
+    pairs = [[name if isinstance(name, str) else list(name), n] for name, n in counts.items()]
+    server.request("PUT", f"{SCOPE}/{key}", json.dumps(pairs).encode())
+    server.getresponse().read()
+
+
+def _get(server: http.client.HTTPConnection, key: str) -> Counts:
+    """Return what a rank has put there, as soon as it has."""
+    until = time.monotonic() + SECONDS
+    while True:
+        server.request("GET", f"{SCOPE}/{key}")
+        answer = server.getresponse()
+        data = answer.read()
+        if answer.status != NOT_FOUND:
+            break
+        if time.monotonic() > until:
+            raise TimeoutError(f"rank {key} has not told how it names layers of Keras'")
+        time.sleep(0.01)
+    return {name if isinstance(name, str) else tuple(name): n for name, n in json.loads(data)}

@@ -1,0 +1,48 @@
+"""How ranks come by TensorFlow: by forks of a process that has it imported, or by themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.faults import shown
+from tests.notebook import on_ranks
+from tests.tensorflow import digits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+TRAINS = """
+    import tensorflow as tf
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(tf.ones((8, 2)), tf.ones((8, 1)), verbose=0)
+    print(float(hvd.allreduce(tf.ones(1), op=hvd.Sum)[0]))
+"""
+
+
+def test_what_has_run_tensorflow_is_not_forked(kernel: Kernel) -> None:
+    (kernel.home / "runs_it.py").write_text("import tensorflow as tf\ntf.ones(2) + 1\n")
+    kernel.run("%load_ext nbdist")
+    told = shown(kernel.run("%dist preload runs_it", 90, check=False))
+    assert "nothing was preloaded: the import starts threads" in told
+    kernel.run("%dist preload tensorflow", 90)
+    assert on_ranks(kernel, TRAINS, digits.ENGINES, timeout=90).stdout == "2.0\n"
+
+
+def test_ranks_that_are_not_forked(start_kernel: KernelFactory, tmp_path: Path) -> None:
+    kernel = start_kernel(env={"NBDIST_NO_FORK": "1"})
+    kernel.run("%load_ext nbdist")
+    assert on_ranks(kernel, TRAINS, digits.ENGINES, timeout=120).stdout == "2.0\n"
+
+
+def test_the_framework_that_is_asked_for_must_be_there(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    flags = f"{digits.ENGINES} --env NBDIST_HOROVOD"
+    told = shown(on_ranks(kernel, "pass", f"{flags}=torch", check=False, timeout=90))
+    assert "(horovod.torch: it was not built)" in told
+    assert "To build it: python -m nbdist.install horovod" in told
+    told = shown(on_ranks(kernel, "pass", f"{flags}=mxnet", check=False, timeout=90))
+    assert "NBDIST_HOROVOD=mxnet: there are torch, tensorflow" in told
