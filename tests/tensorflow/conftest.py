@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.backends.horovod import parts
+from tests.kernel import Kernel
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from collections.abc import Iterator
+    from pathlib import Path
 
 collect_ignore_glob = [] if "tensorflow" in parts() else ["test_*.py"]
 
 
-@pytest.fixture(scope="module")
-def ranks(shared_kernel: Kernel) -> Kernel:
-    """Return a kernel with the digits, and two ranks that Horovod has joined."""
-    digits.start(shared_kernel)
-    return shared_kernel
+@pytest.fixture(scope="session")
+def ranks(scratch: Path) -> Iterator[Kernel]:
+    """Return a kernel with the digits, and two ranks that Horovod has joined, for all modules."""
+    kernel = Kernel(scratch / "homes" / "digits")
+    digits.start(kernel)
+    yield kernel
+    kernel.shutdown()

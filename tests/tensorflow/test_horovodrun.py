@@ -12,7 +12,6 @@ import pytest
 
 from tests.faults import shown
 from tests.notebook import distributed, on_ranks
-from tests.tensorflow import digits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,27 +29,20 @@ TRAIN = """
 """
 
 
-@pytest.fixture(scope="module")
-def digit(shared_kernel: Kernel) -> Kernel:
-    """Return a kernel with the digits."""
-    shared_kernel.run(digits.NOTEBOOK, 120)
-    return shared_kernel
-
-
 @pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
-def test_keras_trains(digit: Kernel, how: str) -> None:
-    cell = on_ranks(digit, TRAIN, f"{FLAGS} {how} --return history,model", timeout=120)
+def test_keras_trains(ranks: Kernel, how: str) -> None:
+    cell = on_ranks(ranks, TRAIN, f"{FLAGS} {how} --return history,model", timeout=120)
     told = shown(cell)
     assert "0 2 /CPU:0 horovod.tensorflow True\n" in told
     assert "epoch: 2 of 2" in told
-    assert digit.run("print(len(history['loss']))").stdout == "2\n"
-    assert digit.run("print(type(model.optimizer).__module__)").stdout.startswith("keras.")
+    assert ranks.run("print(len(history['loss']))").stdout == "2\n"
+    assert ranks.run("print(type(model.optimizer).__module__)").stdout.startswith("keras.")
 
 
-def test_a_saved_script_runs_by_itself(digit: Kernel, tmp_path: Path) -> None:
+def test_a_saved_script_runs_by_itself(ranks: Kernel, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     body = "print(rank, world_size, device, float(hvd.allreduce(tf.ones(1))[0]))"
-    on_ranks(digit, body, f"{FLAGS} --save {path}")
+    on_ranks(ranks, body, f"{FLAGS} --save {path}")
     ran = subprocess.run(
         [sys.executable, path], check=True, capture_output=True, text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
@@ -58,14 +50,14 @@ def test_a_saved_script_runs_by_itself(digit: Kernel, tmp_path: Path) -> None:
     assert ran.stdout == "0 1 /CPU:0 1.0\n"
 
 
-def test_a_rank_that_raises_is_the_cause(digit: Kernel) -> None:
+def test_a_rank_that_raises_is_the_cause(ranks: Kernel) -> None:
     body = "if rank == 1:\n    raise ValueError('the true cause')\nhvd.allreduce(tf.ones(1))"
-    told = shown(on_ranks(digit, body, FLAGS, check=False, timeout=60))
+    told = shown(on_ranks(ranks, body, FLAGS, check=False, timeout=60))
     assert "Rank 1 failed: ValueError: the true cause (cell line 3)" in told
     assert "Rank 0 failed" not in told
 
 
-def test_a_function_is_called_on_every_rank(digit: Kernel) -> None:
+def test_a_function_is_called_on_every_rank(ranks: Kernel) -> None:
     call = """
 import horovod.tensorflow as hvd
 def summed(x):
@@ -73,7 +65,7 @@ def summed(x):
 print(nbdist.launch(summed, 1.0, np=2, backend="horovod"))
 del hvd
 """
-    assert digit.run(call, 60).stdout == "[3.0, 3.0]\n"
+    assert ranks.run(call, 60).stdout == "[3.0, 3.0]\n"
 
 
 TAPE = """
@@ -112,20 +104,20 @@ LOOP = """
 
 
 def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
-    digit: Kernel, tmp_path: Path
+    ranks: Kernel, tmp_path: Path
 ) -> None:  # the tutorial has one with Keras
     script, more = tmp_path / "hosts.sh", tmp_path / "more"
     script.write_text(f"#!/bin/sh\necho localhost:1\n[ ! -e {more} ] || echo 127.0.0.1:1\n")
     script.chmod(0o700)
-    (digit.home / "looked").unlink(missing_ok=True)
+    (ranks.home / "looked").unlink(missing_ok=True)
     # TensorFlow's own temporary files, which a worker that is killed leaves.
     flags = f"--min-np 1 --max-np 2 --host-discovery-script {script} --env TMPDIR={tmp_path}"
-    digit.start(distributed(TAPE + LOOP, f"{FLAGS.replace('2', '1')} {flags}"))
-    digit.expect("size 1", 100)
+    ranks.start(distributed(TAPE + LOOP, f"{FLAGS.replace('2', '1')} {flags}"))
+    ranks.expect("size 1", 100)
     more.touch()
-    digit.expect("size 2", 100)
-    (digit.home / "looked").touch()
-    cell = digit.wait(100)
+    ranks.expect("size 2", 100)
+    (ranks.home / "looked").touch()
+    cell = ranks.wait(100)
     told = re.findall(r"^size (\d) step (\d+)|^ended with (\d) (\d+)", cell.stdout, re.MULTILINE)
     sizes = [first or last for first, _, last, _ in told]
     steps = [int(one or other) for _, one, _, other in told]
@@ -136,7 +128,7 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
     assert float(cell.stdout.split()[-1]) == steps[-1]  # each step added one
 
 
-def test_variables_of_their_own_outlive_a_worker(digit: Kernel, tmp_path: Path) -> None:
+def test_variables_of_their_own_outlive_a_worker(ranks: Kernel, tmp_path: Path) -> None:
     script = tmp_path / "hosts.sh"
     script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
     script.chmod(0o700)
@@ -157,5 +149,5 @@ def test_variables_of_their_own_outlive_a_worker(digit: Kernel, tmp_path: Path) 
         print("ended with", hvd.size(), float(total[0]))
     """
     flags = f"{FLAGS} --min-np 1 --host-discovery-script {script} --env TMPDIR={tmp_path}"
-    cell = on_ranks(digit, body, flags, timeout=120)
+    cell = on_ranks(ranks, body, flags, timeout=120)
     assert cell.stdout.endswith("ended with 1 7.0\n")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from nbdist.backends import horovod
+from nbdist.errors import UsageError
 from tests.faults import shown
 from tests.notebook import on_ranks
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
@@ -32,17 +34,18 @@ def test_what_has_run_tensorflow_is_not_forked(kernel: Kernel) -> None:
     assert on_ranks(kernel, TRAINS, digits.ENGINES, timeout=90).stdout == "2.0\n"
 
 
-def test_ranks_that_are_not_forked(start_kernel: KernelFactory, tmp_path: Path) -> None:
+def test_ranks_that_are_not_forked(start_kernel: KernelFactory) -> None:
     kernel = start_kernel(env={"NBDIST_NO_FORK": "1"})
     kernel.run("%load_ext nbdist")
     assert on_ranks(kernel, TRAINS, digits.ENGINES, timeout=120).stdout == "2.0\n"
 
 
-def test_the_framework_that_is_asked_for_must_be_there(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    flags = f"{digits.ENGINES} --env NBDIST_HOROVOD"
-    told = shown(on_ranks(kernel, "pass", f"{flags}=torch", check=False, timeout=90))
-    assert "(horovod.torch: it was not built)" in told
-    assert "To build it: python -m nbdist.install horovod" in told
-    told = shown(on_ranks(kernel, "pass", f"{flags}=mxnet", check=False, timeout=90))
-    assert "NBDIST_HOROVOD=mxnet: there are torch, tensorflow" in told
+def test_the_framework_that_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBDIST_HOROVOD", "torch")
+    with pytest.raises(
+        UsageError, match=r"horovod\.torch: it was not built.*nbdist\.install horovod"
+    ):
+        horovod.framework()
+    monkeypatch.setenv("NBDIST_HOROVOD", "mxnet")
+    with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet: there are torch, tensorflow"):
+        horovod.framework()
