@@ -9,6 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.errors import UsageError
+
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch import Tensor
@@ -28,7 +30,26 @@ class Ranks(Protocol):
 
 
 def ranks(process_group: dist.ProcessGroup | None = None) -> Ranks:
-    """Return those of a group, by default all: torch's, Horovod's, or this process alone."""
+    """Return those of a group, by default all: torch's, Horovod's, or this process alone.
+
+    Raises
+    ------
+    UsageError
+        If there are others and no group is formed with them, or this rank is not in the group.
+    """
+    found = _formed(process_group)
+    rank, size = place()
+    if isinstance(found, _Alone) and size > 1:
+        raise UsageError(
+            f"this is rank {rank} of {size}, which have formed no group: call "
+            "torch.distributed.init_process_group() or hvd.init() first, or use a backend that does"
+        )
+    if found.rank < 0:
+        raise UsageError("this rank is not in process_group, whose ranks alone may call this")
+    return found
+
+
+def _formed(process_group: dist.ProcessGroup | None = None) -> Ranks:
     torch = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and torch.is_initialized():
         return _Torch(torch, process_group)
@@ -41,7 +62,7 @@ def ranks(process_group: dist.ProcessGroup | None = None) -> Ranks:
 
 def place() -> tuple[int, int]:
     """Return this process's rank and how many there are, also where no group is formed."""
-    found = ranks()
+    found = _formed()
     if isinstance(found, _Alone) and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return found.rank, found.size

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DistributedSampler, TensorDataset
 
+from nbdist.errors import UsageError
 from nbdist.evaluation import ShardedBatchSampler
+from nbdist.quantization import calibrate
 from tests.faults import shown
 from tests.notebook import on_ranks, printed_by
 
@@ -244,6 +247,32 @@ def test_observers_of_torchs_own_older_library(ranks: Kernel) -> None:
     ) == ["True", "True"]
 
 
+def test_observers_of_several_kinds_stand_side_by_side(ranks: Kernel) -> None:
+    assert everywhere(
+        ranks,
+        """
+        def mixed():
+            return nn.Sequential(MovingAverageMinMaxObserver(), HistogramObserver())
+
+        together, single = mixed(), mixed()
+        calibrate(together, shown(train_x[:400]))
+        calibrate(single, shown(train_x[:400], **ALONE), process_group=alone)
+        usual = MovingAverageMinMaxObserver()
+        shown(train_x[:400], **ALONE)(usual)
+        for one in single[0], usual:
+            print("=", together[0].calculate_qparams() == one.calculate_qparams())
+        print("=", together[1].calculate_qparams() == single[1].calculate_qparams())
+        """,
+    ) == ["True", "True", "True"]
+
+
+def test_ranks_that_have_no_group_do_not_calibrate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="this is rank 1 of 2, which have formed no group"):
+        calibrate(nn.Identity(), nn.Module.eval)
+
+
 def test_a_rank_without_data_has_what_others_saw(ranks: Kernel) -> None:
     assert everywhere(
         ranks,
@@ -266,6 +295,15 @@ WRONG = {
         "rank 1 has other observers than rank 0"
     ),
     "calibrate(fake if rank == 1 else extremes, shown(train_x))": "over ranks: 0 (FakeQuantize)",
+    "calibrate(nn.Sequential(MinMaxObserver(), nn.PReLU(init=float(rank))), shown(train_x))": (
+        "rank 1 has other weights than rank 0"
+    ),
+    "calibrate(extremes, lambda model: model(0 / torch.tensor(rank - 1.0)))": (
+        "rank 1 has shown the model data that give NaN at 0"
+    ),
+    "only = dist.new_group([1]); calibrate(extremes, shown(train_x), process_group=only)": (
+        "this rank is not in process_group"
+    ),
     "sync_fake_quantize(prepared())": "could be synchronised: there is none",
     "sync_fake_quantize(nn.Sequential(FakeQuantize(HistogramObserver)))": (
         "0 (FakeQuantize of HistogramObserver)"

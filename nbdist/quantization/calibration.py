@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from nbdist.backends.models import digest
 from nbdist.collectives import ranks
 from nbdist.errors import UsageError
 from nbdist.quantization import observers
@@ -74,7 +76,8 @@ def calibrate(
     _run(model, run_fn, forwards, averages)
     _combine(kept, everyone)
     if histograms:
-        _run(model, run_fn, {one.observer: one.count for one in histograms.values()})
+        forwards = {one.observer: _pass_by for one in kept.values()}  # they know it all by now
+        _run(model, run_fn, forwards | {one.observer: one.count for one in histograms.values()})
         _add(histograms, everyone)
 
 
@@ -102,6 +105,10 @@ def _run(
             del module.forward
 
 
+def _pass_by(x: Tensor) -> Tensor:
+    return x
+
+
 def _agreed(model: nn.Module, everyone: Ranks) -> dict[str, Any]:
     """Return the model's observers, after all ranks have found the same and none that is odd.
 
@@ -114,15 +121,20 @@ def _agreed(model: nn.Module, everyone: Ranks) -> dict[str, Any]:
     except UsageError as error:
         problem = error
     mine = [(name, observers.kind(one)) for name, one in found.items()]
-    told = everyone.gather((mine, problem and str(problem)))
-    for rank, (_, elsewhere) in enumerate(told):
+    told = everyone.gather((mine, digest(model), problem and str(problem)))
+    for rank, (*_, elsewhere) in enumerate(told):
         if elsewhere:
             raise problem or UsageError(f"rank {rank}: {elsewhere}")
-    for rank, (theirs, _) in enumerate(told):
+    for rank, (theirs, weights, _) in enumerate(told):
         if theirs != told[0][0]:
             raise UsageError(
                 f"rank {rank} has other observers than rank 0; prepare the same model on all: "
                 f"{_difference(told[0][0], theirs)}"
+            )
+        if weights != told[0][1]:
+            raise UsageError(
+                f"rank {rank} has other weights than rank 0: make the model the same on all "
+                "(`%dist sync`), and prepare it then"
             )
     return found
 
@@ -136,8 +148,16 @@ def _combine(kept: dict[str, Extremes], everyone: Ranks) -> None:
     told = everyone.gather({name: one.seen() for name, one in kept.items()})
     if not any(pair for seen in told for pair in seen.values()):
         raise UsageError("no rank has shown the model any calibration data: run_fn must run it")
+    for rank, seen in enumerate(told):
+        odd = [name for name, one in seen.items() if any(map(_has_nan, tree_leaves(one)))]
+        if odd:
+            raise UsageError(f"rank {rank} has shown the model data that give NaN at {odd[0]}")
     for name, one in kept.items():
         one.combine([seen[name] for seen in told])
+
+
+def _has_nan(tensor: Tensor | None) -> bool:
+    return tensor is not None and bool(tensor.isnan().any())
 
 
 def _add(histograms: dict[str, Histogram], everyone: Ranks) -> None:

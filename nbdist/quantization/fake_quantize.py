@@ -62,7 +62,11 @@ def sync_fake_quantize(model: nn.Module, *, process_group: ProcessGroup | None =
             f"{' and '.join(FAKES)} of {', '.join(OBSERVERS)}"
         )
     for fake in fakes.values():
-        fake.activation_post_process.register_forward_pre_hook(_Everywhere(process_group))
+        observer = fake.activation_post_process
+        hooks = observer._forward_pre_hooks.values()  # noqa: SLF001  # torch has no public list
+        if any(isinstance(hook, _Everywhere) for hook in hooks):
+            continue  # it does already
+        observer.register_forward_pre_hook(_Everywhere(process_group))
         _put(model, fake, _unfused(fake))
     return model
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUANTIZERS = ("MovingAverageQuantizer", "AllValuesQuantizer", "LastValueQuantizer")
+KNOWN = (*QUANTIZERS, "_Everywhere")
+"""And what has been put around them before."""
 
 
 def sync_quantizers(model: Any) -> Any:
@@ -41,7 +43,7 @@ def sync_quantizers(model: Any) -> Any:
         {
             type(quantizer).__name__
             for *_, quantizer in kinds
-            if type(quantizer).__name__ not in QUANTIZERS or getattr(quantizer, "per_axis", False)
+            if type(quantizer).__name__ not in KNOWN or getattr(quantizer, "per_axis", False)
         }
     )
     if odd or not kinds:
@@ -50,7 +52,8 @@ def sync_quantizers(model: Any) -> Any:
             f"There is a way for {', '.join(QUANTIZERS)} of whole tensors"
         )
     for holder, key, quantizer in kinds:
-        holder[key] = _Everywhere(quantizer)
+        if not isinstance(quantizer, _Everywhere):
+            holder[key] = _Everywhere(quantizer)
     return model
 
 

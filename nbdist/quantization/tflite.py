@@ -7,6 +7,7 @@ TensorFlow this was made with, 2.14: with another that lacks what is needed an e
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class _Quantize:
         finally:
             names["_experimental_calibrate_only"] = False
         found = flatbuffer_utils.convert_bytearray_to_object(bytearray(calibrated))
-        _combine(list(_tensors(found)))
+        _combine(list(_tensors(found)), _digest(found))
         combined = flatbuffer_utils.convert_object_to_bytearray(found)
         return mlir_quantize(
             bytes(combined),
@@ -86,11 +87,24 @@ def _tensors(model: Any) -> Iterator[Any]:
         yield from graph.tensors
 
 
-def _combine(tensors: list[Any]) -> None:
+def _digest(model: Any) -> str:
+    """Return what tells models and their weights apart; names differ between equal ones."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for tensor in _tensors(model):
+        content = model.buffers[tensor.buffer].data
+        hasher.update(f"{tensor.type}{tensor.shape}".encode())
+        hasher.update(b"" if content is None else bytes(content))
+    return hasher.hexdigest()
+
+
+def _combine(tensors: list[Any], model: str) -> None:
     """Give each tensor the smallest minimum and the largest maximum over ranks."""
-    told = ranks().gather([_seen(tensor) for tensor in tensors])
-    if len({len(seen) for seen in told}) > 1:
-        raise UsageError("the ranks convert different models; convert the same one on all")
+    everyone = ranks()
+    if len(set(everyone.gather(model))) > 1:
+        raise UsageError(
+            "the ranks convert different models; convert the same one on all, with the same weights"
+        )
+    told = everyone.gather([_seen(tensor) for tensor in tensors])
     if not any(pair for seen in told for pair in seen):
         raise UsageError("no rank's representative_dataset has yielded anything")
     for tensor, seen in zip(tensors, zip(*told, strict=True), strict=True):
