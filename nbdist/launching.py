@@ -19,7 +19,7 @@ from nbdist.hub.jobs import Death, Notice, Shown, Text
 from nbdist.hub.plan import Plan
 from nbdist.hub.report import first_of
 from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
-from nbdist.rank.parcels import unpack
+from nbdist.rank.parcels import unpacked
 from nbdist.rank.refusals import why_not
 from nbdist.sizes import check_size, default_size
 
@@ -247,7 +247,7 @@ def _value(job: Job, rank: int) -> Any:
     if offer.refused:
         why = "; ".join(offer.refused.values())
         raise NbdistError(f"what rank {rank} returned cannot travel: {why}")
-    return dict(unpack(offer.parcel, offer.buffers))["result"]
+    return unpacked(offer.parcel, offer.buffers)["result"]
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -12,7 +12,7 @@ from nbdist.cell.used import mentioned, used
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.bring import ask_for, hand_over
 from nbdist.hub.loop import hub_loop
-from nbdist.rank.parcels import unpack
+from nbdist.rank.parcels import unpacked
 from nbdist.rank.pickles import namespace
 from nbdist.wire import messages
 from nbdist.wire.parcel import Offer
@@ -109,7 +109,7 @@ class Names:
 
     def take(self, offer: Offer) -> dict[str, Any]:
         """Unpack what a rank has given us, which may have gone since then."""
-        return dict(unpack(offer.parcel, offer.buffers))
+        return unpacked(offer.parcel, offer.buffers)
 
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
         """Bind values that came from the ranks; those need not be sent them again."""

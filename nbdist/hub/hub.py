@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nbdist.backends import horovod
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.jobs import WITH_CLUSTER, Death, how_died, show_ranks
 from nbdist.hub.line import Heard, Line
@@ -170,6 +171,8 @@ class Hub:
                 "--backend ddp needs PyTorch, which this notebook's Python does not have. "
                 'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
             )
+            if "tensorflow" in horovod.parts():
+                msg += " Or say --backend horovod: Horovod is here for TensorFlow."
             raise LaunchError(msg)
         if backend == "horovod":
             horovodrun.demand("--backend horovod")

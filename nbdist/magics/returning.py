@@ -8,7 +8,7 @@ from nbdist.cell.names import cannot_return
 from nbdist.errors import NbdistError
 from nbdist.magics.arguments import UsageMistake
 from nbdist.memory import in_words
-from nbdist.rank.parcels import unpack
+from nbdist.rank.parcels import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,16 +37,7 @@ class FromScript:
         NbdistError
             If something cannot be put together here.
         """
-        try:
-            return dict(unpack(offer.parcel, offer.buffers))
-        except NbdistError:
-            raise
-        except Exception as err:  # a class may be missing here, or raise anything on its way in
-            names = ", ".join(offer.parcel.names)
-            raise NbdistError(
-                f"{names} cannot be put together here: {type(err).__name__}: {err}. If a cell "
-                "of the notebook defines a class or function of it, run that cell first"
-            ) from err
+        return unpacked(offer.parcel, offer.buffers)
 
     def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
         """Bind it."""

@@ -216,6 +216,26 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
             yield name, unpickler.load()
 
 
+def unpacked(parcel: Parcel, buffers: list[memoryview]) -> dict[str, Any]:
+    """Return the values of a parcel, in the notebook.
+
+    Raises
+    ------
+    NbdistError
+        If one cannot be put together here.
+    """
+    try:
+        return dict(unpack(parcel, buffers))
+    except NbdistError:
+        raise
+    except Exception as err:  # a class may be missing here, or raise anything on its way in
+        names = ", ".join(parcel.names)
+        raise NbdistError(
+            f"{names} cannot be put together here: {type(err).__name__}: {err}. If a cell of the "
+            "notebook defines a class or function of it, run that cell first"
+        ) from err
+
+
 def map_blocks(parcel: Parcel, *, copied: bool = False) -> list[memoryview]:
     """Map the large buffers of a parcel while its sender still holds them, or copy them.
 

@@ -102,6 +102,20 @@ def test_models_are_made_equal(trained: Kernel) -> None:
     assert on_ranks(trained, "print(float(hvd.allreduce(tf.ones(1))[0]))").stdout == "1.0\n"
 
 
+def test_a_model_that_keras_cannot_put_together_is_told_of(trained: Kernel) -> None:
+    body = """
+        class Doubled(tf.keras.layers.Layer):
+            def call(self, x):
+                return 2 * x
+        odd = tf.keras.Sequential([Doubled(), tf.keras.layers.Dense(1)])
+        _ = odd(tf.ones((1, 2)))
+    """
+    on_ranks(trained, body)
+    told = shown(trained.run("%dist pull odd", check=False))
+    assert "odd cannot be put together here: TypeError:" in told
+    assert "Traceback" not in told
+
+
 def test_memory_is_given_back(trained: Kernel) -> None:
     on_ranks(trained, "large = tf.zeros((40_000_000,))\nprint(float(large[0]))")
     on_ranks(trained, "del large")

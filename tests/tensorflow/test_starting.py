@@ -28,6 +28,8 @@ TRAINS = """
 def test_what_has_run_tensorflow_is_not_forked(kernel: Kernel) -> None:
     (kernel.home / "runs_it.py").write_text("import tensorflow as tf\ntf.ones(2) + 1\n")
     kernel.run("%load_ext nbdist")
+    told = shown(on_ranks(kernel, "pass", "-np 2", check=False))
+    assert "Or say --backend horovod: Horovod is here for TensorFlow" in told
     told = shown(kernel.run("%dist preload runs_it", 90, check=False))
     assert "nothing was preloaded: the import starts threads" in told
     kernel.run("%dist preload tensorflow", 90)
