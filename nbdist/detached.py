@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from nbdist.scripts import Writable
 
 LOOK_SECONDS = 0.02
+LEAVE_SECONDS = 5.0
+"""A job's keeper ends its own processes after it has told how the job has ended."""
 _handles: dict[str, Job] = {}
 """By id, a job that somebody here has asked for and that nobody looks at."""
 
@@ -181,7 +183,10 @@ def clean(id_: str | None = None) -> list[Kept]:
         If there is no such job.
     """
     only = None if id_ is None else find(id_)[0]
-    removed = keeping.clean(Settings.read(), only)
+    settings, until = Settings.read(), time.monotonic() + LEAVE_SECONDS
+    while keeping.leaving(settings, only) and time.monotonic() < until:
+        time.sleep(0.05)
+    removed = keeping.clean(settings, only)
     for kept in removed:
         _handles.pop(kept.id, None)
     return removed

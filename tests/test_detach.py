@@ -254,6 +254,12 @@ def test_an_interrupt_before_it_is_told_of_stops_it(notebook: Kernel) -> None:
     assert re.search(rf"{name} .* interrupted", notebook.run("%dist jobs").stdout)
 
 
+def test_clean_takes_one_that_has_just_ended(notebook: Kernel) -> None:
+    name = detach(notebook, "print('short')")
+    assert notebook.run(f"%dist attach {name}").stdout == "short\n"
+    assert name in notebook.run("%dist jobs --clean").stdout
+
+
 def test_clean_takes_one_that_is_named(notebook: Kernel) -> None:
     names = [detach(notebook, "1"), detach(notebook, "1")]
     running = detach(notebook, "time.sleep(1000)")

@@ -166,6 +166,15 @@ def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
     return removed
 
 
+def leaving(settings: Settings, only: Path | None = None) -> bool:
+    """Whether a keeper has told how its job has ended, or this one, and has not left it yet."""
+    return any(
+        kept.ended and not _over(folder, kept)
+        for folder, kept in all_kept(settings)[0].items()
+        if only in (None, folder)
+    )
+
+
 def is_over(folder: Path) -> bool:
     """Whether the job in a folder has ended or was lost, as far as that can be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
