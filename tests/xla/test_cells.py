@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -202,9 +203,13 @@ def test_an_environment_it_has_read_cannot_change(xla: Kernel) -> None:
 
 def test_ranks_of_other_backends_are_there_too(xla: Kernel) -> None:
     on_ranks(xla, "there = torch.ones(1, device=device)")
-    cell = on_ranks(xla, "print(device, world_size)", "-np 2 --backend ddp")
-    assert cell.stdout == "cpu 2\n"
-    cell = on_ranks(xla, "print(there)", "--backend ddp", check=False)
+    cell = on_ranks(xla, "print('ran')", "-np 2 --backend ddp", check=False)
+    assert "--backend ddp on ranks that stay needs torch 2.13 or newer; " in cell.error
+    assert f"has torch {importlib.metadata.version('torch')}" in cell.error
+    assert cell.stdout == ""
+    cell = on_ranks(xla, "print(world_size)", "-np 2 --backend none")
+    assert cell.stdout == "2\n"
+    cell = on_ranks(xla, "print(there)", "--backend none", check=False)
     assert "`there` cannot be brought to the ranks: it lies on xla:0" in cell.error
     assert on_ranks(xla, "print(device)", "--backend xla").stdout == "xla:0\n"
     xla.run("%dist stop")
