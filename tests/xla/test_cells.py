@@ -165,8 +165,8 @@ def told(work, *args):
     except UsageError as err:
         return str(err)
 
-kept = private.tpu_processes, xla._runtime, os.environ.pop("PJRT_DEVICE")
-private.tpu_processes = lambda: 4
+kept = private.tpu_processes, private.why_no_device, xla._runtime, os.environ.pop("PJRT_DEVICE")
+private.tpu_processes, private.why_no_device = lambda: 4, lambda kind: ""
 try:
     print(told(xla.check_processes, None))
     xla._runtime = None
@@ -174,7 +174,7 @@ try:
     print(told(xla.check_processes, 2))
     print(told(xla._check_number, 2, "TPU", 4))
 finally:
-    private.tpu_processes, xla._runtime, os.environ["PJRT_DEVICE"] = kept
+    private.tpu_processes, private.why_no_device, xla._runtime, os.environ["PJRT_DEVICE"] = kept
 """
 
 
@@ -194,6 +194,34 @@ def test_a_runtime_that_a_plain_cell_has_started_is_kept(kernel: Kernel) -> None
     assert kernel.run("print(torch_xla.runtime.is_spmd())").stdout == "False\n"
     cell = on_ranks(kernel, "print(dict(mesh.shape()), (early + 1).sum().item())", "--backend xla")
     assert "{'data': 1} 4.0\n" in cell.stdout
+
+
+def test_a_device_that_is_not_there_is_refused_and_xla_still_wished(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    flags = "-np 3 --backend xla --env PJRT_DEVICE=cpu"
+    cell = on_ranks(kernel, "print('ran')", flags, timeout=120, check=False)
+    assert "PJRT_DEVICE=cpu: torch_xla knows CPU, " in cell.error
+    assert "`%env PJRT_DEVICE=CPU`" in cell.error
+    assert "Traceback" not in cell.text
+    kernel.run("%env PJRT_DEVICE=TPU")
+    cell = on_ranks(kernel, "print('ran')", check=False)
+    assert "UsageError: PJRT_DEVICE=TPU: libtpu not found; choose another" in cell.text
+    kernel.run("%env PJRT_DEVICE=CUDA")
+    cell = on_ranks(kernel, "print('ran')", "--launcher torchrun", check=False)
+    assert "PJRT_DEVICE=CUDA: torch_xla knows CPU, " in cell.error
+    kernel.run("%env PJRT_DEVICE=CPU")
+    cell = on_ranks(kernel, "print(device, dict(mesh.shape()))")
+    assert "xla:0 {'data': 3}\n" in cell.stdout
+
+
+def test_a_runtime_that_does_not_start_is_told_in_a_line(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\n%env PJRT_DEVICE=CUDA")
+    kernel.run("import nbdist.backends.torch_private.xla as private", 120)
+    kernel.run("private.why_no_device = lambda kind: ''")
+    cell = on_ranks(kernel, "print('ran')", "--backend xla", timeout=120, check=False)
+    assert "UsageError: PJRT_DEVICE=CUDA: XLA's runtime did not start: No PjRtPlugin" in cell.text
+    assert "Restart the kernel (`%dist restart kernel`" in cell.error
+    assert "Traceback" not in cell.text
 
 
 def test_an_environment_it_has_read_cannot_change(xla: Kernel) -> None:
