@@ -148,7 +148,8 @@ def check_processes(wanted: int | None) -> int:
         instead = (
             f"say -np {count}"
             if kind != "CPU"
-            else f"leave out --launcher torchrun for {wanted} virtual devices in one process"
+            else f"{wanted} virtual devices in one process are for cells, "
+            f"`%%distributed -np {wanted} --backend xla --launcher kernel`"
         )
         raise UsageError(
             f"-np {wanted}: XLA runs one process for each device here, {count} with {kind}; "
