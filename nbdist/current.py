@@ -48,6 +48,11 @@ def cluster() -> Cluster:
         _forget_stopped()
     if _cluster is None:
         msg = "there is no cluster yet: run a %%distributed cell or %dist start"
+        if inkernel.running() is not None:
+            msg = (
+                "there is no cluster: XLA runs in this kernel, and what its cells make are the "
+                "notebook's own variables; `%dist restart kernel` ends both"
+            )
         raise UsageError(msg)
     return _cluster
 
@@ -71,7 +76,7 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
     if wish.launcher is None:  # nothing else stays
         wish = replace(wish, launcher="engines")
     now = _merge(wish)
-    notes: list[str] = []
+    notes = _tell_of_ranks(wish, now)
     if _was_stopped():
         _forget_stopped()
         notes.append(
@@ -167,7 +172,8 @@ def _fitting(wish: Wish) -> tuple[str, str]:
         fits = backend == last[0] or (last[1] in FITTING[backend] and backend in ("ddp", "none"))
         return backend, last[1] if fits else FITTING[backend][0]
     if launcher and launcher not in FITTING[last[0]]:
-        return {"horovodrun": "horovod", "kernel": "xla"}.get(launcher, "ddp"), launcher
+        there = _cluster.backend if _cluster is not None and launcher == "engines" else "ddp"
+        return {"horovodrun": "horovod", "kernel": "xla"}.get(launcher, there), launcher
     return last[0], launcher or last[1]
 
 
@@ -178,6 +184,15 @@ def _changed(old: Cluster, wish: Wish) -> bool:
         or wish.gpus not in (None, old.gpus)
         or wish.env not in (None, _last.env)
     )
+
+
+def _tell_of_ranks(wish: Wish, now: Wish) -> list[str]:
+    """Say that cells no longer run on XLA where only a launcher was named."""
+    if _last.backend != "xla" or wish.backend is not None:
+        return []
+    return [
+        f"Cells run on ranks with --backend {now.backend} from now on; --backend xla goes back."
+    ]
 
 
 def _tell_lost(names: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from nbdist.backends import xla
 from nbdist.current import Wish
 from nbdist.errors import UsageError
 from nbdist.hub.throughput import scaling
@@ -54,6 +55,8 @@ def scale(
         raise UsageError(f"np={np!r} must be different numbers of ranks, such as (1, 2, 4)")
     for size in sizes:
         check_size(size)
+        if backend == "xla":
+            xla.check_processes(size)
     done: list[Job] = []
     try:
         for size in sizes:

@@ -19,7 +19,9 @@ from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group,
 from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
+from nbdist.backends.choice import check_torch
 from nbdist.backends.torch_private import elastic, groups
+from nbdist.errors import LaunchError
 
 WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
 C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
@@ -57,6 +59,13 @@ def test_torch_still_has(where: object, name: str) -> None:
 def test_the_agent_counts_its_restarts_where_we_do() -> None:
     assert "self._remaining_restarts > 0" in inspect.getsource(LocalElasticAgent._invoke_run)
     assert multiprocessing_api.logger.name == elastic.MULTIPROCESSING
+
+
+def test_a_torch_whose_groups_cannot_be_renewed_is_refused() -> None:
+    for enough in (torch.__version__, "2.13.0+cpu", "2.14.0a0+git1", "3.0"):
+        check_torch(enough)
+    with pytest.raises(LaunchError, match=r"needs torch 2\.13 or newer; .* has torch 2\.9\.0"):
+        check_torch("2.9.0")
 
 
 def test_groups_can_be_emptied() -> None:

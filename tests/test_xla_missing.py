@@ -57,5 +57,6 @@ def test_the_kernel_is_xlas_own_launcher(monkeypatch: pytest.MonkeyPatch) -> Non
     assert chosen(None, "torchrun") == ("xla", "torchrun")
     assert chosen("ddp") == ("ddp", "torchrun")
     assert chosen(None, "kernel") == ("xla", "kernel")
+    assert chosen(None, "engines") == ("ddp", "engines")
     with pytest.raises(UsageError, match="ddp does not go with launcher kernel"):
         check_fit("ddp", "kernel")

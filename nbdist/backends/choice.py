@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbdist.errors import UsageError
+from nbdist.backends import horovod
+from nbdist.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from nbdist.wire.groups import GroupInfo, Waiting
@@ -19,6 +22,8 @@ FITTING = {
 LAUNCHERS = ("engines", "torchrun", "horovodrun", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
 """What engines can have."""
+OLDEST_TORCH = (2, 13)
+"""For groups that are renewed after a fault: an older one lacks what `torch_private` needs."""
 
 
 def check_fit(backend: str, launcher: str) -> None:
@@ -29,6 +34,27 @@ def check_fit(backend: str, launcher: str) -> None:
     if launcher not in FITTING[backend]:
         fit = " or ".join(FITTING[backend])
         raise UsageError(f"backend {backend} does not go with launcher {launcher}, but with {fit}")
+
+
+def check_torch(version: str) -> None:
+    """Raise `LaunchError` if ranks that stay cannot have DDP with this torch; '' is none."""
+    if not version:
+        msg = (
+            "--backend ddp needs PyTorch, which this notebook's Python does not have. "
+            'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
+        )
+        if "tensorflow" in horovod.parts():
+            msg += " Or say --backend horovod: Horovod is here for TensorFlow."
+        raise LaunchError(msg)
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < OLDEST_TORCH:
+        msg = (
+            f"--backend ddp on ranks that stay needs torch {'.'.join(map(str, OLDEST_TORCH))} or "
+            f"newer; {sys.executable} has torch {version}, whose groups cannot be renewed after an "
+            "error. Choose the kernel of an environment with a newer one, or say --launcher "
+            "torchrun: the cell runs as a script then"
+        )
+        raise LaunchError(msg)
 
 
 class Backend(Protocol):

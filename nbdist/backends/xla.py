@@ -20,6 +20,7 @@ AXIS = "data"
 """The mesh's one axis."""
 SAME = 2
 """So many parts of their version torch and torch_xla must have in common."""
+OTHER = "%env PJRT_DEVICE=CPU"
 RESTART = (
     "Restart the kernel (`%dist restart kernel`, or the menu), which loses the notebook's variables"
 )
@@ -93,6 +94,19 @@ def start(wanted: int | None, usual: int) -> Runtime:
 def _start(wanted: int | None, usual: int) -> Runtime:
     check()
     _choose_device()
+    try:
+        return _begin(wanted, usual)
+    except (RuntimeError, OSError) as err:
+        why = str(err).strip().partition("\n")[0]
+        kind = os.environ["PJRT_DEVICE"]
+        raise UsageError(
+            f"PJRT_DEVICE={kind}: XLA's runtime did not start: {why}. It may start with another, "
+            f"such as `{OTHER}`, but perhaps not in this process any more. {RESTART}, and set it "
+            "before any XLA cell"
+        ) from err
+
+
+def _begin(wanted: int | None, usual: int) -> Runtime:
     import torch_xla.runtime as xr
 
     from nbdist.backends.torch_private.xla import runtime_runs
@@ -134,7 +148,8 @@ def check_processes(wanted: int | None) -> int:
         instead = (
             f"say -np {count}"
             if kind != "CPU"
-            else f"leave out --launcher torchrun for {wanted} virtual devices in one process"
+            else f"{wanted} virtual devices in one process are for cells, "
+            f"`%%distributed -np {wanted} --backend xla --launcher kernel`"
         )
         raise UsageError(
             f"-np {wanted}: XLA runs one process for each device here, {count} with {kind}; "
@@ -149,16 +164,24 @@ def running() -> Runtime | None:
 
 
 def _choose_device() -> None:
-    """Choose the hardware as torch_xla would, which would log that it does."""
+    """Choose the hardware as torch_xla would, which would log that it does.
+
+    Raises
+    ------
+    UsageError
+        If what the environment has chosen is not there.
+    """
     # What XLA's C++ side warns of (its own plans, mostly) would be in every cell.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if "PJRT_DEVICE" in os.environ:
-        return
-    os.environ["PJRT_DEVICE"] = "CPU"  # or importing it would choose
-    from nbdist.backends.torch_private.xla import tpu_processes
+    chosen = os.environ.get("PJRT_DEVICE")
+    os.environ["PJRT_DEVICE"] = chosen or "CPU"  # or importing it would choose
+    from nbdist.backends.torch_private.xla import tpu_processes, why_no_device
 
-    if tpu_processes():
-        os.environ["PJRT_DEVICE"] = "TPU"
+    if not chosen:
+        if tpu_processes():
+            os.environ["PJRT_DEVICE"] = "TPU"
+    elif why := why_no_device(chosen):
+        raise UsageError(f"PJRT_DEVICE={chosen}: {why}; choose another, such as `{OTHER}`")
 
 
 def _of_this_process() -> Runtime:

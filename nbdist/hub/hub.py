@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends import horovod
+from nbdist.backends.choice import check_torch
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.jobs import WITH_CLUSTER, Death, how_died, show_ranks
 from nbdist.hub.line import Heard, Line
@@ -166,14 +166,8 @@ class Hub:
         """Start all ranks and form their group."""
         self.backend, self.environ = backend, environ
         warm, engine = await asyncio.gather(self.host.ready(), self.host.engine_info())
-        if backend == "ddp" and not warm.torch:
-            msg = (
-                "--backend ddp needs PyTorch, which this notebook's Python does not have. "
-                'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
-            )
-            if "tensorflow" in horovod.parts():
-                msg += " Or say --backend horovod: Horovod is here for TensorFlow."
-            raise LaunchError(msg)
+        if backend == "ddp":
+            check_torch(warm.torch)
         if backend == "horovod":
             horovodrun.demand("--backend horovod")
         self._watch_warm()

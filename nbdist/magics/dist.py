@@ -70,8 +70,14 @@ def status(args: Any) -> None:
 @cluster_arguments
 def start(args: Any) -> None:
     """Start the cluster without running a cell."""
-    began = time.monotonic()
-    cluster, notes = current.cluster_for(wish(args))
+    began, wanted = time.monotonic(), wish(args)
+    if current.wished(wanted).launcher == "kernel":
+        last = "" if wanted.backend or wanted.launcher else ", as the last cell had it,"
+        raise UsageMistake(
+            f"--backend xla{last} runs cells in this kernel and needs no start; for ranks, on "
+            "which the next cells run then, say --backend ddp, horovod or none"
+        )
+    cluster, notes = current.cluster_for(wanted)
     for note in notes:
         _say(note)
     _say(f"{cluster!r} ready after {time.monotonic() - began:.1f} s")

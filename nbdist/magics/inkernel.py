@@ -97,6 +97,8 @@ def _runtime(wish: current.Wish) -> tuple[Any, str]:
     now = current.wished(wish)
     before = inkernel.running()
     usual = now.np or default_size()
+    if before is None:
+        current.remember(now)  # also where XLA does not start: the next cell is not for ranks
     runtime = inkernel.runtime_for(wish.np, usual, wish.env or {})
     current.remember(replace(now, np=runtime.count))
     if before is not None:

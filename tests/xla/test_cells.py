@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -164,8 +165,8 @@ def told(work, *args):
     except UsageError as err:
         return str(err)
 
-kept = private.tpu_processes, xla._runtime, os.environ.pop("PJRT_DEVICE")
-private.tpu_processes = lambda: 4
+kept = private.tpu_processes, private.why_no_device, xla._runtime, os.environ.pop("PJRT_DEVICE")
+private.tpu_processes, private.why_no_device = lambda: 4, lambda kind: ""
 try:
     print(told(xla.check_processes, None))
     xla._runtime = None
@@ -173,7 +174,7 @@ try:
     print(told(xla.check_processes, 2))
     print(told(xla._check_number, 2, "TPU", 4))
 finally:
-    private.tpu_processes, xla._runtime, os.environ["PJRT_DEVICE"] = kept
+    private.tpu_processes, private.why_no_device, xla._runtime, os.environ["PJRT_DEVICE"] = kept
 """
 
 
@@ -195,6 +196,34 @@ def test_a_runtime_that_a_plain_cell_has_started_is_kept(kernel: Kernel) -> None
     assert "{'data': 1} 4.0\n" in cell.stdout
 
 
+def test_a_device_that_is_not_there_is_refused_and_xla_still_wished(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    flags = "-np 3 --backend xla --env PJRT_DEVICE=cpu"
+    cell = on_ranks(kernel, "print('ran')", flags, timeout=120, check=False)
+    assert "PJRT_DEVICE=cpu: torch_xla knows CPU, " in cell.error
+    assert "`%env PJRT_DEVICE=CPU`" in cell.error
+    assert "Traceback" not in cell.text
+    kernel.run("%env PJRT_DEVICE=TPU")
+    cell = on_ranks(kernel, "print('ran')", check=False)
+    assert "UsageError: PJRT_DEVICE=TPU: libtpu not found; choose another" in cell.text
+    kernel.run("%env PJRT_DEVICE=CUDA")
+    cell = on_ranks(kernel, "print('ran')", "--launcher torchrun", check=False)
+    assert "PJRT_DEVICE=CUDA: torch_xla knows CPU, " in cell.error
+    kernel.run("%env PJRT_DEVICE=CPU")
+    cell = on_ranks(kernel, "print(device, dict(mesh.shape()))")
+    assert "xla:0 {'data': 3}\n" in cell.stdout
+
+
+def test_a_runtime_that_does_not_start_is_told_in_a_line(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\n%env PJRT_DEVICE=CUDA")
+    kernel.run("import nbdist.backends.torch_private.xla as private", 120)
+    kernel.run("private.why_no_device = lambda kind: ''")
+    cell = on_ranks(kernel, "print('ran')", "--backend xla", timeout=120, check=False)
+    assert "UsageError: PJRT_DEVICE=CUDA: XLA's runtime did not start: No PjRtPlugin" in cell.text
+    assert "Restart the kernel (`%dist restart kernel`" in cell.error
+    assert "Traceback" not in cell.text
+
+
 def test_an_environment_it_has_read_cannot_change(xla: Kernel) -> None:
     cell = on_ranks(xla, "print('ran')", "--env XLA_FLAGS=--none", check=False)
     assert "--env XLA_FLAGS: XLA's runtime runs already" in cell.error
@@ -202,12 +231,32 @@ def test_an_environment_it_has_read_cannot_change(xla: Kernel) -> None:
 
 def test_ranks_of_other_backends_are_there_too(xla: Kernel) -> None:
     on_ranks(xla, "there = torch.ones(1, device=device)")
-    cell = on_ranks(xla, "print(device, world_size)", "-np 2 --backend ddp")
-    assert cell.stdout == "cpu 2\n"
-    cell = on_ranks(xla, "print(there)", "--backend ddp", check=False)
+    cell = on_ranks(xla, "print('ran')", "-np 2 --backend ddp", check=False)
+    assert "--backend ddp on ranks that stay needs torch 2.13 or newer; " in cell.error
+    assert f"has torch {importlib.metadata.version('torch')}" in cell.error
+    assert cell.stdout == ""
+    cell = on_ranks(xla, "print(world_size)", "-np 2 --backend none")
+    assert cell.stdout == "2\n"
+    cell = on_ranks(xla, "print(there)", "--backend none", check=False)
     assert "`there` cannot be brought to the ranks: it lies on xla:0" in cell.error
     assert on_ranks(xla, "print(device)", "--backend xla").stdout == "xla:0\n"
+    cell = on_ranks(xla, "print(world_size)", "--launcher engines")
+    assert cell.stdout == "2\n"
+    assert "run on ranks with --backend none from now on; --backend xla goes back" in cell.text
+    assert "from now on" not in on_ranks(xla, "pass").text
     xla.run("%dist stop")
+    on_ranks(xla, "pass", "--backend xla")
+
+
+def test_commands_for_ranks_say_that_there_are_none(xla: Kernel) -> None:
+    for line in ("who", "free", "stop", "restart", "push LINE", "pull x", "sync model"):
+        told = xla.run(f"LINE = 1\n%dist {line}", check=False).error
+        assert "there is no cluster: XLA runs in this kernel" in told, line
+    told = xla.run("%dist start", check=False).error
+    assert "--backend xla, as the last cell had it, runs cells in this kernel" in told
+    told = xla.run("%dist start -np 4 --backend xla", check=False).error
+    assert "--backend xla runs cells in this kernel and needs no start; for ranks" in told
+    assert on_ranks(xla, "print(device)").stdout == "xla:0\n"
 
 
 def test_metrics_of_tensors_do_not_cut_the_steps_graph(xla: Kernel) -> None:

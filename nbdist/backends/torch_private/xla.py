@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import torch_xla
 from torch_xla._internal import tpu
+from torch_xla.experimental import plugins
 
 
 def runtime_runs() -> bool:
     """Whether XLA's runtime has started here; it does with the first use of a device."""
     return bool(torch_xla._XLAC._xla_runtime_is_initialized())
+
+
+def why_no_device(kind: str) -> str:
+    """Say why ``PJRT_DEVICE`` cannot be this; '' if nothing is known to speak against it.
+
+    The runtime takes its first value for good, so that nobody may learn by trying.
+    """
+    known = {"CPU", "TPU", *plugins._plugin_registry}
+    if kind not in known:
+        return f"torch_xla knows {', '.join(sorted(known))}, in capital letters"
+    plugin = plugins._plugin_registry.get(kind)
+    try:
+        if plugin is not None:
+            plugin.library_path()
+    except Exception as err:  # a plugin may raise anything where its library is not there
+        return str(err) or type(err).__name__
+    return ""
 
 
 def tpu_processes() -> int:
