@@ -128,8 +128,7 @@ def test_free_gives_back_memory_and_says_how_much(filled: Kernel) -> None:
     said = filled.run("%dist free").stdout
     found = re.findall(CHANGE, said, flags=re.MULTILINE)
     assert [rank for rank, _, _ in found] == ["0", "1"], said
-    # Two tensors of 64 MB; what else a rank lets go or takes meanwhile is not ours to say.
-    assert all(float(before) - float(after) > 100 for _, before, after in found), said
+    assert all(float(before) - float(after) > 120 for _, before, after in found), said
     assert on_ranks(filled, "print(living(), hasattr(sys, 'last_value'))").stdout == "[] False\n"
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import IPython
 import pytest
 
 from tests.notebook import on_ranks, plain, printed_by
@@ -329,7 +330,8 @@ def test_the_source_of_what_travels_goes_along(notebook: Kernel) -> None:
     )
     failed = plain(on_ranks(notebook, "stumbles(1)", check=False).text)
     assert f"Cell In[{defined.stdout.strip()}], line 2" in failed
-    assert "return x / 0" in failed
+    comment = "  # here" if IPython.version_info >= (9,) else ""  # older ones leave it out
+    assert f"return x / 0{comment}" in failed
     here = notebook.run("import inspect\nprint(inspect.getsource(made_there), end='')")
     assert here.stdout == 'def made_there():\n    return "on a rank"\n'
 
