@@ -32,7 +32,7 @@ except ImportError as error:
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends import models
-from nbdist.backends.torch_private import groups, hooks, stores, timing
+from nbdist.backends.torch_private import groups, hooks, releases, stores, timing
 from nbdist.backends.torch_private import models as insides
 from nbdist.backends.waiting import Watch
 
@@ -285,13 +285,13 @@ class Ddp:
         names = {info.name for info in kept}
         for name, group in mine.items():
             if name not in names:
-                groups.forget(group)
+                releases.forget(group)
         if not kept:
             groups.forget_world()
             self._start(self._backend(), self._timeout)
         for info in kept:
             if info.name in mine:
-                groups.refill(mine[info.name], info, self._store, generation)
+                groups.refill(mine[info.name], info, self.rank, self._store, generation)
             elif info.world:
                 self._start(info.backend, timedelta(seconds=info.timeout))
             elif self.rank in info.ranks:

@@ -127,11 +127,18 @@ def share_gloo_device(host: str) -> sockets.Address:
         """torch's own, on the device of this process."""
 
         def __init__(
-            self, store: Store, rank: int, size: int, timeout: timedelta | None = None
+            self,
+            store: Store,
+            rank: int,
+            size: int,
+            timeout: timedelta | None = None,
+            **more: Any,
         ) -> None:
             options = original._Options()  # type: ignore[attr-defined]
             options._devices = [device]
             options._timeout = timeout or groups.default_timeout("gloo")
+            for name, value in more.items():  # each release may add some
+                setattr(options, name, value)
             super().__init__(store, rank, size, options)
 
     c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]

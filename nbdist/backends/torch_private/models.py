@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nbdist.backends.torch_private import groups
+from nbdist.backends.torch_private.releases import EMPTY, clear, fsdp_groups
 from nbdist.errors import UsageError
 
 
@@ -80,29 +82,46 @@ def settle_fsdp() -> None:
             _settle(state)
 
 
+_STATE = {"_modules_to_run_forward": EMPTY}
+_CONTEXT = {
+    "iter_forward_root": None,
+    "post_backward_final_callback_queued": False,
+    "manual_backward_finalization_active": None,
+    "gradient_reduction_pending": False,
+}
+_SHARED = {
+    "all_gather_state": None,
+    "reduce_scatter_state": None,
+    "reduce_scatter_states": EMPTY,
+    "post_forward_order": EMPTY,
+    "_last_post_reduce_events": EMPTY,
+    "active_gradient_reduction": None,
+}
+_GROUP = {
+    "_all_gather_result": None,
+    "_reshard_after_forward_event": None,
+    "_post_reduce_event": None,
+    "_all_reduce_state": None,
+    "_partial_reduce_output": None,
+    "_partial_reduce_output_layout": EMPTY,
+    "_post_forward_indices": EMPTY,
+    "_post_backward_pending": False,
+}
+"""What a step that was broken off leaves, by where it leaves it, and how that is at rest."""
+
+
 def _settle(state: Any) -> None:  # an FSDPState, all of it private
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
-    state._training_state = TrainingState.IDLE
-    state._modules_to_run_forward.clear()
-    state._state_ctx.iter_forward_root = None
-    state._state_ctx.post_backward_final_callback_queued = False
-    shared = state._comm_ctx
-    if hasattr(shared, "post_forward_order"):  # it has run forward once
-        shared.all_gather_state = None
-        shared.reduce_scatter_states.clear()
-        shared.post_forward_order.clear()
-        shared._last_post_reduce_events = {}
-    for group in state._fsdp_param_groups:
-        group._training_state = TrainingState.IDLE
-        group._all_gather_result = None
-        group._reshard_after_forward_event = None
-        group._post_reduce_event = None
-        group._all_reduce_state = None
-        group._partial_reduce_output = None
-        group._post_forward_indices.clear()
+    idle = {"_training_state": TrainingState.IDLE}
+    clear(state, _STATE | idle)
+    clear(state._state_ctx, _CONTEXT)
+    clear(state._comm_ctx, _SHARED)  # what is lacking there is lacking before its first forward
+    for group in fsdp_groups(state):
+        clear(group, _GROUP | idle)
         for param in group.fsdp_params:
-            param.unsharded_accumulated_grad = None
             if hasattr(param, "_unsharded_param"):
                 param._unsharded_param.grad = None
+            with suppress(AttributeError):  # since 2.15 it is that gradient
+                param.unsharded_accumulated_grad = None
         group._to_sharded()
