@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from nbdist.backends.torch_private.stores import Store
+    from nbdist.backends.stores import Store
 
 _limits: weakref.WeakKeyDictionary[ProcessGroup, timedelta] = weakref.WeakKeyDictionary()
 """The time limits of groups that were emptied: without a backend there is nowhere to read it."""
@@ -96,11 +96,6 @@ def default_timeout(backend: str) -> timedelta:
     return limit
 
 
-def backends_of(backend: str) -> dict[str, str]:
-    """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
-    return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())
-
-
 def _timeout(group: ProcessGroup) -> timedelta:
     for backend in _backends(group).values():
         options = getattr(backend, "options", None)
@@ -141,9 +136,7 @@ def free(group: ProcessGroup) -> None:
         release(group._id())  # type: ignore[attr-defined]  # the address of the C++ object
 
 
-def refill(
-    group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int
-) -> None:
+def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int) -> None:
     """Put fresh backends on `store` into an emptied group. All its ranks at once."""
     ranks = [] if info.world else info.ranks
     with _name_free(group, info.name):
@@ -160,7 +153,7 @@ def refill(
             group_desc=info.description,
         )
         releases.forget(fresh)
-    kinds = backends_of(info.backend)
+    kinds = dict(dist.BackendConfig(dist.Backend(info.backend)).get_device_backend_map())
     for device, backend in _backends(fresh).items():
         kind = dist.Backend.backend_type_map[kinds[device.type]]
         if _release() is None:

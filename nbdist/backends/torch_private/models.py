@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import torch
@@ -58,28 +59,45 @@ def put_together(model: torch.nn.parallel.DistributedDataParallel, state: dict[s
     model.process_group = group
 
 
-def verify_same_shapes(model: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Raise on all ranks if a DDP model's parameters have other shapes on another rank."""
-    parameters, _ = model._build_params_for_reducer()
-    dist._verify_params_across_processes(model.process_group, parameters, None)  # type: ignore[attr-defined]
-
-
 def settle_fsdp() -> None:
     """Bring every FSDP2 model back to rest: parameters sharded, no collective pending.
 
     A forward or backward that raised leaves marks (a final callback "already queued", a result
     to wait for) that would silently spoil the next one.
     """
+    for state in _fsdp_states():
+        _settle(state)
+
+
+def rest_of_fsdp() -> list[dict[str, str]]:
+    """Return the plain attributes of all that FSDP2 keeps, in words; at rest they are the same."""
+    things = [
+        thing
+        for state in _fsdp_states()
+        for thing in (state, state._state_ctx, state._comm_ctx, *fsdp_groups(state))
+    ]
+    return [
+        {name: repr(value) for name, value in vars(thing).items() if _tells(thing, name, value)}
+        for thing in things
+    ]
+
+
+def _tells(thing: object, name: str, value: object) -> bool:
+    """Whether a value can be compared by its words, and is not what its class has anyway."""
+    if value is None or isinstance(value, (bool, int, str, Enum)):
+        return getattr(type(thing), name, thing) is not value
+    return isinstance(value, (list, dict, set, tuple)) and not value
+
+
+def _fsdp_states() -> list[Any]:
     # Not imported here: half a second in every rank, for nothing where no model is sharded.
     if "torch.distributed.fsdp._fully_shard._fsdp_state" not in sys.modules:
-        return
+        return []
     from torch.distributed import _composable_state
     from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-    references = list(_composable_state._module_state_mapping.values())
-    for state in {id(state): state for state in (ref() for ref in references)}.values():
-        if isinstance(state, FSDPState):
-            _settle(state)
+    states = (reference() for reference in _composable_state._module_state_mapping.values())
+    return list({id(state): state for state in states if isinstance(state, FSDPState)}.values())
 
 
 _STATE = {"_modules_to_run_forward": EMPTY}
