@@ -48,7 +48,7 @@ ours(jupyter_config_path(), "jupyter_server_config.d/nbdist.json")
 extension = ours(jupyter_path("labextensions"), "nbdist/package.json")
 assert (extension.parent / "install.json").exists()
 told = json.loads(extension.read_text())
-assert told["version"] == nbdist.__version__, told["version"]
+assert told["version"] == nbdist.__version__, f"the page is of {told['version']}: make env"
 assert (extension.parent / told["jupyterlab"]["_build"]["load"]).exists()
 """
 CELLS = """
