@@ -78,4 +78,5 @@ dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUT
 
 clean: ## remove .venv and all that was built
 	rm -rf .venv .venv-xla .venv-tensorflow build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
-	rm -rf labextension/node_modules labextension/lib tests/browser/node_modules
+	rm -rf labextension/node_modules labextension/.yarn labextension/lib
+	rm -rf tests/browser/node_modules tests/browser/.yarn tests/browser/results
