@@ -8,8 +8,11 @@ PAGE := nbdist/widgets/static/metrics.js
 PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
+TORCH ?= 2.15.0
+TORCH_TESTS := torch_private recovery ddp_backend faults deaths hangs torchrun launch orphans names
+
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser test-xla test-tensorflow screenshots lint format bench dist clean
+.PHONY: help env demo lab test test-browser test-torch test-xla test-tensorflow screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +40,13 @@ test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytes
 
 test-browser: env ## of these, try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
+
+test-torch: .venv-torch-$(TORCH)/made ## try what torch can break, with another release (TORCH=2.15.0 ARGS="-k name")
+	.venv-torch-$(TORCH)/bin/python -m pytest $(addprefix tests/test_,$(TORCH_TESTS:=.py)) $(ARGS)
+
+.venv-torch-%/made: pyproject.toml tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env torch $*
+	@touch $@
 
 test-xla: .venv-xla/made ## try --backend xla, in an environment of its own (ARGS="-k name" to choose)
 	.venv-xla/bin/python -m pytest tests/xla $(ARGS)
@@ -77,6 +87,6 @@ dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUT
 	$(BIN)/python tools/check_dist.py dist
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla .venv-tensorflow build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
+	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/.yarn labextension/lib
 	rm -rf tests/browser/node_modules tests/browser/.yarn tests/browser/results
