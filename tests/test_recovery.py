@@ -139,7 +139,7 @@ def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
     kept = list((tmp_path / "torch" / "cache" / "nbdist" / "torch").iterdir())
     assert len(kept) == 1
     script = on_ranks(kernel, MODELS["plain"] + "\nprint('sum', step())", "--launcher torchrun")
-    assert script.stdout == "sum 3.0\n"
+    assert script.stdout.endswith("sum 3.0\n")
 
 
 def test_a_build_of_torch_is_probed_once(start_kernel: KernelFactory, tmp_path: Path) -> None:

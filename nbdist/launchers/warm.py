@@ -119,14 +119,7 @@ class Supervisor:
     def warm_up(self, modules: list[str]) -> None:
         """Import what ranks need; orders that came meanwhile are followed afterwards."""
         with self.leaving_with_kernel():
-            for name in modules:
-                # Without torch its backend refuses in its own words; `none` needs neither.
-                with contextlib.suppress(ImportError, NbdistError):
-                    importlib.import_module(name)
-            with contextlib.suppress(Exception):  # no torch, or one that does nothing of the kind
-                from nbdist.backends.torch_private import releases
-
-                releases.import_what_leaves_folders(self._folders[-1])
+            self._import(modules)
             self._settle()
             self._probing.begin(fork=not self._plain)
         self._ready = True
@@ -134,6 +127,19 @@ class Supervisor:
         self.tell(Warm(os.getpid(), torch_version(), self._plain, recovery))
         for order in self._waiting:
             self._follow(order)
+
+    def _import(self, modules: list[str]) -> None:
+        before = tempfile.gettempdir()
+        tempfile.tempdir = self._folders[-1]  # what an import leaves there goes with the cluster
+        for name in modules:
+            # Without torch its backend refuses in its own words; `none` needs neither.
+            with contextlib.suppress(ImportError, NbdistError):
+                importlib.import_module(name)
+        with contextlib.suppress(Exception):  # no torch, or another one than is known
+            from nbdist.backends.torch_private import releases
+
+            releases.import_what_leaves_folders()
+        tempfile.tempdir = before
 
     def _settle(self) -> str:
         """Let forks share the pages; return why none can be ranks after these imports, or ''."""

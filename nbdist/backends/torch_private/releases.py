@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -50,20 +49,15 @@ def _drop(groups: list[ProcessGroup], group: ProcessGroup) -> None:
     groups[:] = [other for other in groups if other is not group]
 
 
-def import_what_leaves_folders(folder: str) -> None:
-    """Import here, with its folder in `folder`, what makes one in the temp folder when imported.
+def import_what_leaves_folders() -> None:
+    """Import what makes a folder in the temp folder when it is imported, if this torch does so.
 
-    Up to torch 2.9 a process that uses an optimizer makes one, and leaves it behind when it
-    is killed. Forks share the one that is made here.
+    Up to torch 2.9 a process that uses an optimizer makes one, and leaves it behind when it is
+    killed. Forks share the one that is made here.
     """
     spec = find_spec("torch.distributed.nn.jit.instantiator")
-    if spec is None or spec.origin is None or MAKES not in Path(spec.origin).read_text("utf-8"):
-        return
-    before, tempfile.tempdir = tempfile.tempdir, folder
-    try:
+    if spec is not None and spec.origin and MAKES in Path(spec.origin).read_text("utf-8"):
         import_module(spec.name)
-    finally:
-        tempfile.tempdir = before
 
 
 MAKES = "tempfile.TemporaryDirectory()"
