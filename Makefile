@@ -9,7 +9,7 @@ PAGE_SOURCES := $(addprefix labextension/,package.json yarn.lock tsconfig.json t
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser test-xla test-tensorflow screenshots lint format bench clean
+.PHONY: help env demo lab test test-browser test-xla test-tensorflow test-oldest test-newest screenshots lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,19 @@ test-tensorflow: .venv-tensorflow/made ## try TensorFlow through Horovod, in an 
 	PYTHON="$(PYTHON)" tools/make-env tensorflow
 	@touch $@
 
+test-oldest: .venv-oldest/made ## try the lowest versions that are allowed, on Python 3.10 (ARGS="-k name")
+	.venv-oldest/bin/python -m pytest $(ARGS)
+
+.venv-oldest/made: PYTHON = python3.10
+.venv-oldest/made: pyproject.toml constraints.txt tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env oldest
+	@touch $@
+
+test-newest: PYTHON = python3.13
+test-newest: ## try the newest of everything, looked up each time, on Python 3.13 (ARGS="-k name")
+	PYTHON="$(PYTHON)" tools/make-env newest
+	.venv-newest/bin/python -m pytest $(ARGS)
+
 screenshots: env ## make the pictures of the documents anew (ARGS="--project sidebar")
 	tools/page screenshots $(ARGS)
 
@@ -70,5 +83,5 @@ bench: env ## measure beside the peers, print the table, write benchmarks/RESULT
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla .venv-tensorflow build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
+	rm -rf .venv .venv-xla .venv-tensorflow .venv-oldest .venv-newest build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/lib tests/browser/node_modules
