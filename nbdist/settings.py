@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
+from nbdist.backends.recovery import FORCE, WAYS
 from nbdist.errors import UsageError
 
 METRICS = ("widget", "picture", "end")
@@ -44,6 +46,9 @@ class Settings:
     """NBDIST_START_SECONDS: ranks must be there by then."""
     form_seconds: float = 30.0
     """NBDIST_FORM_SECONDS: the process group must be formed by then."""
+    recovery: str = ""
+    """NBDIST_RECOVERY: how groups come back after a fault (`nbdist.backends.recovery`); by itself
+    the best way that this torch allows."""
     log_days: float = 30.0
     """NBDIST_LOG_DAYS: logs are kept this long."""
     log_megabytes: float = 256.0
@@ -60,22 +65,26 @@ class Settings:
         UsageError
             If a variable does not hold a number, or one of the words it may be.
         """
-        values = {}
+        values: dict[str, Any] = {}
         metrics = os.environ.get("NBDIST_METRICS", "")
         if metrics not in ("", *METRICS):
             msg = f"NBDIST_METRICS={metrics!r} is none of {', '.join(METRICS)}"
             raise UsageError(msg)
+        way = os.environ.get(FORCE, "")
+        if way not in ("", *WAYS):
+            raise UsageError(f"{FORCE}={way!r} is none of {', '.join(WAYS)}")
+        values["recovery"] = way
         for item in fields(cls):
             name = f"NBDIST_{item.name.upper()}"
             text = os.environ.get(name)
-            if item.name == "home" or not text:
+            if item.name in ("home", "recovery") or not text:
                 continue
             try:
                 values[item.name] = float(text)
             except ValueError:
                 msg = f"{name}={text!r} is not a number"
                 raise UsageError(msg) from None
-        return cls(**values)  # type: ignore[arg-type]  # every field but home is a number
+        return cls(**values)
 
 
 def make_folder(path: Path) -> None:

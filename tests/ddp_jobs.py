@@ -126,6 +126,60 @@ def identities(kept: Kept) -> list[int]:
     return [id(thing) for thing in held]
 
 
+def identities_of_models(kept: Kept) -> list[int]:
+    """Return what must stay the same objects when groups are made anew."""
+    return [id(thing) for thing in (kept["model"], kept["optimizer"], *kept["model"].parameters())]
+
+
+class Holder:
+    """Something of a user's that has a group."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+
+def make_for_losing(kept: Kept) -> None:
+    """Make what cannot come back, and beside it what can."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.nn.parallel.distributed import _MixedPrecision
+
+    make(kept, "fsdp")
+    ranks = list(range(dist.get_world_size()))
+    kept["mesh"] = init_device_mesh("cpu", (len(ranks),))
+    kept["mixed"] = DistributedDataParallel(
+        nn.Linear(2, 2), mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16)
+    )
+    kept["group"], kept["holder"] = dist.new_group(ranks), Holder(dist.new_group(ranks))
+    kept["hooked"] = model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+    model.register_comm_hook(kept["holder"].group, double)
+    model.register_forward_hook(lambda *_: kept.update(seen=kept.get("seen", 0) + 1))
+    model.eval()
+    kept["world"] = dist.group.WORLD
+
+
+def double(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """Return twice the mean gradient, by the hook's own group."""
+    del state
+    work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+
+
+double.__annotations__.clear()  # DDP looks at them, and these are only text
+
+
+def use_what_was_kept(kept: Kept) -> list[float]:
+    found = []
+    for group in (kept["group"], kept["holder"].group):
+        value = torch.ones(1)
+        dist.all_reduce(value, group=group)
+        found.append(value.item())
+    assert kept["world"] is dist.group.WORLD
+    model = kept["hooked"]
+    assert not model.training
+    model(torch.ones(1, 2)).sum().backward()
+    return [*found, model.module.weight.grad.sum().item(), kept["seen"]]
+
+
 def compute(kept: Kept) -> None:
     """Be long in a DDP model's forward without any collective."""
     model = kept["model"]
@@ -171,13 +225,15 @@ def die(kept: Kept) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def take_in(kept: Kept, kind: str, source: int) -> list[str]:
+def group_name(kept: Kept) -> str:
+    return str(kept["ddp"].name_of(kept["group"]))
+
+
+def take_in(kept: Kept, kind: str, source: int, group: str) -> list[str]:
     """Take replaced ranks in; those make the model as they first did, without the others."""
     if "model" not in kept:
         if kind == "subgroup":
-            from nbdist.backends import torch_private
-
-            kept["group"] = torch_private.group_named("2")
+            kept["group"] = kept["ddp"].group_named(group)
         net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
         # As unpickling does: without a word to the other ranks.
         kept["model"] = DistributedDataParallel(

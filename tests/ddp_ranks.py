@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nbdist.backends.ddp import Ddp
+from nbdist.backends.recovery import IN_PLACE, Recovery
 
 LIMIT = 20.0
 """Seconds that nothing here may take, if nobody is stuck."""
@@ -79,23 +80,27 @@ class Ranks:
     """`size` ranks and the little a hub does for them."""
 
     size: int
+    way: str = IN_PLACE
+    """How groups come back."""
+    private: bool = True
+    """Whether torch's private parts are used; those alone can be renewed in place."""
     generation: int = 0
     ranks: list[Rank] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ranks = [self._born(number) for number in range(self.size)]
 
-    def form(self) -> None:
-        """Begin a generation on all ranks."""
+    def form(self) -> list[dict[str, str]]:
+        """Begin a generation on all ranks; return what each has lost by it."""
         self.generation += 1
         port = self.ranks[0].ask("open_store")
-        self.run(_form, port, self.generation)
+        return self.run(_form, port, self.generation, self.way)
 
     def form_only(self, numbers: list[int]) -> None:
         """Let some ranks begin a generation; they wait for the others."""
         self.generation += 1
         port = self.ranks[0].ask("open_store")
-        self.start(_form, port, self.generation, ranks=numbers)
+        self.start(_form, port, self.generation, self.way, ranks=numbers)
 
     def start(self, job: Callable[..., Any], *args: Any, ranks: Iterable[int] = ()) -> None:
         """Start a job on some ranks (all, unless told)."""
@@ -151,8 +156,11 @@ class Ranks:
     def _born(self, number: int) -> Rank:
         jobs, far_jobs = _FORKS.Pipe()
         control, far_control = _FORKS.Pipe()
+        recovery = Recovery(groups="" if self.private else "the test says so")
         process = _FORKS.Process(
-            target=_be_rank, args=(number, self.size, far_jobs, far_control), daemon=True
+            target=_be_rank,
+            args=(number, self.size, recovery, far_jobs, far_control),
+            daemon=True,
         )
         process.start()
         far_jobs.close()
@@ -160,14 +168,16 @@ class Ranks:
         return Rank(process, jobs, control)
 
 
-def _be_rank(number: int, size: int, jobs: Connection, control: Connection) -> None:
+def _be_rank(
+    number: int, size: int, recovery: Recovery, jobs: Connection, control: Connection
+) -> None:
     import torch
 
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number)}
     os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "OMP_NUM_THREADS": "1"}
-    backend = Ddp(rank=number, local_rank=number, world_size=size)
+    backend = Ddp(rank=number, local_rank=number, world_size=size, recovery=recovery)
     backend.install()
     threading.Thread(target=_answer, args=(backend, control), daemon=True).start()
     kept: dict[str, Any] = {"ddp": backend}
@@ -185,5 +195,6 @@ def _answer(backend: Ddp, control: Connection) -> None:
         control.send(getattr(backend, name)(*args))
 
 
-def _form(kept: dict[str, Any], port: int, generation: int) -> None:
-    kept["ddp"].form(port, generation)
+def _form(kept: dict[str, Any], port: int, generation: int, way: str) -> dict[str, str]:
+    lost: dict[str, str] = kept["ddp"].form(port, generation, way, kept)
+    return lost

@@ -9,7 +9,7 @@ import msgspec
 from nbdist.wire.groups import GroupInfo, Roster
 
 if TYPE_CHECKING:
-    from nbdist.backends.torch_private.stores import Store
+    from nbdist.backends.stores import Store
 
 
 def exchange(store: Store, rank: int, world_size: int, mine: Roster) -> list[Roster]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends import horovod
 from nbdist.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
+    from nbdist.backends.recovery import Recovery
     from nbdist.wire.groups import GroupInfo, Waiting
 
 FITTING = {
@@ -22,8 +21,6 @@ FITTING = {
 LAUNCHERS = ("engines", "torchrun", "horovodrun", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
 """What engines can have."""
-OLDEST_TORCH = (2, 13)
-"""For groups that are renewed after a fault: an older one lacks what `torch_private` needs."""
 
 
 def check_fit(backend: str, launcher: str) -> None:
@@ -46,15 +43,6 @@ def check_torch(version: str) -> None:
         if "tensorflow" in horovod.parts():
             msg += " Or say --backend horovod: Horovod is here for TensorFlow."
         raise LaunchError(msg)
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < OLDEST_TORCH:
-        msg = (
-            f"--backend ddp on ranks that stay needs torch {'.'.join(map(str, OLDEST_TORCH))} or "
-            f"newer; {sys.executable} has torch {version}, whose groups cannot be renewed after an "
-            "error. Choose the kernel of an environment with a newer one, or say --launcher "
-            "torchrun: the cell runs as a script then"
-        )
-        raise LaunchError(msg)
 
 
 class Backend(Protocol):
@@ -66,7 +54,15 @@ class Backend(Protocol):
     def names(self) -> dict[str, Any]: ...
     def install(self) -> None: ...
     def open_store(self) -> int: ...
-    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None: ...
+    def form(
+        self,
+        port: int,
+        generation: int,
+        way: str = "",
+        namespace: dict[str, object] | None = None,
+        *,
+        fsdp: str = "",
+    ) -> dict[str, str]: ...
     def abort(self) -> None: ...
     def formed(self) -> bool: ...
     def groups(self) -> list[GroupInfo]: ...
@@ -97,8 +93,18 @@ class NoBackend:
         """Return 0: there is no store."""
         return 0
 
-    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
-        """Do nothing: there is no group."""
+    def form(
+        self,
+        port: int,
+        generation: int,
+        way: str = "",
+        namespace: dict[str, object] | None = None,
+        *,
+        fsdp: str = "",
+    ) -> dict[str, str]:
+        """Do nothing: there is no group, and nothing is lost."""
+        del port, generation, way, namespace, fsdp
+        return {}
 
     def abort(self) -> None:
         """Do nothing: no rank waits for another."""
@@ -137,7 +143,7 @@ class NoBackend:
         raise RuntimeError(msg)
 
 
-def load(name: str, *, rank: int, local_rank: int, world_size: int) -> Backend:
+def load(name: str, *, rank: int, local_rank: int, world_size: int, recovery: Recovery) -> Backend:
     """Return the backend that `name` stands for."""
     if name == "none":
         return NoBackend()
@@ -147,4 +153,4 @@ def load(name: str, *, rank: int, local_rank: int, world_size: int) -> Backend:
         return Horovod(rank=rank, local_rank=local_rank, world_size=world_size)
     from nbdist.backends.ddp import Ddp  # needs torch
 
-    return Ddp(rank=rank, local_rank=local_rank, world_size=world_size)
+    return Ddp(rank=rank, local_rank=local_rank, world_size=world_size, recovery=recovery)

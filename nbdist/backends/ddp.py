@@ -1,22 +1,23 @@
 """torch.distributed in a rank: join its peers, free it from them, renew what they share.
 
 A rank is freed by cutting sockets. Whoever waits in a gloo collective, in ``new_group`` or in a
-store waits on a socket of this process, and these are known by their addresses: all gloo groups
-of a process use one device, so one listening port, and tell the other ranks where it is when a
-generation is formed. (NCCL has an abort of its own.) What was cut is of no use any more, so `form`
-starts the next generation: a fresh store and, inside every process group that is kept, fresh
-backends. The ranks agree through that store which groups those are (`agreement`).
+store waits on a socket of this process, and these are known by their addresses: where groups of
+this rank listen, and where those of the others do, which they tell each other when a generation is
+formed. (NCCL has an abort of its own.) What was cut is of no use any more, so `form` starts the
+next generation: a fresh store, and groups renewed `in_place` or made `anew`. The ranks agree
+through that store which groups those are (`agreement`).
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-import weakref
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from nbdist.backends import agreement, sockets
+from nbdist.backends.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
 from nbdist.wire.groups import GroupInfo, Roster, Waiting
 
@@ -31,16 +32,16 @@ except ImportError as error:
 
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.backends import models
-from nbdist.backends.torch_private import groups, hooks, stores, timing
-from nbdist.backends.torch_private import models as insides
+from nbdist.backends import anew, models, stores
+from nbdist.backends.anew import Anew
+from nbdist.backends.made import Made, kept_excepthook
 from nbdist.backends.waiting import Watch
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from torch._C._distributed_c10d import TCPStore
+    from nbdist.backends.in_place import InPlace
 
 _CONNECT_LIMIT = timedelta(seconds=10)
 """The store listens before any rank is told of it, so reaching it takes no time."""
@@ -63,6 +64,8 @@ class Ddp:
         Seconds a collective may take; torch's own limit if None.
     host
         The address that stores and gloo listen on; loopback unless the ranks are on several hosts.
+    recovery
+        What this torch allows.
     """
 
     name = "ddp"
@@ -75,18 +78,22 @@ class Ddp:
         world_size: int,
         timeout: float | None = None,
         host: str = sockets.LOOPBACK,
+        recovery: Recovery | None = None,
     ) -> None:
         self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
+        self.recovery = recovery or Recovery()
         self._timeout = None if timeout is None else timedelta(seconds=timeout)
         self._host = host
         self._watch = Watch()
+        self._made = Made(connections=bool(self.recovery.groups))
         self._join: Callable[..., None] = dist.init_process_group
-        self._ddp_models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self._gloo: sockets.Address | None = None
-        """Where this rank's gloo listens; what connects there, a peer made."""
+        self._in_place: InPlace | None = None
+        self._anew = Anew(self._made)
+        self._way = IN_PLACE
+        """How the last generation was formed."""
         self._far: frozenset[sockets.Address] = frozenset()
         """Where the peers' gloo and the store listen; what leads there, this rank made."""
-        self._server: TCPStore | None = None
+        self._server: stores.TCPStore | None = None
         self._store: stores.Store | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
@@ -112,12 +119,20 @@ class Ddp:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         # `waiting` reads torch's flight recorder; the last few collectives are enough.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "16")
-        self._gloo = hooks.share_gloo_device(self._host)
-        self._join = hooks.replace_init(self._user_join)
-        hooks.free_destroyed()
-        hooks.guard_split()
-        hooks.watch_ddp(self._ddp_models.add)
-        timing.time_waits()
+        global current  # a process is one rank
+        current = self
+        self._join = self._made.install(self._user_join)
+        if self.recovery.groups:
+            # A device of gloo's own for each group, so the address cannot be given.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
+        else:
+            from nbdist.backends.in_place import InPlace  # private parts, which were tried
+
+            self._in_place = InPlace(self.rank, self._host, quiet=self.recovery.talks)
+        with suppress(Exception):  # a torch that measures elsewhere: waits stay unknown
+            from nbdist.backends.torch_private import timing
+
+            timing.time_waits()
 
     def open_store(self) -> int:
         """Start the store of the next generation; return its port. Called on one rank."""
@@ -125,13 +140,21 @@ class Ddp:
         self._server = stores.serve(self._host)
         return self._server.port
 
-    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
-        """Begin a generation: a fresh store, fresh backends. All ranks at once.
+    def form(
+        self,
+        port: int,
+        generation: int,
+        way: str = IN_PLACE,
+        namespace: dict[str, object] | None = None,
+        *,
+        fsdp: str = "",
+    ) -> dict[str, str]:
+        """Begin a generation: a fresh store, and groups on it. All ranks at once.
 
-        The first one joins WORLD. Later ones, after a fault or when a rank was replaced, put
-        fresh backends into the groups there are, so that models which hold them train on; a rank
-        that is new gets the same groups. DDP models get new reducers and FSDP2 models are brought
-        to rest, for a step that was broken off leaves marks in both.
+        The first one joins WORLD. Later ones, after a fault or when a rank was replaced, give a
+        rank that is new the groups of the others, and models what they need to train on: DDP models
+        get new reducers and FSDP2 models are brought to rest, for a step that was broken off leaves
+        marks in both.
 
         Parameters
         ----------
@@ -139,31 +162,75 @@ class Ddp:
             Where the store listens that `open_store` made.
         generation
             Another number each time, the same on all ranks.
-        like
-            Not needed: the ranks tell each other what groups they have.
+        way
+            How groups come back (`recovery`), the same on all ranks.
+        namespace
+            Variables that may hold what was made of the groups before.
+        fsdp
+            Why FSDP2 modules cannot be renewed, '' if they can.
+
+        Returns
+        -------
+        dict
+            The variables that are of no use any more, and why.
         """
-        del like
         self.abort()
         self._end_cut()
         self._far = frozenset({(self._host, port)})
         self._store = self._connect(port, generation)
-        mine = Roster(
-            groups.world() is not None,
-            groups.group_count(),
-            self.groups(),
-            self._gloo,
-        )
-        rosters = agreement.exchange(self._store, self.rank, self.world_size, mine)
-        self._far |= {roster.gloo for roster in rosters if roster.gloo}
-        self._newcomers = frozenset(r for r, roster in enumerate(rosters) if not roster.formed)
-        self._fill(agreement.kept(rosters), generation)
-        groups.set_group_count(max(roster.group_count for roster in rosters) or 1)
-        for model in list(self._ddp_models):
-            if insides.has_group(model):
-                insides.renew_ddp(model)
-        insides.settle_fsdp()
+        self._way = way
+        in_place = self._in_place if way == IN_PLACE else None
+        variables = {} if namespace is None else namespace
+        if in_place is not None:
+            self._form_in_place(in_place, generation, settle_fsdp=not fsdp)
+            lost = anew.sharded(variables, fsdp) if fsdp else {}
+        else:
+            lost = self._form_anew(variables)
         self._joins = 0
         self._whole = True
+        return lost
+
+    def _form_in_place(self, in_place: InPlace, generation: int, *, settle_fsdp: bool) -> None:
+        rosters = self._exchange(in_place.groups(), in_place.count())
+        kept = agreement.kept(rosters)
+        in_place.fill(kept, self._formed_store(), generation, self._start)
+        if not kept:
+            self._start(self._backend(), self._timeout)
+        count = max(roster.group_count for roster in rosters) or 1
+        in_place.settle(count, fsdp=settle_fsdp)
+
+    def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
+        mine, world, count = self._made.groups.copy(), dist.group.WORLD, self._made.count
+        infos = self._anew.groups()
+        if self._in_place is not None:
+            with suppress(Exception):  # it may be what has failed; then torch is asked to
+                self._in_place.let_go()
+        self._anew.give_up()
+        self._made.forget_groups()
+        rosters = self._exchange(infos, count)
+        kept = agreement.kept(rosters)
+        first = kept[0] if kept else None
+        self._start(
+            first.backend if first is not None else self._backend(),
+            timedelta(seconds=first.timeout) if first and first.timeout else self._timeout,
+        )
+        self._anew.make_again(kept, mine, world)
+        self._made.count = max(roster.group_count for roster in rosters)
+        self._anew.renew_models(namespace)
+        return self._anew.lost(namespace)
+
+    def _exchange(self, groups: list[GroupInfo], count: int) -> list[Roster]:
+        """Tell all ranks what this one has, and where it listens; return what each told."""
+        listening = [] if self._in_place is None else [self._in_place.gloo]
+        mine = Roster(bool(groups), count, groups, listening)
+        rosters = agreement.exchange(self._formed_store(), self.rank, self.world_size, mine)
+        self._far |= {address for roster in rosters for address in roster.listening}
+        self._newcomers = frozenset(r for r, roster in enumerate(rosters) if not roster.formed)
+        return rosters
+
+    def _formed_store(self) -> stores.Store:
+        assert self._store is not None  # for mypy: form has set it
+        return self._store
 
     def abort(self) -> None:
         """Free this rank: whatever of it waits in a collective, ``new_group`` or a store raises.
@@ -171,29 +238,30 @@ class Ddp:
         Any thread. The groups are of no use afterwards, until the next `form`.
         """
         self._whole = False
-        near, far = self._gloo, self._far
+        near, far = self._made.listening.copy(), self._far | self._made.reached
+        if self._in_place is not None:
+            near.add(self._in_place.gloo)
         cut_before = self._cut
-        self._cut = sockets.cut(lambda local, peer: local == near or peer in far)
+        self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
         # Whoever is still not free is freed by the other ends.
         sockets.end(cut_before)
-        if torch.cuda.is_initialized():
-            groups.abort_nccl()
+        if self._in_place is not None:
+            self._in_place.abort()
 
     def formed(self) -> bool:
         """Return whether WORLD is there and whole.
 
         It is not before `form`, after `abort`, and after the user's ``destroy_process_group()``.
         """
-        world = groups.world()
         return (
             self._whole
-            and world is not None
-            and (world.rank(), world.size()) == (self.rank, self.world_size)
+            and dist.is_initialized()
+            and (dist.get_rank(), dist.get_world_size()) == (self.rank, self.world_size)
         )
 
     def groups(self) -> list[GroupInfo]:
         """Return this rank's process groups, WORLD first."""
-        return [groups.describe(group) for group in groups.members().values()]
+        return (self._in_place or self._anew).groups()
 
     def waiting(self) -> Waiting | None:
         """Return the collective the main thread is inside, or None. Any one other thread."""
@@ -218,18 +286,24 @@ class Ddp:
         taken = []
         for model in kept:
             if isinstance(model, DistributedDataParallel):
-                insides.verify_same_shapes(model)
+                models.verify_same_shapes(model)
                 models.copy_from(model, self._source(model, source))
-                insides.renew_ddp(model)
+                self._renew(model)
                 taken.append(type(model.module).__name__)
         return taken
+
+    def _renew(self, model: DistributedDataParallel) -> None:
+        if self._way == IN_PLACE and self._in_place is not None:
+            self._in_place.renew(model)
+        else:
+            self._anew.renew(model)
 
     def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]:
         """Return the names of the models whose gradients ranks share, with these ranks."""
         return {
             name: dist.get_process_group_ranks(value.process_group)
             for name, value in list(namespace.items())
-            if isinstance(value, DistributedDataParallel) and insides.has_group(value)
+            if isinstance(value, DistributedDataParallel) and models.has_group(value)
         }
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
@@ -251,10 +325,30 @@ class Ddp:
         """Make a model, or an optimizer's state, what it is on rank `source`. All ranks at once."""
         models.copy_from(model, source)
 
+    # --- groups and models in pickles -----------------------------------------------------------
+
+    def name_of(self, group: dist.ProcessGroup) -> str:
+        """Return what a group is called on every rank."""
+        return self._anew.name_of(group) if self._in_place is None else str(group.group_name)
+
+    def group_named(self, name: str) -> Any:
+        """Return this rank's group of that name, or torch's stand-in for a group of others."""
+        return (self._in_place or self._anew).group_named(name)
+
+    def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
+        """Return all of a DDP model that can travel to another rank; see `put_together`."""
+        if self._in_place is not None:
+            return self._in_place.take_apart(model)
+        return self._anew.take_apart(model)
+
+    def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
+        """Fill a DDP model from what `take_apart` returned; `adopt` must follow on all ranks."""
+        (self._in_place or self._anew).put_together(model, state)
+
     def leave(self) -> None:
         """Give up all groups and the store."""
         self._end_cut()
-        if groups.world() is not None:
+        if dist.is_initialized():
             dist.destroy_process_group()
         self._store = self._server = None
         self._whole = False
@@ -276,29 +370,9 @@ class Ddp:
         client.set_timeout(_FORM_LIMIT)
         return stores.prefixed(f"nbdist/{generation}", client)
 
-    def _fill(self, kept: list[GroupInfo], generation: int) -> None:
-        """Bring this rank's groups to what was agreed."""
-        assert self._store is not None  # for mypy: form has set it
-        mine = groups.members()
-        for group in mine.values():
-            groups.empty(group)
-        names = {info.name for info in kept}
-        for name, group in mine.items():
-            if name not in names:
-                groups.forget(group)
-        if not kept:
-            groups.forget_world()
-            self._start(self._backend(), self._timeout)
-        for info in kept:
-            if info.name in mine:
-                groups.refill(mine[info.name], info, self._store, generation)
-            elif info.world:
-                self._start(info.backend, timedelta(seconds=info.timeout))
-            elif self.rank in info.ranks:
-                groups.build(info, self.rank, self._store)
-
     def _start(self, backend: str, timeout: timedelta | None) -> None:
-        with hooks.kept_excepthook():
+        self._anew.joined(backend, timeout, self.world_size)
+        with kept_excepthook():
             self._join(
                 backend,
                 store=self._store,
@@ -325,23 +399,31 @@ class Ddp:
         ours = rank in {-1, self.rank} and size in {-1, self.world_size}
         if self.formed() and ours and self._serves(asked.get("backend")):
             return
-        if groups.world() is not None:
+        if dist.is_initialized():
             dist.destroy_process_group()
         if self._store is not None and ours:
             self._joins += 1
             asked.pop("init_method", None)
             asked["store"] = stores.prefixed(f"user/{self._joins}", self._store)
             asked["rank"], asked["world_size"] = self.rank, self.world_size
+        backend = asked.get("backend") or self._backend()
+        self._anew.joined(backend, asked.get("timeout"), self.world_size if size < 0 else size)
         self._join(**asked)
 
     def _serves(self, backend: str | None) -> bool:
         """Return whether WORLD has the backends that `backend` names, on the devices there are."""
         if backend is None:
             return True
-        world = groups.world()
-        assert world is not None  # for mypy: asked only once formed
-        formed = groups.backends_of(groups.describe(world).backend)
-        wanted = groups.backends_of(backend)
+        formed, wanted = _by_device(self._anew.backend), _by_device(backend)
         present = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
         asked = {device: name for device, name in wanted.items() if device in present} or wanted
         return all(formed.get(device) == name for device, name in asked.items())
+
+
+current: Ddp | None = None
+"""This process's."""
+
+
+def _by_device(backend: str) -> dict[str, str]:
+    """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
+    return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())

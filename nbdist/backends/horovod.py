@@ -130,15 +130,24 @@ class Horovod:
             threading.Thread(target=_close, args=(before,), daemon=True).start()
         return port
 
-    def form(self, port: int, generation: int, like: list[GroupInfo] | None = None) -> None:
+    def form(
+        self,
+        port: int,
+        generation: int,
+        way: str = "",
+        namespace: dict[str, object] | None = None,
+        *,
+        fsdp: str = "",
+    ) -> dict[str, str]:
         """Join the others through the server at this port. All ranks at once."""
-        del like
+        del way, namespace, fsdp  # there is one, and nothing is lost by it
         if self._joined:
             self.abort()
         os.environ.update(self._environ(port))
         self._joined = True
         self.hvd.init()
         self._framework.settle(first=generation == 1)
+        return {}
 
     def _environ(self, port: int) -> dict[str, str]:
         """Return what horovodrun would set for this rank."""

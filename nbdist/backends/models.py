@@ -76,11 +76,38 @@ def copy_from(target: torch.nn.Module | torch.optim.Optimizer, source: int) -> N
         )
 
 
+def has_group(model: DistributedDataParallel) -> bool:
+    """Return whether torch still knows the model's process group."""
+    try:
+        return dist.get_rank(model.process_group) >= 0
+    except (RuntimeError, ValueError):
+        return False
+
+
+def verify_same_shapes(model: DistributedDataParallel) -> None:
+    """Raise on all ranks if a DDP model's parameters have other shapes on another rank."""
+    group = group_of(model)
+    mine = [(name, tuple(value.shape), str(value.dtype)) for name, value in _whole_state(model)]
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, mine, group=group)
+    for other, theirs in zip(dist.get_process_group_ranks(group), everyone, strict=True):
+        if theirs != everyone[0]:
+            raise UsageError(
+                f"a {type(model.module).__name__} has other parameters on rank {other} than on "
+                f"rank {dist.get_process_group_ranks(group)[0]}"
+            )
+
+
 def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
     """Return the ranks that share a model: its DDP's own group, else all."""
     group = model.process_group if isinstance(model, DistributedDataParallel) else dist.group.WORLD
     assert group is not None  # called with the groups formed
     return group
+
+
+def _whole_state(model: torch.nn.Module) -> list[tuple[str, Tensor]]:
+    bare = _bare(model)
+    return [*bare.named_parameters(), *bare.named_buffers()]
 
 
 def _bare(model: torch.nn.Module) -> torch.nn.Module:
@@ -103,7 +130,7 @@ def _fold(tensor: Tensor) -> Tensor:
 
 def _copy_model(model: torch.nn.Module, source: int) -> None:
     group = group_of(model)
-    tensors = [*_bare(model).parameters(), *_bare(model).buffers()]
+    tensors = [tensor for _, tensor in _whole_state(model)]
     if any(is_shard(tensor) for tensor in tensors):
         raise UsageError(
             "an FSDP model's parameters are shared out over the ranks: no rank has them whole, so "

@@ -35,19 +35,20 @@ def address_towards(host: str) -> str:
 
 def interface_towards(host: str) -> str:
     """Return the name of the network interface on the way to another machine."""
-    ours = address_towards(host)
+    return interface_of(address_towards(host))
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface that has an address of this machine, or ''."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == ours for each in addresses):
-            return name
+        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
+            return str(name)
     return ""
 
 
 def loopback_interface() -> str:
     """Return what this machine calls its loopback interface."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == LOOPBACK for each in addresses):
-            return str(name)
-    return "lo"
+    return interface_of(LOOPBACK) or "lo"
 
 
 def listening() -> set[Address]:
@@ -57,6 +58,15 @@ def listening() -> set[Address]:
         for sock in _tcp_sockets()
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     }
+
+
+def reached() -> set[Address]:
+    """Return the addresses this process is connected to."""
+    found = set()
+    for sock in _tcp_sockets():
+        with suppress(OSError):  # not connected
+            found.add(_plain(sock.getpeername()))
+    return found
 
 
 def cut(ours: Callable[[Address, Address], bool]) -> list[socket.socket]:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbdist.backends.choice import check_torch
-from nbdist.errors import LaunchError, NbdistError
+from nbdist.errors import LaunchError
+from nbdist.hub import forming
 from nbdist.hub.jobs import WITH_CLUSTER, Death, how_died, show_ranks
 from nbdist.hub.line import Heard, Line
 from nbdist.hub.logs import Logs
@@ -82,6 +83,10 @@ class Hub:
         self.generation = 0
         self.stale = False
         """Whether the process group must be formed anew before the next cell."""
+        self.notes: list[str] = []
+        """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
+        self.replacing = False
+        """Whether ranks are being replaced because nothing else held."""
         self._arrivals: dict[int, asyncio.Future[None]] = {}
         self._incarnations: dict[int, int] = {}
 
@@ -168,6 +173,7 @@ class Hub:
         warm, engine = await asyncio.gather(self.host.ready(), self.host.engine_info())
         if backend == "ddp":
             check_torch(warm.torch)
+        self.generation = 0
         if backend == "horovod":
             horovodrun.demand("--backend horovod")
         self._watch_warm()
@@ -187,6 +193,7 @@ class Hub:
         environ = {k: v for k, v in self.host.environ_changes().items() if v is not None}
         specs = make_specs(
             self.host, ranks, size, incarnations=self._incarnations, backend=self.backend,
+            recovery=(await self.host.ready()).recovery,
             url=self.line.url, keys=self.line.keys, engine=engine, environ=environ | self.environ,
         )  # fmt: skip
         for spec in specs:
@@ -217,21 +224,8 @@ class Hub:
             raise LaunchError(msg)
 
     async def form(self) -> None:
-        """Form the process group on every rank, or put fresh connections into the kept groups."""
-        self.generation += 1
-        seconds = self.settings.form_seconds
-        port = await self.call(0, "open_store", timeout=seconds)
-        answers = await self.call_all(
-            self.ranks, "form", timeout=seconds, port=port, generation=self.generation
-        )
-        problems = [answer for answer in answers.values() if isinstance(answer, NbdistError)]
-        if problems:
-            msg = (
-                f"the process group could not be formed: {problems[0]}. "
-                "`%dist restart` starts all ranks anew."
-            )
-            raise LaunchError(msg)
-        self.stale = False
+        """Form the process group on every rank, or renew it; see `nbdist.hub.forming`."""
+        await forming.form(self)
 
     async def replace(self, ranks: Iterable[int]) -> dict[int, set[str]]:
         """Put new processes in the place of these ranks; return the names each now lacks."""
@@ -251,18 +245,21 @@ class Hub:
     async def heal(self, tell: Callable[[str], None]) -> None:
         """Replace dead ranks and form the group anew, if need be, and tell what was done."""
         dead = [rank for rank in self.ranks.values() if rank.death is not None]
-        if not dead:
-            if self.stale:
-                await self.form()
-            return
-        how = ", ".join(f"rank {rank.rank} {how_died(rank.death)}" for rank in dead if rank.death)
-        tell(f"Since the last cell {how}; it is being replaced.")
-        for rank, names in (await self.replace(rank.rank for rank in dead)).items():
-            lacks = f"It lacks {', '.join(sorted(names))}: " if names else ""
-            tell(
-                f"Rank {rank} is a new process. {lacks}"
-                f"`%dist restart {rank} --like RANK` copies another rank's variables."
+        if dead:
+            how = ", ".join(
+                f"rank {each.rank} {how_died(each.death)}" for each in dead if each.death
             )
+            tell(f"Since the last cell {how}; it is being replaced.")
+            for rank, names in (await self.replace(rank.rank for rank in dead)).items():
+                lacks = f"It lacks {', '.join(sorted(names))}: " if names else ""
+                tell(
+                    f"Rank {rank} is a new process. {lacks}"
+                    f"`%dist restart {rank} --like RANK` copies another rank's variables."
+                )
+        elif self.stale:
+            await self.form()
+        for note in forming.drain(self):
+            tell(note)
 
     async def demand(self, ranks: Iterable[int], method: str, **args: Any) -> None:
         """Have all these ranks do something together; raise what the first one met."""

@@ -61,10 +61,15 @@ async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
         alone = {name: await _copy(hub, source, ranks, [name]) for name in names}
         refused = {name: why for name, found in alone.items() for why in found.values()}
         await _copy(hub, source, ranks, [name for name in names if name not in refused])
+    await adopt_models(hub, ranks, source)
+    return refused
+
+
+async def adopt_models(hub: Hub, ranks: list[int], source: int) -> None:
+    """Have kept DDP models take new ranks in, with the parameters of rank `source`."""
     for members, models in (await _shared_models(hub)).items():
         if not set(members).isdisjoint(ranks):
             await hub.demand(members, "adopt", names=sorted(models), source=source)
-    return refused
 
 
 async def _shared_models(hub: Hub) -> dict[tuple[int, ...], set[str]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
 from nbdist.hub import report
+from nbdist.hub.forming import drain
 from nbdist.hub.jobs import WITH_CLUSTER
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
                 job.notes += await _disagreements(hub)
             except NbdistError as err:
                 job.notes.append(str(err))
+            job.notes += drain(hub)
     if _full(job):
         job.notes.append(
             f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "

@@ -42,6 +42,7 @@ from nbdist.settings import make_folder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbdist.backends.recovery import Recovery
     from nbdist.wire.channel import Keys
 
 CONTROLLER_SECONDS = 30.0
@@ -272,7 +273,7 @@ def working_directory() -> str:
 
 def make_specs(
     host: Host, ranks: list[int], size: int, *, incarnations: dict[int, int], backend: str,
-    url: str, keys: Keys, engine: str, environ: dict[str, str],
+    recovery: Recovery, url: str, keys: Keys, engine: str, environ: dict[str, str],
 ) -> list[RankSpec]:  # fmt: skip
     """Describe ranks of this host."""
     cores = (
@@ -287,6 +288,7 @@ def make_specs(
             host=socket.gethostname(),
             incarnation=incarnations.get(rank, 0),
             backend=backend,
+            recovery=recovery,
             url=url,
             keys=keys,
             folder=str(host.folder),

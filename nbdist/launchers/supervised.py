@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from nbdist.backends.recovery import Recovery
 from nbdist.rank.spec import RankSpec
 
 
@@ -111,6 +112,14 @@ class Warm(Word, frozen=True):
     """torch's version, '' without torch."""
     plain: str
     """Why ranks cannot be forked and are started plainly, '' where they are forked."""
+    recovery: Recovery
+    """What is known of how this torch recovers, as far as ranks must know it to begin."""
+
+
+class Probed(Word, frozen=True):
+    """How this torch recovers is known."""
+
+    recovery: Recovery
 
 
 class Preloaded(Word, frozen=True):
@@ -155,7 +164,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder(
     StartController | StartRank | StartLauncher | Preload | StopPreload | Signal | End
 ).decode
-decode_word = msgspec.msgpack.Decoder(Warm | Preloaded | Started | Died | Refused).decode
+decode_word = msgspec.msgpack.Decoder(Warm | Probed | Preloaded | Started | Died | Refused).decode
 
 LAUNCHER = "launcher "
 """Begins the names of launchers; their job's token, which their workers inherit, follows."""

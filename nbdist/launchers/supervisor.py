@@ -21,6 +21,7 @@ from nbdist.launchers.supervised import (
     Order,
     Preload,
     Preloaded,
+    Probed,
     Refused,
     Started,
     StopPreload,
@@ -32,6 +33,8 @@ from nbdist.system import SAME_SECONDS, environ_anywhere, private, started
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from nbdist.backends.recovery import Recovery
 
 
 class WarmProcess:
@@ -52,6 +55,8 @@ class WarmProcess:
         self.children: dict[int, float] = {}
         """Pid and start time of every process it has started and that lives."""
         self.warm: asyncio.Future[Warm] = self._loop.create_future()
+        self.probed: asyncio.Future[Recovery] = self._loop.create_future()
+        """How this torch recovers; never known where there is none."""
         self._preloads: dict[int, asyncio.Future[Preloaded]] = {}
         self.gone = asyncio.Event()
         self._sock, theirs = socket.socketpair()
@@ -131,9 +136,12 @@ class WarmProcess:
             self._hear(supervised.decode_word(self._inbox[LENGTH:end]))
             self._inbox = self._inbox[end:]
 
-    def _hear(self, word: Warm | Preloaded | Started | Died | Refused) -> None:
+    def _hear(self, word: Warm | Probed | Preloaded | Started | Died | Refused) -> None:
         if isinstance(word, Warm):
             self.warm.set_result(word)
+            return
+        if isinstance(word, Probed):
+            self.probed.set_result(word.recovery)
             return
         if isinstance(word, Preloaded):
             if word.id in self._preloads:

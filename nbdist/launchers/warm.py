@@ -23,14 +23,17 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
+from nbdist.backends.recovery import Recovery
 from nbdist.errors import NbdistError
 from nbdist.launchers import bodies, scripted, supervised
 from nbdist.launchers.children import Children
 from nbdist.launchers.preload import Preloads, threads_left
+from nbdist.launchers.probing import Probing
 from nbdist.launchers.supervised import (
     LENGTH,
     End,
     Preload,
+    Probed,
     Signal,
     StartController,
     StartLauncher,
@@ -62,6 +65,7 @@ class Supervisor:
         self._inbox = b""
         self._children = Children(sock, self.tell)
         self._preloads = Preloads(self._children, self.tell, self._settle)
+        self._probing = Probing(self._children, lambda found: self.tell(Probed(found)))
         self._ready = False
         self._plain = ""
         self._waiting: list[Order] = []
@@ -72,11 +76,16 @@ class Supervisor:
         """Follow orders until the kernel is gone, then end everything."""
         while os.getppid() == self._kernel:
             now, sock = time.monotonic(), self._sock.fileno()
-            due = min(now + LOOK_SECONDS, self._children.next_kill(), self._preloads.until())
-            watched = [sock, self._children.wake, *self._preloads.watched()]
+            due = min(
+                now + LOOK_SECONDS, self._children.next_kill(), self._preloads.until(),
+                self._probing.until(),
+            )  # fmt: skip
+            watched = [sock, self._children.wake]
+            watched += [*self._preloads.watched(), *self._probing.watched()]
             ready, _, _ = select.select(watched, [], [], max(0.0, due - now))
             self._children.look()
             self._preloads.look()
+            self._probing.look()
             if sock in ready and not self._read_orders():
                 break
         self._end()
@@ -114,9 +123,11 @@ class Supervisor:
                 # Without torch its backend refuses in its own words; `none` needs neither.
                 with contextlib.suppress(ImportError, NbdistError):
                     importlib.import_module(name)
-        self._settle()
+            self._settle()
+            self._probing.begin(fork=not self._plain)
         self._ready = True
-        self.tell(Warm(os.getpid(), torch_version(), self._plain))
+        recovery = self._probing.found or Recovery()
+        self.tell(Warm(os.getpid(), torch_version(), self._plain, recovery))
         for order in self._waiting:
             self._follow(order)
 

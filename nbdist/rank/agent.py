@@ -173,9 +173,10 @@ class Agent(Speaker):
         self._runner.mirror.follow(msgspec.convert(run, Run))
         return self._names.receive(msgspec.convert(parcel, Parcel))
 
-    def _form(self, port: int, generation: int) -> None:
-        self._backend.form(port, generation)
+    def _form(self, port: int, generation: int, way: str, fsdp: str) -> dict[str, str]:
+        lost = self._backend.form(port, generation, way, self._namespace, fsdp=fsdp)
         os.environ["MASTER_PORT"] = str(port)
+        return lost
 
     def _sync(self, name: str, source: int) -> None:
         if name not in self._namespace:

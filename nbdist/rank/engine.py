@@ -59,8 +59,9 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
     """Make this engine a rank: names in its namespace, its backend, its agent. Main thread."""
     shell = kernel.shell
     backend = choice.load(
-        spec.backend, rank=spec.rank, local_rank=spec.local_rank, world_size=spec.world_size
-    )
+        spec.backend, rank=spec.rank, local_rank=spec.local_rank, world_size=spec.world_size,
+        recovery=spec.recovery,
+    )  # fmt: skip
     names = {
         "rank": spec.rank,
         "local_rank": spec.local_rank,

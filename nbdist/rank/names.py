@@ -196,10 +196,10 @@ class _Pickler(ByValue):
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and isinstance(obj, distributed.ProcessGroup):
-            return _group_named, (obj.group_name,)
+            return _group_named, (_ddp().name_of(obj),)
         parallel = sys.modules.get("torch.nn.parallel")
         if parallel is not None and isinstance(obj, parallel.DistributedDataParallel):
-            return _blank, (type(obj),), _ddp_state(obj), None, None, _set_ddp_state
+            return _blank, (type(obj),), _ddp().take_apart(obj), None, None, _set_ddp_state
         tensors = sys.modules.get("torch.distributed.tensor")
         if tensors is not None and isinstance(obj, tensors.DTensor):
             msg = "it holds shards, and each rank has others: those of the dead rank are lost"
@@ -209,26 +209,24 @@ class _Pickler(ByValue):
         return super().reducer_override(obj)
 
 
-def _group_named(name: str) -> Any:  # a ProcessGroup, where torch is
-    from nbdist.backends import torch_private  # needs torch
+def _ddp() -> Any:  # the rank's `Ddp`, where torch is
+    from nbdist.backends import ddp  # needs torch
 
-    return torch_private.group_named(name)
+    if ddp.current is None:
+        raise pickle.PicklingError("it holds a process group, which only --backend ddp knows")
+    return ddp.current
+
+
+def _group_named(name: str) -> Any:  # a ProcessGroup
+    return _ddp().group_named(name)
 
 
 def _blank(cls: Any) -> Any:
     return cls.__new__(cls)
 
 
-def _ddp_state(model: Any) -> dict[str, Any]:
-    from nbdist.backends.torch_private import models  # needs torch
-
-    return models.take_apart(model)
-
-
 def _set_ddp_state(model: Any, state: dict[str, Any]) -> None:
-    from nbdist.backends.torch_private import models  # needs torch
-
-    models.put_together(model, state)
+    _ddp().put_together(model, state)
 
 
 def _dumps(value: object) -> bytes:

@@ -153,7 +153,6 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     try:
         import torch
 
-        from nbdist.backends.torch_private import elastic, timing
         from nbdist.backends.waiting import Watch
     except ImportError:
         return lambda: None
@@ -163,8 +162,14 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     outermost = (threads or "").partition(",")[0].strip()
     if outermost.isdecimal() and int(outermost):
         torch.set_num_threads(int(outermost))
-    elastic.keep_stores_private(loopback=program.loopback)
-    timing.time_waits()
+    with suppress(Exception):  # a torch whose insides have moved runs scripts all the same
+        from nbdist.backends.torch_private import elastic
+
+        elastic.keep_stores_private(loopback=program.loopback)
+    with suppress(Exception):  # see above: waits for other ranks stay unknown
+        from nbdist.backends.torch_private import timing
+
+        timing.time_waits()
     return Watch().look
 
 

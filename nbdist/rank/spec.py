@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from nbdist.backends.recovery import Recovery
 from nbdist.wire.channel import Keys
 
 CLUSTER_NAME = "TORCHELASTIC_RUN_ID"
@@ -23,6 +24,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     incarnation: int
     """How many processes have been this rank before."""
     backend: str
+    recovery: Recovery
+    """What this torch allows, as far as a rank must know it to begin."""
     url: str
     """Where the hub listens."""
     keys: Keys

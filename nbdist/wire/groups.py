@@ -36,4 +36,5 @@ class Roster(msgspec.Struct, frozen=True):
     formed: bool
     group_count: int
     groups: list[GroupInfo]
-    gloo: tuple[str, int] | None
+    listening: list[tuple[str, int]] = []
+    """Where its groups listen."""

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
+from nbdist.backends.torch_private import releases
 from nbdist.errors import NbdistError
 from nbdist.wire.groups import GroupInfo
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from nbdist.backends.torch_private.stores import Store
+    from nbdist.backends.stores import Store
 
 _limits: weakref.WeakKeyDictionary[ProcessGroup, timedelta] = weakref.WeakKeyDictionary()
 """The time limits of groups that were emptied: without a backend there is nowhere to read it."""
@@ -95,11 +96,6 @@ def default_timeout(backend: str) -> timedelta:
     return limit
 
 
-def backends_of(backend: str) -> dict[str, str]:
-    """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
-    return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())
-
-
 def _timeout(group: ProcessGroup) -> timedelta:
     for backend in _backends(group).values():
         options = getattr(backend, "options", None)
@@ -140,23 +136,24 @@ def free(group: ProcessGroup) -> None:
         release(group._id())  # type: ignore[attr-defined]  # the address of the C++ object
 
 
-def refill(group: ProcessGroup, info: GroupInfo, store: Store, generation: int) -> None:
+def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int) -> None:
     """Put fresh backends on `store` into an emptied group. All its ranks at once."""
     ranks = [] if info.world else info.ranks
     with _name_free(group, info.name):
+        # An emptied group does not know its own size and rank any more, since torch 2.14.
         fresh, prefixed = c10d._new_process_group_helper(
-            group.size(),
-            group.rank(),
+            len(info.ranks),
+            info.ranks.index(rank),
             ranks,
             dist.Backend(info.backend),
             store,
-            c10d.GroupName(info.name),
+            releases.group_name(info.name),
             timeout=timedelta(seconds=info.timeout),
             device_id=group.bound_device_id,
             group_desc=info.description,
         )
-        forget(fresh)
-    kinds = backends_of(info.backend)
+        releases.forget(fresh)
+    kinds = dict(dist.BackendConfig(dist.Backend(info.backend)).get_device_backend_map())
     for device, backend in _backends(fresh).items():
         kind = dist.Backend.backend_type_map[kinds[device.type]]
         if _release() is None:
@@ -173,7 +170,7 @@ def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
         info.ranks,
         dist.Backend(info.backend),
         store,
-        c10d.GroupName(info.name),
+        releases.group_name(info.name),
         timeout=timedelta(seconds=info.timeout),
         group_desc=info.description,
     )
@@ -185,16 +182,9 @@ def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
 def forget_world() -> None:
     """Make torch believe that it was never initialized (`destroy_process_group` says goodbye)."""
     for group in members().values():
-        forget(group)
+        releases.forget(group)
     c10d._update_default_pg(None)
     c10d._world.group_count = 0
-
-
-def forget(group: ProcessGroup) -> None:
-    """Take a group out of torch's books, without a word to the other ranks."""
-    c10d._cleanup_process_group_global_state(group)
-    untagged = c10d._world.tags_to_pg.get("", [])
-    untagged[:] = [other for other in untagged if other is not group]
 
 
 @contextmanager
@@ -202,12 +192,12 @@ def _name_free(group: ProcessGroup, name: str) -> Iterator[None]:
     """Let another group have this group's name for a moment: names are keys in the store."""
     names = c10d._world.pg_names
     del names[group]
-    _distributed_c10d._unregister_process_group(c10d.GroupName(name))
+    _distributed_c10d._unregister_process_group(releases.group_name(name))
     try:
         yield
     finally:
-        names[group] = c10d.GroupName(name)
-        _distributed_c10d._register_process_group(c10d.GroupName(name), group)
+        names[group] = releases.group_name(name)
+        _distributed_c10d._register_process_group(releases.group_name(name), group)
 
 
 @functools.cache

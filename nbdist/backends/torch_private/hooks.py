@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import sys
-from contextlib import contextmanager
+import os
+import tempfile
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nbdist.backends import sockets
+from nbdist.backends.made import replace_everywhere
 from nbdist.backends.torch_private import groups
 
 if TYPE_CHECKING:
@@ -20,19 +22,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from nbdist.backends.torch_private.stores import Store
-
-
-def replace_init(new: Callable[..., None]) -> Callable[..., None]:
-    """Put `new` wherever torch has ``init_process_group``; return torch's own."""
-    original: Callable[..., None] = c10d.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        new(*args, **kwargs)
-
-    _replace_everywhere("init_process_group", original, init_process_group)
-    return original
+    from nbdist.backends.stores import Store
 
 
 def free_destroyed() -> None:
@@ -48,14 +38,7 @@ def free_destroyed() -> None:
             if isinstance(gone, dist.ProcessGroup):  # the group of others is a mere number
                 groups.free(gone)
 
-    _replace_everywhere("destroy_process_group", original, destroy_process_group)
-
-
-def _replace_everywhere(name: str, old: object, new: object) -> None:
-    """Replace a function also in modules that took it by name, as torch's device_mesh does."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is old:
-            setattr(module, name, new)
+    replace_everywhere("destroy_process_group", original, destroy_process_group)
 
 
 def guard_split() -> None:
@@ -101,24 +84,21 @@ def guard_split() -> None:
         return bare(self, *args, **kwargs)
 
     dist.ProcessGroup.split_group = split_bare  # type: ignore[method-assign]
-    _replace_everywhere("split_group", original, split_group)
+    replace_everywhere("split_group", original, split_group)
 
 
-@contextmanager
-def kept_excepthook() -> Iterator[None]:
-    """Undo what ``init_process_group`` does to ``sys.excepthook``: a prefix on every line."""
-    before = sys.excepthook
-    try:
-        yield
-    finally:
-        sys.excepthook = before
-
-
-def share_gloo_device(host: str) -> sockets.Address:
+def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
     """Let all gloo groups of this process use one device on `host`; return where it listens.
 
     By itself every group makes a device, that is a listening socket and a thread, on whatever
     interface the host's name stands for.
+
+    Parameters
+    ----------
+    host
+        An address of this machine.
+    quiet
+        Whether to keep from the output what gloo says of each group, as it did up to torch 2.9.
     """
     device, address = _gloo_device(host)
     original = c10d.ProcessGroupGloo
@@ -127,15 +107,41 @@ def share_gloo_device(host: str) -> sockets.Address:
         """torch's own, on the device of this process."""
 
         def __init__(
-            self, store: Store, rank: int, size: int, timeout: timedelta | None = None
+            self,
+            store: Store,
+            rank: int,
+            size: int,
+            timeout: timedelta | None = None,
+            **more: Any,
         ) -> None:
             options = original._Options()  # type: ignore[attr-defined]
             options._devices = [device]
             options._timeout = timeout or groups.default_timeout("gloo")
-            super().__init__(store, rank, size, options)
+            for name, value in more.items():  # each release may add some
+                setattr(options, name, value)
+            with without_lines(GLOO_SAYS) if quiet else nullcontext():
+                super().__init__(store, rank, size, options)
 
     c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
     return address
+
+
+GLOO_SAYS = b"[Gloo] Rank "
+
+
+@contextmanager
+def without_lines(beginning: bytes) -> Iterator[None]:
+    """Keep lines that begin so from this process's output; nothing else is lost meanwhile."""
+    kept = os.dup(1)
+    with tempfile.TemporaryFile() as gathered:
+        os.dup2(gathered.fileno(), 1)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            gathered.seek(0)
+            os.write(kept, b"".join(line for line in gathered if not line.startswith(beginning)))
+            os.close(kept)
 
 
 def _gloo_device(host: str) -> tuple[object, sockets.Address]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nbdist.backends.torch_private import groups
+from nbdist.backends.torch_private.releases import EMPTY, clear, fsdp_groups
 from nbdist.errors import UsageError
 
 
@@ -56,53 +59,87 @@ def put_together(model: torch.nn.parallel.DistributedDataParallel, state: dict[s
     model.process_group = group
 
 
-def verify_same_shapes(model: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Raise on all ranks if a DDP model's parameters have other shapes on another rank."""
-    parameters, _ = model._build_params_for_reducer()
-    dist._verify_params_across_processes(model.process_group, parameters, None)  # type: ignore[attr-defined]
-
-
 def settle_fsdp() -> None:
     """Bring every FSDP2 model back to rest: parameters sharded, no collective pending.
 
     A forward or backward that raised leaves marks (a final callback "already queued", a result
     to wait for) that would silently spoil the next one.
     """
+    for state in _fsdp_states():
+        _settle(state)
+
+
+def rest_of_fsdp() -> list[dict[str, str]]:
+    """Return the plain attributes of all that FSDP2 keeps, in words; at rest they are the same."""
+    things = [
+        thing
+        for state in _fsdp_states()
+        for thing in (state, state._state_ctx, state._comm_ctx, *fsdp_groups(state))
+    ]
+    return [
+        {name: repr(value) for name, value in vars(thing).items() if _tells(thing, name, value)}
+        for thing in things
+    ]
+
+
+def _tells(thing: object, name: str, value: object) -> bool:
+    """Whether a value can be compared by its words, and is not what its class has anyway."""
+    if value is None or isinstance(value, (bool, int, str, Enum)):
+        return getattr(type(thing), name, thing) is not value
+    return isinstance(value, (list, dict, set, tuple)) and not value
+
+
+def _fsdp_states() -> list[Any]:
     # Not imported here: half a second in every rank, for nothing where no model is sharded.
     if "torch.distributed.fsdp._fully_shard._fsdp_state" not in sys.modules:
-        return
+        return []
     from torch.distributed import _composable_state
     from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-    references = list(_composable_state._module_state_mapping.values())
-    for state in {id(state): state for state in (ref() for ref in references)}.values():
-        if isinstance(state, FSDPState):
-            _settle(state)
+    states = (reference() for reference in _composable_state._module_state_mapping.values())
+    return list({id(state): state for state in states if isinstance(state, FSDPState)}.values())
+
+
+_STATE = {"_modules_to_run_forward": EMPTY}
+_CONTEXT = {
+    "iter_forward_root": None,
+    "post_backward_final_callback_queued": False,
+    "manual_backward_finalization_active": None,
+    "gradient_reduction_pending": False,
+}
+_SHARED = {
+    "all_gather_state": None,
+    "reduce_scatter_state": None,
+    "reduce_scatter_states": EMPTY,
+    "post_forward_order": EMPTY,
+    "_last_post_reduce_events": EMPTY,
+    "active_gradient_reduction": None,
+}
+_GROUP = {
+    "_all_gather_result": None,
+    "_reshard_after_forward_event": None,
+    "_post_reduce_event": None,
+    "_all_reduce_state": None,
+    "_partial_reduce_output": None,
+    "_partial_reduce_output_layout": EMPTY,
+    "_post_forward_indices": EMPTY,
+    "_post_backward_pending": False,
+}
+"""What a step that was broken off leaves, by where it leaves it, and how that is at rest."""
 
 
 def _settle(state: Any) -> None:  # an FSDPState, all of it private
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
-    state._training_state = TrainingState.IDLE
-    state._modules_to_run_forward.clear()
-    state._state_ctx.iter_forward_root = None
-    state._state_ctx.post_backward_final_callback_queued = False
-    shared = state._comm_ctx
-    if hasattr(shared, "post_forward_order"):  # it has run forward once
-        shared.all_gather_state = None
-        shared.reduce_scatter_states.clear()
-        shared.post_forward_order.clear()
-        shared._last_post_reduce_events = {}
-    for group in state._fsdp_param_groups:
-        group._training_state = TrainingState.IDLE
-        group._all_gather_result = None
-        group._reshard_after_forward_event = None
-        group._post_reduce_event = None
-        group._all_reduce_state = None
-        group._partial_reduce_output = None
-        group._post_forward_indices.clear()
+    idle = {"_training_state": TrainingState.IDLE}
+    clear(state, _STATE | idle)
+    clear(state._state_ctx, _CONTEXT)
+    clear(state._comm_ctx, _SHARED)  # what is lacking there is lacking before its first forward
+    for group in fsdp_groups(state):
+        clear(group, _GROUP | idle)
         for param in group.fsdp_params:
-            param.unsharded_accumulated_grad = None
             if hasattr(param, "_unsharded_param"):
                 param._unsharded_param.grad = None
+            with suppress(AttributeError):  # since 2.15 it is that gradient
+                param.unsharded_accumulated_grad = None
         group._to_sharded()

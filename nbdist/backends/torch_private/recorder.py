@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torch._C import _distributed_c10d
+try:
+    from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
+        _dump_fr_trace_json as dump,
+    )
+except ImportError:  # a torch without it: waits are told by the Python line alone
+    dump = None
 
 
 def running_collectives() -> list[dict[str, Any]]:
     """Return the flight recorder's records of collectives that began and have not ended."""
-    text = _distributed_c10d._dump_fr_trace_json(includeCollectives=True, onlyActive=True)  # type: ignore[attr-defined]
-    entries = json.loads(text).get("entries", [])
+    if dump is None:
+        return []
+    entries = json.loads(dump(includeCollectives=True, onlyActive=True)).get("entries", [])
     return [entry for entry in entries if not entry["retired"]]

@@ -23,6 +23,7 @@ MEASURE_SECONDS = 0.02
 TORCHS_OWN = 100
 """Every so many steps DDP measures by itself."""
 NANO = 1e-9
+NEVER = float("inf")
 
 
 class _Model:
@@ -92,10 +93,18 @@ def time_waits() -> None:
     def set_runtime_stats_and_log(self: Any) -> None:
         original(self)
         if clock() >= _look_at:
-            _look(self, clock())
+            try:
+                _look(self, clock())
+            except Exception:  # torch's log is another one now: waits stay unknown, no step fails
+                _give_up()
 
     set_runtime_stats_and_log.__wrapped__ = original  # type: ignore[attr-defined]
     logger_type.set_runtime_stats_and_log = set_runtime_stats_and_log
+
+
+def _give_up() -> None:
+    global _look_at  # see _look
+    _look_at = NEVER
 
 
 def _look(logger: Any, now: float) -> None:
@@ -109,5 +118,7 @@ def _look(logger: Any, now: float) -> None:
 def _begin(model: Any) -> None:
     """Time a model that is made, or has got a new reducer."""
     global _look_at  # see _look
+    if _look_at == NEVER:
+        return
     _models[model.logger] = _Model(model)
     _look_at = 0.0

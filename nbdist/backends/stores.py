@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import (  # type: ignore[attr-defined]  # they are documented there
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from nbdist.backends import sockets
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-__all__ = ["Store", "connect", "prefixed", "serve"]
+__all__ = ["Store", "TCPStore", "connect", "prefixed", "serve"]
 
 
 def serve(host: str) -> TCPStore:

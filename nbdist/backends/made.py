@@ -1,0 +1,186 @@
+"""What this process has made with torch.distributed: its groups, its DDP models and their hooks.
+
+Noted when torch's public functions are called, so that all of it can be made once more (`anew`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from nbdist.backends import sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass
+class Group:
+    """A group besides WORLD that this rank took part in making."""
+
+    number: int
+    """Its place among the calls of ``new_group``, the same on all ranks."""
+    ranks: list[int]
+    asked: dict[str, Any]
+    """What ``new_group`` was called with."""
+    group: Any
+    """A ProcessGroup, or what torch gives ranks that are not in it."""
+
+
+@dataclass
+class Model:
+    """How a DDP model was made. The main thread writes."""
+
+    arguments: dict[str, Any]
+    hooks: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    """What ``register_comm_hook`` was called with."""
+
+
+class Made:
+    """Notes what is made; `install` once, before there is anything.
+
+    Parameters
+    ----------
+    connections
+        Whether to note those of groups, too: that looks at all descriptors.
+    """
+
+    def __init__(self, *, connections: bool) -> None:
+        self._connections = connections
+        self.models: weakref.WeakKeyDictionary[DistributedDataParallel, Model] = (
+            weakref.WeakKeyDictionary()
+        )
+        """In the order they were made."""
+        self.groups: list[Group] = []
+        self.count = 0
+        """How often ``new_group`` was called; the next group's number."""
+        self.listening: set[sockets.Address] = set()
+        """Where groups of this process listen."""
+        self.reached: set[sockets.Address] = set()
+        """Where those of other ranks do, as far as this process has connected to them."""
+        self._quiet = False
+
+    def install(self, join: Callable[..., None]) -> Callable[..., None]:
+        """Put `join` in the place of ``init_process_group``; return torch's own.
+
+        All that is replaced is public and stays what it was to whoever calls it.
+        """
+        self._note_models()
+        self._note_groups()
+        original: Callable[..., None] = dist.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            join(*args, **kwargs)
+
+        replace_everywhere("init_process_group", original, init_process_group)
+
+        @functools.wraps(original)
+        def torchs_own(*args: Any, **kwargs: Any) -> None:
+            with self.noting_sockets():
+                original(*args, **kwargs)
+
+        return torchs_own
+
+    def forget_groups(self) -> None:
+        """Forget all groups: WORLD is gone, and these went with it."""
+        self.groups.clear()
+        self.listening.clear()
+        self.reached.clear()
+        self.count = 0
+
+    @contextmanager
+    def noting_sockets(self) -> Iterator[None]:
+        """Note the sockets of groups that are made meanwhile."""
+        if not self._connections:
+            yield
+            return
+        listening, reached = sockets.listening(), sockets.reached()
+        try:
+            yield
+        finally:
+            self.listening |= sockets.listening() - listening
+            self.reached |= sockets.reached() - reached
+
+    @contextmanager
+    def not_noting(self) -> Iterator[None]:
+        """Make again what is noted already."""
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
+    def _note_models(self) -> None:
+        make = DistributedDataParallel.__init__
+        hook = DistributedDataParallel.register_comm_hook
+        signature = inspect.signature(make)
+
+        @functools.wraps(make)
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            make(model, *args, **kwargs)
+            if not self._quiet:
+                asked = signature.bind(model, *args, **kwargs).arguments
+                self.models[model] = Model(dict(list(asked.items())[1:]))
+
+        @functools.wraps(hook)
+        def register_comm_hook(model: Any, *args: Any, **kwargs: Any) -> None:
+            hook(model, *args, **kwargs)
+            if not self._quiet and model in self.models:
+                self.models[model].hooks.append((args, kwargs))
+
+        model_type: Any = DistributedDataParallel
+        model_type.__init__, model_type.register_comm_hook = __init__, register_comm_hook
+
+    def _note_groups(self) -> None:
+        make, end = dist.new_group, dist.destroy_process_group
+        signature = inspect.signature(make)
+
+        @functools.wraps(make)
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            number, self.count = self.count, self.count + 1
+            with self.noting_sockets():
+                group = make(*args, **kwargs)
+            if not self._quiet:
+                asked = dict(signature.bind(*args, **kwargs).arguments)
+                ranks = asked.get("ranks")
+                everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
+                self.groups.append(Group(number, everyone, asked, group))
+            return group
+
+        @functools.wraps(end)
+        def destroy_process_group(group: Any = None) -> None:
+            everything = group is None or group is dist.group.WORLD
+            end(group)
+            if everything:
+                self.forget_groups()
+            else:
+                self.groups = [other for other in self.groups if other.group is not group]
+
+        replace_everywhere("new_group", make, new_group)
+        replace_everywhere("destroy_process_group", end, destroy_process_group)
+
+
+def replace_everywhere(name: str, old: object, new: object) -> None:
+    """Replace a function also in modules that took it by name, as torch's device_mesh does."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is old:
+            setattr(module, name, new)
+
+
+@contextmanager
+def kept_excepthook() -> Iterator[None]:
+    """Undo what ``init_process_group`` does to ``sys.excepthook``: a prefix on every line."""
+    before = sys.excepthook
+    try:
+        yield
+    finally:
+        sys.excepthook = before

@@ -1,0 +1,297 @@
+"""Does what nbdist does inside torch work with this build of it? Tried, not looked up.
+
+Two processes join, train, are broken off in a collective and in a backward, renew in place, and
+train on; their gradients must be those of a run that nothing broke off. Run it in a fork that has
+run no torch operation, or as ``python -m nbdist.backends.torch_private.probe``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.backends.recovery import Recovery
+from nbdist.system import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STUCK_SECONDS, STUCK_LIMIT = 0.05, 10.0
+"""A rank waits in a collective so long before it is freed; it fails by itself after the other."""
+SIZE, WIDTH, CLOSE = 2, 4, 1e-6
+NICER = 10
+WHY_CHARACTERS = 300
+
+
+class Broken(Exception):
+    """Raised in the midst of a backward."""
+
+
+class Partner:
+    """The other one of the two processes, over a socket pair."""
+
+    def __init__(self, rank: int, line: socket.socket) -> None:
+        self.rank, self._line = rank, line.makefile("rwb", buffering=0)
+
+    def agree(self, value: str) -> str:
+        """Give the other one a word, and return its word. Both at once."""
+        self._line.write(f"{value}\n".encode())
+        word = self._line.readline()
+        if not word:
+            raise RuntimeError("the other process of the two has died")
+        return word.decode().rstrip("\n")
+
+
+def probe(tell: Callable[[Recovery], None]) -> None:
+    """Try everything; tell what groups do, then all. The process is of no other use afterwards."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU's groups are as the CPU's, and opened by nobody
+    mine, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        mine.close()
+        try:
+            die_with_parent()
+            _try(Partner(1, theirs), lambda _: None)
+        finally:
+            os._exit(0)  # also after a fault: the other one sees that, and tells
+    theirs.close()
+    try:
+        _try(Partner(0, mine), tell)
+    finally:
+        mine.close()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _try(partner: Partner, tell: Callable[[Recovery], None]) -> None:
+    """Go through the parts; each is tried where those before it went well."""
+    import torch
+
+    torch.set_num_threads(1)
+    trial, version = Trial(partner), str(torch.__version__)
+    why = _why_not(trial.groups)
+    if why:
+        tell(Recovery(version, groups=why, whole=True))
+        return
+    found = Recovery(version, talks=trial.talks)
+    tell(found)
+    os.nice(NICER)  # ranks begin now, and want the cores
+    why = _why_not(trial.models)
+    if why:
+        tell(msgspec.structs.replace(found, models=why, fsdp=why, whole=True))
+        return
+    tell(msgspec.structs.replace(found, fsdp=_why_not(trial.fsdp), whole=True))
+
+
+def _why_not(part: Any) -> str:
+    """Return why a part does not work, '' if it does."""
+    try:
+        part()
+    except Exception as err:  # whatever a torch of tomorrow raises
+        return f"{type(err).__name__}: {err}"[:WHY_CHARACTERS]
+    return ""
+
+
+class Trial:
+    """What one of the two processes does. Both do the same, in the same order."""
+
+    def __init__(self, partner: Partner) -> None:
+        self._partner = partner
+        self._generation = 0
+        self._ddp: Any = None
+        self.talks = False
+
+    def groups(self) -> None:
+        """Make groups, wait in one, be freed, renew them."""
+        import torch.distributed as dist
+
+        from nbdist.backends.ddp import Ddp
+
+        self._ddp = Ddp(rank=self._partner.rank, local_rank=0, world_size=SIZE, timeout=STUCK_LIMIT)
+        self._ddp.install()
+        with tempfile.TemporaryFile() as said:
+            kept = os.dup(1)
+            os.dup2(said.fileno(), 1)
+            try:
+                self._form()
+            finally:
+                os.dup2(kept, 1)
+                os.close(kept)
+            self.talks = said.seek(0, os.SEEK_END) > 0
+        world, part = dist.group.WORLD, dist.new_group([0, 1])
+        for stuck in (world, part):
+            self._break_off(partial(_sum, stuck), alone=True)
+            self._form()
+            _demand(dist.group.WORLD is world, "WORLD is another object")
+            _demand(_sum(world) == _sum(part) == SIZE, "a renewed group adds up wrongly")
+        _demand(_sum(dist.new_group([0, 1])) == SIZE, "a new group adds up wrongly")
+
+    def models(self) -> None:
+        """Break a DDP model's backward off, on WORLD and on another group; it must train on."""
+        import torch.distributed as dist
+
+        models = [self._ddp_model(None), self._ddp_model(dist.new_group([0, 1]))]
+        hook = _raise if self._partner.rank else None
+        for model in models:
+            _step(model)
+            self._break_off(partial(_step, model, hook), alone=False)
+            self._form()
+            for renewed in models:
+                right = self._gradients_are_right(renewed)
+                _demand(right, "the gradients of a renewed DDP model are wrong")
+
+    def fsdp(self) -> None:
+        """Break an FSDP2 model's step off in forward and in backward; it must train on as ever."""
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        from nbdist.backends.torch_private import models as insides
+
+        net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
+        for parameter in net.parameters():
+            torch.nn.init.constant_(parameter, 0.5)
+        fully_shard(net[0])
+        fully_shard(net)
+        _step(net)
+        right, rest = _whole_gradients(net), insides.rest_of_fsdp()
+        for place in ("forward", "backward"):
+            for parameter in net.parameters():
+                parameter.grad = None
+            self._break_fsdp(net, place)
+            self._form()
+            _demand(insides.rest_of_fsdp() == rest, f"a broken {place} leaves marks")
+            _step(net)
+            apart = max(
+                float((a - b).abs().max())
+                for a, b in zip(right, _whole_gradients(net), strict=True)
+            )
+            _demand(apart < CLOSE, f"after a broken {place} gradients are {apart:g} off")
+
+    def _form(self) -> None:
+        self._generation += 1
+        port = self._ddp.open_store() if self._partner.rank == 0 else 0
+        port = port or int(self._partner.agree("ready"))
+        if self._partner.rank == 0:
+            self._partner.agree(str(port))
+        self._ddp.form(port, self._generation)
+
+    def _ddp_model(self, group: Any) -> Any:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
+        return DistributedDataParallel(net, process_group=group)
+
+    def _break_off(self, work: Callable[[], object], *, alone: bool) -> None:
+        """Have rank 0 wait in what rank 1 leaves, or never begins (`alone`), until it is freed."""
+        if self._partner.rank == 1:
+            if not alone:
+                with suppress(Broken):
+                    work()
+            self._partner.agree("gone")
+            self._ddp.abort()
+            return
+        freer = threading.Thread(target=self._free_soon)
+        freer.start()
+        freed = False
+        try:
+            work()
+        except RuntimeError:
+            freed = True
+        freer.join()
+        _demand(freed, "a rank that waits for others is not freed")
+
+    def _free_soon(self) -> None:
+        self._partner.agree("waiting")
+        time.sleep(STUCK_SECONDS)
+        self._ddp.abort()
+
+    def _break_fsdp(self, net: Any, place: str) -> None:
+        """Fail on both ranks at once: so neither waits."""
+        import torch
+
+        with suppress(Broken):
+            if place == "forward":
+                handle = net[1].register_forward_pre_hook(_raise)
+                try:
+                    net(torch.ones(1, WIDTH))
+                finally:
+                    handle.remove()
+            else:
+                _step(net, _raise)
+
+    def _gradients_are_right(self, model: Any) -> bool:
+        """Compare a step's gradients with those of the bare module, averaged by hand."""
+        import torch
+
+        rank = self._partner.rank
+        expected: list[Any] = [0.0] * len(list(model.module.parameters()))
+        for other in (0, 1):
+            model.module.zero_grad()
+            model.module(torch.full((1, WIDTH), other + 1.0)).sum().backward()
+            grads = [parameter.grad.clone() for parameter in model.module.parameters()]
+            expected = [total + grad / 2 for total, grad in zip(expected, grads, strict=True)]
+        model.zero_grad()
+        model(torch.full((1, WIDTH), rank + 1.0)).sum().backward()
+        pairs = zip(expected, model.parameters(), strict=True)
+        return all(float((right - got.grad).abs().max()) < CLOSE for right, got in pairs)
+
+
+def _sum(group: Any) -> float:
+    import torch
+    import torch.distributed as dist
+
+    value = torch.ones(1)
+    dist.all_reduce(value, group=group)
+    return float(value)
+
+
+def _step(model: Any, hook: Any = None) -> None:
+    import torch
+
+    model.zero_grad()
+    out = model(torch.ones(1, WIDTH))
+    if hook is not None:
+        out.register_hook(hook)
+    out.sum().backward()
+
+
+def _raise(*_: object) -> None:
+    raise Broken
+
+
+def _whole_gradients(net: Any) -> list[Any]:
+    return [parameter.grad.full_tensor().clone() for parameter in net.parameters()]
+
+
+def _demand(holds: object, why: str) -> None:
+    if not holds:
+        raise RuntimeError(why)
+
+
+def main(answer: int) -> None:
+    """Write what was found to a descriptor, line by line; all else that is said goes nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    probe(lambda found: _write(answer, msgspec.json.encode(found)))
+
+
+def _write(answer: int, line: bytes) -> None:
+    os.write(answer, line + b"\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

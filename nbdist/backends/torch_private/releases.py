@@ -1,0 +1,69 @@
+"""What differs between torch's releases, told apart by what is there and never by a number.
+
+2.9 to 2.15 were looked at. A name that a release lacks has another one there, or is not needed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from torch._C import _distributed_c10d
+from torch.distributed import distributed_c10d as c10d
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import ProcessGroup
+
+group_name: Callable[[str], Any] = getattr(c10d, "GroupName", str)
+"""Make what torch takes for a group's name; a type of its own since 2.10."""
+
+_BOOKS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_coalesce_state")
+"""Where ``_world`` keeps what it knows of a group."""
+
+
+def forget(group: ProcessGroup) -> None:
+    """Take a group out of torch's books, without a word to the other ranks."""
+    world = c10d._world
+    named = world.pg_names.get(group)
+    clean = getattr(c10d, "_cleanup_process_group_global_state", None)
+    if clean is not None:
+        clean(group)
+    else:  # before 2.10
+        for book in _BOOKS:
+            getattr(world, book).pop(group, None)
+        tag = world.pg_to_tag.pop(group, None)
+        if tag is not None:
+            _drop(world.tags_to_pg.get(tag, []), group)
+        if named is not None:
+            with suppress(RuntimeError):  # it is not registered
+                _distributed_c10d._unregister_process_group(named)
+    _drop(world.tags_to_pg.get("", []), group)
+
+
+def _drop(groups: list[ProcessGroup], group: ProcessGroup) -> None:
+    groups[:] = [other for other in groups if other is not group]
+
+
+def fsdp_groups(state: Any) -> list[Any]:
+    """Return the parameter groups of an FSDPState: one at most, before 2.12."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is not None:
+        return list(several)
+    return [group for group in (state._fsdp_param_group,) if group is not None]
+
+
+def clear(thing: Any, rest: dict[str, Any]) -> None:
+    """Set the attributes that are there to what they are at rest; containers are emptied."""
+    for name, value in rest.items():
+        if not hasattr(thing, name):
+            continue
+        if value is EMPTY:
+            getattr(thing, name).clear()
+        else:
+            setattr(thing, name, value)
+
+
+EMPTY: Any = object()
+"""Says to `clear` that a container is empty at rest."""

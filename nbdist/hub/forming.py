@@ -1,0 +1,179 @@
+"""The process group formed, and formed again after a fault: each way in turn until one holds.
+
+The ways are those of `nbdist.backends.recovery`. Behind them all stands that ranks are replaced and
+get their variables back, so that the next cell runs. Hub's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, ways
+from nbdist.errors import LaunchError, NbdistError
+from nbdist.hub import mending
+from nbdist.hub.jobs import show_ranks
+from nbdist.wire.messages import Abort
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.hub.hub import Hub
+
+PROBE_SECONDS = 20.0
+"""A probe that is not over by then is not waited for: groups are formed anew."""
+GIVE_SECONDS = 20.0
+"""A rank that is to be replaced has this long to hand out its variables."""
+
+
+class NotFormed(NbdistError):
+    """A way did not hold; says on which ranks it failed by itself."""
+
+    def __init__(self, why: str, ranks: list[int], *, stuck: bool) -> None:
+        super().__init__(why)
+        self.ranks = ranks
+        self.stuck = stuck
+        """Whether a rank did not answer: no other way would reach it, either."""
+
+
+async def form(hub: Hub) -> None:
+    """Form the process group on every rank; what that cost is in `Hub.notes`.
+
+    Raises
+    ------
+    LaunchError
+        If no way holds.
+    """
+    first = hub.generation == 0
+    recovery = Recovery() if first else await recovery_of(hub)
+    forced = "" if first or hub.replacing else hub.settings.recovery
+    tried: list[NotFormed] = []
+    for way in ways(recovery, forced) if hub.backend == "ddp" else [IN_PLACE]:
+        if way == REPLACE or (tried and (tried[-1].stuck or first)):
+            break
+        try:
+            lost = await _by(hub, way, recovery)
+        except NotFormed as problem:
+            tried.append(problem)
+            continue
+        hub.stale = False
+        if not first:
+            hub.notes += _told(way, lost, tried, recovery)
+        return
+    if first or hub.replacing:
+        raise LaunchError(_in_vain(tried))
+    await _replace(hub, tried)
+
+
+async def recovery_of(hub: Hub) -> Recovery:
+    """Return how this torch recovers, as soon as that is known."""
+    if hub.backend != "ddp":
+        return Recovery()
+    with suppress(asyncio.TimeoutError):
+        return await asyncio.wait_for(asyncio.shield(hub.host.warm.probed), PROBE_SECONDS)
+    warm = await hub.host.ready()
+    why = "what it allows is not known yet"
+    return Recovery(warm.recovery.torch, groups=warm.recovery.groups or why, fsdp=why)
+
+
+async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
+    """Form a generation; return the variables that are lost by it, and why."""
+    hub.generation += 1
+    seconds = hub.settings.form_seconds
+    try:
+        port = await hub.call(0, "open_store", timeout=seconds)
+    except NbdistError as err:
+        raise NotFormed(str(err), [0], stuck=True) from err
+    args = {"port": port, "generation": hub.generation, "way": way, "fsdp": recovery.fsdp}
+    calls = {
+        hub.loop.create_task(hub.call(rank, "form", timeout=seconds, **args)): rank
+        for rank in hub.ranks
+    }
+    ended, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+    problems = {calls[call]: call.exception() for call in ended if call.exception()}
+    if not problems:
+        return {name: why for call in calls for name, why in (call.result() or {}).items()}
+    why = str(next(iter(problems.values())))
+    for call in waiting:
+        # It waits for the one that failed, and no cell is running.
+        hub.send(calls[call], Abort(job="", why=why))
+    await asyncio.gather(*waiting, return_exceptions=True)
+    late = any("did not answer" in str(call.exception()) for call in calls if call.exception())
+    raise NotFormed(why, sorted(problems), stuck=late)
+
+
+def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Recovery) -> list[str]:
+    """Say what a person must know of how groups came back."""
+    if way == IN_PLACE and not lost:
+        return []
+    notes = []
+    if way == ANEW:
+        why = str(tried[-1]) if tried else recovery.groups or recovery.models
+        notes.append(
+            "The process groups were formed anew, and DDP models with them"
+            + (f", for they could not be renewed in place: {why}." if why else ".")
+        )
+    notes += [f"`{name}` is lost: {why}. Make it anew." for name, why in sorted(lost.items())]
+    return notes
+
+
+def _in_vain(tried: list[NotFormed]) -> str:
+    whys = "; then: ".join(dict.fromkeys(str(problem) for problem in tried))
+    return f"the process group could not be formed: {whys}. `%dist restart` starts all ranks anew."
+
+
+async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
+    """Put new processes in the place of the ranks where forming failed, with their variables."""
+    wrong = sorted(set(tried[-1].ranks)) if tried else list(hub.ranks)
+    files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in wrong}
+    hub.replacing = True
+    try:
+        given = {rank: await _give(hub, rank, path) for rank, path in files.items()}
+        await hub.replace(wrong)
+        for rank, refused in given.items():
+            await _take(hub, rank, files[rank], refused, wrong)
+        await mending.adopt_models(hub, wrong, min(set(hub.ranks) - set(wrong), default=0))
+    finally:
+        hub.replacing = False
+        for path in files.values():
+            path.unlink(missing_ok=True)
+    why = f" ({tried[-1]})" if tried else ""
+    hub.notes.append(
+        f"New processes took the place of rank {show_ranks(wrong)}, as the process group could not "
+        f"be renewed{why}. They have their variables again, but for what is named here."
+    )
+
+
+async def _give(hub: Hub, rank: int, path: Path) -> dict[str, str] | None:
+    """Have a rank write down its variables; return what cannot be, None if it does not answer."""
+    try:
+        names = await hub.call(rank, "names", timeout=GIVE_SECONDS)
+        return dict(await hub.call(rank, "give", timeout=GIVE_SECONDS, path=str(path), names=names))
+    except NbdistError:
+        return None
+
+
+async def _take(
+    hub: Hub, rank: int, path: Path, refused: dict[str, str] | None, wrong: list[int]
+) -> None:
+    """Give a new process what the one before had, or else what another rank has."""
+    problem = "it did not answer any more"
+    if refused is not None:
+        seconds = hub.settings.form_seconds
+        answers = await hub.call_all([rank], "take", timeout=seconds, path=str(path))
+        problem = str(answers[rank]) if isinstance(answers[rank], NbdistError) else ""
+    why: dict[str, str] = refused or {}
+    source = min(set(hub.ranks) - set(wrong), default=None)
+    if problem and source is None:
+        hub.notes.append(f"Rank {rank} has lost its variables: {problem}.")
+    elif problem and source is not None:
+        why = await mending.copy_names(hub, source, [rank])
+        hub.notes.append(f"Rank {rank} has the variables of rank {source}, for its own: {problem}.")
+    hub.notes += [f"`{name}` is lost on rank {rank}: {text}." for name, text in why.items()]
+
+
+def drain(hub: Hub) -> list[str]:
+    """Return what there is to tell of how groups came back, once."""
+    notes, hub.notes = hub.notes, []
+    return list(dict.fromkeys(notes))

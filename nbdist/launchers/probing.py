@@ -1,0 +1,176 @@
+"""How this build of torch recovers after a fault: known from before, or tried in a fork.
+
+The warm process forks the probe, waits for what ranks must know when they begin (do groups renew in
+place?), and hears of the rest (DDP and FSDP2 models, whose imports take seconds) when it is there.
+What was found is kept in the user's cache. The warm process's only thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import platformdirs
+
+import nbdist
+from nbdist.backends.recovery import Recovery
+from nbdist.settings import make_folder
+from nbdist.system import die_with_parent, kill_session, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.launchers.children import Children
+
+PROBE = "nbdist.backends.torch_private.probe"
+SECONDS = 60.0
+"""A probe that takes longer counts as failed."""
+ANSWER_BYTES = 1 << 16
+
+
+class Probing:
+    """Finds out once, and tells.
+
+    Parameters
+    ----------
+    children
+        What forks.
+    tell
+        Called with what was found, when it is whole.
+    """
+
+    def __init__(self, children: Children, tell: Callable[[Recovery], None]) -> None:
+        self._children, self._tell = children, tell
+        self.found: Recovery | None = None
+        """What is known; without torch nothing ever is."""
+        self._answer, self._pid, self._inbox = -1, 0, b""
+        self._deadline = float("inf")
+        children.in_child.append(self._let_go)
+
+    def begin(self, *, fork: bool) -> None:
+        """Look up what is known, else begin to try it, and wait for what ranks begin with."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        self.found = _known(torch)
+        if self.found is not None:
+            self._tell(self.found)
+            return
+        self._deadline = time.monotonic() + SECONDS
+        self._start(fork=fork)
+        while self.found is None:
+            left = max(0.0, self._deadline - time.monotonic())
+            select.select(self.watched(), [], [], left)
+            self.look()
+
+    def watched(self) -> list[int]:
+        """Return the descriptor that has something to say, while a probe runs."""
+        return [] if self._answer < 0 else [self._answer]
+
+    def until(self) -> float:
+        """Return when the probe has lasted too long (monotonic time)."""
+        return self._deadline
+
+    def look(self) -> None:
+        """Take in what the probe says: a line when groups were tried, and one when all was."""
+        if self._answer < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self._answer, ANSWER_BYTES)
+            self._inbox += said
+            if not said:
+                self._end("it has died of it")
+                return
+        *lines, self._inbox = self._inbox.split(b"\n")
+        for line in lines:
+            self.found = msgspec.json.decode(line, type=Recovery)
+        if self.found is not None and self.found.whole:
+            _keep(self.found)
+            self._end("")
+        elif time.monotonic() > self._deadline:
+            self._end(f"it was not over after {SECONDS:g} s")
+
+    def _start(self, *, fork: bool) -> None:
+        self._answer, theirs = os.pipe()
+        os.set_blocking(self._answer, False)
+        try:
+            if fork:
+                self._pid = self._children.fork(lambda: _in_fork(theirs))
+            else:
+                self._pid = _start_fresh(theirs)
+        finally:
+            os.close(theirs)
+
+    def _end(self, why: str) -> None:
+        """End the probe, which is reaped with the others; what it left open is taken as failed."""
+        self._let_go()
+        self._deadline = float("inf")
+        kill_session(self._pid)
+        found = self.found or Recovery(groups=f"the probe: {why}", torch=_version())
+        if not found.whole:
+            why = f"the probe: {why}"
+            found = msgspec.structs.replace(found, models=why, fsdp=why, whole=True)
+        self.found = found
+        self._tell(found)
+
+    def _let_go(self) -> None:
+        if self._answer >= 0:
+            os.close(self._answer)
+            self._answer = -1
+
+
+def _in_fork(answer: int) -> None:
+    from nbdist.backends.torch_private import probe  # needs torch
+
+    probe.main(answer)
+
+
+def _start_fresh(answer: int) -> int:
+    """Run the probe as a process of its own, where forking is not safe; return its pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", PROBE, str(answer)],
+        pass_fds=[answer],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
+    )
+    process.returncode = 0  # it is reaped by pid, with the others
+    return process.pid
+
+
+def _version() -> str:
+    return str(getattr(sys.modules.get("torch"), "__version__", ""))
+
+
+def _place(torch: Any) -> Path:
+    """Return the file for this build of torch with this nbdist: either may have changed."""
+    backends = Path(nbdist.__file__).parent / "backends"
+    ours = [(str(path), path.stat().st_mtime_ns) for path in sorted(backends.rglob("*.py"))]
+    built = [torch.__version__, getattr(torch.version, "git_version", ""), torch.__file__]
+    text = repr([sys.version, *map(str, built), Path(torch.__file__).stat().st_mtime_ns, ours])
+    name = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return platformdirs.user_cache_path("nbdist") / "torch" / f"{name}.json"
+
+
+def _known(torch: Any) -> Recovery | None:
+    try:
+        return msgspec.json.decode(_place(torch).read_bytes(), type=Recovery)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _keep(found: Recovery) -> None:
+    """Keep what was found for the next cluster; where that cannot be written it is tried again."""
+    with contextlib.suppress(Exception):  # a cache that cannot be had must not be in the way
+        place = _place(sys.modules["torch"])
+        if not place.parent.is_dir():
+            make_folder(place.parent)
+        write_whole(place, msgspec.json.encode(found))
