@@ -5,11 +5,11 @@ BIN := .venv/bin
 NOTEBOOK := notebooks/quickstart.ipynb
 
 PAGE := nbdist/widgets/static/metrics.js
-PAGE_SOURCES := $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
+PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser test-xla test-tensorflow test-oldest test-newest screenshots lint format bench clean
+.PHONY: help env demo lab test test-browser test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,14 @@ format: env ## format the sources and mend what ruff can mend
 bench: env ## measure beside the peers, print the table, write benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# What runs in the page is built anew, not taken over from some other day.
+dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUTING says how to publish
+	rm -rf dist nbdist/labextension nbdist/widgets/static
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tools/check_dist.py dist
+
 clean: ## remove .venv and all that was built
 	rm -rf .venv .venv-xla .venv-tensorflow .venv-oldest .venv-newest build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
-	rm -rf labextension/node_modules labextension/lib tests/browser/node_modules
+	rm -rf labextension/node_modules labextension/.yarn labextension/lib
+	rm -rf tests/browser/node_modules tests/browser/.yarn tests/browser/results

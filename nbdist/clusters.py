@@ -12,7 +12,7 @@ from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub import living, mending, stacks
+from nbdist.hub import forming, living, mending, stacks
 from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
@@ -283,6 +283,10 @@ class Cluster(Sharing, Inspecting):
         """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
         self._check_alive()
         hub_loop().wait(mending.sync(self.hub, name, source))
+
+    def recovery(self) -> str:
+        """Return how process groups and models come back after a fault, in words."""
+        return forming.in_words(self.hub)
 
     def vitals(self) -> dict[int, dict[str, Any]]:
         """Ask every rank what it is doing; one that does not answer is left out."""

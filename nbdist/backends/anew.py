@@ -11,14 +11,16 @@ import inspect
 import sys
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.backends.made import Made, Model
+from nbdist.backends.made import Group, Made, Model
 from nbdist.backends.models import is_shard
 from nbdist.errors import NbdistError, UsageError
 from nbdist.wire.groups import GroupInfo
@@ -34,6 +36,19 @@ _THIS_RANKS = ("pg_options", "device_id")
 """What each member of a group says for itself."""
 MEGABYTE = 1 << 20
 WORLD = "world"
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a rank had before its groups were destroyed."""
+
+    infos: list[GroupInfo]
+    """As other ranks are told of it."""
+    groups: list[Group]
+    count: int
+    """How often ``new_group`` was called."""
+    world: Any
+    """None on a rank that is new."""
 
 
 class Anew:
@@ -71,7 +86,7 @@ class Anew:
         ]
         return [world, *others]
 
-    def give_up(self) -> None:
+    def give_up(self, before: Before) -> None:
         """Destroy all groups, without a word to the other ranks.
 
         Raises
@@ -80,36 +95,25 @@ class Anew:
             If torch does not let go of them.
         """
         self._new = {}
-        if not dist.is_initialized():
-            return
-        self._retired += [dist.group.WORLD, *(group.group for group in self._made.groups)]
+        self._retired += [before.world, *(each.group for each in before.groups)]
         trouble = ""
         try:
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
         except Exception as err:  # whatever it stumbles over is broken anyway
             trouble = f": {type(err).__name__}: {err}"
         if dist.is_initialized():
             raise NbdistError(f"torch does not let go of its broken groups{trouble}")
 
-    def make_again(self, kept: list[GroupInfo], groups: list[Any], world: Any) -> None:
-        """Make the groups besides WORLD that all ranks had. All ranks at once.
-
-        Parameters
-        ----------
-        kept
-            What was agreed on.
-        groups
-            This rank's groups as they were noted (`made.Group`).
-        world
-            The WORLD before, None on a new rank.
-        """
-        if world is not None:
-            self._new[id(world)] = dist.group.WORLD
-        before = {str(group.number): group for group in groups}
+    def make_again(self, kept: list[GroupInfo], before: Before) -> None:
+        """Make the groups besides WORLD that all ranks had. All ranks at once."""
+        if before.world is not None:
+            self._new[id(before.world)] = dist.group.WORLD
+        mine = {str(each.number): each for each in before.groups}
         for info in kept:
             if info.world:
                 continue
-            old = before.get(info.name)
+            old = mine.get(info.name)
             own = {} if old is None else old.asked
             self._made.count = int(info.name)  # as it was called before
             fresh = dist.new_group(
@@ -209,8 +213,11 @@ class Anew:
 
     def _exchange(self, holder: object) -> None:
         """Put new groups in the place of those that an object's attributes hold."""
+        if isinstance(holder, ModuleType):
+            return
         for name, value in list(getattr(holder, "__dict__", {}).items()):
-            if isinstance(value, dist.ProcessGroup) and id(value) in self._new:
+            # Its type, for what pretends to be of another one may warn when it is asked.
+            if issubclass(type(value), dist.ProcessGroup) and id(value) in self._new:
                 with suppress(AttributeError):  # read-only: it is told with what it does not do
                     setattr(holder, name, self._new[id(value)])
 

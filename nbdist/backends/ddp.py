@@ -33,7 +33,7 @@ except ImportError as error:
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends import anew, models, stores
-from nbdist.backends.anew import Anew
+from nbdist.backends.anew import Anew, Before
 from nbdist.backends.made import Made, kept_excepthook
 from nbdist.backends.waiting import Watch
 
@@ -89,6 +89,8 @@ class Ddp:
         self._join: Callable[..., None] = dist.init_process_group
         self._in_place: InPlace | None = None
         self._anew = Anew(self._made)
+        self._before: Before | None = None
+        """What there was before an attempt to form groups anew that has not gone through yet."""
         self._way = IN_PLACE
         """How the last generation was formed."""
         self._far: frozenset[sockets.Address] = frozenset()
@@ -200,23 +202,27 @@ class Ddp:
         in_place.settle(count, fsdp=settle_fsdp)
 
     def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
-        mine, world, count = self._made.groups.copy(), dist.group.WORLD, self._made.count
-        infos = self._anew.groups()
+        # Noted once: an attempt that fails has destroyed the groups, and the next one goes on.
+        before = self._before or Before(
+            self._anew.groups(), self._made.groups.copy(), self._made.count, dist.group.WORLD
+        )
+        self._before = before
         if self._in_place is not None:
             with suppress(Exception):  # it may be what has failed; then torch is asked to
                 self._in_place.let_go()
-        self._anew.give_up()
+        self._anew.give_up(before)
         self._made.forget_groups()
-        rosters = self._exchange(infos, count)
+        rosters = self._exchange(before.infos, before.count)
         kept = agreement.kept(rosters)
         first = kept[0] if kept else None
         self._start(
             first.backend if first is not None else self._backend(),
             timedelta(seconds=first.timeout) if first and first.timeout else self._timeout,
         )
-        self._anew.make_again(kept, mine, world)
+        self._anew.make_again(kept, before)
         self._made.count = max(roster.group_count for roster in rosters)
         self._anew.renew_models(namespace)
+        self._before = None
         return self._anew.lost(namespace)
 
     def _exchange(self, groups: list[GroupInfo], count: int) -> list[Roster]:

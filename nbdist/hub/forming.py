@@ -10,11 +10,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, ways
+from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import mending
 from nbdist.hub.jobs import show_ranks
-from nbdist.wire.messages import Abort
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +46,7 @@ async def form(hub: Hub) -> None:
     """
     first = hub.generation == 0
     recovery = Recovery() if first else await recovery_of(hub)
-    forced = "" if first or hub.replacing else hub.settings.recovery
+    forced = "" if first else hub.replacing or hub.settings.recovery
     tried: list[NotFormed] = []
     for way in ways(recovery, forced) if hub.backend == "ddp" else [IN_PLACE]:
         if way == REPLACE or (tried and (tried[-1].stuck or first)):
@@ -60,6 +59,8 @@ async def form(hub: Hub) -> None:
         hub.stale = False
         if not first:
             hub.notes += _told(way, lost, tried, recovery)
+        if tried or way == ANEW:
+            _pass_over_output(hub)
         return
     if first or hub.replacing:
         raise LaunchError(_in_vain(tried))
@@ -95,12 +96,17 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
     if not problems:
         return {name: why for call in calls for name, why in (call.result() or {}).items()}
     why = str(next(iter(problems.values())))
-    for call in waiting:
-        # It waits for the one that failed, and no cell is running.
-        hub.send(calls[call], Abort(job="", why=why))
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await hub.free({calls[call]: call for call in waiting}, why)
     late = any("did not answer" in str(call.exception()) for call in calls if call.exception())
     raise NotFormed(why, sorted(problems), stuck=late)
+
+
+def _pass_over_output(hub: Hub) -> None:
+    """Leave out of the next cell what torch has printed about connections that were cut."""
+    for rank in hub.ranks.values():
+        path = None if rank.logs is None else rank.logs / f"rank{rank.rank}.log"
+        if path is not None and path.exists():
+            rank.log_end = max(rank.log_end, path.stat().st_size)
 
 
 def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Recovery) -> list[str]:
@@ -127,7 +133,7 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
     """Put new processes in the place of the ranks where forming failed, with their variables."""
     wrong = sorted(set(tried[-1].ranks)) if tried else list(hub.ranks)
     files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in wrong}
-    hub.replacing = True
+    hub.replacing = ANEW if len(tried) > 1 else IN_PLACE  # those that stay have given up theirs
     try:
         given = {rank: await _give(hub, rank, path) for rank, path in files.items()}
         await hub.replace(wrong)
@@ -135,7 +141,7 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
             await _take(hub, rank, files[rank], refused, wrong)
         await mending.adopt_models(hub, wrong, min(set(hub.ranks) - set(wrong), default=0))
     finally:
-        hub.replacing = False
+        hub.replacing = ""
         for path in files.values():
             path.unlink(missing_ok=True)
     why = f" ({tried[-1]})" if tried else ""
@@ -171,6 +177,16 @@ async def _take(
         why = await mending.copy_names(hub, source, [rank])
         hub.notes.append(f"Rank {rank} has the variables of rank {source}, for its own: {problem}.")
     hub.notes += [f"`{name}` is lost on rank {rank}: {text}." for name, text in why.items()]
+
+
+def in_words(hub: Hub) -> str:
+    """Say how this cluster recovers after a fault, '' where nothing of torch's is to be renewed."""
+    if hub.backend != "ddp":
+        return ""
+    probed = hub.host.warm.probed
+    if not probed.done():
+        return "What this torch allows after a fault is being tried."
+    return told(probed.result(), hub.settings.recovery)
 
 
 def drain(hub: Hub) -> list[str]:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 QUIT_SECONDS = 1.0
 SCRIPTS_SECONDS = 5.0
 """A launcher and its ranks have this long to end when their cluster does."""
+FREE_SECONDS = 0.2
+"""How often ranks that wait for one that has failed are told to stop."""
 SOCKETS = 2
 """Of each rank: its agent's and its main thread's."""
 
@@ -85,8 +87,8 @@ class Hub:
         """Whether the process group must be formed anew before the next cell."""
         self.notes: list[str] = []
         """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
-        self.replacing = False
-        """Whether ranks are being replaced because nothing else held."""
+        self.replacing = ""
+        """While ranks are being replaced because nothing else held: the way to form meanwhile."""
         self._arrivals: dict[int, asyncio.Future[None]] = {}
         self._incarnations: dict[int, int] = {}
 
@@ -274,11 +276,20 @@ class Hub:
         if not problems:
             return
         self.stale = True
-        for call in waiting:
-            # It waits for the one that failed, and no cell is running.
-            self.send(calls[call], Abort(job="", why=str(problems[0])))
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await self.free({calls[call]: call for call in waiting}, str(problems[0]))
         raise problems[0]
+
+    async def free(self, calls: dict[int, asyncio.Task[Any]], why: str) -> None:
+        """Free ranks that wait for one that has failed, while no cell is running.
+
+        Again and again: a rank may not have begun to wait when it hears of it first.
+        """
+        waiting = set(calls.values())
+        while waiting:
+            for rank, call in calls.items():
+                if call in waiting:
+                    self.send(rank, Abort(job="", why=why))
+            _, waiting = await asyncio.wait(waiting, timeout=FREE_SECONDS)
 
     async def _end(self, ranks: Iterable[int]) -> None:
         """End these ranks' processes: politely, then by force."""

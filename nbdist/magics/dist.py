@@ -54,7 +54,7 @@ def _tell_of_wait(ranks: list[int] | None = None) -> None:
 
 @magic_arguments("dist status")
 def status(args: Any) -> None:
-    """Show every rank: host, process, device, state, memory."""
+    """Show every rank: host, process, device, state, memory; and what happens after a fault."""
     del args
     runtime = inkernel.running()
     if runtime is not None:
@@ -63,7 +63,7 @@ def status(args: Any) -> None:
             return
     cluster = current.cluster()
     table = rank_table(cluster.ranks, cluster.vitals())
-    _say(f"{cluster!r}\n{table}")
+    _say("\n".join(filter(None, (repr(cluster), table, cluster.recovery()))))
 
 
 @magic_arguments("dist start")

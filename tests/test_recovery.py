@@ -1,0 +1,172 @@
+"""After a fault the next way is tried where one fails: each forced, each broken on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
+from tests.faults import MODELS, TRAIN, fails, shown
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+FAULT = "step()\nif rank == 1: raise ValueError('boom')\nstep()"
+BROKEN = """
+def broken(*args, **kwargs):
+    raise AttributeError("torch has moved it")
+"""
+BREAK_GROUPS = f"""{BROKEN}
+from nbdist.backends.torch_private import groups
+if rank == 1: groups.refill = broken
+"""
+BREAK_ALL = f"""{BROKEN}
+from nbdist.backends.ddp import Ddp
+if rank == 1: Ddp.form = broken
+"""
+BREAK_GIVING = f"""{BREAK_ALL}
+import gc
+if rank == 1:
+    (agent,) = (each for each in gc.get_objects() if type(each).__name__ == "Agent")
+    agent._on_main["give"] = broken
+"""
+TOMORROW = """
+def change():
+    import torch.distributed.distributed_c10d as c10d
+    del c10d.ProcessGroupGloo.create_device
+"""
+MOVED = "type object 'torch._C._distributed_c10d.ProcessGroupGloo' has no attribute"
+
+
+def begin(start_kernel: KernelFactory, kind: str = "ddp", **env: str) -> Kernel:
+    """Start a kernel whose two ranks have a model that has trained a step."""
+    kernel = start_kernel(env=env)
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, MODELS[kind] + "\nown = 10 + rank\nfirst = step()", "-np 2")
+    return kernel
+
+
+def trains(kernel: Kernel) -> None:
+    """Train three steps; the ranks must be equal after them."""
+    assert on_ranks(kernel, TRAIN).stdout == "trained 3\n"
+
+
+def torch_of_tomorrow(folder: Path) -> dict[str, str]:
+    """Return an environment in which parts of torch that nbdist uses are gone.
+
+    Torch imports what calls itself a backend of it, so that stands in for the release.
+    """
+    info = folder / "tomorrow-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tomorrow\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntomorrow = tomorrow:change\n")
+    (folder / "tomorrow.py").write_text(TOMORROW)
+    return {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "subgroup", "plain"])
+def test_groups_made_anew_keep_models_and_variables(start_kernel: KernelFactory, kind: str) -> None:
+    kernel = begin(start_kernel, kind, NBDIST_RECOVERY=ANEW)
+    same = on_ranks(kernel, "print(rank, id(model), id(optimizer))").stdout
+    text = shown(fails(kernel, FAULT))
+    assert "The process groups were formed anew, and DDP models with them." in text
+    assert on_ranks(kernel, "print(rank, id(model), id(optimizer))").stdout == same
+    trains(kernel)
+    assert "NBDIST_RECOVERY says so" in kernel.run("%dist status").stdout
+    on_ranks(kernel, "import os\nif rank == 1: os.kill(os.getpid(), 9)", check=False)
+    if kind == "ddp":
+        assert kernel.run("%dist restart 1 --like 0").stdout.startswith("Rank 1 was replaced")
+        trains(kernel)
+
+
+def test_what_is_lost_by_it_is_named(start_kernel: KernelFactory) -> None:
+    kernel = begin(start_kernel, "fsdp", NBDIST_RECOVERY=ANEW)
+    text = shown(fails(kernel, FAULT))
+    assert "`model` is lost: an FSDP module, whose shards belong to groups that are gone" in text
+    assert "`optimizer` is lost: the optimizer of a module that is lost" in text
+    on_ranks(kernel, MODELS["ddp"])
+    trains(kernel)
+
+
+def test_new_processes_get_the_variables_of_those_before(start_kernel: KernelFactory) -> None:
+    kernel = begin(start_kernel, NBDIST_RECOVERY=REPLACE)
+    before = on_ranks(kernel, "import os\n(os.getpid(), own)", "--output all").stdout
+    assert "New processes took the place of rank 0-1" in shown(fails(kernel, FAULT))
+    after = on_ranks(kernel, "import os\n(os.getpid(), own)", "--output all").stdout
+    assert after != before
+    on_ranks(kernel, "assert own == 10 + rank")
+    trains(kernel)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (BREAK_GROUPS, "formed anew, and DDP models with them, for they could not be renewed"),
+        (BREAK_ALL, "New processes took the place of rank 1"),
+        (BREAK_GIVING, "Rank 1 has the variables of rank 0, for its own: it did not answer"),
+    ],
+    ids=["in place", "both", "and its variables"],
+)
+def test_a_renewal_that_fails_is_followed_by_the_next_way(
+    start_kernel: KernelFactory, how: str, says: str
+) -> None:
+    kernel = begin(start_kernel)
+    on_ranks(kernel, how)
+    text = shown(fails(kernel, FAULT))
+    assert says in text
+    assert "torch has moved it" in text or "did not answer" in text
+    trains(kernel)
+    given = how is not BREAK_GIVING
+    on_ranks(kernel, f"assert own == (10 + rank if {given} else 10)")
+    trains(kernel)
+
+
+def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    env = torch_of_tomorrow(tmp_path / "torch")
+    kernel = begin(start_kernel, **env)
+    status = kernel.run("%dist status").stdout
+    assert "after a fault groups are formed anew" in status
+    assert MOVED in status
+    assert MOVED in shown(fails(kernel, FAULT))
+    trains(kernel)
+    kept = list((tmp_path / "torch" / "cache" / "nbdist" / "torch").iterdir())
+    assert len(kept) == 1
+    script = on_ranks(kernel, MODELS["plain"] + "\nprint('sum', step())", "--launcher torchrun")
+    assert script.stdout == "sum 3.0\n"
+
+
+def test_a_build_of_torch_is_probed_once(start_kernel: KernelFactory, tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    kernel = begin(start_kernel, **cache)
+    fails(kernel, FAULT)  # waits for the probe
+    trains(kernel)
+    assert "groups are renewed in place, and models train on." in kernel.run("%dist status").stdout
+    (kept,) = (tmp_path / "nbdist" / "torch").iterdir()
+    found, made = kept.read_bytes(), kept.stat().st_mtime_ns
+    assert b'"whole":true' in found
+    kernel.shutdown()
+    fails(begin(start_kernel, **cache), FAULT)
+    assert kept.stat().st_mtime_ns == made
+
+
+def test_ways_begin_with_the_best_that_torch_allows() -> None:
+    assert ways(Recovery(), "") == [IN_PLACE, ANEW, REPLACE]
+    assert ways(Recovery(groups="moved"), "") == [ANEW, REPLACE]
+    assert ways(Recovery(models="moved"), IN_PLACE) == [ANEW, REPLACE]
+    assert ways(Recovery(), REPLACE) == [REPLACE]
+    assert "(moved)" in told(Recovery("9.9", models="moved"), "")
+    assert "FSDP2 modules are lost (moved)" in told(Recovery("9.9", fsdp="moved"), "")
+
+
+def test_a_way_that_does_not_exist_is_refused(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel(env={"NBDIST_RECOVERY": "sideways"})
+    kernel.run("%load_ext nbdist")
+    cell = on_ranks(kernel, "rank", "-np 2", check=False)
+    assert "NBDIST_RECOVERY='sideways' is none of in-place, anew, replace" in cell.error
