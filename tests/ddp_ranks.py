@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nbdist.backends.ddp import Ddp
 from nbdist.backends.recovery import IN_PLACE, Recovery
 
@@ -32,7 +34,9 @@ def warm_up(folder: Path) -> None:
     """Start the process that imports torch once and that all ranks are forked from."""
     multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
-    forkserver.ensure_running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))  # up to torch 2.9 a killed rank leaves a folder there
+        forkserver.ensure_running()
 
 
 def cool_down() -> None:

@@ -123,6 +123,10 @@ class Supervisor:
                 # Without torch its backend refuses in its own words; `none` needs neither.
                 with contextlib.suppress(ImportError, NbdistError):
                     importlib.import_module(name)
+            with contextlib.suppress(Exception):  # no torch, or one that does nothing of the kind
+                from nbdist.backends.torch_private import releases
+
+                releases.import_what_leaves_folders(self._folders[-1])
             self._settle()
             self._probing.begin(fork=not self._plain)
         self._ready = True

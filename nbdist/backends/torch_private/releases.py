@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch._C import _distributed_c10d
@@ -44,6 +48,25 @@ def forget(group: ProcessGroup) -> None:
 
 def _drop(groups: list[ProcessGroup], group: ProcessGroup) -> None:
     groups[:] = [other for other in groups if other is not group]
+
+
+def import_what_leaves_folders(folder: str) -> None:
+    """Import here, with its folder in `folder`, what makes one in the temp folder when imported.
+
+    Up to torch 2.9 a process that uses an optimizer makes one, and leaves it behind when it
+    is killed. Forks share the one that is made here.
+    """
+    spec = find_spec("torch.distributed.nn.jit.instantiator")
+    if spec is None or spec.origin is None or MAKES not in Path(spec.origin).read_text("utf-8"):
+        return
+    before, tempfile.tempdir = tempfile.tempdir, folder
+    try:
+        import_module(spec.name)
+    finally:
+        tempfile.tempdir = before
+
+
+MAKES = "tempfile.TemporaryDirectory()"
 
 
 def fsdp_groups(state: Any) -> list[Any]:
