@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
+import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from jupyter_core.utils import ensure_event_loop
 
+from nbdist.backends import recovery
+from nbdist.backends.recovery import Recovery
+from nbdist.launchers.probing import PROBE
 from tests.kernel import Kernel
 from tests.leaks import SESSION, SESSION_MARK, Watch
 
@@ -66,10 +74,34 @@ def _leaves_nothing(scratch: Path, request: pytest.FixtureRequest) -> Iterator[N
     _fail_if_left(watch, request.node.name)
 
 
+@functools.cache
+def _probe_torch_once() -> None:
+    """Have this build of torch known, so that no fault of a test waits for that to be tried."""
+    if find_spec("torch") is None:
+        return
+    import torch
+
+    if recovery.known(torch) is None:
+        recovery.keep(torch, probed())
+
+
+def probed() -> Recovery:
+    """Return what the probe finds in a process of its own."""
+    read, write = os.pipe()
+    command = [sys.executable, "-m", PROBE, str(write)]
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"TMPDIR": folder}
+        subprocess.run(command, pass_fds=[write], check=True, timeout=100, env=env)
+    os.close(write)
+    with os.fdopen(read) as said:
+        return [msgspec.json.decode(line, type=Recovery) for line in said][-1]
+
+
 def _factory(scratch: Path) -> Iterator[KernelFactory]:
     kernels: list[Kernel] = []
 
     def start(home: str = "", **options: Any) -> Kernel:
+        _probe_torch_once()
         folder = scratch / "homes" / (home or f"k{next(NUMBERS)}")
         kernels.append(Kernel(folder, **options))
         return kernels[-1]

@@ -141,13 +141,15 @@ class Holder:
 def make_for_losing(kept: Kept) -> None:
     """Make what cannot come back, and beside it what can."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.nn.parallel.distributed import _MixedPrecision
 
     make(kept, "fsdp")
     ranks = list(range(dist.get_world_size()))
     kept["mesh"] = init_device_mesh("cpu", (len(ranks),))
-    kept["mixed"] = DistributedDataParallel(
-        nn.Linear(2, 2), mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16)
+    net = nn.Linear(2, 2)
+    kept["delayed"] = DistributedDataParallel(
+        net,
+        delay_all_reduce_named_params=[("bias", net.bias)],
+        param_to_hook_all_reduce=net.weight,
     )
     kept["group"], kept["holder"] = dist.new_group(ranks), Holder(dist.new_group(ranks))
     kept["hooked"] = model = DistributedDataParallel(nn.Linear(2, 1, bias=False))

@@ -273,7 +273,7 @@ def test_what_cannot_be_made_anew_is_named(start: Callable[..., Ranks], how: str
             "model": "an FSDP module",
             "optimizer": "the optimizer of a module that is lost",
             "mesh": "a mesh of groups that are gone",
-            "mixed": "UsageError: DDP cannot be made twice with mixed_precision",
+            "delayed": "UsageError: DDP cannot be made twice with delay_all_reduce_named_params",
         }
     assert ranks.run(jobs.use_what_was_kept) == [[2.0, 2.0, 4.0, 1.0]] * 2
 

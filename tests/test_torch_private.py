@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 
-import msgspec
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,7 +20,8 @@ from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends.recovery import Recovery
-from nbdist.backends.torch_private import elastic, groups, probe
+from nbdist.backends.torch_private import elastic, groups
+from tests.conftest import probed
 
 WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
 C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
@@ -86,18 +83,8 @@ def test_a_store_takes_over_a_listening_socket() -> None:
 
 def test_the_probe_finds_all_of_it_working() -> None:
     """What was moved in a way that the names do not show is found by trying."""
-    read, write = os.pipe()
-    subprocess.run(
-        [sys.executable, "-m", probe.__name__, str(write)],
-        pass_fds=[write],
-        check=True,
-        timeout=100,
-    )
-    os.close(write)
-    with os.fdopen(read) as said:
-        first, last = (msgspec.json.decode(line, type=Recovery) for line in said)
-    assert (first.groups, first.whole) == ("", False)
-    assert last == Recovery(str(torch.__version__), talks=first.talks, whole=True)
+    found = probed()
+    assert found == Recovery(str(torch.__version__), talks=found.talks, whole=True)
 
 
 def test_a_reducer_is_made_from_what_setstate_gives_it() -> None:

@@ -52,7 +52,7 @@ class Before:
 
 
 class Anew:
-    """Destroys groups and makes them again. Main thread."""
+    """Destroys groups and makes them again. Main thread, but for `abort_nccl`."""
 
     def __init__(self, made: Made) -> None:
         self._made = made
@@ -85,6 +85,12 @@ class Anew:
             for group in self._made.groups
         ]
         return [world, *others]
+
+    def abort_nccl(self) -> None:
+        """Free who waits in NCCL. Any thread. Not tried on GPUs yet."""
+        for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
+            with suppress(Exception):  # no group, none of this rank's, or one without NCCL
+                group.abort()
 
     def give_up(self, before: Before) -> None:
         """Destroy all groups, without a word to the other ranks.

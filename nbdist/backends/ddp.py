@@ -251,8 +251,9 @@ class Ddp:
         self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
         # Whoever is still not free is freed by the other ends.
         sockets.end(cut_before)
-        if self._in_place is not None:
-            self._in_place.abort()
+        if not torch.cuda.is_initialized():
+            return
+        (self._anew if self._in_place is None else self._in_place).abort_nccl()
 
     def formed(self) -> bool:
         """Return whether WORLD is there and whole.

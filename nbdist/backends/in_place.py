@@ -9,8 +9,6 @@ import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from nbdist.backends.torch_private import groups, hooks, models, releases
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InPlace:
-    """Renews groups and models in place. Main thread, but for `abort`."""
+    """Renews groups and models in place. Main thread, but for `abort_nccl`."""
 
     def __init__(self, rank: int, host: str, *, quiet: bool) -> None:
         self._rank = rank
@@ -35,10 +33,9 @@ class InPlace:
         hooks.guard_split()
         hooks.watch_ddp(self._models.add)  # also those that were unpickled
 
-    def abort(self) -> None:
+    def abort_nccl(self) -> None:
         """Free who waits in NCCL. Any thread."""
-        if torch.cuda.is_initialized():
-            groups.abort_nccl()
+        groups.abort_nccl()
 
     def groups(self) -> list[GroupInfo]:
         """Return this rank's process groups, WORLD first."""

@@ -14,7 +14,16 @@ Each is tried when the one before it fails. No torch is needed here.
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
 import msgspec
+import platformdirs
+
+from nbdist.system import write_whole
 
 IN_PLACE, ANEW, REPLACE = "in-place", "anew", "replace"
 WAYS = (IN_PLACE, ANEW, REPLACE)
@@ -59,3 +68,29 @@ def told(recovery: Recovery, forced: str) -> str:
         )
     line = f"{torch}: after a fault groups are renewed in place, and models train on"
     return f"{line}; FSDP2 modules are lost ({recovery.fsdp})." if recovery.fsdp else f"{line}."
+
+
+def known(torch: Any) -> Recovery | None:
+    """Return what was found of this build of torch before, None if nothing was."""
+    try:
+        return msgspec.json.decode(_place(torch).read_bytes(), type=Recovery)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def keep(torch: Any, found: Recovery) -> None:
+    """Keep what was found; where that cannot be written it is tried again."""
+    with suppress(OSError):  # a cache that cannot be had must not be in the way
+        place = _place(torch)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(place, msgspec.json.encode(found))
+
+
+def _place(torch: Any) -> Path:
+    """Return the file for this build of torch with this nbdist: either may have changed."""
+    folder = Path(__file__).parent
+    ours = [(str(path), path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.py"))]
+    built = [torch.__version__, getattr(torch.version, "git_version", ""), torch.__file__]
+    text = repr([sys.version, *map(str, built), Path(torch.__file__).stat().st_mtime_ns, ours])
+    name = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return platformdirs.user_cache_path("nbdist") / "torch" / f"{name}.json"

@@ -8,22 +8,20 @@ What was found is kept in the user's cache. The warm process's only thread.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
-import platformdirs
 
-import nbdist
+from nbdist.backends import recovery
 from nbdist.backends.recovery import Recovery
-from nbdist.settings import make_folder
-from nbdist.system import die_with_parent, kill_session, write_whole
+from nbdist.system import die_with_parent, kill_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +43,12 @@ class Probing:
         What forks.
     tell
         Called with what was found, when it is whole.
+    folder
+        Where the probe may leave files.
     """
 
-    def __init__(self, children: Children, tell: Callable[[Recovery], None]) -> None:
-        self._children, self._tell = children, tell
+    def __init__(self, children: Children, tell: Callable[[Recovery], None], folder: str) -> None:
+        self._children, self._tell, self._folder = children, tell, folder
         self.found: Recovery | None = None
         """What is known; without torch nothing ever is."""
         self._answer, self._pid, self._inbox = -1, 0, b""
@@ -60,7 +60,7 @@ class Probing:
         torch = sys.modules.get("torch")
         if torch is None:
             return
-        self.found = _known(torch)
+        self.found = recovery.known(torch)
         if self.found is not None:
             self._tell(self.found)
             return
@@ -93,7 +93,7 @@ class Probing:
         for line in lines:
             self.found = msgspec.json.decode(line, type=Recovery)
         if self.found is not None and self.found.whole:
-            _keep(self.found)
+            recovery.keep(sys.modules["torch"], self.found)
             self._end("")
         elif time.monotonic() > self._deadline:
             self._end(f"it was not over after {SECONDS:g} s")
@@ -103,9 +103,9 @@ class Probing:
         os.set_blocking(self._answer, False)
         try:
             if fork:
-                self._pid = self._children.fork(lambda: _in_fork(theirs))
+                self._pid = self._children.fork(partial(_in_fork, theirs, self._folder))
             else:
-                self._pid = _start_fresh(theirs)
+                self._pid = _start_fresh(theirs, self._folder)
         finally:
             os.close(theirs)
 
@@ -114,7 +114,9 @@ class Probing:
         self._let_go()
         self._deadline = float("inf")
         kill_session(self._pid)
-        found = self.found or Recovery(groups=f"the probe: {why}", torch=_version())
+        found = self.found or Recovery(
+            groups=f"the probe: {why}", torch=str(sys.modules["torch"].__version__)
+        )
         if not found.whole:
             why = f"the probe: {why}"
             found = msgspec.structs.replace(found, models=why, fsdp=why, whole=True)
@@ -127,50 +129,22 @@ class Probing:
             self._answer = -1
 
 
-def _in_fork(answer: int) -> None:
+def _in_fork(answer: int, folder: str) -> None:
     from nbdist.backends.torch_private import probe  # needs torch
 
+    tempfile.tempdir = folder
     probe.main(answer)
 
 
-def _start_fresh(answer: int) -> int:
+def _start_fresh(answer: int, folder: str) -> int:
     """Run the probe as a process of its own, where forking is not safe; return its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", PROBE, str(answer)],
         pass_fds=[answer],
         stdin=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": folder},
         start_new_session=True,
         preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
     )
     process.returncode = 0  # it is reaped by pid, with the others
     return process.pid
-
-
-def _version() -> str:
-    return str(getattr(sys.modules.get("torch"), "__version__", ""))
-
-
-def _place(torch: Any) -> Path:
-    """Return the file for this build of torch with this nbdist: either may have changed."""
-    backends = Path(nbdist.__file__).parent / "backends"
-    ours = [(str(path), path.stat().st_mtime_ns) for path in sorted(backends.rglob("*.py"))]
-    built = [torch.__version__, getattr(torch.version, "git_version", ""), torch.__file__]
-    text = repr([sys.version, *map(str, built), Path(torch.__file__).stat().st_mtime_ns, ours])
-    name = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-    return platformdirs.user_cache_path("nbdist") / "torch" / f"{name}.json"
-
-
-def _known(torch: Any) -> Recovery | None:
-    try:
-        return msgspec.json.decode(_place(torch).read_bytes(), type=Recovery)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _keep(found: Recovery) -> None:
-    """Keep what was found for the next cluster; where that cannot be written it is tried again."""
-    with contextlib.suppress(Exception):  # a cache that cannot be had must not be in the way
-        place = _place(sys.modules["torch"])
-        if not place.parent.is_dir():
-            make_folder(place.parent)
-        write_whole(place, msgspec.json.encode(found))

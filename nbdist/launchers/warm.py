@@ -65,7 +65,7 @@ class Supervisor:
         self._inbox = b""
         self._children = Children(sock, self.tell)
         self._preloads = Preloads(self._children, self.tell, self._settle)
-        self._probing = Probing(self._children, lambda found: self.tell(Probed(found)))
+        self._probing = Probing(self._children, lambda found: self.tell(Probed(found)), folders[-1])
         self._ready = False
         self._plain = ""
         self._waiting: list[Order] = []

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from nbdist.backends import horovod_calls, horovod_sockets
+from nbdist.backends import horovod_calls, horovod_sockets, recovery
 from nbdist.backends.sockets import LOOPBACK, interface_towards
 from nbdist.rank import metrics, place, vitals
 from nbdist.rank.errors import shorten, text_of
@@ -162,6 +162,11 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     outermost = (threads or "").partition(",")[0].strip()
     if outermost.isdecimal() and int(outermost):
         torch.set_num_threads(int(outermost))
+    found = recovery.known(torch)
+    if found is not None and found.talks:
+        from nbdist.backends.torch_private import hooks
+
+        hooks.quiet_gloo()
     with suppress(Exception):  # a torch whose insides have moved runs scripts all the same
         from nbdist.backends.torch_private import elastic
 

@@ -126,6 +126,20 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
     return address
 
 
+def quiet_gloo() -> None:
+    """Keep from the output what gloo says of each group, in a process that makes them itself."""
+    original = c10d.ProcessGroupGloo
+
+    class ProcessGroupGloo(original):  # type: ignore[misc, valid-type]
+        """torch's own, in silence."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            with without_lines(GLOO_SAYS):
+                super().__init__(*args, **kwargs)
+
+    c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
+
+
 GLOO_SAYS = b"[Gloo] Rank "
 
 
