@@ -12,7 +12,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser test-torch test-xla test-tensorflow screenshots lint format bench dist clean
+.PHONY: help env demo lab test test-browser test-torch test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,24 @@ test-tensorflow: .venv-tensorflow/made ## try TensorFlow through Horovod, in an 
 	PYTHON="$(PYTHON)" tools/make-env tensorflow
 	@touch $@
 
+test-oldest: .venv-oldest/made $(if $(ARGS),,$(PAGE)) ## try the lowest versions that are allowed, on Python 3.10 (ARGS="-k name")
+	.venv-oldest/bin/python -m pytest $(ARGS)
+	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-oldest tools/page browser)
+
+.venv-oldest/made: PYTHON = python3.10
+.venv-oldest/made: pyproject.toml constraints.txt tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env oldest
+	@touch $@
+
+test-newest: .venv-newest/made $(if $(ARGS),,$(PAGE)) ## try the newest of everything that day, on Python 3.13 (ARGS="-k name")
+	.venv-newest/bin/python -m pytest $(ARGS)
+	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-newest tools/page browser)
+
+.PHONY: .venv-newest/made # looks each time
+.venv-newest/made: PYTHON = python3.13
+.venv-newest/made:
+	PYTHON="$(PYTHON)" tools/make-env newest
+
 screenshots: env ## make the pictures of the documents anew (ARGS="--project sidebar")
 	tools/page screenshots $(ARGS)
 
@@ -87,6 +105,6 @@ dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUT
 	$(BIN)/python tools/check_dist.py dist
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
+	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* .venv-oldest .venv-newest build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/.yarn labextension/lib
 	rm -rf tests/browser/node_modules tests/browser/.yarn tests/browser/results

@@ -61,6 +61,23 @@ def test_make_lists_its_targets() -> None:
         assert re.search(rf"^ +make {target} +\w", listed, flags=re.MULTILINE), target
 
 
+def test_the_table_of_versions_is_true() -> None:
+    """What it names stands where the targets read it, and no requirement is lacking."""
+    table = (ROOT / "docs" / "versions.md").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    named = set(re.findall(r"`([\w-]+[<>=]=[^`]+)`", table))
+    assert {one for one in named if f'"{one}"' not in project} == set()
+    needed = re.search(r"^dependencies = \[(.*?)^\]", project, flags=re.MULTILINE | re.DOTALL)
+    assert needed is not None
+    assert set(re.findall(r'"(.+?)"', needed[1])) - named == set()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"`(python3\.\d+)`.*?`make (test-\w+)`", table)
+    assert len(targets) == 2
+    for python, target in targets:
+        first = f"(?:{target}|\\.venv-{target[5:]}/made)"
+        assert re.search(rf"^{first}: PYTHON = {python}$", makefile, flags=re.MULTILINE), target
+
+
 @pytest.mark.parametrize(
     "cell", ["", "%%distributed -np 2 --backend none\nrank"], ids=["load", "run"]
 )

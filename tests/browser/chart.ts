@@ -6,7 +6,8 @@ import { encode } from '../../labextension/tests/job';
 
 const ROOT = resolve(__dirname, '../..');
 const STATIC = join(ROOT, 'nbdist/widgets/static');
-const THEMES = join(ROOT, '.venv/share/jupyter/lab/themes/@jupyterlab');
+const VENV = process.env.NBDIST_TEST_VENV ?? '.venv';
+const THEMES = join(ROOT, VENV, 'share/jupyter/lab/themes/@jupyterlab');
 const HTML = `<!doctype html>
 <html lang="en">
   <title>Chart</title>

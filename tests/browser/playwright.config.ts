@@ -12,7 +12,8 @@ import { join, resolve } from 'node:path';
 import { defineConfig } from '@playwright/test';
 
 const ROOT = resolve(__dirname, '../..');
-const PYTHON = join(ROOT, '.venv/bin/python');
+const VENV = process.env.NBDIST_TEST_VENV ?? '.venv';
+const PYTHON = join(ROOT, VENV, 'bin/python');
 const FREE_PORT =
   'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])';
 
