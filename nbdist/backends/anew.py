@@ -140,12 +140,21 @@ class Anew:
                 self._made.models.setdefault(value, Model({}))
         for model in list(self._made.models):
             try:
-                self.renew(model)
+                self.renew(model, together=False)
             except Exception as err:  # told by name, and the others can go on
                 self._lost[id(model)] = f"{type(err).__name__}: {err}"
 
-    def renew(self, model: DistributedDataParallel) -> None:
-        """Call a DDP model's constructor again: a new reducer on the new groups."""
+    def renew(self, model: DistributedDataParallel, *, together: bool = True) -> None:
+        """Call a DDP model's constructor again: a new reducer on the new groups.
+
+        Parameters
+        ----------
+        model
+            Its parameters are those each rank has.
+        together
+            Whether all ranks do this with the same model at the same time, and have equal
+            parameters: in torch 2.6 the constructor sends those of rank 0 to all.
+        """
         noted = self._made.models.setdefault(model, Model({}))
         arguments = _arguments_of(model, noted.arguments)
         for name in _ONCE:
@@ -158,6 +167,8 @@ class Anew:
             arguments["process_group"] = self._in_place_of(group)
         for part in model.module.modules():
             self._exchange(part)
+        if not together and not _can_do_without_others():
+            raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
         again(model, arguments)
         noted.arguments = arguments
         with self._made.not_noting():
@@ -233,14 +244,12 @@ def _seconds(limit: timedelta | None) -> float:
 
 
 def again(model: DistributedDataParallel, arguments: dict[str, Any]) -> None:
-    """Call DDP's constructor on a model that is one already; it keeps its hooks and attributes.
-
-    No collective: parameters are those each rank has.
-    """
+    """Call DDP's constructor on a model that is one already; it keeps its hooks and attributes."""
     before = dict(vars(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # told when it was made first
-        _constructor()(model, **(arguments | {"init_sync": False}))
+        silent = {"init_sync": False} if _can_do_without_others() else {}
+        _constructor()(model, **(arguments | silent))
     # Objects, not copies: the handles that hooks were given remove from them.
     vars(model).update({name: before[name] for name in _kept_names() if name in before})
 
@@ -254,6 +263,11 @@ def _constructor() -> Callable[..., None]:
     """Return torch's own, beneath ours, which would note it as another model."""
     make = DistributedDataParallel.__init__
     return getattr(make, "__wrapped__", make)
+
+
+def _can_do_without_others() -> bool:
+    """Whether DDP's constructor can be told to leave parameters as they are, as in torch 2.9."""
+    return "init_sync" in inspect.signature(_constructor()).parameters
 
 
 def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any]) -> dict[str, Any]:

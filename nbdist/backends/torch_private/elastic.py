@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.utils import logging as elastic_logging
 from torch.distributed.launcher.api import elastic_launch
 
-from nbdist.backends import sockets
+from nbdist.backends import sockets, stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,8 +153,8 @@ def keep_stores_private(*, loopback: bool) -> None:
         host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
     ) -> TCPStore:
         if is_master:
-            listener = sockets.listen(sockets.LOOPBACK if loopback else host_name, port)
-            options |= {"master_listen_fd": listener.detach()}
+            where = sockets.LOOPBACK if loopback else host_name
+            return stores.listening(make, where, host_name, port, *args, **options)
         return make(host_name, port, *args, is_master=is_master, **options)
 
     rendezvous.TCPStore = in_one_place
