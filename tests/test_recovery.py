@@ -161,7 +161,8 @@ def test_ways_begin_with_the_best_that_torch_allows() -> None:
     assert ways(Recovery(groups="moved"), "") == [ANEW, REPLACE]
     assert ways(Recovery(models="moved"), IN_PLACE) == [ANEW, REPLACE]
     assert ways(Recovery(), REPLACE) == [REPLACE]
-    assert "(moved)" in told(Recovery("9.9", models="moved"), "")
+    for forced in ("", IN_PLACE):
+        assert "are lost (moved)" in told(Recovery("9.9", models="moved"), forced)
     assert "FSDP2 modules are lost (moved)" in told(Recovery("9.9", fsdp="moved"), "")
 
 

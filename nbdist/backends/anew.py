@@ -326,8 +326,8 @@ def _is_mesh(value: object) -> bool:
     return mesh is not None and isinstance(value, mesh.DeviceMesh)
 
 
-def _is_dead(value: object) -> bool:
-    if not isinstance(value, dist.ProcessGroup) or value is dist.group.WORLD:
+def _is_dead(value: Any) -> bool:
+    if not issubclass(type(value), dist.ProcessGroup) or value is dist.group.WORLD:
         return False
     try:
         return dist.get_rank(value) < 0

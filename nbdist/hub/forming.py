@@ -14,6 +14,7 @@ from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, wa
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import mending
 from nbdist.hub.jobs import show_ranks
+from nbdist.hub.line import NoAnswer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,8 +98,8 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
         return {name: why for call in calls for name, why in (call.result() or {}).items()}
     why = str(next(iter(problems.values())))
     await hub.free({calls[call]: call for call in waiting}, why)
-    late = any("did not answer" in str(call.exception()) for call in calls if call.exception())
-    raise NotFormed(why, sorted(problems), stuck=late)
+    stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)
+    raise NotFormed(why, sorted(problems), stuck=stuck)
 
 
 def _pass_over_output(hub: Hub) -> None:
@@ -119,6 +120,9 @@ def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Reco
         notes.append(
             "The process groups were formed anew, and DDP models with them"
             + (f", for they could not be renewed in place: {why}." if why else ".")
+        )
+        notes.append(
+            "What holds a group elsewhere than in a variable or an attribute: make it anew."
         )
     notes += [f"`{name}` is lost: {why}. Make it anew." for name, why in sorted(lost.items())]
     return notes

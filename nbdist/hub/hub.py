@@ -289,7 +289,9 @@ class Hub:
             for rank, call in calls.items():
                 if call in waiting:
                     self.send(rank, Abort(job="", why=why))
-            _, waiting = await asyncio.wait(waiting, timeout=FREE_SECONDS)
+            ended, waiting = await asyncio.wait(waiting, timeout=FREE_SECONDS)
+            for call in ended:
+                call.exception()  # a consequence, told by nobody
 
     async def _end(self, ranks: Iterable[int]) -> None:
         """End these ranks' processes: politely, then by force."""

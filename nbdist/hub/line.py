@@ -34,6 +34,10 @@ CALL_SECONDS = 5.0
 Heard = Hello | Done | Display | Pulse
 
 
+class NoAnswer(NbdistError):
+    """A rank did not answer in time."""
+
+
 class Line:
     """Speaks with every agent; `hear` gets what they say of their own accord.
 
@@ -151,7 +155,7 @@ class Line:
             return await asyncio.wait_for(future, timeout)
         except asyncio.TimeoutError:
             msg = f"rank {rank} did not answer `{method}` within {timeout:g} s"
-            raise NbdistError(msg) from None
+            raise NoAnswer(msg) from None
         finally:
             self._calls.pop(number, None)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from nbdist.launchers.children import Children
 
 PROBE = "nbdist.backends.torch_private.probe"
-SECONDS = 60.0
-"""A probe that takes longer counts as failed."""
+GROUPS_SECONDS, SECONDS = 20.0, 60.0
+"""A probe that takes longer, for groups and in all, counts as failed."""
 ANSWER_BYTES = 1 << 16
 
 
@@ -64,12 +64,14 @@ class Probing:
         if self.found is not None:
             self._tell(self.found)
             return
-        self._deadline = time.monotonic() + SECONDS
+        self._deadline = time.monotonic() + GROUPS_SECONDS
         self._start(fork=fork)
-        while self.found is None:
+        while self.watched() and self.found is None:
             left = max(0.0, self._deadline - time.monotonic())
             select.select(self.watched(), [], [], left)
             self.look()
+        if self.watched():
+            self._deadline = time.monotonic() + SECONDS
 
     def watched(self) -> list[int]:
         """Return the descriptor that has something to say, while a probe runs."""
@@ -96,7 +98,8 @@ class Probing:
             recovery.keep(sys.modules["torch"], self.found)
             self._end("")
         elif time.monotonic() > self._deadline:
-            self._end(f"it was not over after {SECONDS:g} s")
+            limit = GROUPS_SECONDS if self.found is None else SECONDS
+            self._end(f"it was not over after {limit:g} s")
 
     def _start(self, *, fork: bool) -> None:
         self._answer, theirs = os.pipe()
