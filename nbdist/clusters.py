@@ -89,7 +89,7 @@ class Cluster(Sharing, Inspecting):
         """Held by whoever starts or ends all ranks: cells, and commands from outside."""
         self.hub = living.take()
         try:
-            hub_loop().wait(self.hub.start(size, backend, environ))
+            hub_loop().wait(forming.start(self.hub, size, backend, environ))
         except BaseException:  # an interrupt, too, must leave nothing behind
             living.release(self.hub)
             raise
@@ -355,7 +355,7 @@ class Cluster(Sharing, Inspecting):
             self._drop_client()
             hub_loop().wait(self.hub.empty())
             self.np = size
-            hub_loop().wait(self.hub.start(size, self.backend, self.env))
+            hub_loop().wait(forming.start(self.hub, size, self.backend, self.env))
 
     def _renew(self) -> None:
         """Start all over after the warm process or the controller was lost."""
@@ -363,7 +363,7 @@ class Cluster(Sharing, Inspecting):
         living.release(self.hub)
         self.hub = living.take()
         self.names_between = Names(self.hub, self.gpus)
-        hub_loop().wait(self.hub.start(self.np, self.backend, self.env))
+        hub_loop().wait(forming.start(self.hub, self.np, self.backend, self.env))
 
     def stop(self) -> None:
         """End all ranks and everything that was started for them."""

@@ -28,6 +28,8 @@ from nbdist.wire.groups import GroupInfo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbdist.backends.joining import Joining
+
 _OF_ITS_OWN = ("_parameters", "_buffers", "_modules")
 """What a module's constructor makes that is not put back: DDP's own makes it anew."""
 _ONCE = ("mixed_precision", "delay_all_reduce_named_params")
@@ -54,9 +56,8 @@ class Before:
 class Anew:
     """Destroys groups and makes them again. Main thread, but for `abort_nccl`."""
 
-    def __init__(self, made: Made) -> None:
-        self._made = made
-        self.backend, self._timeout, self._size = "", 0.0, 0
+    def __init__(self, made: Made, joining: Joining) -> None:
+        self._made, self._joining = made, joining
         self._retired: list[Any] = []
         """Groups that were given up. Python would end them holding the GIL, and might hang."""
         self._lost: dict[int, str] = {}
@@ -64,16 +65,13 @@ class Anew:
         self._new: dict[int, Any] = {}
         """By the id of a group that was given up, the one in its place."""
 
-    def joined(self, backend: str, timeout: timedelta | None, size: int) -> None:
-        """Note how WORLD is formed."""
-        self.backend, self._timeout, self._size = backend, _seconds(timeout), size
-
     def groups(self) -> list[GroupInfo]:
         """Return what this rank has, WORLD first: what all ranks have can be made again."""
         if not dist.is_initialized():
             return []
-        everyone = list(range(self._size))  # a group that is broken may not know any more
-        world = GroupInfo(WORLD, everyone, self.backend, self._timeout, world=True)
+        begun = self._joining  # a group that is broken may not know any more
+        timeout, everyone = _seconds(begun.timeout), list(range(begun.size))
+        world = GroupInfo(WORLD, everyone, begun.backend, timeout, world=True)
         others = [
             GroupInfo(
                 str(group.number),

@@ -10,7 +10,6 @@ through that store which groups those are (`agreement`).
 
 from __future__ import annotations
 
-import inspect
 import os
 from contextlib import suppress
 from datetime import timedelta
@@ -34,12 +33,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends import anew, models, stores
 from nbdist.backends.anew import Anew, Before
-from nbdist.backends.made import Made, kept_excepthook
+from nbdist.backends.joining import Joining, default_backend
+from nbdist.backends.made import Made
 from nbdist.backends.waiting import Watch
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
     from nbdist.backends.in_place import InPlace
 
@@ -86,9 +85,9 @@ class Ddp:
         self._host = host
         self._watch = Watch()
         self._made = Made(connections=bool(self.recovery.groups))
-        self._join: Callable[..., None] = dist.init_process_group
+        self._joining = Joining(rank, world_size, self._made, self.formed)
         self._in_place: InPlace | None = None
-        self._anew = Anew(self._made)
+        self._anew = Anew(self._made, self._joining)
         self._before: Before | None = None
         """What there was before an attempt to form groups anew that has not gone through yet."""
         self._way = IN_PLACE
@@ -96,12 +95,10 @@ class Ddp:
         self._far: frozenset[sockets.Address] = frozenset()
         """Where the peers' gloo and the store listen; what leads there, this rank made."""
         self._server: stores.TCPStore | None = None
-        self._store: stores.Store | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
         self._whole = False
         self._newcomers: frozenset[int] = frozenset()
-        self._joins = 0
 
     def device(self) -> torch.device:
         """Return this rank's device, made the current one if it is a GPU."""
@@ -123,7 +120,8 @@ class Ddp:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "16")
         global current  # a process is one rank
         current = self
-        self._join = self._made.install(self._user_join)
+        self._made.install()
+        self._joining.install()
         if self.recovery.groups:
             # A device of gloo's own for each group, so the address cannot be given.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
@@ -179,7 +177,7 @@ class Ddp:
         self.abort()
         self._end_cut()
         self._far = frozenset({(self._host, port)})
-        self._store = self._connect(port, generation)
+        self._joining.on(self._connect(port, generation))
         self._way = way
         in_place = self._in_place if way == IN_PLACE else None
         variables = {} if namespace is None else namespace
@@ -188,16 +186,15 @@ class Ddp:
             lost = anew.sharded(variables, fsdp) if fsdp else {}
         else:
             lost = self._form_anew(variables)
-        self._joins = 0
         self._whole = True
         return lost
 
     def _form_in_place(self, in_place: InPlace, generation: int, *, settle_fsdp: bool) -> None:
         rosters = self._exchange(in_place.groups(), in_place.count())
         kept = agreement.kept(rosters)
-        in_place.fill(kept, self._formed_store(), generation, self._start)
+        in_place.fill(kept, self._store(), generation, self._joining.begin)
         if not kept:
-            self._start(self._backend(), self._timeout)
+            self._joining.begin(default_backend(), self._timeout)
         count = max(roster.group_count for roster in rosters) or 1
         in_place.settle(count, fsdp=settle_fsdp)
 
@@ -215,8 +212,8 @@ class Ddp:
         rosters = self._exchange(before.infos, before.count)
         kept = agreement.kept(rosters)
         first = kept[0] if kept else None
-        self._start(
-            first.backend if first is not None else self._backend(),
+        self._joining.begin(
+            first.backend if first is not None else default_backend(),
             timedelta(seconds=first.timeout) if first and first.timeout else self._timeout,
         )
         self._anew.make_again(kept, before)
@@ -229,14 +226,14 @@ class Ddp:
         """Tell all ranks what this one has, and where it listens; return what each told."""
         listening = [] if self._in_place is None else [self._in_place.gloo]
         mine = Roster(bool(groups), count, groups, listening)
-        rosters = agreement.exchange(self._formed_store(), self.rank, self.world_size, mine)
+        rosters = agreement.exchange(self._store(), self.rank, self.world_size, mine)
         self._far |= {address for roster in rosters for address in roster.listening}
         self._newcomers = frozenset(r for r, roster in enumerate(rosters) if not roster.formed)
         return rosters
 
-    def _formed_store(self) -> stores.Store:
-        assert self._store is not None  # for mypy: form has set it
-        return self._store
+    def _store(self) -> stores.Store:
+        assert self._joining.store is not None  # for mypy: form has set it
+        return self._joining.store
 
     def abort(self) -> None:
         """Free this rank: whatever of it waits in a collective, ``new_group`` or a store raises.
@@ -357,7 +354,7 @@ class Ddp:
         self._end_cut()
         if dist.is_initialized():
             dist.destroy_process_group()
-        self._store = self._server = None
+        self._joining.store = self._server = None
         self._whole = False
 
     def _end_cut(self) -> None:
@@ -377,60 +374,12 @@ class Ddp:
         client.set_timeout(_FORM_LIMIT)
         return stores.prefixed(f"nbdist/{generation}", client)
 
-    def _start(self, backend: str, timeout: timedelta | None) -> None:
-        self._anew.joined(backend, timeout, self.world_size)
-        with kept_excepthook():
-            self._join(
-                backend,
-                store=self._store,
-                rank=self.rank,
-                world_size=self.world_size,
-                timeout=timeout,
-            )
-
-    def _backend(self) -> str:
-        return "nccl" if torch.cuda.is_available() else "gloo"
-
     def _source(self, model: DistributedDataParallel, source: int) -> int:
         ranks = dist.get_process_group_ranks(model.process_group)
         if source in ranks:
             return source
         return min(set(ranks) - self._newcomers, default=ranks[0])
 
-    # --- the user's own init_process_group ------------------------------------------------
-
-    def _user_join(self, *args: Any, **kwargs: Any) -> None:
-        """Give the user's call the group that is formed, or form the one it asks for."""
-        asked = inspect.signature(self._join).bind(*args, **kwargs).arguments
-        rank, size = asked.get("rank", -1), asked.get("world_size", -1)
-        ours = rank in {-1, self.rank} and size in {-1, self.world_size}
-        if self.formed() and ours and self._serves(asked.get("backend")):
-            return
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        if self._store is not None and ours:
-            self._joins += 1
-            asked.pop("init_method", None)
-            asked["store"] = stores.prefixed(f"user/{self._joins}", self._store)
-            asked["rank"], asked["world_size"] = self.rank, self.world_size
-        backend = asked.get("backend") or self._backend()
-        self._anew.joined(backend, asked.get("timeout"), self.world_size if size < 0 else size)
-        self._join(**asked)
-
-    def _serves(self, backend: str | None) -> bool:
-        """Return whether WORLD has the backends that `backend` names, on the devices there are."""
-        if backend is None:
-            return True
-        formed, wanted = _by_device(self._anew.backend), _by_device(backend)
-        present = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
-        asked = {device: name for device, name in wanted.items() if device in present} or wanted
-        return all(formed.get(device) == name for device, name in asked.items())
-
 
 current: Ddp | None = None
 """This process's."""
-
-
-def _by_device(backend: str) -> dict[str, str]:
-    """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
-    return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())

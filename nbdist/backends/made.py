@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nbdist.backends import sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 @dataclass
@@ -68,27 +68,10 @@ class Made:
         """Where those of other ranks do, as far as this process has connected to them."""
         self._quiet = False
 
-    def install(self, join: Callable[..., None]) -> Callable[..., None]:
-        """Put `join` in the place of ``init_process_group``; return torch's own.
-
-        All that is replaced is public and stays what it was to whoever calls it.
-        """
+    def install(self) -> None:
+        """Note what is made from now on: all that is replaced is public, and does what it did."""
         self._note_models()
         self._note_groups()
-        original: Callable[..., None] = dist.init_process_group
-
-        @functools.wraps(original)
-        def init_process_group(*args: Any, **kwargs: Any) -> None:
-            join(*args, **kwargs)
-
-        replace_everywhere("init_process_group", original, init_process_group)
-
-        @functools.wraps(original)
-        def torchs_own(*args: Any, **kwargs: Any) -> None:
-            with self.noting_sockets():
-                original(*args, **kwargs)
-
-        return torchs_own
 
     def forget_groups(self) -> None:
         """Forget all groups: WORLD is gone, and these went with it."""

@@ -1,7 +1,7 @@
-"""The process group formed, and formed again after a fault: each way in turn until one holds.
+"""Ranks started, their process group formed, and formed again after a fault or with new ranks.
 
-The ways are those of `nbdist.backends.recovery`. Behind them all stands that ranks are replaced and
-get their variables back, so that the next cell runs. Hub's thread.
+Each way of `nbdist.backends.recovery` is tried in turn until one holds. Behind them all stands that
+ranks are replaced and get their variables back, so that the next cell runs. Hub's thread.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nbdist.backends.choice import check_torch
 from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
-from nbdist.hub import mending
-from nbdist.hub.jobs import show_ranks
+from nbdist.hub import copying
+from nbdist.hub.jobs import how_died, show_ranks
 from nbdist.hub.line import NoAnswer
+from nbdist.launchers import horovodrun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from nbdist.hub.hub import Hub
@@ -37,6 +40,53 @@ class NotFormed(NbdistError):
         """Whether a rank did not answer: no other way would reach it, either."""
 
 
+async def start(hub: Hub, size: int, backend: str, environ: dict[str, str]) -> None:
+    """Start all ranks and form their group."""
+    hub.backend, hub.environ, hub.generation = backend, environ, 0
+    warm, engine = await asyncio.gather(hub.host.ready(), hub.host.engine_info())
+    if backend == "ddp":
+        check_torch(warm.torch)
+    if backend == "horovod":
+        horovodrun.demand("--backend horovod")
+    hub.watch_warm()
+    await hub.bear(range(size), size, engine)
+    await form(hub)
+
+
+async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
+    """Put new processes in the place of these ranks; return the names each now lacks."""
+    ranks = sorted(ranks)
+    engine = await hub.host.engine_info()
+    for rank in ranks:
+        await hub.end([rank])
+        await hub.host.forget_engine(rank)
+    await hub.bear(ranks, hub.size, engine)
+    await form(hub)
+    others = [rank for rank in hub.ranks if rank not in ranks]
+    if not others:
+        return {rank: set() for rank in ranks}
+    names = set(await hub.call(others[0], "names"))
+    return {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+
+
+async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
+    """Replace dead ranks and form the group anew, if need be, and tell what was done."""
+    dead = [rank for rank in hub.ranks.values() if rank.death is not None]
+    if dead:
+        how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
+        tell(f"Since the last cell {how}; it is being replaced.")
+        for rank, names in (await replace(hub, (rank.rank for rank in dead))).items():
+            lacks = f"It lacks {', '.join(sorted(names))}: " if names else ""
+            tell(
+                f"Rank {rank} is a new process. {lacks}"
+                f"`%dist restart {rank} --like RANK` copies another rank's variables."
+            )
+    elif hub.stale:
+        await form(hub)
+    for note in drain(hub):
+        tell(note)
+
+
 async def form(hub: Hub) -> None:
     """Form the process group on every rank; what that cost is in `Hub.notes`.
 
@@ -47,7 +97,7 @@ async def form(hub: Hub) -> None:
     """
     first = hub.generation == 0
     recovery = Recovery() if first else await recovery_of(hub)
-    forced = "" if first else hub.replacing or hub.settings.recovery
+    forced = "" if first else _way_to_begin_with(hub)
     tried: list[NotFormed] = []
     for way in ways(recovery, forced) if hub.backend == "ddp" else [IN_PLACE]:
         if way == REPLACE or (tried and (tried[-1].stuck or first)):
@@ -56,8 +106,9 @@ async def form(hub: Hub) -> None:
             lost = await _by(hub, way, recovery)
         except NotFormed as problem:
             tried.append(problem)
+            hub.given_up |= way == ANEW
             continue
-        hub.stale = False
+        hub.stale = hub.given_up = False
         if not first:
             hub.notes += _told(way, lost, tried, recovery)
         if tried or way == ANEW:
@@ -66,6 +117,13 @@ async def form(hub: Hub) -> None:
     if first or hub.replacing:
         raise LaunchError(_in_vain(tried))
     await _replace(hub, tried)
+
+
+def _way_to_begin_with(hub: Hub) -> str:
+    """Return the way that must be tried first, '' if torch may decide."""
+    if hub.given_up:
+        return ANEW
+    return IN_PLACE if hub.replacing else hub.settings.recovery
 
 
 async def recovery_of(hub: Hub) -> Recovery:
@@ -137,15 +195,15 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
     """Put new processes in the place of the ranks where forming failed, with their variables."""
     wrong = sorted(set(tried[-1].ranks)) if tried else list(hub.ranks)
     files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in wrong}
-    hub.replacing = ANEW if len(tried) > 1 else IN_PLACE  # those that stay have given up theirs
+    hub.replacing = True
     try:
         given = {rank: await _give(hub, rank, path) for rank, path in files.items()}
-        await hub.replace(wrong)
+        await replace(hub, wrong)
         for rank, refused in given.items():
             await _take(hub, rank, files[rank], refused, wrong)
-        await mending.adopt_models(hub, wrong, min(set(hub.ranks) - set(wrong), default=0))
+        await copying.adopt_models(hub, wrong, min(set(hub.ranks) - set(wrong), default=0))
     finally:
-        hub.replacing = ""
+        hub.replacing = False
         for path in files.values():
             path.unlink(missing_ok=True)
     why = f" ({tried[-1]})" if tried else ""
@@ -178,7 +236,7 @@ async def _take(
     if problem and source is None:
         hub.notes.append(f"Rank {rank} has lost its variables: {problem}.")
     elif problem and source is not None:
-        why = await mending.copy_names(hub, source, [rank])
+        why = await copying.copy_names(hub, source, [rank])
         hub.notes.append(f"Rank {rank} has the variables of rank {source}, for its own: {problem}.")
     hub.notes += [f"`{name}` is lost on rank {rank}: {text}." for name, text in why.items()]
 

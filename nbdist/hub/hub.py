@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends.choice import check_torch
 from nbdist.errors import LaunchError
-from nbdist.hub import forming
-from nbdist.hub.jobs import WITH_CLUSTER, Death, how_died, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Death, show_ranks
 from nbdist.hub.line import Heard, Line
 from nbdist.hub.logs import Logs
 from nbdist.hub.ranks import Rank
 from nbdist.hub.turns import Turns
-from nbdist.launchers import horovodrun
 from nbdist.launchers.engines import Host, make_specs
 from nbdist.launchers.supervised import Died, Refused, Started
 from nbdist.launchers.supervisor import tail_in_words
@@ -87,8 +83,10 @@ class Hub:
         """Whether the process group must be formed anew before the next cell."""
         self.notes: list[str] = []
         """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
-        self.replacing = ""
-        """While ranks are being replaced because nothing else held: the way to form meanwhile."""
+        self.replacing = False
+        """Whether ranks are being replaced because nothing else held."""
+        self.given_up = False
+        """Whether some rank has destroyed its groups and could not make them anew yet."""
         self._arrivals: dict[int, asyncio.Future[None]] = {}
         self._incarnations: dict[int, int] = {}
 
@@ -169,27 +167,16 @@ class Hub:
         for listener in list(self.running.values()):
             listener.died(death)
 
-    async def start(self, size: int, backend: str, environ: dict[str, str]) -> None:
-        """Start all ranks and form their group."""
-        self.backend, self.environ = backend, environ
-        warm, engine = await asyncio.gather(self.host.ready(), self.host.engine_info())
-        if backend == "ddp":
-            check_torch(warm.torch)
-        self.generation = 0
-        if backend == "horovod":
-            horovodrun.demand("--backend horovod")
-        self._watch_warm()
-        await self._bear(range(size), size, engine)
-        await self.form()
+    def watch_warm(self) -> None:
+        """Take note when the warm process is gone."""
 
-    def _watch_warm(self) -> None:
         async def watch() -> None:
             await self.host.warm.gone.wait()
             self.warm_lost()
 
         self._warm_watch = self.loop.create_task(watch())
 
-    async def _bear(self, ranks: Iterable[int], size: int, engine: str) -> None:
+    async def bear(self, ranks: Iterable[int], size: int, engine: str) -> None:
         """Start processes for these ranks and wait until each has said hello."""
         ranks = list(ranks)
         environ = {k: v for k, v in self.host.environ_changes().items() if v is not None}
@@ -225,44 +212,6 @@ class Hub:
             )
             raise LaunchError(msg)
 
-    async def form(self) -> None:
-        """Form the process group on every rank, or renew it; see `nbdist.hub.forming`."""
-        await forming.form(self)
-
-    async def replace(self, ranks: Iterable[int]) -> dict[int, set[str]]:
-        """Put new processes in the place of these ranks; return the names each now lacks."""
-        ranks = sorted(ranks)
-        engine = await self.host.engine_info()
-        for rank in ranks:
-            await self._end([rank])
-            await self.host.forget_engine(rank)
-        await self._bear(ranks, self.size, engine)
-        await self.form()
-        others = [rank for rank in self.ranks if rank not in ranks]
-        if not others:
-            return {rank: set() for rank in ranks}
-        names = set(await self.call(others[0], "names"))
-        return {rank: names - set(await self.call(rank, "names")) for rank in ranks}
-
-    async def heal(self, tell: Callable[[str], None]) -> None:
-        """Replace dead ranks and form the group anew, if need be, and tell what was done."""
-        dead = [rank for rank in self.ranks.values() if rank.death is not None]
-        if dead:
-            how = ", ".join(
-                f"rank {each.rank} {how_died(each.death)}" for each in dead if each.death
-            )
-            tell(f"Since the last cell {how}; it is being replaced.")
-            for rank, names in (await self.replace(rank.rank for rank in dead)).items():
-                lacks = f"It lacks {', '.join(sorted(names))}: " if names else ""
-                tell(
-                    f"Rank {rank} is a new process. {lacks}"
-                    f"`%dist restart {rank} --like RANK` copies another rank's variables."
-                )
-        elif self.stale:
-            await self.form()
-        for note in forming.drain(self):
-            tell(note)
-
     async def demand(self, ranks: Iterable[int], method: str, **args: Any) -> None:
         """Have all these ranks do something together; raise what the first one met."""
         calls = {
@@ -293,7 +242,7 @@ class Hub:
             for call in ended:
                 call.exception()  # a consequence, told by nobody
 
-    async def _end(self, ranks: Iterable[int]) -> None:
+    async def end(self, ranks: Iterable[int]) -> None:
         """End these ranks' processes: politely, then by force."""
         living = [
             self.ranks[rank]
@@ -314,7 +263,7 @@ class Hub:
     async def empty(self) -> None:
         """End all ranks; the warm process and the controller stay for the next ones."""
         ended = list(self.ranks)
-        await self._end(ended)
+        await self.end(ended)
         self.ranks.clear()
         for rank in ended:
             await self.host.forget_engine(rank)
@@ -328,7 +277,7 @@ class Hub:
         while self.host.scripts and self.loop.time() < deadline:
             await asyncio.sleep(0.02)
         if not self.host.warm.gone.is_set():
-            await self._end(list(self.ranks))
+            await self.end(list(self.ranks))
         await self.host.stop()
         self.line.close()
         for rank in self.ranks.values():

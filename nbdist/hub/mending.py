@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.errors import NbdistError, UsageError
+from nbdist.errors import UsageError
+from nbdist.hub import copying, forming
 from nbdist.hub.jobs import show_ranks
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
         For each new rank the names it lacks, and why where that is known.
     """
     async with hub.turns.take(range(hub.size), "the restart of ranks"):
-        lacking = await hub.replace(ranks)
+        lacking = await forming.replace(hub, ranks)
         why: dict[str, str] = {}
         if like is not None:
-            why = await copy_names(hub, like, ranks)
+            why = await copying.copy_names(hub, like, ranks)
             names = set(await hub.call(like, "names"))
             lacking = {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
     return {
@@ -42,61 +43,5 @@ async def sync(hub: Hub, name: str, source: int) -> None:
             )
             raise UsageError(msg)
         if hub.stale:
-            await hub.form()
+            await forming.form(hub)
         await hub.demand(hub.ranks, "sync", name=name, source=source)
-
-
-async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
-    """Give new ranks the variables of `source`; kept DDP models take the new ranks in.
-
-    Returns
-    -------
-    dict
-        Why a variable could not be copied, by name.
-    """
-    names = await hub.call(source, "names")
-    refused = await _copy(hub, source, ranks, names)
-    if "" in refused:
-        # Something cannot be rebuilt on the new rank: find out what, copy the rest.
-        alone = {name: await _copy(hub, source, ranks, [name]) for name in names}
-        refused = {name: why for name, found in alone.items() for why in found.values()}
-        await _copy(hub, source, ranks, [name for name in names if name not in refused])
-    await adopt_models(hub, ranks, source)
-    return refused
-
-
-async def adopt_models(hub: Hub, ranks: list[int], source: int) -> None:
-    """Have kept DDP models take new ranks in, with the parameters of rank `source`."""
-    for members, models in (await _shared_models(hub)).items():
-        if not set(members).isdisjoint(ranks):
-            await hub.demand(members, "adopt", names=sorted(models), source=source)
-
-
-async def _shared_models(hub: Hub) -> dict[tuple[int, ...], set[str]]:
-    """Return the DDP models that all ranks of their group hold, by the ranks of the group."""
-    known: dict[int, dict[str, list[int]]] = {
-        rank: answer
-        for rank, answer in (await hub.call_all(hub.ranks, "shared")).items()
-        if isinstance(answer, dict)
-    }
-    found: dict[tuple[int, ...], set[str]] = {}
-    for models in known.values():
-        for name, members in models.items():
-            if all(known.get(member, {}).get(name) == members for member in members):
-                found.setdefault(tuple(members), set()).add(name)
-    return found
-
-
-async def _copy(hub: Hub, source: int, ranks: list[int], names: list[str]) -> dict[str, str]:
-    """Copy names; return what was refused and why, under '' what failed on arrival."""
-    path = hub.host.folder / f"names-{source}.pickle"
-    seconds = hub.settings.form_seconds
-    try:
-        given = await hub.call(source, "give", timeout=seconds, path=str(path), names=names)
-        refused: dict[str, str] = dict(given)
-        for answer in (await hub.call_all(ranks, "take", timeout=seconds, path=str(path))).values():
-            if isinstance(answer, NbdistError):
-                refused[""] = str(answer)
-    finally:
-        path.unlink(missing_ok=True)
-    return refused

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub import bring, report
+from nbdist.hub import bring, forming, report
 from nbdist.hub.hub import Hub, JobListener
 from nbdist.hub.jobs import Death, Job, in_time, show_ranks
 from nbdist.hub.output import Output
@@ -202,7 +202,7 @@ class Run(JobListener):
         hub = self._hub
         async with hub.mending:
             if hub.stale and not hub.begun:
-                await hub.heal(lambda text: self._job.tell(text, text))
+                await forming.heal(hub, lambda text: self._job.tell(text, text))
             hub.begun.add(self._job.id)
         missing = [rank for rank in self._job.ranks if not hub.ranks[rank].alive]
         if missing:

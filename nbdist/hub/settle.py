@@ -6,8 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub import report
-from nbdist.hub.forming import drain
+from nbdist.hub import forming, report
 from nbdist.hub.jobs import WITH_CLUSTER
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
     async with hub.mending:
         if not dead and hub.begun == {job.id}:
             try:
-                await hub.form()
+                await forming.form(hub)
                 job.notes += await _disagreements(hub)
             except NbdistError as err:
                 job.notes.append(str(err))
-            job.notes += drain(hub)
+            job.notes += forming.drain(hub)
     if _full(job):
         job.notes.append(
             f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "

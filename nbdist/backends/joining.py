@@ -1,0 +1,110 @@
+"""WORLD, the group of all ranks: begun by us, and asked for by a user's ``init_process_group``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from nbdist.backends import stores
+from nbdist.backends.made import kept_excepthook, replace_everywhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from nbdist.backends.made import Made
+
+
+class Joining:
+    """Begins WORLD, and knows how it was begun. Main thread.
+
+    Parameters
+    ----------
+    rank, size
+        This rank's place.
+    made
+        Notes what is made meanwhile.
+    formed
+        Whether WORLD is there and whole.
+    """
+
+    def __init__(self, rank: int, size: int, made: Made, formed: Callable[[], bool]) -> None:
+        self._rank, self._ranks = rank, size
+        self._made, self._formed = made, formed
+        self._torchs_own: Callable[..., None] = dist.init_process_group
+        self.store: stores.Store | None = None
+        """That of this generation."""
+        self._asked = 0
+        """How often a user's call has begun WORLD on it."""
+        self.backend = ""
+        self.timeout: timedelta | None = None
+        self.size = size
+        """What WORLD was begun with last."""
+
+    def install(self) -> None:
+        """Put `ask` in the place of ``init_process_group``."""
+        original = self._torchs_own
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            self.ask(*args, **kwargs)
+
+        replace_everywhere("init_process_group", original, init_process_group)
+
+    def on(self, store: stores.Store) -> None:
+        """Begin what comes on a fresh store."""
+        self.store, self._asked = store, 0
+
+    def begin(self, backend: str, timeout: timedelta | None) -> None:
+        """Begin WORLD. All ranks at once."""
+        with kept_excepthook():
+            self._begin(
+                backend=backend, store=self.store, rank=self._rank, world_size=self._ranks,
+                timeout=timeout,
+            )  # fmt: skip
+
+    def ask(self, *args: Any, **kwargs: Any) -> None:
+        """Give a user's call the group that is formed, or form the one it asks for."""
+        asked = inspect.signature(self._torchs_own).bind(*args, **kwargs).arguments
+        rank, size = asked.get("rank", -1), asked.get("world_size", -1)
+        ours = rank in {-1, self._rank} and size in {-1, self._ranks}
+        if self._formed() and ours and self._serves(asked.get("backend")):
+            return
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if self.store is not None and ours:
+            self._asked += 1
+            asked.pop("init_method", None)
+            asked["store"] = stores.prefixed(f"user/{self._asked}", self.store)
+            asked["rank"], asked["world_size"] = self._rank, self._ranks
+        self._begin(**asked)
+
+    def _begin(self, **asked: Any) -> None:
+        size = asked.get("world_size", -1)
+        self.size = self._ranks if size < 0 else size
+        self.backend, self.timeout = asked.get("backend") or default_backend(), asked.get("timeout")
+        with self._made.noting_sockets():
+            self._torchs_own(**asked)
+
+    def _serves(self, backend: str | None) -> bool:
+        """Return whether WORLD has the backends that `backend` names, on the devices there are."""
+        if backend is None:
+            return True
+        formed, wanted = _by_device(self.backend), _by_device(backend)
+        present = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
+        asked = {device: name for device, name in wanted.items() if device in present} or wanted
+        return all(formed.get(device) == name for device, name in asked.items())
+
+
+def default_backend() -> str:
+    """Return the backend of ranks here, if nobody asks for another."""
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def _by_device(backend: str) -> dict[str, str]:
+    """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
+    return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())
