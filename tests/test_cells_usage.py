@@ -166,7 +166,8 @@ def test_a_cell_that_takes_too_long_is_stopped(notebook: Kernel) -> None:
 def test_status_tells_where_a_background_job_is(notebook: Kernel) -> None:
     idle = notebook.run("%dist status").stdout
     assert "2 ranks, ddp" in idle
-    header, *rows = idle.splitlines()[1:]
+    header, *rows, after_a_fault = idle.splitlines()[1:]
+    assert "after a fault groups are renewed in place, and models train on." in after_a_fault
     assert " ".join(header.split()) == "rank host pid device CPU memory GPU GPU memory state"
     assert [row.split()[0] for row in rows] == ["0", "1"]
     assert all(re.search(r"\d+ MB +(n/a|\d+ %) +(n/a|[\d,]+ MB) +idle$", row) for row in rows), idle

@@ -46,6 +46,8 @@ class Recovery(msgspec.Struct, frozen=True):
     """Why FSDP2 modules cannot be, '' if they can."""
     whole: bool = False
     """Whether all of it was tried; ranks begin when groups were."""
+    sure: bool = True
+    """Whether it would be found again: not where a probe was out of time, or lost a connection."""
 
 
 def ways(recovery: Recovery, forced: str) -> list[str]:

@@ -95,7 +95,8 @@ class Probing:
         for line in lines:
             self.found = msgspec.json.decode(line, type=Recovery)
         if self.found is not None and self.found.whole:
-            recovery.keep(sys.modules["torch"], self.found)
+            if self.found.sure:
+                recovery.keep(sys.modules["torch"], self.found)
             self._end("")
         elif time.monotonic() > self._deadline:
             limit = GROUPS_SECONDS if self.found is None else SECONDS

@@ -37,6 +37,10 @@ class Broken(Exception):
     """Raised in the midst of a backward."""
 
 
+class Wrong(Exception):
+    """Something works in another way than it must."""
+
+
 class Partner:
     """The other one of the two processes, over a socket pair."""
 
@@ -80,27 +84,30 @@ def _try(partner: Partner, tell: Callable[[Recovery], None]) -> None:
 
     torch.set_num_threads(1)
     trial, version = Trial(partner), str(torch.__version__)
-    why = _why_not(trial.groups)
+    why, sure = _why_not(trial.groups)
     if why:
-        tell(Recovery(version, groups=why, whole=True))
+        tell(Recovery(version, groups=why, whole=True, sure=sure))
         return
     found = Recovery(version, talks=trial.talks)
     tell(found)
     os.nice(NICER)  # ranks begin now, and want the cores
-    why = _why_not(trial.models)
+    why, sure = _why_not(trial.models)
     if why:
-        tell(msgspec.structs.replace(found, models=why, fsdp=why, whole=True))
+        tell(msgspec.structs.replace(found, models=why, fsdp=why, whole=True, sure=sure))
         return
-    tell(msgspec.structs.replace(found, fsdp=_why_not(trial.fsdp), whole=True))
+    why, sure = _why_not(trial.fsdp)
+    tell(msgspec.structs.replace(found, fsdp=why, whole=True, sure=sure))
 
 
-def _why_not(part: Any) -> str:
-    """Return why a part does not work, '' if it does."""
+def _why_not(part: Callable[[], None]) -> tuple[str, bool]:
+    """Return why a part does not work, '' if it does, and whether it would be so again."""
     try:
         part()
     except Exception as err:  # whatever a torch of tomorrow raises
-        return f"{type(err).__name__}: {err}"[:WHY_CHARACTERS]
-    return ""
+        # A connection that was lost, a limit that was passed: it may have been the load.
+        passing = isinstance(err, (RuntimeError, OSError)) and type(err) is not NotImplementedError
+        return f"{type(err).__name__}: {err}"[:WHY_CHARACTERS], not passing
+    return "", True
 
 
 class Trial:
@@ -278,7 +285,7 @@ def _whole_gradients(net: Any) -> list[Any]:
 
 def _demand(holds: object, why: str) -> None:
     if not holds:
-        raise RuntimeError(why)
+        raise Wrong(why)
 
 
 def main(answer: int) -> None:
