@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -245,6 +247,15 @@ def take_in(kept: Kept, kind: str, source: int, group: str) -> list[str]:
     taken: list[str] = kept["ddp"].adopt([kept["model"]], source)
     kept["ddp"].sync(kept["optimizer"], source)
     return taken
+
+
+def models_that_live(kept: Kept) -> int:
+    """Make a DDP model whose module holds it, and let it go; return how many are left."""
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    model.module.register_forward_hook(partial(print, model))
+    del model
+    gc.collect()
+    return len(kept["ddp"]._made.models)
 
 
 def resources(kept: Kept) -> tuple[int, int]:

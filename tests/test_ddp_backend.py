@@ -278,6 +278,10 @@ def test_what_cannot_be_made_anew_is_named(start: Callable[..., Ranks], how: str
     assert ranks.run(jobs.use_what_was_kept) == [[2.0, 2.0, 4.0, 1.0]] * 2
 
 
+def test_models_that_are_noted_are_let_go(start: Callable[..., Ranks]) -> None:
+    assert start(2).run(jobs.models_that_live) == [0, 0]
+
+
 def test_destroying_a_group_that_a_model_holds_never_hangs(
     start: Callable[..., Ranks],
 ) -> None:

@@ -135,7 +135,7 @@ class Anew:
         self._lost = {}
         for value in list(namespace.values()):  # those that were unpickled are not noted
             if isinstance(value, DistributedDataParallel):
-                self._made.models.setdefault(value, Model({}))
+                self._made.models.setdefault(value, Model(None))
         for model in list(self._made.models):
             try:
                 self.renew(model, together=False)
@@ -153,7 +153,7 @@ class Anew:
             Whether all ranks do this with the same model at the same time, and have equal
             parameters: in torch 2.6 the constructor sends those of rank 0 to all.
         """
-        noted = self._made.models.setdefault(model, Model({}))
+        noted = self._made.models.setdefault(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
         for name in _ONCE:
             if arguments.get(name) is not None:
@@ -168,7 +168,7 @@ class Anew:
         if not together and not _can_do_without_others():
             raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
         again(model, arguments)
-        noted.arguments = arguments
+        noted.arguments = {k: v for k, v in arguments.items() if k != "module"}
         with self._made.not_noting():
             for args, kwargs in noted.hooks:
                 for state in (*args, *kwargs.values()):
@@ -190,7 +190,7 @@ class Anew:
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
         """Return all of a DDP model that can travel; see `put_together`."""
-        noted = self._made.models.get(model, Model({}))
+        noted = self._made.models.get(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
         if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):
             raise UsageError("DDP cannot be made twice with such arguments")
@@ -203,7 +203,8 @@ class Anew:
         if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
             raise UsageError("it is trained by a group of ranks that the new one is not in")
         torch.nn.Module.__init__(model)  # so that it can be a key
-        self._made.models[model] = Model(arguments, state["hooks"])
+        others = {k: v for k, v in arguments.items() if k != "module"}
+        self._made.models[model] = Model(others, state["hooks"])
         again(model, arguments)
         vars(model).update(state["kept"])
 
@@ -268,9 +269,9 @@ def _can_do_without_others() -> bool:
     return "init_sync" in inspect.signature(_constructor()).parameters
 
 
-def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any]) -> dict[str, Any]:
+def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) -> dict[str, Any]:
     """Return what a model was made with; of one that was unpickled, what its attributes tell."""
-    if noted:
+    if noted is not None:
         return noted | {"module": model.module}
     names = list(inspect.signature(_constructor()).parameters)[1:]
     arguments = {name: getattr(model, name) for name in names if hasattr(model, name)}

@@ -39,7 +39,8 @@ class Group:
 class Model:
     """How a DDP model was made. The main thread writes."""
 
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | None
+    """What its constructor was called with, besides the module; None if it was unpickled."""
     hooks: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     """What ``register_comm_hook`` was called with."""
 
@@ -112,7 +113,10 @@ class Made:
             make(model, *args, **kwargs)
             if not self._quiet:
                 asked = signature.bind(model, *args, **kwargs).arguments
-                self.models[model] = Model(dict(list(asked.items())[1:]))
+                # Without what may hold the model in turn, which then would live for ever.
+                self.models[model] = Model(
+                    {k: v for k, v in asked.items() if k not in ("self", "module")}
+                )
 
         @functools.wraps(hook)
         def register_comm_hook(model: Any, *args: Any, **kwargs: Any) -> None:
