@@ -76,6 +76,13 @@ def test_the_table_of_versions_is_true() -> None:
     for python, target in targets:
         first = f"(?:{target}|\\.venv-{target[5:]}/made)"
         assert re.search(rf"^{first}: PYTHON = {python}$", makefile, flags=re.MULTILINE), target
+    tried = re.findall(
+        r"make test-torch TORCH=([\d.]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE
+    )
+    assert len(tried) == 2
+    assert f"| torch, oldest and newest | {tried[0]} and {tried[1]};" in table
+    assert f'"torch>={tried[0].removesuffix(".0")}"' in project
+    assert f"TORCH ?= {tried[1]}\n" in makefile
 
 
 @pytest.mark.parametrize(
