@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
 from typing import TYPE_CHECKING
 
 import psutil
+
+from nbdist.launchers.engines import Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,3 +125,22 @@ def test_a_home_that_moves_with_the_notebook_is_refused(start_kernel: KernelFact
     kernel.run("%load_ext nbdist")
     cell = kernel.run("%%distributed -np 1 --launcher torchrun\n1", check=False)
     assert "give it a path that begins with /" in cell.error
+
+
+def test_the_controllers_files_are_read_when_they_are_whole(tmp_path: Path) -> None:
+    """The client's is written first; engines that found nothing in theirs would look elsewhere."""
+
+    async def read() -> str:
+        host = Host(tmp_path, lambda _: None, controller=False)
+        try:
+            host.connection_file("client").write_text("{}")
+            host.connection_file("engine").write_text("")
+            reading = asyncio.create_task(host.engine_info())
+            await asyncio.sleep(0.1)
+            assert not reading.done()
+            host.connection_file("engine").write_text('{"key": "k"}')
+            return await reading
+        finally:
+            await host.stop()
+
+    assert asyncio.run(read()) == '{"key": "k"}'

@@ -143,11 +143,13 @@ class Host:
             if self.controller_died is not None or self.warm.gone.is_set():
                 msg = f"ipyparallel's controller ended at its start; {tail_in_words(log)}"
                 raise LaunchError(msg)
-            # The client's file is written last.
+            # Whole or not: a file that is being written is no JSON yet.
             with contextlib.suppress(FileNotFoundError, ValueError):
                 json.loads(self.connection_file("client").read_text(encoding="utf-8"))
-                self._engine_info = self.connection_file("engine").read_text(encoding="utf-8")
-                return self._engine_info
+                info = self.connection_file("engine").read_text(encoding="utf-8")
+                json.loads(info)
+                self._engine_info = info
+                return info
             await asyncio.sleep(0.01)
         msg = (
             f"ipyparallel's controller was not there after {CONTROLLER_SECONDS:g} s; "
