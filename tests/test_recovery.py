@@ -139,7 +139,9 @@ def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
     kept = list((tmp_path / "torch" / "cache" / "nbdist" / "torch").iterdir())
     assert len(kept) == 1
     script = on_ranks(kernel, MODELS["plain"] + "\nprint('sum', step())", "--launcher torchrun")
-    assert script.stdout.endswith("sum 3.0\n")
+    # gloo of torch 2.9 speaks up for each group, and what silences it is among what is gone.
+    said = [line for line in script.stdout.splitlines() if not line.startswith("[Gloo] Rank ")]
+    assert said == ["sum 3.0"]
 
 
 def test_a_build_of_torch_is_probed_once(start_kernel: KernelFactory, tmp_path: Path) -> None:
