@@ -58,6 +58,12 @@ collate = lambda rows: Batch(rows)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _folder_of_torchs_own(notebook: Kernel) -> None:
+    """Have torch 2.9 make now what it makes with a kernel's first optimizer, for its whole life."""
+    notebook.run("exec('import torch.distributed.nn.jit.instantiator', {})")
+
+
 def open_in(notebook: Kernel) -> list[str]:
     """Return what the kernel's descriptors are."""
     found = []
