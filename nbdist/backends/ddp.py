@@ -182,7 +182,7 @@ class Ddp:
         in_place = self._in_place if way == IN_PLACE else None
         variables = {} if namespace is None else namespace
         if in_place is not None:
-            self._form_in_place(in_place, generation, settle_fsdp=not fsdp)
+            self._form_in_place(in_place, generation, variables, settle_fsdp=not fsdp)
             lost = in_place.stranded(variables) | (anew.sharded(variables, fsdp) if fsdp else {})
         else:
             lost = self._form_anew(variables)
@@ -190,14 +190,21 @@ class Ddp:
         self._whole = True
         return lost
 
-    def _form_in_place(self, in_place: InPlace, generation: int, *, settle_fsdp: bool) -> None:
+    def _form_in_place(
+        self,
+        in_place: InPlace,
+        generation: int,
+        namespace: dict[str, object],
+        *,
+        settle_fsdp: bool,
+    ) -> None:
         rosters = self._exchange(in_place.groups(), in_place.count())
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)
         if not kept:
             self._joining.begin(default_backend(), self._timeout)
         count = max(roster.group_count for roster in rosters) or 1
-        in_place.settle(count, fsdp=settle_fsdp)
+        in_place.settle(count, namespace, fsdp=settle_fsdp)
 
     def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
         # Noted once: an attempt that fails has destroyed the groups, and the next one goes on.
