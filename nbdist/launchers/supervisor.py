@@ -27,8 +27,9 @@ from nbdist.launchers.supervised import (
     StopPreload,
     Warm,
 )
+from nbdist.lives import SAME_SECONDS, started
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import SAME_SECONDS, environ_anywhere, private, started
+from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
