@@ -193,7 +193,8 @@ class Run(JobListener):
         if job.errors:
             return await settle(hub, job, self._why)
         if self._returns:
-            job.returned = await bring.ask_for(hub.line, job.ranks[0], self._returns)
+            shown = job.ranks[0]
+            job.returned[shown] = await bring.ask_for(hub.line, shown, self._returns)
         job.state = "done"
         return None
 
