@@ -8,6 +8,8 @@ import resource
 import shutil
 import signal
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,6 +18,7 @@ import pytest
 from nbdist.backends.recovery import Recovery
 from nbdist.launchers import children
 from nbdist.launchers.engines import Host
+from nbdist.launchers.supervised import Died, Refused, Started, StartLauncher
 from nbdist.rank.spec import RankSpec
 from nbdist.wire.channel import Keys
 
@@ -198,3 +201,32 @@ def test_the_controllers_files_are_read_when_they_are_whole(tmp_path: Path) -> N
             await host.stop()
 
     assert asyncio.run(read()) == '{"key": "k"}'
+
+
+def test_a_warm_process_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
+    """While it imports it reads no orders, and those may be large: an environment for each rank."""
+
+    async def order() -> None:
+        names = {str(number) for number in range(20)}
+        told = asyncio.Queue[Started | Died | Refused]()
+        host = Host(tmp_path, told.put_nowait, controller=False)
+        try:
+            await host.ready()
+            os.kill(host.warm.pid, signal.SIGSTOP)
+            timer = threading.Timer(5, os.kill, (host.warm.pid, signal.SIGCONT))
+            timer.start()
+            large, began = {"LARGE": "x" * 100_000}, time.monotonic()
+            for name in names:
+                host.warm.order(
+                    StartLauncher(name, "torchrun", [], "", dict(large), "/", "", cold=False)
+                )
+            assert time.monotonic() - began < 4
+            os.kill(host.warm.pid, signal.SIGCONT)
+            timer.cancel()
+            heard: set[str] = set()
+            while heard != names:
+                heard.add((await asyncio.wait_for(told.get(), 60)).name)
+        finally:
+            await host.stop()
+
+    asyncio.run(order())

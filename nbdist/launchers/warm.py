@@ -165,9 +165,9 @@ class Supervisor:
             end = LENGTH + int.from_bytes(self._inbox[:LENGTH], "big")
             if len(self._inbox) < end:
                 break
-            data_of_one, self._inbox = self._inbox[LENGTH:end], self._inbox[end:]
+            one, self._inbox = self._inbox[LENGTH:end], self._inbox[end:]
             with _going_on():
-                self._follow(supervised.decode_order(data_of_one))
+                self._follow(supervised.decode_order(one))
         return bool(data)
 
     def read_early(self) -> None:
