@@ -163,7 +163,7 @@ class Cluster(Sharing, Inspecting):
         wanted
             Names of the notebook to bring where the ranks lack them.
         returns
-            Names to pack for the notebook after the cell; see `Job.returned`.
+            Names to pack for the notebook after the cell; see `Job.take_returned`.
         background
             Whether the notebook goes on meanwhile, so that advice to interrupt would not help.
 

@@ -138,6 +138,38 @@ def test_a_trained_model_is_not_overwritten(notebook: Kernel) -> None:
     assert edited.text == "torch.Size([1])\n"
 
 
+def mapped_by(kernel: Kernel) -> float:
+    """Return the MB that a kernel has mapped of what ranks have packed for it."""
+    lines = Path(f"/proc/{kernel.pid}/maps").read_text().splitlines()
+    spans = [line.split()[0].split("-") for line in lines if "memfd:nbdist" in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in spans) / 1e6
+
+
+def test_what_was_returned_lives_no_longer_than_the_values(notebook: Kernel) -> None:
+    make = "import torch\nlarge = torch.full((12_500_000,), float(rank), dtype=torch.float64)"
+    for _ in range(4):
+        on_ranks(notebook, make, "--return large")
+        assert 100 <= mapped_by(notebook) < 101
+    notebook.run("part = large[:5]; del large")
+    on_ranks(notebook, "import threading\nlock = threading.Lock()", "--return lock", check=False)
+    assert 100 <= mapped_by(notebook) < 101, "a part of it lives"
+    notebook.run("del part")
+    assert mapped_by(notebook) == 0
+    notebook.run("import nbdist")
+    on_ranks(notebook, make, "--return large --async")
+    notebook.run("jobs = nbdist.jobs(); jobs[-1].until_end(30)")  # bound before the next cell
+    assert 100 <= mapped_by(notebook) < 101, "nobody has taken it yet"
+    notebook.run("assert len(large) == 12_500_000 and all(not job.returned for job in jobs)")
+    notebook.run("del large")
+    assert mapped_by(notebook) == 0
+    on_ranks(notebook, f"{make}\nlarge = {{'x': large}}", "--return large")  # no weak reference
+    notebook.run("large = 1")
+    on_ranks(notebook, "pass")
+    assert mapped_by(notebook) == 0
+    notebook.run("del large, jobs")
+    on_ranks(notebook, "del large, lock")
+
+
 def test_a_ddp_model_and_a_generator_are_not_returned(notebook: Kernel) -> None:
     cell = on_ranks(
         notebook,

@@ -24,6 +24,14 @@ class _Version(NamedTuple):
     code: tuple[CodeType, ...]
 
 
+def _replaced() -> object:
+    """Return what no name is bound to."""
+    return _REPLACED
+
+
+_REPLACED = object()
+
+
 class Known:
     """Names that have been on their way to ranks. Kernel's main thread."""
 
@@ -56,10 +64,12 @@ class Known:
         }
 
     def forget(self, space: Mapping[str, Any]) -> None:
-        """Let go of names that the notebook no longer has."""
-        for name in list(self._versions):
+        """Let go of names that the notebook no longer has, and of values that it has replaced."""
+        for name, version in list(self._versions.items()):
             if name not in space:
                 del self._versions[name]
+            elif version.value() is not space[name]:
+                self._versions[name] = version._replace(value=_replaced)
 
 
 def _code(value: object) -> tuple[CodeType, ...]:

@@ -111,6 +111,10 @@ class Names:
         """Unpack what a rank has given us, which may have gone since then."""
         return unpacked(offer.parcel, offer.buffers)
 
+    def forget(self, space: Mapping[str, Any]) -> None:
+        """Let go of values that came or went and that the notebook has no more."""
+        self._known.forget(space)
+
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
         """Bind values that came from the ranks; those need not be sent them again."""
         for name, value in values.items():

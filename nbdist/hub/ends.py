@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import psutil
 
 from nbdist.hub import report
 from nbdist.hub.jobs import Death
+from nbdist.lives import here
 from nbdist.wire.messages import Fault
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Ends:
         self.pids: dict[int, int] = {}
         """By rank, its process."""
         self._far: dict[int, float] = {}
-        """When ranks on other hosts, whose processes cannot be looked at, were heard last."""
+        """When ranks whose processes cannot be looked at from here were heard last."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
 
@@ -63,7 +63,7 @@ class Ends:
         self.pulses.setdefault(rank, None)
         self.pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
-        if hello.host != socket.gethostname():
+        if not hello.place or hello.place != here().name:
             self._far[rank] = time.monotonic()
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:

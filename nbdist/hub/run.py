@@ -197,7 +197,8 @@ class Run(JobListener):
             if error is not None:
                 return error
         if self._returns:
-            job.returned = await bring.ask_for(hub.line, job.ranks[0], self._returns)
+            shown = job.ranks[0]
+            job.returned[shown] = await bring.ask_for(hub.line, shown, self._returns)
         job.state = "done"
         return None
 

@@ -324,8 +324,7 @@ class ScriptRun:
                 )
             else:
                 offer = bring.no_offer(rank, names, "the rank ended without a word (os._exit)")
-            job.returned_by[rank] = offer
-        job.returned = job.returned_by.get(job.ranks[0])
+            job.returned[rank] = offer
 
     async def _stop(self) -> None:
         """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""

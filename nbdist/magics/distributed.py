@@ -205,8 +205,7 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
     """Show a job to its end, or from now on in the background; bind what it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:
-        assert job.returned is not None
-        bind_returned(between, job.returned, shell.user_ns, tell)
+        bind_returned(between, job, shell.user_ns, tell)
 
     if args.background:
         Follower(shell, job, bind)
@@ -215,8 +214,7 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
         show(shell, job)
     except UsageError as err:
         raise UsageMistake(str(err)) from err
-    if job.returned is not None:
-        bind(notice)
+    bind(notice)
     return job
 
 
@@ -234,6 +232,7 @@ def _submit(
             notice(note)
     else:
         cluster = current.fresh_cluster(wanted)
+    cluster.names_between.forget(shell.user_ns)
     job = cluster.submit(
         cell,
         ranks=args.ranks,

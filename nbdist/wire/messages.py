@@ -85,6 +85,8 @@ class Hello(Message, frozen=True):
     protocol: int = PROTOCOL
     size: int = 0
     """How many ranks there are, where they come and go; 0 if the hub has asked for them."""
+    place: str = ""
+    """Where its pid counts, see `nbdist.lives`; '' if that is where the hub has started it."""
 
 
 class Frame(Message, frozen=True):
