@@ -51,9 +51,9 @@ def test_hosts_and_their_slots(horovod: Kernel, how: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.horovod
-def test_flags_after_two_dashes_are_horovods(horovod: Kernel) -> None:
+def test_flags_of_horovods_own(horovod: Kernel) -> None:
     body = "import os\nprint(os.environ['HOROVOD_FUSION_THRESHOLD'])"
-    cell = on_ranks(horovod, body, f"{FLAGS} -- --fusion-threshold-mb 3")
+    cell = on_ranks(horovod, body, f"{FLAGS} --launcher-flags '--fusion-threshold-mb 3'")
     assert cell.stdout == f"{3 * 2**20}\n"
 
 
@@ -137,7 +137,7 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
 
 @pytest.mark.horovod
 def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
-    cell = on_ranks(horovod, "pass", f"{FLAGS} -- --no-such-flag", check=False)
+    cell = on_ranks(horovod, "pass", f"{FLAGS} --launcher-flags --no-such-flag", check=False)
     assert "unrecognized arguments: --no-such-flag" in shown(cell)
 
 
@@ -145,7 +145,7 @@ def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
 def test_mpi_that_is_not_built_is_refused(horovod: Kernel) -> None:
     if horovod.run("print(hvd.mpi_built())").stdout != "False\n":
         pytest.skip("this Horovod was built with MPI")
-    told = shown(on_ranks(horovod, "pass", f"{FLAGS} -- --mpi", check=False))
+    told = shown(on_ranks(horovod, "pass", f"{FLAGS} --launcher-flags --mpi", check=False))
     assert "--mpi: this Horovod was built without MPI" in told
 
 

@@ -271,6 +271,7 @@ class ScriptRun:
             shown=job.ranks[0],
             returning=plan.returning,
             returns=plan.returns,
+            arguments=plan.arguments,
             cwd=plan.cwd,
             sys_path=plan.sys_path,
             temp=str(self._temp),
