@@ -128,3 +128,80 @@ def test_a_saved_script_says_how_to_call_it(notebook: Kernel, tmp_path: Path) ->
         cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.stdout == f"train.py 3 {name}\n"
+
+
+RPC = """
+import torch, torch.distributed as dist, torch.distributed.rpc as rpc
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size)
+if rank == 1:
+    MIDDLE
+if rank == 0:
+    print(rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 3)).tolist())
+rpc.shutdown()
+"""
+
+
+def test_rpc_begins_from_the_environment_again_and_again(notebook: Kernel) -> None:
+    well = RPC.replace("MIDDLE", "pass")
+    for middle in ("", "raise ValueError('in the middle')", "import os; os._exit(4)"):
+        if middle:
+            cell = on_ranks(notebook, RPC.replace("MIDDLE", middle), check=False)
+            assert "Rank 1 " in cell.error
+        for _ in range(2):
+            assert "[4.0, 4.0]" in on_ranks(notebook, well).stdout
+    body = "store, *_ = next(dist.rendezvous('env://', rank, world_size))\nstore.set('a', 'b')"
+    on_ranks(notebook, body)
+    assert on_ranks(notebook, "store.get('a')").text == "b'b'\n"
+
+
+STARTED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1) * dist.get_rank()
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "total", total.item())
+dist.destroy_process_group()
+"""
+
+
+def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STARTED)
+    start = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, {str(program)!r}], check=True)"
+    )
+    for _ in range(2):  # nothing of the first is in the way of the second
+        assert "rank 0 total 1.0" in on_ranks(notebook, start).stdout
+    own = f"!torchrun --standalone --nproc-per-node 1 {program}"
+    assert "rank 0 total 0.0" in on_ranks(notebook, own).stdout
+
+
+def test_a_tutorials_spawned_processes_meet_at_a_port_of_their_own(notebook: Kernel) -> None:
+    (notebook.home / "tutorial.py").write_text("""
+import os, torch, torch.distributed as dist
+def work(i, n, port):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(port)
+    dist.init_process_group("gloo", rank=i, world_size=n)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print("spawned", total.item(), flush=True)
+    dist.destroy_process_group()
+""")
+    cell = on_ranks(
+        notebook,
+        """
+        import os, socket, torch.multiprocessing as mp, tutorial
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        mp.spawn(tutorial.work, args=(2, port), nprocs=2)
+        print({k: v for k, v in os.environ.items() if k.startswith(("GROUP_", "TORCHELASTIC_"))})
+        """,
+    )
+    assert cell.stdout.count("spawned 2.0") == 2
+    for name in ("GROUP_WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"):
+        assert name in cell.stdout
+
+
+def test_ranks_without_a_backend_meet_where_the_environment_says(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    assert on_ranks(kernel, STARTED, "-np 2 --backend none").stdout == "rank 0 total 1.0\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from multiprocessing import process
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Mirror:
         self._take_arguments(run.arguments)
         if run.cwd and run.cwd != self._cwd:
             os.chdir(run.cwd)
+            process.ORIGINAL_DIR = run.cwd  # type: ignore[attr-defined]  # spawned workers: ''
             self._cwd = run.cwd
         if run.sys_path != self._path:
             before = sys.path if self._path is None else self._path
