@@ -132,7 +132,36 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
     assert found <= {"127.0.0.1", "::1"}
     sizes = [line for line in cell.stdout.splitlines() if "size" in line or "ended" in line]
     assert sizes == ["size 1", "size 2", "size 1", "ended with 1"]
-    assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown(cell)
+    assert "Rank 1 was ended by SIGKILL; the job goes on if enough ranks are left." in shown(cell)
+
+
+@pytest.mark.horovod
+def test_an_elastic_job_that_horovod_gives_up_says_why(horovod: Kernel, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\n")
+    script.chmod(0o700)
+    cell = on_ranks(
+        horovod,
+        """
+        import os
+        state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
+        @hvd.elastic.run
+        def train(state):
+            for state.step in range(100):
+                hvd.allreduce(torch.ones(1))
+                if rank == 1 and state.step == 10:
+                    os._exit(3)
+                state.commit()
+        train(state)
+        """,
+        f"{FLAGS} --launcher horovodrun --min-np 1 --host-discovery-script {script}",
+        check=False,
+        timeout=100,
+    )
+    assert cell.error.startswith("CellFailed: Rank 1 exited with code 3"), cell.seen()
+    assert "SIGTERM" not in shown(cell)
+    assert "Horovod gives up a host when a rank on it ends badly" in shown(cell)
+    assert "localhost:1 and 127.0.0.1:1" in shown(cell)
 
 
 @pytest.mark.horovod

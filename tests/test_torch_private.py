@@ -50,7 +50,7 @@ NAMES = [
     (api, "LocalElasticAgent elastic_launch"),
     (import_module("torch.distributed.rendezvous"), "_create_c10d_store TCPStore"),
     (rpc, "_init_counter"),
-    (rpc.api, "_is_current_rpc_agent_set"),
+    (rpc.api, "_is_current_rpc_agent_set _all_gather_sequence_id"),
 ]
 
 

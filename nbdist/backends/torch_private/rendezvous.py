@@ -39,8 +39,8 @@ def lead(to: Callable[[str, int, int, int, timedelta], Store | None]) -> None:
 def end_rpc() -> None:
     """End what a broken cell has left of RPC, so that it can begin on a fresh store. All ranks.
 
-    How often it has begun is part of the keys by which ranks find each other, and is equal on those
-    that are new.
+    It counts how often it has begun and how often ranks have gathered, and they find each other by
+    these numbers: after a fault, or with a rank that is new, they would differ.
     """
     rpc: Any = sys.modules.get("torch.distributed.rpc")
     if rpc is None:
@@ -48,3 +48,5 @@ def end_rpc() -> None:
     if rpc.api._is_current_rpc_agent_set():
         rpc.shutdown(graceful=False)
     rpc._init_counter = 0
+    rpc.api._all_gather_sequence_id.clear()
+    rpc.api._all_gather_sequence_id_to_states.clear()
