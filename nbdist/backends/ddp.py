@@ -100,6 +100,8 @@ class Ddp:
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
         self._whole = False
+        self._port = self._generation = self._meeting = 0
+        self._pid = os.getpid()
 
     def device(self) -> torch.device:
         """Return this rank's device, made the current one if it is a GPU."""
@@ -134,6 +136,10 @@ class Ddp:
             from nbdist.backends.torch_private import timing
 
             timing.time_waits()
+        with suppress(Exception):  # torch then makes stores of its own, at the address reserved
+            from nbdist.backends.torch_private import rendezvous
+
+            rendezvous.lead(self._found_at)
 
     def open_store(self) -> int:
         """Start the store of the next generation; return its port. Called on one rank."""
@@ -178,7 +184,12 @@ class Ddp:
         self.abort()
         self._end_cut()
         self._far = frozenset({(self._host, port)})
+        self._port, self._generation = port, generation
         self._joining.on(self._connect(port, generation))
+        with suppress(Exception):  # a torch that counts elsewhere
+            from nbdist.backends.torch_private import rendezvous
+
+            rendezvous.end_rpc()
         in_place = self._in_place if way == IN_PLACE else None
         variables = {} if namespace is None else namespace
         if in_place is not None:
@@ -241,6 +252,23 @@ class Ddp:
     def _store(self) -> stores.Store:
         assert self._joining.store is not None  # for mypy: form has set it
         return self._joining.store
+
+    def meet_at(self, port: int) -> None:
+        """Take note of the port that the environment names; see `_found_at`. After `form`."""
+        self._meeting = port
+
+    def _found_at(
+        self, host: str, port: int, rank: int, size: int, timeout: timedelta
+    ) -> stores.Store | None:
+        """Return our store to who looks for one where the environment says; else None.
+
+        By itself torch would have rank 0 listen there, and nothing could free who waits for it.
+        """
+        ours = (self._host, self._meeting, self.rank, self.world_size)
+        if (host, port, rank, size) != ours or self._pid != os.getpid() or not self._port:
+            return None
+        client = stores.connect(self._host, self._port, timeout)
+        return stores.prefixed(f"environ/{self._generation}", client)
 
     def abort(self) -> None:
         """Free this rank: whatever of it waits in a collective, ``new_group`` or a store raises.

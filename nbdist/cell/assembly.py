@@ -55,6 +55,8 @@ class Assembly:
     cell: Translated
     parts: Parts
     packer: Packer | None
+    arguments: list[str] = field(default_factory=list)
+    """What it is called with."""
     data: dict[str, bytes] = field(default_factory=dict)
     """Its files, once there is a text."""
 
@@ -69,7 +71,7 @@ class Assembly:
         body = self._definitions()
         imports = self._imports(around := self._preamble())
         head = header(
-            self.name, self.backend, self.np,
+            self.name, self.backend, self.np, self.arguments,
             data=data_folder(self.name) if self.data else "",
             by_value=self.parts.by_value,
             modules={_module(line) for line in imports.splitlines() if line} | self._imported(),

@@ -124,7 +124,7 @@ class Ends:
         for rank, pulse in self.pulses.items():
             known = pulse is not None or job.errors  # a quick one may have ended without a word
             if known and rank not in self.done and rank not in job.errors:
-                job.errors[rank] = _ended_by_launcher(pulse)
+                job.errors[rank] = ended_by_launcher(pulse)
         for rank, fault in job.errors.items():
             if isinstance(fault, Fault) and fault.traceback:
                 self._tracebacks.append((rank, self.restart, fault.traceback))
@@ -197,13 +197,18 @@ class LauncherLog:
         return [failed for failed in found if failed.code != -signal.SIGTERM]
 
 
-def _ended_by_launcher(pulse: Pulse | None) -> Fault:
+def ended_by_launcher(pulse: Pulse | None) -> Fault:
     """Return what is known of a rank that its launcher ended since another had failed."""
     line, waited = (pulse.line, pulse.waiting) if pulse else (None, None)
     return Fault(
         name="Terminated", text="", traceback=[], line=line, at=time.time(), waited=waited,
         aborted=True,
     )  # fmt: skip
+
+
+def ended_from_outside(fault: Death | Fault) -> bool:
+    """Whether SIGTERM has ended a rank, which is how launchers end them."""
+    return isinstance(fault, Death) and fault.signum == signal.SIGTERM
 
 
 def _lost(text: str, pulse: Pulse | None) -> Fault:

@@ -40,6 +40,8 @@ class Run(Message, frozen=True):
     sys_path: list[str]
     environ: dict[str, str | None]
     """Changed environment variables; None removes one."""
+    arguments: list[str] = []
+    """What the cell's program finds in `sys.argv` behind its name."""
     autoreload: str = ""
     """Mode of IPython's autoreload in the notebook, '' where it is off."""
     parcel: str = ""
