@@ -281,5 +281,72 @@ def test_sync_among_the_ranks_that_have_it(three: Kernel) -> None:
     on_ranks(three, "if rank < 2: del model, optimizer")
     on_ranks(three, "if rank != 1: alone = nn.Linear(1, 1)")
     refused = three.run("%dist sync alone", check=False)
-    assert "only rank 0,2 has `alone`" in refused.error
+    assert "`alone` is shared by ranks 0,2 only" in refused.error
     assert "dist.new_group([0, 2])" in refused.error
+    on_ranks(three, "alone = None")
+
+
+def test_sparse_states_are_sent_and_models_of_other_groups_are_other_models(three: Kernel) -> None:
+    on_ranks(
+        three,
+        """
+        model = DDP(nn.Embedding(16, 4, sparse=True))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        def step():
+            optimizer.zero_grad()
+            model(torch.tensor([rank, 5])).pow(2).sum().backward()
+            optimizer.step()
+        step()
+    """,
+    )
+    failed = fails(three, "if rank == 1: optimizer.step()\nraise ValueError('boom')")
+    assert parted(failed) == {"model", "optimizer"}
+    three.run("%dist sync model optimizer --from 0")
+    failed = fails(three, "step()\nprint('same', equal(model))\nraise ValueError('boom')")
+    assert "same True" in shown(failed)
+    assert not parted(failed), shown(failed)
+    on_ranks(
+        three,
+        """
+        model = DDP(nn.Linear(4, 1))
+        optimizer = torch.optim.Adam(model.parameters())
+        pair = dist.new_group([0, 1])
+        if rank < 2:
+            model = DDP(nn.Linear(4, 1), process_group=pair)
+            optimizer = torch.optim.Adam(model.parameters())
+    """,
+    )
+    failed = fails(three, "raise ValueError('boom')")
+    assert not parted(failed), shown(failed)
+    said = three.run("%dist sync model optimizer --from 0").text
+    assert "`optimizer` is now on ranks 0-1 as it was on rank 0" in said
+
+
+def test_optimizers_travel_whole_or_are_refused(three: Kernel) -> None:
+    three.run(
+        "import torch\nnet = torch.nn.Linear(2, 1)\nlbfgs = torch.optim.LBFGS(net.parameters())"
+    )
+    after = on_ranks(
+        three,
+        """
+        def closure():
+            lbfgs.zero_grad()
+            loss = net(torch.ones(1, 2)).pow(2).sum()
+            loss.backward()
+            return loss
+        before = float(closure())
+        lbfgs.step(closure)
+        print('less', float(closure()) < before)
+        class Every(torch.optim.SGD):
+            def __init__(self, *args, **more):
+                super().__init__(*args, **more)
+                self.every = 3
+        every = Every(net.parameters(), lr=0.1)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        zero = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)
+    """,
+    )
+    assert "less True" in after.text
+    said = three.run("%dist restart 1 --like 0").text
+    assert "zero: PicklingError: it holds this rank's part of the state" in said
+    assert on_ranks(three, "print(every.every)\nlbfgs.step(closure)").stdout.startswith("3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends import horovod
+from nbdist.backends.paths import has
 from nbdist.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Backend(Protocol):
     def waiting(self) -> Waiting | None: ...
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
+    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None: ...
     def sync(
         self, namespace: dict[str, object], path: str, source: int, group: str = ""
     ) -> None: ...
@@ -135,6 +137,10 @@ class NoBackend:
         """Return 0, as `checksums` reads nothing."""
         del namespace
         return 0
+
+    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
+        """Return no ranks, None if the path leads to nothing."""
+        return [] if has(namespace, path) else None
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Refuse: there is no way between the ranks."""

@@ -21,7 +21,7 @@ from nbdist.errors import UsageError
 from nbdist.wire.groups import Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -31,16 +31,23 @@ _NUMBERS = (bool, int, float, complex, str, type(None))
 
 
 class Comparing:
-    """One look at all that is compared; a tensor that several hold is read once."""
+    """One look at all that is compared; a tensor that several hold is read once.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    shared
+        By the identity of parameters, the ranks that share them where not all do.
+    """
+
+    def __init__(self, shared: Mapping[int, list[int]] | None = None) -> None:
+        self._shared = shared or {}
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
         """By identity, tensors and what was folded of them; kept, so that no id comes twice."""
 
     def digest(self, target: Any) -> Digest:
         """Return what other ranks compare with theirs; never raises."""
         try:
-            outline = _outline(target)
+            outline = _outline(target, self._shared)
             content, sharded = self._content(target)
         except Exception as err:  # a user's state_dict, or a kind of tensor nobody knows
             text = str(err).partition("\n")[0]
@@ -153,7 +160,7 @@ def _updates(optimizer: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{place}.{name}", value
 
 
-def _outline(target: Any) -> str:
+def _outline(target: Any, shared: Mapping[int, list[int]]) -> str:
     """Say what a thing is made of: with another outline on another rank it was never the same.
 
     It is '' where that cannot be told yet.
@@ -170,6 +177,7 @@ def _outline(target: Any) -> str:
     if any(is_lazy(part) for _, part in parts):
         return ""
     text = "".join(f"{name}{tuple(part.shape)}{part.dtype}" for name, part in parts)
+    text += str(next((shared[id(part)] for _, part in parts if id(part) in shared), ""))
     return hashlib.blake2b(f"{type(target).__name__}{text}".encode(), digest_size=8).hexdigest()
 
 

@@ -29,13 +29,15 @@ except ImportError as error:
         'pip install "nbdist[torch]"'
     ) from error
 
+from torch.nn import Module
+
 from nbdist.backends import anew, models, stores
 from nbdist.backends.anew import Anew, Before
 from nbdist.backends.comm_hooks import groups_of, states_of
-from nbdist.backends.comparing import Comparing, weight
+from nbdist.backends.comparing import Comparing, leaves, weight
 from nbdist.backends.joining import Joining, default_backend
 from nbdist.backends.made import Made
-from nbdist.backends.paths import at
+from nbdist.backends.paths import at, has
 from nbdist.backends.trained import bare, settle_scalers, trained
 from nbdist.backends.waiting import Watch
 
@@ -308,7 +310,7 @@ class Ddp:
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
         """Return digests of what this rank trains, by how variables lead to it."""
-        look = Comparing()
+        look = Comparing(self._shared())
         return {path: look.digest(thing) for path, thing in self._trained(namespace).items()}
 
     def weigh(self, namespace: dict[str, object]) -> int:
@@ -323,6 +325,29 @@ class Ddp:
                 kind = type(model.module).__name__
                 found[f"{kind}, DDP model {number}, to which no variable leads"] = model
         return found
+
+    def _shared(self) -> dict[int, list[int]]:
+        """Return which ranks share the parameters of DDP models, by their identity."""
+        return {
+            id(parameter): dist.get_process_group_ranks(model.process_group)
+            for model in self._made.models
+            if models.has_group(model)
+            for parameter in model.parameters()
+        }
+
+    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
+        """Return the ranks that share what a path leads to; empty if no DDP model says which.
+
+        None if it leads to nothing.
+        """
+        if not has(namespace, path):
+            return None
+        shared = self._shared()
+        thing = at(namespace, path)
+        parameters = (one for _, one in leaves(thing)) if isinstance(thing, Module) else ()
+        for group in getattr(thing, "param_groups", ()):
+            parameters = (*parameters, *group["params"])
+        return next((shared[id(one)] for one in parameters if id(one) in shared), [])
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Make what a path leads to what it is on rank `source`. All of its group at once."""

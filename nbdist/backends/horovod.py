@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends import horovod_calls, horovod_sockets, sockets
+from nbdist.backends.paths import has
 from nbdist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -204,6 +205,10 @@ class Horovod:
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""
         return self._framework.weigh(namespace)
+
+    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
+        """Return no ranks, for all share everything; None if the path leads to nothing."""
+        return [] if has(namespace, path) else None
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Make what a path leads to what it is on rank `source`. All ranks at once."""

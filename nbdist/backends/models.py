@@ -78,6 +78,8 @@ def _copy_model(model: torch.nn.Module, source: int, group: dist.ProcessGroup | 
             "an FSDP model's parameters are shared out over the ranks: no rank has them whole, so "
             "there is nothing to copy from one to the others"
         )
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        raise UsageError("some of its parameters are sparse tensors, which are not sent")
     ranks = dist.get_process_group_ranks(group)
     if source not in ranks:
         raise UsageError(f"this model is shared by ranks {ranks}; rank {source} has none of it")
@@ -94,7 +96,7 @@ def _copy_optimizer(
 ) -> None:
     """Send the state's outline first, then its tensors one by one, however large they are."""
     device = optimizer.param_groups[0]["params"][0].device
-    state = optimizer.state_dict()
+    state = pytree.tree_map_only(torch.Tensor, _dense_parts, optimizer.state_dict())
     if dist.get_rank() == source:
         told = [pytree.tree_map_only(torch.Tensor, _Outline.of, state)]
         dist.broadcast_object_list(told, src=source, group=group, device=device)
@@ -110,7 +112,30 @@ def _copy_optimizer(
         _broadcast(tensor, source, group)
         return tensor.cpu() if outline.on_cpu else tensor
 
-    optimizer.load_state_dict(pytree.tree_map_only(_Outline, receive, blank[0]))
+    received = pytree.tree_map_only(_Outline, receive, blank[0])
+    optimizer.load_state_dict(pytree.tree_map(_joined, received, is_leaf=_is_in_parts))
+
+
+SPARSE = "sparse tensor of size"
+
+
+def _dense_parts(tensor: Tensor) -> Tensor | dict[str, Any]:
+    """Return what can be sent of a tensor: of a sparse one its indices and values."""
+    if tensor.layout is torch.strided:
+        return tensor
+    whole = tensor.coalesce()
+    return {SPARSE: tuple(whole.shape), "indices": whole.indices(), "values": whole.values()}
+
+
+def _is_in_parts(value: object) -> bool:
+    return isinstance(value, dict) and SPARSE in value
+
+
+def _joined(value: Any) -> Any:
+    if not _is_in_parts(value):
+        return value
+    parts = value["indices"], value["values"], value[SPARSE]
+    return torch.sparse_coo_tensor(*parts, is_coalesced=True)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from nbdist.hub.hub import Hub
 
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
+"""A look at what there is takes milliseconds; a rank may have other things to finish first."""
 SLOWEST = 5e7
 """Bytes a second that are read at the very least: ten times as many are usual."""
 TOLD_BYTES = 2e9

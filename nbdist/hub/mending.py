@@ -8,7 +8,7 @@ import msgspec
 
 from nbdist.errors import UsageError
 from nbdist.hub import comparing, copying, forming
-from nbdist.hub.jobs import show_ranks
+from nbdist.hub.jobs import name_ranks, show_ranks
 from nbdist.wire.groups import GroupInfo
 
 if TYPE_CHECKING:
@@ -57,10 +57,11 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
             raise UsageError(msg)
         if hub.stale:
             await forming.form(hub)
-        there = await hub.call_all(hub.ranks, "has", path=path)
-        members = [rank for rank, has in there.items() if has is True]
-        if source not in members:
+        # A model of another group, under the same name on another rank, is another model.
+        sharers = await hub.call_all(hub.ranks, "sharers", path=path)
+        if not isinstance(sharers.get(source), list):
             raise UsageError(f"rank {source} has no `{path}`")
+        members = [rank for rank, told in sharers.items() if told == sharers[source]]
         group = "" if len(members) == hub.size else await _group_of(hub, path, members)
         await hub.demand(members, "sync", path=path, source=source, group=group)
         return members
@@ -78,8 +79,7 @@ async def _group_of(hub: Hub, path: str, members: list[int]) -> str:
     common = set.intersection(*named) if named else set()
     if not common:
         raise UsageError(
-            f"only rank {show_ranks(members)} has `{path}`, and these have no process group of "
-            f"their own through which to send it; `dist.new_group({members})` on all ranks makes "
-            "one"
+            f"`{path}` is shared by {name_ranks(members)} only, which have no process group of "
+            f"their own to send it through; `dist.new_group({members})` on all ranks makes one"
         )
     return min(common)

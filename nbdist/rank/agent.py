@@ -16,7 +16,6 @@ import msgspec
 import zmq
 
 from nbdist.backends import sockets
-from nbdist.backends.paths import has
 from nbdist.errors import NbdistError
 from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
@@ -86,7 +85,7 @@ class Agent(Speaker):
         }
         self._on_main: dict[str, Callable[..., Any]] = {
             "form": self._form,
-            "has": lambda path: has(shell.user_ns, path),
+            "sharers": lambda path: backend.sharers(shell.user_ns, path),
             "groups": backend.groups,
             "weigh": lambda: backend.weigh(shell.user_ns),
             "checksums": lambda: backend.checksums(shell.user_ns),

@@ -17,6 +17,8 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
+from nbdist.rank.optimizers import reduce_optimizer
+
 _sent: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of this process: one that comes back stays as it is."""
 _received: weakref.WeakSet[type] = weakref.WeakSet()
@@ -99,6 +101,9 @@ class ByValue(cloudpickle.Pickler):
         """Say how to rebuild `obj` (pickle's protocol)."""
         if type(obj) in CACHING:
             return CACHING[type(obj)](obj)
+        optimizer = reduce_optimizer(obj)
+        if optimizer is not NotImplemented:
+            return optimizer
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or reduced[-1] is not inside._class_setstate:
             return reduced
