@@ -131,7 +131,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     notebook.interrupt()
     notebook.wait()
     assert "The cell was interrupted." in plain(waiting.text)
-    assert f"It had not begun: its ranks were busy with job {number}" in plain(waiting.text)
+    assert f"It had not begun: it waited for job {number}" in plain(waiting.text)
     assert value(notebook, "job.state") == "running"
 
     behind = start(notebook, "print('behind')")

@@ -30,4 +30,4 @@ def reduce_optimizer(obj: Any) -> Any:
     if kind.__getstate__ is not base.__getstate__ or kind.__reduce_ex__ is not object.__reduce_ex__:
         return NotImplemented  # a way of its own
     added = {name: value for name, value in vars(obj).items() if name not in PATCHED}
-    return copyreg.__newobj__, (kind,), {**added, **obj.__getstate__()}
+    return copyreg.__newobj__, (kind,), {**added, **obj.__getstate__()}  # type: ignore[attr-defined]
