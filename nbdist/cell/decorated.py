@@ -8,20 +8,32 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nbdist.cell.again import Unsure
-from nbdist.cell.defined import codes_in
+from nbdist.cell.defined import Notebook, codes_in
 from nbdist.cell.known import closed_over
 from nbdist.cell.same import same
-
-if TYPE_CHECKING:
-    from nbdist.cell.compared import Comparison
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def unwrapped(whole: Comparison, decorator: ast.expr, value: Any, local: Mapping[str, Any]) -> Any:
+class Whole(Protocol):
+    """The comparison that a decorator is part of; see `nbdist.cell.compared.Comparison`."""
+
+    notebook: Notebook
+
+    def find(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
+        """Return what a name or an attribute is bound to now."""
+
+    def expression(self, node: ast.expr, now: Any, local: Mapping[str, Any]) -> None:
+        """Let an expression give what it gave."""
+
+    def is_fixed(self, node: ast.expr, local: Mapping[str, Any]) -> bool:
+        """Return whether an expression cannot have given anything else."""
+
+
+def unwrapped(whole: Whole, decorator: ast.expr, value: Any, local: Mapping[str, Any]) -> Any:
     """Return the function that a decorator of the notebook has wrapped.
 
     The decorator must do nothing but define the function around it, which must hold nothing but
@@ -50,7 +62,7 @@ def unwrapped(whole: Comparison, decorator: ast.expr, value: Any, local: Mapping
     return inner
 
 
-def _source_of(whole: Comparison, name: str, function: FunctionType) -> Function:
+def _source_of(whole: Whole, name: str, function: FunctionType) -> Function:
     """Return the definition of a decorator, if nothing changes its variables."""
     for each in whole.notebook.definitions(name):
         if each.code == function.__code__ and isinstance(each.node, ast.FunctionDef):
@@ -73,7 +85,7 @@ def _is_made_by(value: Any, wrapper: Function, maker: FunctionType) -> bool:
 
 
 def _compare_arguments(
-    whole: Comparison,
+    whole: Whole,
     call: ast.Call,
     maker: FunctionType,
     held: dict[str, Any],
@@ -101,7 +113,7 @@ def _compare_arguments(
         raise Unsure
 
 
-def _compare_wrapping(whole: Comparison, wrapper: Function, value: Any, inner: Any) -> None:
+def _compare_wrapping(whole: Whole, wrapper: Function, value: Any, inner: Any) -> None:
     """Compare the wrapper's attributes with those it gets from `functools.wraps`, or has not."""
     for each in wrapper.decorator_list:
         call = each if isinstance(each, ast.Call) and not each.keywords else None
