@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current
 from nbdist.cell.defined import cell_number
-from nbdist.cell.names import Parsed, wanted_by
+from nbdist.cell.names import Parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import name_ranks
 from nbdist.hub.output import OUTPUTS
@@ -243,7 +243,7 @@ def _submit(
         lines=lines_before(args),
         autoreload=autoreload_mode(shell),
         viewed=True,
-        wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
+        wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
         background=args.background,
     )
