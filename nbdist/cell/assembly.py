@@ -31,7 +31,7 @@ if __name__ == "__mp_main__":  # a spawned worker: what was pickled finds its cl
     sys.modules["__main__"] = sys.modules[__name__]
 """
 PLACE = """
-def _place(storage, where):
+def {place}(storage, where):
     # What lay on a GPU of the notebook lies on the rank's own.
     return storage.to(device=device) if where != "cpu" and device.type == "cuda" else storage
 
@@ -91,10 +91,11 @@ class Assembly:
         joining, leaving = _step(around.joining), _step(around.leaving)
         top = f"{INDENT}{FILLER.strip()}, In [{number}] of the notebook:\n"
         if awaits(self.cell.text):
-            head, body = in_function(self.cell.text, COROUTINE)
+            name = self._free(COROUTINE)
+            head, body = in_function(self.cell.text, name)
             text += f"{head}\n{top}"
             line = text.count("\n") + 1
-            text += f"{body}\n\n\n{GUARD}\n{joining}{INDENT}asyncio.run({COROUTINE}())\n"
+            text += f"{body}\n\n\n{GUARD}\n{joining}{INDENT}asyncio.run({name}())\n"
         else:
             text += f"{GUARD}\n{joining or INDENT + 'pass' + chr(10)}\n{top}"
             line = text.count("\n") + 1
@@ -132,6 +133,7 @@ class Assembly:
         ours = {*around.imports, *(f"import {name}" for name in self.cell.imports)}
         if self.data:
             ours |= {"import os", "import sys"}
+            ours |= {"import io"} if self._opener == "io.open" else set()
             ours |= {"import torch" if f.endswith(".pt") else "import pickle" for f in self.data}
         if awaits(self.cell.text):
             ours.add("import asyncio")
@@ -157,7 +159,8 @@ class Assembly:
         text, before = "", ""
         for part in self.parts.ordered:
             text += {"written": "\n" if before != "written" else ""}.get(part.kind, "\n\n")
-            text += self._load([part.name], part.name) if part.kind == "value" else part.text + "\n"
+            names = part.together or [part.name]
+            text += self._load(names, part.name) if part.kind == "value" else part.text + "\n"
             before = part.kind
         if self.parts.again:
             text += "\n\n# As the notebook has it; the definitions above may have changed it.\n"
@@ -175,19 +178,34 @@ class Assembly:
         self.packer.loaded.update({id(value): name for name, value in values.items()})
         file, text = f"{stem}.{ending}", ""
         self.data[file] = content
+        data = self._free("_data")
         if len(self.data) == 1:
             folder = data_folder(self.name)
             text += (
-                f'_data = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{folder}")\n'
+                f'{data} = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{folder}")\n'
             )
-        path = f'os.path.join(_data, "{file}")'
+        path, loaded = f'os.path.join({data}, "{file}")', self._free("_values")
         if ending == "pt":
-            where = ", map_location=_place" if self.packer.gpu else ""
-            text = (PLACE.lstrip("\n") if where else "") + text
-            text += f"_values = torch.load({path}, weights_only=False{where})\n"
+            place = self._free("_place")
+            where = f", map_location={place}" if self.packer.gpu else ""
+            text = (PLACE.lstrip("\n").format(place=place) if where else "") + text
+            text += f"{loaded} = torch.load({path}, weights_only=False{where})\n"
         else:
-            text += f'with open({path}, "rb") as _file:\n{INDENT}_values = pickle.load(_file)\n'
-        return text + "".join(f'{name} = _values["{name}"]\n' for name in names) + "del _values\n"
+            opened, handle = self._opener, self._free("_file")
+            text += f'with {opened}({path}, "rb") as {handle}:\n'
+            text += f"{INDENT}{loaded} = pickle.load({handle})\n"
+        text += "".join(f'{name} = {loaded}["{name}"]\n' for name in names)
+        return text + f"del {loaded}\n"
+
+    @property
+    def _opener(self) -> str:
+        return "io.open" if "open" in self.parts.every else "open"
+
+    def _free(self, name: str) -> str:
+        """Return a name like this one that the notebook does not use for something else."""
+        while name in self.parts.every:
+            name = f"_{name}"
+        return name
 
 
 def _module(line: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-EMPTY: dict[type, str] = {list: "[]", dict: "{}", set: "set()"}
+EMPTY: dict[type, str] = {list: "[]", dict: "{}", set: "{*()}"}
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Part:
     """Of the names needed at once those that are called then."""
     alias: str = ""
     """The name that it is another one for."""
+    together: list[str] = field(default_factory=list)
+    """Names of all values that are loaded with this one, since they have objects in common."""
 
 
 @dataclass
@@ -122,10 +124,11 @@ class Order:
             self._begun = [each for each in self._begun if each in (*begun, *self._placed)]
 
     def _place_behind(self, part: Part) -> None:
-        placed = part
+        placed, names = part, part.together or [part.name]
         try:
-            for name in part.at_once:
-                self._need(name, now=True, called=name in part.calls or part.kind == "value")
+            for name in dict.fromkeys(n for each in names for n in self._parts[each].at_once):
+                if name not in names:
+                    self._need(name, now=True, called=name in part.calls or part.kind == "value")
         except _Emptied as emptied:
             if emptied.name != part.name:
                 self._begun.remove(part.name)
@@ -134,7 +137,7 @@ class Order:
             placed = Part(part.name, "written", f"{part.name} = {EMPTY[kind]}")
             self._emptied.add(part.name)
             self._into.late.append(part.name)
-        self._placed.add(part.name)
+        self._placed.update(names)
         self._into.ordered.append(placed)
 
     def _restore(self, part: Part) -> None:
@@ -161,8 +164,11 @@ class Order:
         """Break a circle that has come back to `name`."""
         circle = [self._parts[each] for each in self._begun[self._begun.index(name) :]]
         circle = [part for part in circle if part.name not in self._placed]
+        sources = [part for part in self._parts.values() if part.kind == "source"]
+        held = {name for part in sources for name in part.at_once}
         for part in circle:
-            if part.kind == "value" and type(self._into.every[part.name]) in EMPTY:
+            empty = type(self._into.every[part.name]) in EMPTY and part.name not in held
+            if part.kind == "value" and empty and not part.together:
                 # A registry, say: decorators fill it, and in the end it is the notebook's.
                 raise _Emptied(part.name)
         first = next(part.name for part in circle if part.kind == "source")
