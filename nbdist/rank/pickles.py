@@ -11,11 +11,13 @@ import io
 import weakref
 from multiprocessing import context
 from multiprocessing.reduction import ForkingPickler
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as inside
+
+CELLS = "contents of its cells"
 
 _sent: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of this process: one that comes back stays as it is."""
@@ -99,6 +101,8 @@ class ByValue(cloudpickle.Pickler):
         """Say how to rebuild `obj` (pickle's protocol)."""
         if type(obj) in CACHING:
             return CACHING[type(obj)](obj)
+        if isinstance(obj, CellType):
+            return inside._make_empty_cell, ()
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or reduced[-1] is not inside._class_setstate:
             return reduced
@@ -108,18 +112,20 @@ class ByValue(cloudpickle.Pickler):
         return *reduced[:-1], set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
-        reduced = super()._dynamic_function_reduce(func)
-        if func.__globals__ is not self._space:
-            return reduced
-        make, (code, _, *rest), (attributes, slots), *_ = reduced
-        self.files[func.__code__.co_filename] = None
-        self.codes.append(func.__code__)
-        # Those, too, that there are not yet.
-        self.uses.update(dict.fromkeys(global_names(code)))
-        self._use(func.__name__, func)
-        if not self._carry_globals:
-            slots["__globals__"] = {}
-        arguments = code, _THERE, *rest
+        make, (code, space, *rest, _), (attributes, slots), *_ = super()._dynamic_function_reduce(
+            func
+        )
+        # cloudpickle would give each function cells of its own, and `nonlocal` would part them.
+        slots |= {"__closure__": None, CELLS: [*map(_inside, func.__closure__ or ())]}
+        if func.__globals__ is self._space:
+            self.files[func.__code__.co_filename] = None
+            self.codes.append(func.__code__)
+            self.uses.update(dict.fromkeys(slots["__globals__"]))
+            self._use(func.__name__, func)
+            if not self._carry_globals:
+                slots["__globals__"] = {}
+            space = _THERE
+        arguments = code, space, *rest, func.__closure__
         return make, arguments, (attributes, slots), None, None, set_function_state
 
     def _use(self, name: str, obj: object) -> None:
@@ -128,9 +134,21 @@ class ByValue(cloudpickle.Pickler):
             self.uses[name] = None
 
 
+def _inside(cell: CellType) -> tuple[Any, ...]:
+    """Return what is in a cell, as a tuple that is empty like it."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not filled yet
+        return ()
+
+
 def set_function_state(func: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Fill in a function; what its namespace has already stays."""
     _, slots = state
+    for cell, content in zip(func.__closure__ or (), slots.pop(CELLS), strict=True):
+        # One that a function here has filled is shared with that, and may have changed since.
+        if content and not _inside(cell):
+            (cell.cell_contents,) = content
     space = func.__globals__
     for name, value in slots["__globals__"].items():
         space.setdefault(name, value)
