@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.test_script import outcome, shell
+from nbdist.errors import UsageError
+from tests.test_script import outcome, script, shell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -418,6 +419,26 @@ CASES = {
         "print(list(Base.known), Base.known['A'] is A, ORDER, B.__name__)",
         "['A'] True [('B', 1)] B\n",
     ),
+    "classes that tell of those made from them": (
+        """
+        TAG, COUNT = 3, 0
+        class Told:
+            seen = []
+            def __init_subclass__(cls, tag=0):
+                cls.tag = tag
+                Told.seen.append(cls.__name__)
+        class Counted:
+            def __init_subclass__(cls):
+                global COUNT
+                COUNT += 1
+        class A(Told, tag=TAG): ...
+        class B(Told): ...
+        class C(Counted): ...
+        """,
+        "TAG = 4",
+        "print(A.tag, B.tag, Told.seen, COUNT, C.__name__)",
+        "3 0 ['A', 'B'] 1 C\n",
+    ),
     "a global that has gone": (
         """
         GONE = 1
@@ -439,3 +460,90 @@ def test_a_definition_has_in_a_script_what_it_has_in_the_notebook(
 ) -> None:
     shell.user_ns["values"] = list(range(1000))
     assert outcome(shell, cell, tmp_path, before, between) == printed
+
+
+READABLE = """
+import functools, logging, threading
+from dataclasses import dataclass, field
+from pathlib import Path
+BASE = 2
+ROOT = Path("/tmp")
+REGISTRY = {}
+
+def timed(f):
+    @functools.wraps(f)
+    def wrapper(*args, **kwargs):
+        return f(*args, **kwargs)
+    return wrapper
+
+def register(f):
+    REGISTRY[f.__name__] = f
+    return f
+
+@dataclass
+class Config:
+    lr: float = 1e-3
+    layers: list[int] = field(default_factory=lambda: [1, 2])
+    root: Path = ROOT / "x"
+    n: int = int("16") // BASE
+
+class Net:
+    lock = threading.Lock()
+    log = logging.getLogger(__name__)
+    width, depth = BASE * 2, 3
+    __slots__ = ("x",)
+    @timed
+    def forward(self, config: Config | None = None, *, n=BASE + 1): ...
+    @property
+    @timed
+    def area(self): return self.width * self.depth
+
+@register
+@functools.lru_cache(maxsize=None)
+def cached(x=Config): return x
+
+@register
+@timed
+def both(): ...
+"""
+
+
+def test_source_stays_where_it_gives_the_same_again(shell: InteractiveShell) -> None:
+    shell.run_cell(READABLE, store_history=True).raise_error()
+    made = script(shell, "print(Config(), Net(), cached(), both())").text
+    start, end = READABLE.index("@dataclass"), READABLE.index("@register\n@functools")
+    for definition in READABLE[start:end].split("\n\n"):
+        assert definition.strip() in made, made
+    shell.run_cell("BASE = 5").raise_error()
+    made = script(shell, "print(Config(), Net())").text
+    assert "    n: int = 8\n" in made
+    assert "    width, depth = 4, 3\n" in made
+    assert "*, n=3): ..." in made
+    assert "# With the values that the notebook has of: int('16') // BASE\n@dataclass" in made
+    assert "For Net there is no source" not in made
+
+
+REFUSED = {
+    "Tagged": "`Told.__init_subclass__` takes arguments that could be others now",
+    "kind": "it is or holds a weakref",
+}
+
+
+def test_what_can_be_neither_source_nor_a_value_is_refused(shell: InteractiveShell) -> None:
+    shell.run_cell(
+        """
+from functools import singledispatch
+TAG = 1
+class Told:
+    def __init_subclass__(cls, tag): ...
+class Tagged(Told, tag=TAG): ...
+@singledispatch
+def kind(x): return "any"
+@kind.register
+def _(x: int): return "int"
+""",
+        store_history=True,
+    ).raise_error()
+    for name, message in REFUSED.items():
+        with pytest.raises(UsageError, match=message):
+            script(shell, f"print({name})")

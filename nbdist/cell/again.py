@@ -27,8 +27,10 @@ PURE = frozenset({
     ("torch", "Size"), ("torch", "device"), ("typing", "NewType"), ("typing", "TypeVar"),
 })  # fmt: skip
 """Functions and classes that give the same whenever they are given the same plain values."""
-HOLDING = frozenset({("functools", "partial"), ("dataclasses", "field"), ("enum", "auto")})
-"""Those that do no more than hold what they are given."""
+HOLDING = frozenset({
+    ("functools", "partial"), ("dataclasses", "field"), ("enum", "auto"), ("logging", "getLogger"),
+})  # fmt: skip
+"""Those that do no more than hold what they are given, or give what they gave before."""
 SAFE_METHODS = frozenset(
     name
     for kind in (str, bytes, int, float, tuple, frozenset)
@@ -119,7 +121,7 @@ class Again:
             if node.id in local:
                 return local[node.id]
             if node.id in self._space:
-                if not self._has(node.id):
+                if node.id != "__name__" and not self._has(node.id):
                     raise Unsure
                 return self._space[node.id]
             found = getattr(builtins, node.id, _MISSING)

@@ -162,11 +162,11 @@ class Assembly:
             names = part.together or [part.name]
             text += self._load(names, part.name) if part.kind == "value" else part.text + "\n"
             before = part.kind
-        if self.parts.again:
-            text += "\n\n# As the notebook has it; the definitions above may have changed it.\n"
-            text += "".join(f"{statement}\n" for statement in self.parts.again)
         if self.parts.late:
             text += "\n\n" + self._load(self.parts.late, "values")
+        if self.parts.again:
+            text += "\n\n# As the notebook has it; what is above may have changed it.\n"
+            text += "".join(f"{statement}\n" for statement in self.parts.again)
         return text
 
     def _load(self, names: list[str], stem: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
+import inspect
 import types
 import typing
 from abc import ABCMeta
@@ -16,6 +17,7 @@ from nbdist.cell.again import Unsure
 from nbdist.cell.compared import MISSING
 from nbdist.cell.decorated import Function, doc_of
 from nbdist.cell.defined import codes_in
+from nbdist.rank.errors import CannotTravel
 
 if TYPE_CHECKING:
     from nbdist.cell.compared import Comparison
@@ -29,6 +31,8 @@ GIVEN = frozenset(
     """.split()  # noqa: SIM905 - as a list it would be a page
 )
 """What Python itself puts into a class."""
+IMPLICIT = frozenset({"__new__", "__init_subclass__", "__class_getitem__"})
+"""Methods of which Python makes class methods or static methods by itself."""
 LOCKS = frozenset({"lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore"})
 
 
@@ -76,7 +80,7 @@ class ClassComparison:
             for base in cls.__mro__[1:-1]
         )
         """Whether a library may have put something into it."""
-        self._told = _is_told(cls)
+        self._told = is_told(cls)
 
     def compare(self) -> None:
         """Raise `Unsure` if the definition would make something else."""
@@ -157,7 +161,8 @@ class ClassComparison:
             self._computed.add(name)
             return
         now = self._now(name)
-        self._local[name] = self._own.get(_mangled(name, self._cls), now)
+        own = self._own.get(_mangled(name, self._cls), now)
+        self._local[name] = now if self._kind == "enum" else own
         if isinstance(node, ast.Lambda):
             self._whole.function(
                 node,
@@ -257,6 +262,9 @@ class ClassComparison:
         member = self._own.get(mangled, MISSING)
         code = self._code(node.name, first_line(node))
         self._local[node.name] = member
+        if node.name in IMPLICIT and isinstance(member, (classmethod, staticmethod)):
+            explicit = any(isinstance(each, ast.Name) for each in node.decorator_list)
+            member = member if explicit else member.__func__
         self._whole.decorated(node, code, member, f"{self._path}.{node.name}", self._local)
 
     def _inner_class(self, node: ast.ClassDef) -> None:
@@ -320,10 +328,35 @@ def _kind(cls: type) -> str:
     return "typed dict" if typing.is_typeddict(cls) else "other"
 
 
-def _is_told(cls: type) -> bool:
+def is_told(cls: type) -> bool:
     """Return whether code of the notebook runs whenever a class is made from this one's bases."""
-    told = [base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base)]
-    return any(each.__module__ == "__main__" for each in (*told, type(cls)))
+    return _tells(cls) is not None or type(cls).__module__ == "__main__"
+
+
+def _tells(cls: type) -> type | None:
+    told = (base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base))
+    found = next(told, object)
+    return found if found.__module__ == "__main__" else None
+
+
+def check_by_value(cls: type) -> None:
+    """Raise where a class cannot be made from a pickle: the notebook's code lacks arguments then.
+
+    Raises
+    ------
+    CannotTravel
+        If making it takes arguments that nobody has kept.
+    """
+    base = _tells(cls)
+    if base is None:
+        return
+    try:
+        inspect.signature(base.__init_subclass__).bind()
+    except TypeError as err:
+        raise CannotTravel(
+            f"the class {cls.__name__} cannot be made again: `{base.__name__}.__init_subclass__` "
+            "takes arguments that could be others now; define the class in the cell"
+        ) from err
 
 
 def _is_lock(node: ast.expr, now: Any) -> bool:

@@ -24,6 +24,8 @@ class Part:
     """Names that are needed when it is called."""
     calls: set[str] = field(default_factory=set)
     """Of the names needed at once those that are called then."""
+    rebinds: set[str] = field(default_factory=set)
+    """Names that its code binds anew with `global`."""
     alias: str = ""
     """The name that it is another one for."""
     together: list[str] = field(default_factory=list)
@@ -38,7 +40,7 @@ class Parts:
     ordered: list[Part] = field(default_factory=list)
     """All but imports; values are among them where something needs them at once."""
     late: list[str] = field(default_factory=list)
-    """The other values, loaded together behind all else."""
+    """The other values, loaded together behind all definitions."""
     again: list[str] = field(default_factory=list)
     """Statements that give containers their values once more."""
     every: dict[str, Any] = field(default_factory=dict)
@@ -61,6 +63,15 @@ class _NotYet(Circle):
 
 class _Emptied(Circle):
     """Two parts need each other at once; the container of this name begins empty."""
+
+
+def in_place(name: str, value: Any, text: str) -> str:
+    """Return what gives a name its value again: a container remains the one it is."""
+    if isinstance(value, list):
+        return f"{name}[:] = {text}"
+    if isinstance(value, (dict, set)):
+        return f"{name}.clear()\n{name}.update({text})"
+    return f"{name} = {text}"
 
 
 class Order:
@@ -141,14 +152,13 @@ class Order:
         self._into.ordered.append(placed)
 
     def _restore(self, part: Part) -> None:
-        """Let a container that definitions may fill have the notebook's content in the end."""
+        """Let what definitions may change have the notebook's value in the end."""
         value = self._into.every[part.name]
-        if part.kind != "written" or part.alias or not isinstance(value, (list, dict, set)):
+        if part.kind != "written" or part.alias:
             return
-        text = part.text.partition(" = ")[2]
-        text = f"[:] = {text}" if isinstance(value, list) else f".update({text})"
-        clear = "" if isinstance(value, list) else f"{part.name}.clear()\n"
-        self._into.again.append(f"{clear}{part.name}{text}")
+        rebound = any(part.name in each.rebinds for each in self._parts.values())
+        if rebound or isinstance(value, (list, dict, set)):
+            self._into.again.append(in_place(part.name, value, part.text.partition(" = ")[2]))
 
     def _need(
         self, name: str, *, now: bool = False, called: bool = False, later: bool = False

@@ -9,9 +9,10 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.again import Again
+from nbdist.cell.compared_class import is_told
 from nbdist.cell.defined import Notebook
 from nbdist.cell.literals import containers, written
-from nbdist.cell.order import Circle, Order, Part, Parts
+from nbdist.cell.order import Circle, Order, Part, Parts, in_place
 from nbdist.cell.remade import Remade
 from nbdist.cell.remake import remade
 from nbdist.cell.translate import Around, bound_names, translate
@@ -235,11 +236,18 @@ class Gathering:
         now = {each: None for each in (*at_once.surely, *at_once.maybe) if each != name}
         rest = {each: None for each in (*every, *later) if each not in now and each != name}
         calls = _called(head)
-        if isinstance(value, type) and _is_told(value):
+        if isinstance(value, type) and is_told(value):
             calls |= set(now)
         place = definition.number, definition.line
         self._sources[id(value)] = name
-        return Part(name, "source", done.text, place, now, rest, calls)
+        part = Part(name, "source", done.text, place, now, rest, calls)
+        part.rebinds = {
+            each
+            for node in ast.walk(ast.parse(done.text))
+            if isinstance(node, ast.Global)
+            for each in node.names
+        }
+        return part
 
     def _stands(self, obj: Any) -> str:
         """Return the name whose source the script has, or will have, for a function or class."""
@@ -266,7 +274,22 @@ class Gathering:
         parts.every = {name: self._space[name] for name in self._parts}
         parts.by_value = self._by_value
         Order(self._parts, parts).order()
+        parts.again += self._as_told()
         return parts
+
+    def _as_told(self) -> list[str]:
+        """Return what gives classes their attributes again that may change with each subclass."""
+        every = [self._space[name] for name in self._parts]
+        told = [each for each in every if isinstance(each, type) and is_told(each)]
+        bases = dict.fromkeys(base for each in told for base in each.__mro__[1:])
+        return [
+            in_place(f"{base.__name__}.{name}", value, text)
+            for base in bases
+            if id(base) in self._sources and type(base) is type
+            for name, value in vars(base).items()
+            if name.isidentifier() and not name.startswith("__")
+            if (text := written(value)) is not None
+        ]
 
     def _submodules(self) -> list[str]:
         """Return imports of the submodules that code reaches through the modules it names."""
@@ -346,12 +369,6 @@ def _called(text: str) -> set[str]:
         if isinstance(node, ast.Call):
             parts.append(node)
     return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
-
-
-def _is_told(cls: type) -> bool:
-    """Return whether code of the notebook runs whenever a class is made from this one's bases."""
-    told = [base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base)]
-    return any(each.__module__ == "__main__" for each in (*told, type(cls)))
 
 
 def _reached(found: Any, qualname: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
+from nbdist.cell.compared_class import check_by_value
 from nbdist.rank.errors import CannotTravel
 from nbdist.rank.refusals import look_at, why_not
 
@@ -172,6 +173,8 @@ class Packer:
 
     def note_value(self, obj: Any, needs: dict[str, None]) -> None:
         """Note a function or class that travels by value."""
+        if isinstance(obj, type):
+            check_by_value(obj)
         self.by_value = True
         name = obj.__name__
         if self.namespace.get(name) is obj:
