@@ -258,7 +258,7 @@ SHOW = {
     "config": ["{0}", "{0} == type({0})(lr={0}.lr, layers={0}.layers)"],
     "point": ["{0}", "{0}._asdict()"],
     "enum": ["{0}.A", "list({0})"],
-    "func": ["{0}.__name__", "{0}.__doc__", "[{0}(x) for x in range(2)]", "callable({0})"],
+    "func": ["{0}.__name__", "{0}.__doc__", "[{0}(x) for x in range(2)]", "getattr({0}, 'scale', None)"],
     "with_k": ["{0}.__defaults__", "{0}.__kwdefaults__"],
     "class": [
         "{0}.__name__",

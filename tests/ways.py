@@ -44,7 +44,10 @@ REFUSALS = re.compile(
     r"script|has no value in the notebook or in the cell|the script needs)"
 )
 """What is said, with the name, before anything has started."""
-SAID = re.compile(r"`\w+` was deleted in the notebook; the ranks have it as it was brought")
+SAID = re.compile(
+    r"`\w+` was (deleted in the notebook; the ranks have it as it was brought|changed in place in the "
+    r"notebook after it was brought; the ranks go on with theirs)"
+)
 """What is said beside values that are not the notebook's."""
 FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")
 

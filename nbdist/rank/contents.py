@@ -16,13 +16,14 @@ import io
 import operator
 import pathlib
 import pickle
+import random
 import re
 import sys
 import uuid
 import weakref
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import (
     BuiltinFunctionType,
@@ -45,10 +46,11 @@ VALUES = (
     dt.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern, range, slice,
 )  # fmt: skip
 OPEN = frozenset({
-    SimpleNamespace, Namespace, OrderedDict, defaultdict, deque, functools.partial, MethodType,
+    SimpleNamespace, Namespace, Counter, OrderedDict, defaultdict, deque, functools.partial,
+    MethodType, random.Random,
 })  # fmt: skip
 """Pickled by what they are made of, without code of the user's."""
-GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, deque})
+GROWING = frozenset({list, dict, set, Counter, OrderedDict, defaultdict, deque})
 FIXED = (type, BuiltinFunctionType, ModuleType, CodeType)
 PYTHONS = 1 << 9
 """Flag of classes that Python code has made."""
@@ -273,7 +275,12 @@ class _Pickler(pickle.Pickler):
         self.looked = True
         held = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
         return self._mark(
-            function, function.__code__, function.__defaults__, function.__kwdefaults__, held
+            function,
+            function.__code__,
+            function.__defaults__,
+            function.__kwdefaults__,
+            function.__dict__,
+            held,
         )
 
     def _mark(self, obj: object, *more: object) -> Any:

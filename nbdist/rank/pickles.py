@@ -109,6 +109,10 @@ class ByValue(cloudpickle.Pickler):
         if obj not in _received:
             _sent.add(obj)
         self._use(obj.__name__, obj)
+        if "__slots__" in vars(obj) and not issubclass(obj, tuple):
+            # cloudpickle sets them afterwards, when they make no slots any more.
+            settings: dict[str, Any] = reduced[1][3]
+            settings["__slots__"] = vars(obj)["__slots__"]
         return *reduced[:-1], set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
