@@ -14,12 +14,12 @@ from nbdist.cell.known import Change, Known
 from nbdist.cell.used import mentioned
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import show_ranks
-from nbdist.rank.contents import State
 from nbdist.rank.errors import CannotTravel
 from nbdist.rank.names import OURS
 from nbdist.rank.parcels import Item, Packing, by_need
 from nbdist.rank.parts import Parts
 from nbdist.rank.pickles import submodules
+from nbdist.rank.renewal import State
 
 if TYPE_CHECKING:
     from nbdist.wire.parcel import Parcel

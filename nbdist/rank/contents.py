@@ -7,53 +7,27 @@ changes in place.
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import enum
-import fractions
 import functools
 import io
-import operator
-import pathlib
+import itertools
 import pickle
-import random
-import re
 import sys
-import uuid
 import weakref
 from abc import ABC, abstractmethod
-from argparse import Namespace
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-    SimpleNamespace,
-)
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
+
+from nbdist.rank.describe import is_a
+from nbdist.rank.kinds import GROWING, PLAIN, is_open
 
 MOST_BYTES = 1 << 16
 """Of a pickle that is compared with the last one: what that takes, each cell waits for."""
+SAMPLES = 1000
+"""Values of a large container or array that are compared."""
 MOST_PARTS = 300
 """Objects in it that are not plain data."""
-PLAIN = (int, float, complex, str, bytes, bool, type(None))
-"""Cannot change in place."""
-VALUES = (
-    enum.Enum, pathlib.PurePath, dt.date, dt.time, dt.timedelta,
-    dt.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern, range, slice,
-)  # fmt: skip
-OPEN = frozenset({
-    SimpleNamespace, Namespace, Counter, OrderedDict, defaultdict, deque, functools.partial,
-    MethodType, random.Random,
-})  # fmt: skip
-"""Pickled by what they are made of, without code of the user's."""
-GROWING = frozenset({list, dict, set, Counter, OrderedDict, defaultdict, deque})
 FIXED = (type, BuiltinFunctionType, ModuleType, CodeType)
-PYTHONS = 1 << 9
-"""Flag of classes that Python code has made."""
 WRAPS: dict[type, Callable[[Any], Any]] = {
     functools._lru_cache_wrapper: lambda found: getattr(found, "__wrapped__", None),
     property: lambda found: (found.fget, found.fset, found.fdel),
@@ -61,6 +35,9 @@ WRAPS: dict[type, Callable[[Any], Any]] = {
     classmethod: lambda found: found.__func__,
 }
 """What holds functions, with how to find them."""
+
+
+ABSENT = object()
 
 
 class Held:
@@ -107,90 +84,82 @@ def contents(value: Any) -> Contents | None:
     found = _pickled(value)
     if found is not None:
         return found
-    return _Length(len(value)) if kind in GROWING else None
+    return _Sample(value) if kind in GROWING else None
 
 
-class State:
-    """What makes an object into what another one is, without taking its place.
+class _Sample(Contents):
+    """Of what is too large to be compared as a whole: which objects are in some of its places."""
 
-    Whoever else holds the object sees the change, as in the notebook.
-    """
-
-    def __init__(self, content: Any, kind: type | None = None) -> None:
-        self._content, self._kind = content, kind
-
-    @classmethod
-    def of(cls, value: Any) -> State | None:
-        """Return the state of a value, None if it can only be brought as a whole."""
-        kind = type(value)
-        if kind in GROWING or kind is bytearray:
-            return cls(dict(value) if issubclass(kind, dict) else [*value])
-        is_own = kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__")
-        settings = is_own or kind in (SimpleNamespace, Namespace)
-        if settings and not isinstance(value, type) and _has_only_dict(value):
-            return cls(dict(vars(value)), kind)
-        return None
-
-    def give_to(self, value: Any) -> None:
-        """Change `value` in place."""
-        if isinstance(value, (list, bytearray)):
-            value[:] = self._content
-            return
-        if self._kind is not None and type(value) is not self._kind:
-            value.__class__ = self._kind
-        is_container = isinstance(value, (dict, set, deque))
-        inside = value if is_container else vars(value)
-        inside.clear()
-        (inside.extend if isinstance(inside, deque) else inside.update)(self._content)
-
-
-def _has_only_dict(value: Any) -> bool:
-    """Return whether all that an object holds is in its `__dict__`."""
-    if type(value) is SimpleNamespace:
-        return True
-    kinds = type(value).__mro__[:-1]
-    return hasattr(value, "__dict__") and all(
-        kind.__flags__ & PYTHONS and not vars(kind).get("__slots__") for kind in kinds
-    )
-
-
-class _Length(Contents):
-    """Of what is too large to be compared as a whole."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
+    def __init__(self, value: Any) -> None:
+        self._some = _some(value)
 
     def same(self, value: Any) -> bool:
-        return len(value) == self._length
+        return _some(value) == self._some
+
+
+def _some(value: Any) -> list[int]:
+    """Return the length of a container, and ids: those of shuffled or changed ones are others."""
+    if isinstance(value, list):
+        found = value[:: len(value) // SAMPLES + 1]
+    else:
+        inside = value.values() if isinstance(value, dict) else value
+        found = [*itertools.islice(inside, SAMPLES)]
+    return [len(value), *map(id, found)]
 
 
 class _Model(Contents):
-    """A model's parameters and buffers, and the mode its parts are in."""
+    """A model's parts: which they are, their tensors, and their plain attributes."""
 
     def __init__(self, model: Any) -> None:
         tensors = [*model.parameters(), *model.buffers()]
         self._tensors = [(weakref.ref(one), _count(one)) for one in tensors]
-        self._modules = [(weakref.ref(one), one.training) for one in model.modules()]
+        self._modules = [
+            (weakref.ref(one), _parts_of(one), _plain_of(one)) for one in model.modules()
+        ]
 
     def same(self, value: Any) -> bool:  # noqa: ARG002 - its parts are known
-        return all(
-            (part := ref()) is not None and _count(part) == count for ref, count in self._tensors
-        ) and all(
-            (part := ref()) is not None and part.training == mode for ref, mode in self._modules
-        )
+        # As long as all of them live, nothing else can have their ids.
+        for ref, count in self._tensors:
+            tensor = ref()
+            if tensor is None or _count(tensor) != count:
+                return False
+        for part, parts, plain in self._modules:
+            module = part()
+            if module is None or _parts_of(module) != parts:
+                return False
+            found = vars(module)
+            if any(found.get(name, ABSENT) != was for name, was in plain):
+                return False
+        return True
+
+
+def _parts_of(module: Any) -> list[int]:
+    parts = *module._modules.values(), *module._parameters.values(), *module._buffers.values()
+    return list(map(id, parts))
+
+
+def _plain_of(module: Any) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in vars(module).items() if type(value) in PLAIN]
 
 
 def _count(tensor: Any) -> int:
-    """Return how often a tensor was changed in place, as far as torch counts that."""
+    """Return how often a tensor was changed in place, as far as torch counts that.
+
+    The sign says whether it is trained.
+    """
     try:
-        return int(tensor._version)
+        return ~tensor._version if tensor.requires_grad else tensor._version  # type: ignore[no-any-return]
     except (RuntimeError, AttributeError):  # of inference mode
         return 0
 
 
 class _Pickled(Contents):
-    def __init__(self, data: bytes, parts: list[Held], *, plain: bool) -> None:
-        self._data, self._parts, self.plain = data, parts, plain
+    def __init__(self, data: bytes, parts: list[Held], *, plain: bool, looked: bool) -> None:
+        self._data, self._parts, self.plain, self._looked = data, parts, plain, looked
+
+    def is_mark_of(self, value: Any) -> bool:
+        """Return whether it says no more than which object this is."""
+        return not self._looked and bool(self._parts) and self._parts[0].holds(value)
 
     def same(self, value: Any) -> bool:
         now = _pickled(value)
@@ -199,27 +168,52 @@ class _Pickled(Contents):
 
 def _pickled(value: Any) -> _Pickled | None:
     """Return what a value is made of, None if it is too large or cannot be told."""
-    is_class = isinstance(value, type)
-    if is_class:
-        if value.__module__ != "__main__":
-            return None
-        value = dict(_members(value))
+    if isinstance(value, type):
+        found = _dumped(dict(_members(value))) if value.__module__ == "__main__" else None
+        if found is not None:
+            found.plain = True
+        return found
+    found = _dumped(value)
+    if found is None or not found.is_mark_of(value):
+        return found
+    shown = _shown(value)
+    found = _dumped(shown) if shown else None
+    if found is not None:
+        found.plain = False  # there is more to it
+    return found
+
+
+def _dumped(value: Any) -> _Pickled | None:
     file = _Limited()
     pickler = _Pickler(file)
     try:
         pickler.dump(value)
     except Exception:  # too large or too deep, or a class of the user's, which may raise anything
         return None
-    if not pickler.looked and pickler.parts and pickler.parts[0].holds(value):
+    return _Pickled(file.getvalue(), pickler.parts, plain=pickler.plain, looked=pickler.looked)
+
+
+def _shown(value: Any) -> Any:
+    """Return what of a library's object can be compared: as much as may be set by hand."""
+    if is_a(value, "torch.optim", "Optimizer"):
+        groups = value.param_groups
+        return [{name: group[name] for name in group if name != "params"} for group in groups]
+    if is_a(value, "pandas", "DataFrame") or is_a(value, "pandas", "Series"):
+        inside = getattr(value, "_mgr", None)
+        # Whatever is put into a column becomes another array.
+        return [*getattr(inside, "axes", ()), *getattr(inside, "arrays", ())]
+    if isinstance(value, (*FIXED, FunctionType)):
         return None
-    return _Pickled(file.getvalue(), pickler.parts, plain=is_class or pickler.plain)
+    found = getattr(value, "__dict__", {})
+    # What is private changes with use: a logger's cache.
+    return {k: v for k, v in found.items() if k[:1] != "_" and is_open(type(v))} or None
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
     """Yield what cells put into a class: its functions and settings."""
     for name, value in vars(cls).items():
         own = not (name.startswith("__") and name.endswith("__"))
-        if type(value) in (FunctionType, *WRAPS) or (own and _is_open(type(value))):
+        if type(value) in (FunctionType, *WRAPS) or (own and is_open(type(value))):
             yield name, value
 
 
@@ -251,7 +245,7 @@ class _Pickler(pickle.Pickler):
             return self._mark(obj, WRAPS[kind](obj))
         if isinstance(obj, FIXED):
             return self._mark(obj)
-        if _is_open(kind):
+        if is_open(kind):
             self.looked = True
             return NotImplemented
         return self._opaque(obj)
@@ -263,9 +257,10 @@ class _Pickler(pickle.Pickler):
         if torch is not None and isinstance(obj, torch.Tensor):
             self.looked = True
             return self._mark(obj, _count(obj))
-        if numpy is not None and type(obj) is numpy.ndarray and obj.nbytes < MOST_BYTES:
+        if numpy is not None and type(obj) is numpy.ndarray:
             self.looked = True
-            return self._mark(obj, obj.tobytes())
+            step = 1 if obj.nbytes < MOST_BYTES else obj.size // SAMPLES + 1
+            return self._mark(obj, obj.flat[::step].tobytes())
         return self._mark(obj)
 
     def _function(self, function: FunctionType) -> Any:
@@ -300,37 +295,3 @@ def _is_empty(cell: Any) -> bool:
     except ValueError:  # not filled yet
         return True
     return False
-
-
-_plain_reduce = operator.attrgetter("__reduce_ex__", "__reduce__")
-_USUAL = _plain_reduce(object)
-_STATE = getattr(object, "__getstate__", None)
-
-
-def _is_open(kind: type) -> bool:
-    """Return whether values of this type are pickled as what they are made of."""
-    if kind in PLAIN or kind in GROWING or kind in OPEN or kind in (tuple, frozenset, bytearray):
-        return True
-    if issubclass(kind, VALUES):
-        return True
-    if kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__"):
-        return (
-            _plain_reduce(kind) == _USUAL
-            and getattr(kind, "__getstate__", None) is _STATE
-            and not hasattr(kind, "__getnewargs__")
-            and not hasattr(kind, "__getnewargs_ex__")
-            and not _is_torchs(kind)
-        )
-    return _is_value_of_library(kind)
-
-
-def _is_torchs(kind: type) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(kind, (torch.Tensor, torch.nn.Module))
-
-
-def _is_value_of_library(kind: type) -> bool:
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)):
-        return True
-    return torch is not None and kind in (torch.device, torch.dtype, torch.Size)

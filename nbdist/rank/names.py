@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.memory import Blocks
 from nbdist.rank import keras_models, sources
-from nbdist.rank.contents import Contents, Held, State, contents
+from nbdist.rank.contents import Contents, Held, contents
 from nbdist.rank.errors import CannotTravel
 from nbdist.rank.parcels import Packing, by_need, unpack
 from nbdist.rank.pickles import ByValue
+from nbdist.rank.renewal import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

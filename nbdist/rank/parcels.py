@@ -24,7 +24,7 @@ from nbdist.wire.parcel import Parcel
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-    from nbdist.rank.contents import State
+    from nbdist.rank.renewal import State
 
 NEED_NOTHING = (
     ModuleType, FunctionType, type, int, float, complex, str, bytes, type(None),
