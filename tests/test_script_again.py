@@ -439,6 +439,35 @@ CASES = {
         "print(A.tag, B.tag, Told.seen, COUNT, C.__name__)",
         "3 0 ['A', 'B'] 1 C\n",
     ),
+    "objects as defaults and attributes": (
+        """
+        from dataclasses import dataclass, field
+        class Config:
+            def __init__(self, lr=1): self.lr = lr
+        @dataclass(frozen=True)
+        class Inner:
+            n: int = 1
+        def train(config=Config(), *, inner=Inner(2)): return config.lr, inner.n
+        class Trainer:
+            config = Config(3)
+            both = [config]
+            def run(self, config=Config(4)): return config.lr
+        @dataclass
+        class Outer:
+            inner: Inner = Inner(5)
+            more: Inner = field(default=Inner(6))
+        train.__defaults__[0].lr = 7
+        config = train.__defaults__[0]
+        _Trainer_1 = 8
+        """,
+        "def Config(lr): raise RuntimeError",
+        """
+        config.lr += 1
+        print(train(), Trainer.config.lr, Trainer.both[0] is Trainer.config, Trainer().run())
+        print(Outer(), _Trainer_1)
+        """,
+        "(8, 2) 3 True 4\nOuter(inner=Inner(n=5), more=Inner(n=6)) 8\n",
+    ),
     "a global that has gone": (
         """
         GONE = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Mapping
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from nbdist.cell.again import Again, Unsure
@@ -21,6 +21,7 @@ from nbdist.cell.remade import Remade
 from nbdist.cell.same import mutable, same
 
 MISSING: Any = object()
+FUNCTIONS = FunctionType, BuiltinFunctionType, MethodType, staticmethod, classmethod, property
 
 
 class Comparison:
@@ -166,11 +167,24 @@ class Comparison:
             then = MISSING
         if self.is_same(then, now):
             return
-        text = written(now)
-        if text is None or not may_edit:
+        if not may_edit or now is MISSING:
             raise Unsure
+        text = written(now)
+        if text is None:
+            text = self._carry(now)
+        else:
+            self._made.held += mutable(now)
         self._made.edits.append((node, text))
-        self._made.held += mutable(now)
+
+    def _carry(self, value: Any) -> str:
+        """Return the name under which an object comes along."""
+        if isinstance(value, (type, *FUNCTIONS)) or hasattr(type(value), "__set_name__"):
+            raise Unsure
+        defines = getattr(self._made.definition.node, "name", "lambda")
+        # Two underscores would mean something else in a class.
+        name = f"_{defines.strip('_')}_{len(self._made.carried) + 1}"
+        self._made.carried[name] = value
+        return name
 
     def is_same(self, then: Any, now: Any) -> bool:
         """Return whether a value is the notebook's, or one that takes the place of that."""

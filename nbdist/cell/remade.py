@@ -23,6 +23,8 @@ class Remade:
     """Decorators whose work is done."""
     after: list[str] = field(default_factory=list)
     """Statements that follow it."""
+    carried: dict[str, object] = field(default_factory=dict)
+    """Values that take the place of expressions, by the names they get."""
     held: list[object] = field(default_factory=list)
     """Lists, dicts and sets of the notebook that it makes again."""
 

@@ -67,6 +67,10 @@ class Gathering:
         self._parts: dict[str, Part] = {}
         self._via: dict[str, str] = {}
         """For names the cell itself does not use: what does."""
+        self._values = dict(self._space)
+        """All that has a name, in the notebook or only in the script."""
+        self._siblings: dict[str, list[str]] = {}
+        """For names only in the script: all that belong to the same definition."""
         self._extra: set[str] = set()
         self._by_value: list[str] = []
 
@@ -99,7 +103,7 @@ class Gathering:
             if name in self._parts or not (name in wanted.forced or self._has(name)):
                 continue
             try:
-                part = self._part(name, self._space[name])
+                part = self._part(name, self._values[name])
             except (CannotTravel, UsageError) as err:
                 if name not in sure and name not in self._via:
                     continue
@@ -114,6 +118,8 @@ class Gathering:
         self._keep_together()
 
     def _has(self, name: str) -> bool:
+        if name not in self._space and name in self._values:
+            return True
         return self._wanted.has(name) and name not in OURS
 
     # -- one name ------------------------------------------------------------------------------
@@ -150,7 +156,7 @@ class Gathering:
         values = [part.name for part in self._parts.values() if part.kind == "value"]
         watched = {**self._held, **self._written}
         for name in values if watched else ():
-            _, met = self.packer.look(self._space[name], watched)
+            _, met = self.packer.look(self._values[name], watched)
             for holder in {watched[each] for each in met}:
                 if self._parts[holder].kind == "source":
                     raise Circle(holder)
@@ -170,11 +176,12 @@ class Gathering:
         for name in sorted(early & values.keys()):
             if values[name].together:
                 continue
-            group, todo, held = [name], [name], dict[int, object]()
+            group = list(self._siblings.get(name, [name]))
+            todo, held = list(group), dict[int, object]()
             while todo:
-                held.update(self.packer.held(self._space[todo.pop()]))
+                held.update(self.packer.held(self._values[todo.pop()]))
                 for other in values.keys() - set(group):
-                    if self.packer.look(self._space[other], held)[1]:
+                    if self.packer.look(self._values[other], held)[1]:
                         group.append(other)
                         todo.append(other)
             for each in group if len(group) > 1 else ():
@@ -214,9 +221,14 @@ class Gathering:
         """Return whether nothing else has the containers that a definition makes; note them."""
         held = [id(each) for each in found.held]
         others = {*self._written, *(each for each, n in self._held.items() if n != name)}
-        if len(set(held)) < len(held) or not others.isdisjoint(held):
+        taken = not found.carried.keys().isdisjoint(self._values)
+        if taken or len(set(held)) < len(held) or not others.isdisjoint(held):
             self._no_source.add(name)
             return False
+        for value in found.carried.values():
+            self.packer.look(value)  # what cannot be pickled is told under the definition's name
+        self._values.update(found.carried)
+        self._siblings.update(dict.fromkeys(found.carried, list(found.carried)))
         self._held.update(dict.fromkeys(held, name))
         return True
 
@@ -254,7 +266,7 @@ class Gathering:
         name = str(getattr(obj, "__qualname__", "")).partition(".")[0]
         if getattr(obj, "__module__", "") != "__main__" or name not in self._space:
             return ""
-        found: Any = self._space[name]
+        found: Any = self._values[name]
         if _reached(found, obj.__qualname__) is not obj:
             return ""
         if id(found) in self._sources:
@@ -271,7 +283,7 @@ class Gathering:
         parts.imports += self._submodules()
         parts.imports += [f"import {name}" for name in self._extra]
         parts.imports = list(dict.fromkeys(parts.imports))
-        parts.every = {name: self._space[name] for name in self._parts}
+        parts.every = {name: self._values[name] for name in self._parts}
         parts.by_value = self._by_value
         Order(self._parts, parts).order()
         parts.again += self._as_told()
@@ -279,7 +291,7 @@ class Gathering:
 
     def _as_told(self) -> list[str]:
         """Return what gives classes their attributes again that may change with each subclass."""
-        every = [self._space[name] for name in self._parts]
+        every = [self._values[name] for name in self._parts]
         told = [each for each in every if isinstance(each, type) and is_told(each)]
         bases = dict.fromkeys(base for each in told for base in each.__mro__[1:])
         return [
