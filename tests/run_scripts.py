@@ -1,6 +1,6 @@
 """Run scripts as `python FILE` does, each in a fork of this process, which has imported NumPy.
 
-Reads a path a line; writes the exit status a line, when the script's output is in FILE.out and FILE.err.
+Reads a path a line; writes the exit status a line, when the output is in FILE.out and FILE.err.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(path: str) -> int:
     try:
         sys.argv[:] = [path]
         runpy.run_path(path, run_name="__main__")
-    except BaseException:  # noqa: BLE001 - told as Python does
+    except BaseException:
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -38,4 +38,5 @@ def run(path: str) -> int:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(run(line.strip()), flush=True)
+        sys.stdout.write(f"{run(line.strip())}\n")
+        sys.stdout.flush()

@@ -1,23 +1,25 @@
-"""The same program anywhere: what a cell computes in the notebook it computes on ranks and in scripts.
+"""The same program anywhere: a cell's values in the notebook, on ranks, in scripts.
 
 Hundreds of small notebooks are drawn from a grammar (`tests/programs.py`), always the same ones;
-`make programs N=2000` draws others. One that fails is printed as cells; those that failed once are kept here.
+`make programs N=2000` draws others. One that fails is printed as cells; `tests/program_kept.py` has
+those that failed once.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.program_kept import KEPT
 from tests.programs import notebooks, program
 from tests.ways import Ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.kernel import Kernel
     from tests.programs import Program
@@ -33,16 +35,6 @@ DRAWN = settings(
     suppress_health_check=list(HealthCheck),
 )
 REFUSED_AT_MOST = 0.15
-KEPT = {
-    "a deleted name": """
-        # %%
-        width = 3
-        # %% observes
-        del width
-        print("width" in globals())
-    """,
-}
-"""Programs that once failed, by what they are about."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +47,8 @@ def ways(shared_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.mark.parametrize("about", KEPT)
 def test_programs_that_once_failed(ways: Ways, about: str) -> None:
-    ways.check(program(KEPT[about]))
+    wrong, text = KEPT[about]
+    ways.check(program(text), about=wrong)
 
 
 @pytest.mark.timeout(0 if BY_HAND else 300)
@@ -70,7 +63,7 @@ def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
         refused, ran = ways.counts[f"{way}, refused"], ways.counts[way]
         assert refused < REFUSED_AT_MOST * ran, ways.refusals.most_common()
     if BY_HAND:
-        print(dict(ways.counts), *ways.refusals.most_common(), sep="\n")
+        sys.stdout.write(f"{dict(ways.counts)}\n{ways.refusals.most_common()}\n")
 
 
 def test_scripts_under_torchrun_see_what_the_notebook_sees(ways: Ways) -> None:

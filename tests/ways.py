@@ -1,8 +1,8 @@
-"""The ways to what a program's cells print: the notebook, ranks that stay, torchrun, a saved script.
+"""Ways to what a program's cells print: the notebook, ranks that stay, torchrun, a script.
 
-A `Ways` has one kernel with one cluster and runs programs there, one after the other; before each, the
-notebook and its ranks forget the one before. A cell that observes is run on the ranks first, then saved, and
-in the end run by the notebook itself: what it prints there is right by definition.
+A `Ways` has one kernel with one cluster and runs programs there, one after the other; before each,
+the notebook and its ranks forget the one before. A cell that observes is run on the ranks first,
+then saved, and in the end run by the notebook itself: what it prints there is right by definition.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.notebook import plain
 from tests.programs import shown
@@ -45,8 +45,8 @@ REFUSALS = re.compile(
 )
 """What is said, with the name, before anything has started."""
 SAID = re.compile(
-    r"`\w+` was (deleted in the notebook; the ranks have it as it was brought|changed in place in the "
-    r"notebook after it was brought; the ranks go on with theirs)"
+    r"`\w+` was (deleted in the notebook; the ranks have it as it was brought|"
+    r"changed in place in the notebook after it was brought; the ranks go on with theirs)"
 )
 """What is said beside values that are not the notebook's."""
 FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")
@@ -78,8 +78,8 @@ class Difference:
 
     def __str__(self) -> str:
         return (
-            f"Cell {self.cell + 1} printed in the notebook:\n{self.expected}\n{self.way}:\n{self.seen}\n"
-            f"----\n{self.seen.text[-3000:]}"
+            f"Cell {self.cell + 1} printed in the notebook:\n{self.expected}\n"
+            f"{self.way}:\n{self.seen}\n----\n{self.seen.text[-3000:]}"
         )
 
 
@@ -141,10 +141,12 @@ class Ways:
                     found.append(Difference(way, number, expected, seen))
         return found
 
-    def check(self, program: Program, ways: Sequence[str] = ("ranks", "script")) -> None:
+    def check(
+        self, program: Program, ways: Sequence[str] = ("ranks", "script"), *, about: str = ""
+    ) -> None:
         """Fail with the program, as cells to paste, where a way differs."""
         found = self.differences(program, ways)
-        assert not found, "\n\n".join([shown(program), *map(str, found)])
+        assert not found, "\n\n".join([about, shown(program), *map(str, found)])
 
     def _is_right(self, way: str, seen: Seen, expected: Seen) -> bool:
         if seen.refused:

@@ -13,6 +13,7 @@ import itertools
 import pickle
 import sys
 import weakref
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -23,6 +24,8 @@ from nbdist.rank.kinds import GROWING, PLAIN, is_open
 
 MOST_BYTES = 1 << 16
 """Of a pickle that is compared with the last one: what that takes, each cell waits for."""
+MOST_SUMMED = 1 << 22
+"""Bytes of an array that is compared as a whole, a millisecond for each million."""
 SAMPLES = 1000
 """Values of a large container or array that are compared."""
 MOST_PARTS = 300
@@ -217,6 +220,13 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def _sum(array: Any) -> int:
+    """Return a checksum of an array, of a large one's sample."""
+    if array.nbytes > MOST_SUMMED:
+        array = array.flat[:: array.size // SAMPLES + 1]
+    return zlib.crc32(array.tobytes())
+
+
 class _Limited(io.BytesIO):
     def write(self, data: Any, /) -> int:
         if self.tell() + memoryview(data).nbytes > MOST_BYTES:
@@ -259,8 +269,7 @@ class _Pickler(pickle.Pickler):
             return self._mark(obj, _count(obj))
         if numpy is not None and type(obj) is numpy.ndarray:
             self.looked = True
-            step = 1 if obj.nbytes < MOST_BYTES else obj.size // SAMPLES + 1
-            return self._mark(obj, obj.flat[::step].tobytes())
+            return self._mark(obj, _sum(obj))
         return self._mark(obj)
 
     def _function(self, function: FunctionType) -> Any:
