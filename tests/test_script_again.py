@@ -468,6 +468,17 @@ CASES = {
         """,
         "(8, 2) 3 True 4\nOuter(inner=Inner(n=5), more=Inner(n=6)) 8\n",
     ),
+    "tensors with memory in common": (
+        """
+        import torch
+        weights = torch.zeros(3)
+        def first(w=weights[:1]): return w.item()
+        rest = weights[1:]
+        """,
+        "",
+        "weights += 1; print(first(), rest)",
+        "1.0 tensor([1., 1.])\n",
+    ),
     "a global that has gone": (
         """
         GONE = 1

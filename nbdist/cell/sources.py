@@ -228,7 +228,7 @@ class Gathering:
         for value in found.carried.values():
             self.packer.look(value)  # what cannot be pickled is told under the definition's name
         self._values.update(found.carried)
-        self._siblings.update(dict.fromkeys(found.carried, list(found.carried)))
+        self._siblings.update({each: list(found.carried) for each in found.carried})
         self._held.update(dict.fromkeys(held, name))
         return True
 

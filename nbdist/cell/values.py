@@ -86,7 +86,7 @@ class Packer:
 
         class Looking(_Pickler):
             def persistent_id(self, obj: Any) -> Any:
-                if id(obj) in watched:
+                if id(obj := _itself(obj)) in watched:
                     met.add(id(obj))
                 return "storage" if is_storage and isinstance(obj, is_storage) else None
 
@@ -103,6 +103,7 @@ class Packer:
 
         class Looking(_Pickler):
             def persistent_id(self, obj: Any) -> Any:
+                obj = _itself(obj)
                 function = isinstance(obj, FunctionType)
                 alone = function and (obj.__module__ != "__main__" or stands(obj))
                 if not (isinstance(obj, SHARED_SAFELY) or alone):
@@ -220,6 +221,11 @@ def _reduced_cell(cell: CellType) -> Any:
         return make, (), (None, {"cell_contents": cell.cell_contents})
     except ValueError:  # not filled yet
         return make, ()
+
+
+def _itself(obj: Any) -> Any:
+    """Return the one storage of tensors that have it in common, anything else as it is."""
+    return obj._untyped_storage if type(obj).__name__ == "TypedStorage" else obj  # noqa: SLF001
 
 
 def _storages() -> tuple[type, ...]:

@@ -16,6 +16,7 @@ import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -38,9 +39,6 @@ WRAPS: dict[type, Callable[[Any], Any]] = {
     classmethod: lambda found: found.__func__,
 }
 """What holds functions, with how to find them."""
-
-
-ABSENT = object()
 
 
 class Held:
@@ -130,8 +128,11 @@ class _Model(Contents):
             module = part()
             if module is None or _parts_of(module) != parts:
                 return False
-            found = vars(module)
-            if any(found.get(name, ABSENT) != was for name, was in plain):
+            get, was = plain
+            try:
+                if get(vars(module)) != was:
+                    return False
+            except KeyError:
                 return False
         return True
 
@@ -141,8 +142,11 @@ def _parts_of(module: Any) -> list[int]:
     return list(map(id, parts))
 
 
-def _plain_of(module: Any) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in vars(module).items() if type(value) in PLAIN]
+def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
+    """Return what gives a module's attributes that are single values, and what it gives now."""
+    found = vars(module)
+    get = itemgetter("training", *(name for name in found if type(found[name]) in PLAIN))
+    return get, get(found)
 
 
 def _count(tensor: Any) -> int:
