@@ -304,4 +304,21 @@ class Config:
 print(f(1))
 """,
     ),
+    "an object with attributes of its own making": (
+        "script: an internal error, as an attribute that is asked for raises",
+        """
+# %%
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__
+options = AttrDict(lr=4, sub=AttrDict(x=1))
+class Any:
+    def __getattr__(self, name):
+        return name
+anything = Any()
+def f(x):
+    return x + options.sub.x + len(anything.abc)
+# %% observes
+print(f(1), options.lr, anything.lr)
+""",
+    ),
 }
