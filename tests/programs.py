@@ -34,6 +34,7 @@ class Cell:
 Program = tuple[Cell, ...]
 
 
+MOST_CELLS = 14
 CELL, OBSERVES = "# %%", "# %% observes"
 
 
@@ -1078,19 +1079,17 @@ def swapped(w: Writer) -> str:
 
 @st.composite
 def notebooks(draw: Any) -> Program:
-    """Draw a program."""
+    """Draw a program: cells, one that observes, more cells, the last one, which observes."""
     w = Writer(draw)
     cells: list[Cell] = []
     for last in (False, True):
-        todo: list[str] = []
-        while len(todo) < 9 and (len(w.things) < 2 or draw(st.integers(0, 7)) > 0):
-            todo.append(w.statement())
+        begun: list[str] = []
+        while len(cells) <= MOST_CELLS and (len(w.things) < 2 or draw(st.integers(0, 7)) > 0):
+            begun.append(w.statement())
             if draw(st.integers(0, 2)) == 0:
-                cells.append(Cell("\n".join(todo)))
-                todo: list[str] = []
-                if len(cells) > 14:
-                    break
-        if todo:
-            cells.append(Cell("\n".join(todo)))
+                cells.append(Cell("\n".join(begun)))
+                begun = []
+        if begun:
+            cells.append(Cell("\n".join(begun)))
         cells.append(Cell(w.observation(last=last), observes=True))
     return tuple(cells)

@@ -250,8 +250,9 @@ def _is_it(value: Any, code: CodeType) -> bool:
 
 def _is_from_module(value: Any) -> bool:
     if isinstance(value, (ModuleType, type)):
-        return attribute(value, "__module__") != "__main__"
-    return callable(value) and attribute(value, "__module__", "__main__") not in ("__main__", None)
+        return str(attribute(value, "__module__")) != "__main__"
+    place = attribute(value, "__module__", "__main__")
+    return callable(value) and str(place) not in ("__main__", "None")
 
 
 def _same_name(found: type, now: Any) -> bool:
