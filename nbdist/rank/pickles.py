@@ -124,7 +124,8 @@ class ByValue(cloudpickle.Pickler):
         if func.__globals__ is self._space:
             self.files[func.__code__.co_filename] = None
             self.codes.append(func.__code__)
-            self.uses.update(dict.fromkeys(slots["__globals__"]))
+            # Those, too, that there are not yet.
+            self.uses.update(dict.fromkeys(global_names(func.__code__)))
             self._use(func.__name__, func)
             if not self._carry_globals:
                 slots["__globals__"] = {}
