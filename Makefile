@@ -12,7 +12,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test test-browser test-torch test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo lab test programs test-browser test-torch test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytes
 	tools/page test
 	$(BIN)/python -m pytest $(ARGS)
 	$(if $(ARGS),,tools/page browser)
+
+programs: env ## draw notebooks that nobody has seen, and compare what they compute anywhere (N=2000)
+	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -s tests/test_programs.py
 
 test-browser: env ## of these, try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)

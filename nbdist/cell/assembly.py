@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 GUARD = 'if __name__ == "__main__":'
 COROUTINE = "_cell"
+OWN_NAMES = re.compile(r"\b_(?:name|alone|gpus)\b")
+"""Of what stands around a cell."""
 DISPLAY = """
 try:
     from IPython.display import display
@@ -69,7 +72,7 @@ class Assembly:
             If names get in each other's way.
         """
         body = self._definitions()
-        imports = self._imports(around := self._preamble())
+        imports = self._imports(around := self._apart(self._preamble()))
         head = header(
             self.name, self.backend, self.np, self.arguments,
             data=data_folder(self.name) if self.data else "",
@@ -202,6 +205,14 @@ class Assembly:
     @property
     def _opener(self) -> str:
         return "io.open" if "open" in self.parts.every else "open"
+
+    def _apart(self, around: Preamble) -> Preamble:
+        """Return what stands around a cell, with names that the notebook does not import."""
+
+        def free(text: str) -> str:
+            return OWN_NAMES.sub(lambda found: self._free(found[0]), text)
+
+        return replace(around, anywhere=free(around.anywhere), joining=free(around.joining))
 
     def _free(self, name: str) -> str:
         """Return a name like this one that the notebook does not use for something else."""

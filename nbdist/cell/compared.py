@@ -19,6 +19,7 @@ from nbdist.cell.defined import Notebook
 from nbdist.cell.literals import written
 from nbdist.cell.remade import Remade
 from nbdist.cell.same import mutable, same
+from nbdist.rank.kinds import attribute
 
 MISSING: Any = object()
 FUNCTIONS = FunctionType, BuiltinFunctionType, MethodType, staticmethod, classmethod, property
@@ -249,8 +250,9 @@ def _is_it(value: Any, code: CodeType) -> bool:
 
 def _is_from_module(value: Any) -> bool:
     if isinstance(value, (ModuleType, type)):
-        return getattr(value, "__module__", "") != "__main__"
-    return callable(value) and getattr(value, "__module__", "__main__") not in ("__main__", None)
+        return str(attribute(value, "__module__")) != "__main__"
+    place = attribute(value, "__module__", "__main__")
+    return callable(value) and str(place) not in ("__main__", "None")
 
 
 def _same_name(found: type, now: Any) -> bool:

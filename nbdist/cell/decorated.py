@@ -14,6 +14,7 @@ from nbdist.cell.again import Unsure
 from nbdist.cell.defined import Notebook, codes_in
 from nbdist.cell.known import closed_over
 from nbdist.cell.same import same
+from nbdist.rank.kinds import attribute
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -164,8 +165,8 @@ def functions_in(value: Any, depth: int = 4) -> Iterator[FunctionType]:
     """Yield the functions that decorators have wrapped into a value."""
     if depth < 0:
         return
-    parts = [getattr(value, "__wrapped__", None), getattr(value, "__func__", None)]
-    parts += [getattr(value, name, None) for name in ("fget", "fset", "fdel", "func")]
+    parts = [attribute(value, "__wrapped__"), attribute(value, "__func__")]
+    parts += [attribute(value, name) for name in ("fget", "fset", "fdel", "func")]
     if isinstance(value, FunctionType):
         yield value
         parts += closed_over(value)

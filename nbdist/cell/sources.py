@@ -20,6 +20,7 @@ from nbdist.cell.used import used
 from nbdist.cell.values import Packer
 from nbdist.errors import UsageError
 from nbdist.rank.errors import CannotTravel
+from nbdist.rank.kinds import attribute
 from nbdist.rank.names import OURS
 from nbdist.rank.pickles import global_names
 
@@ -196,19 +197,19 @@ class Gathering:
             if _imported(value.__name__) is not value:
                 raise UsageError(f"the module {value.__name__!r} cannot be imported")
             return _import_text(value.__name__, "", name)
-        place, own = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+        place, own = attribute(value, "__module__"), attribute(value, "__qualname__")
         named = isinstance(place, str) and isinstance(own, str) and own.isidentifier()
         if named and place not in ("__main__", "builtins") and _imported(place, own) is value:
             return _import_text(place, own, name)
         if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
             return _import_text("torch", str(value).removeprefix("torch."), name)
-        own = getattr(value, "__name__", "")
+        own = attribute(value, "__name__")
         if getattr(builtins, str(own), None) is value and own != name:
             return f"from builtins import {own} as {name}"
         return ""
 
     def _definition(self, name: str, value: Any) -> Remade | None:
-        if name in self._no_source or not (callable(value) or hasattr(value, "__wrapped__")):
+        if name in self._no_source or not (callable(value) or attribute(value, "__wrapped__")):
             return None
         if name not in self._remade:
             annotations = "annotations" not in self._futures
@@ -263,8 +264,8 @@ class Gathering:
 
     def _stands(self, obj: Any) -> str:
         """Return the name whose source the script has, or will have, for a function or class."""
-        name = str(getattr(obj, "__qualname__", "")).partition(".")[0]
-        if getattr(obj, "__module__", "") != "__main__" or name not in self._space:
+        name = str(attribute(obj, "__qualname__", "")).partition(".")[0]
+        if attribute(obj, "__module__") != "__main__" or name not in self._space:
             return ""
         found: Any = self._values[name]
         if _reached(found, obj.__qualname__) is not obj:

@@ -133,6 +133,7 @@ class _Reader(ast.NodeVisitor):
         elif isinstance(node.ctx, ast.Store):
             self._bind(node.id)
         else:
+            self.read(node.id)  # what is not there cannot be deleted
             self._bound.discard(node.id)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import pickle
 import sys
 import weakref
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from operator import itemgetter
@@ -23,6 +25,10 @@ from nbdist.rank.kinds import GROWING, PLAIN, is_open
 
 MOST_BYTES = 1 << 16
 """Of a pickle that is compared with the last one: what that takes, each cell waits for."""
+MOST_SUMMED = 1 << 22
+"""Bytes of an array that is compared as a whole, a millisecond for each million."""
+SAMPLES = 1000
+"""Values of a large container or array that are compared."""
 MOST_PARTS = 300
 """Objects in it that are not plain data."""
 FIXED = (type, BuiltinFunctionType, ModuleType, CodeType)
@@ -79,17 +85,27 @@ def contents(value: Any) -> Contents | None:
     found = _pickled(value)
     if found is not None:
         return found
-    return _Length(len(value)) if kind in GROWING else None
+    return _Sample(value) if kind in GROWING else None
 
 
-class _Length(Contents):
-    """Of what is too large to be compared as a whole."""
+class _Sample(Contents):
+    """Of what is too large to be compared as a whole: which objects are in some of its places."""
 
-    def __init__(self, length: int) -> None:
-        self._length = length
+    def __init__(self, value: Any) -> None:
+        self._some = _some(value)
 
     def same(self, value: Any) -> bool:
-        return len(value) == self._length
+        return _some(value) == self._some
+
+
+def _some(value: Any) -> list[int]:
+    """Return the length of a container, and ids: those of shuffled or changed ones are others."""
+    if isinstance(value, list):
+        found = value[:: len(value) // SAMPLES + 1]
+    else:
+        inside = value.values() if isinstance(value, dict) else value
+        found = [*itertools.islice(inside, SAMPLES)]
+    return [len(value), *map(id, found)]
 
 
 class _Model(Contents):
@@ -208,6 +224,13 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def _sum(array: Any) -> int:
+    """Return a checksum of an array, of a large one's sample."""
+    if array.nbytes > MOST_SUMMED:
+        array = array.flat[:: array.size // SAMPLES + 1]
+    return zlib.crc32(array.tobytes())
+
+
 class _Limited(io.BytesIO):
     def write(self, data: Any, /) -> int:
         if self.tell() + memoryview(data).nbytes > MOST_BYTES:
@@ -248,9 +271,9 @@ class _Pickler(pickle.Pickler):
         if torch is not None and isinstance(obj, torch.Tensor):
             self.looked = True
             return self._mark(obj, _count(obj))
-        if numpy is not None and type(obj) is numpy.ndarray and obj.nbytes < MOST_BYTES:
+        if numpy is not None and type(obj) is numpy.ndarray:
             self.looked = True
-            return self._mark(obj, obj.tobytes())
+            return self._mark(obj, _sum(obj))
         return self._mark(obj)
 
     def _function(self, function: FunctionType) -> Any:
@@ -260,7 +283,12 @@ class _Pickler(pickle.Pickler):
         self.looked = True
         held = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
         return self._mark(
-            function, function.__code__, function.__defaults__, function.__kwdefaults__, held
+            function,
+            function.__code__,
+            function.__defaults__,
+            function.__kwdefaults__,
+            function.__dict__,
+            held,
         )
 
     def _mark(self, obj: object, *more: object) -> Any:

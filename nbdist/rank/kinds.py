@@ -9,12 +9,14 @@ import fractions
 import functools
 import operator
 import pathlib
+import random
 import re
 import sys
 import uuid
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import MethodType, SimpleNamespace
+from typing import Any
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 """Cannot change in place."""
@@ -24,7 +26,7 @@ VALUES = (
 )  # fmt: skip
 OPEN = frozenset({
     SimpleNamespace, Namespace, OrderedDict, defaultdict, Counter, deque, functools.partial,
-    MethodType,
+    MethodType, random.Random,
 })  # fmt: skip
 """Pickled by what they are made of, without code of the user's."""
 GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
@@ -33,6 +35,14 @@ GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
 _plain_reduce = operator.attrgetter("__reduce_ex__", "__reduce__")
 _USUAL = _plain_reduce(object)
 _STATE = getattr(object, "__getstate__", None)
+
+
+def attribute(value: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute of what may be anything: a user's `__getattr__` may raise anything."""
+    try:
+        return getattr(value, name, default)
+    except Exception:
+        return default
 
 
 def is_open(kind: type) -> bool:

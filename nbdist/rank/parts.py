@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 from nbdist.rank.pickles import namespace
+
+CLOSURE = "__closure__"
 
 
 class Parts:
@@ -21,8 +24,8 @@ class Parts:
         """Names that something referred to."""
 
     def add(self, name: str, value: object) -> None:
-        """Take in the value of a name, and if it is a model, all of it."""
-        for part, how, path in ((value, "", ""), *_of_model(value)):
+        """Take in the value of a name; of a model all of it, of a function its closure's cells."""
+        for part, how, path in ((value, "", ""), *_of_model(value), *_of_function(value)):
             # Held along with its id, which would be somebody else's later.
             self._found.setdefault(id(part), (part, (name, how, path)))
 
@@ -38,7 +41,15 @@ class Parts:
 def find(name: str, how: str, path: str) -> Any:
     """Return a part of what `name` is bound to here."""
     value = namespace()[name]
+    if how == CLOSURE:
+        return value.__closure__[int(path)]
     return getattr(value, how)(path) if how else value
+
+
+def _of_function(value: Any) -> Iterator[tuple[object, str, str]]:
+    if isinstance(value, FunctionType):
+        for number, cell in enumerate(value.__closure__ or ()):
+            yield cell, CLOSURE, str(number)
 
 
 def _of_model(value: Any) -> Iterator[tuple[object, str, str]]:

@@ -11,13 +11,15 @@ import io
 import weakref
 from multiprocessing import context
 from multiprocessing.reduction import ForkingPickler
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
 from nbdist.rank.optimizers import reduce_optimizer
+
+CELLS = "contents of its cells"
 
 _sent: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes of this process: one that comes back stays as it is."""
@@ -104,27 +106,36 @@ class ByValue(cloudpickle.Pickler):
         optimizer = reduce_optimizer(obj)
         if optimizer is not NotImplemented:
             return optimizer
+        if isinstance(obj, CellType):
+            return inside._make_empty_cell, ()
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or reduced[-1] is not inside._class_setstate:
             return reduced
         if obj not in _received:
             _sent.add(obj)
         self._use(obj.__name__, obj)
+        if "__slots__" in vars(obj) and not issubclass(obj, tuple):
+            # cloudpickle sets them afterwards, when they make no slots any more.
+            settings: dict[str, Any] = reduced[1][3]
+            settings["__slots__"] = vars(obj)["__slots__"]
         return *reduced[:-1], set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
-        reduced = super()._dynamic_function_reduce(func)
-        if func.__globals__ is not self._space:
-            return reduced
-        make, (code, _, *rest), (attributes, slots), *_ = reduced
-        self.files[func.__code__.co_filename] = None
-        self.codes.append(func.__code__)
-        # Those, too, that there are not yet.
-        self.uses.update(dict.fromkeys(global_names(code)))
-        self._use(func.__name__, func)
-        if not self._carry_globals:
-            slots["__globals__"] = {}
-        arguments = code, _THERE, *rest
+        make, (code, space, *rest, _), (attributes, slots), *_ = super()._dynamic_function_reduce(
+            func
+        )
+        # cloudpickle would give each function cells of its own, and `nonlocal` would part them.
+        slots |= {"__closure__": None, CELLS: [*map(_inside, func.__closure__ or ())]}
+        if func.__globals__ is self._space:
+            self.files[func.__code__.co_filename] = None
+            self.codes.append(func.__code__)
+            # Those, too, that there are not yet.
+            self.uses.update(dict.fromkeys(global_names(func.__code__)))
+            self._use(func.__name__, func)
+            if not self._carry_globals:
+                slots["__globals__"] = {}
+            space = _THERE
+        arguments = code, space, *rest, func.__closure__
         return make, arguments, (attributes, slots), None, None, set_function_state
 
     def _use(self, name: str, obj: object) -> None:
@@ -133,9 +144,21 @@ class ByValue(cloudpickle.Pickler):
             self.uses[name] = None
 
 
+def _inside(cell: CellType) -> tuple[Any, ...]:
+    """Return what is in a cell, as a tuple that is empty like it."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not filled yet
+        return ()
+
+
 def set_function_state(func: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Fill in a function; what its namespace has already stays."""
     _, slots = state
+    for cell, content in zip(func.__closure__ or (), slots.pop(CELLS), strict=True):
+        # One that a function here has filled is shared with that, and may have changed since.
+        if content and not _inside(cell):
+            (cell.cell_contents,) = content
     space = func.__globals__
     for name, value in slots["__globals__"].items():
         space.setdefault(name, value)

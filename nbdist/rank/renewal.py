@@ -19,8 +19,8 @@ class State:
     Whoever else holds the object sees the change, as in the notebook.
     """
 
-    def __init__(self, content: Any) -> None:
-        self._content = content
+    def __init__(self, content: Any, kind: type | None = None) -> None:
+        self._content, self._kind = content, kind
 
     @classmethod
     def of(cls, value: Any) -> State | None:
@@ -31,7 +31,7 @@ class State:
         is_own = kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__")
         settings = is_own or kind in (SimpleNamespace, Namespace)
         if settings and not isinstance(value, type) and _has_only_dict(value):
-            return cls(dict(vars(value)))
+            return cls(dict(vars(value)), kind)
         return None
 
     def give_to(self, value: Any) -> None:
@@ -39,6 +39,8 @@ class State:
         if isinstance(value, (list, bytearray)):
             value[:] = self._content
             return
+        if self._kind is not None and type(value) is not self._kind:
+            value.__class__ = self._kind
         is_container = isinstance(value, (dict, set, deque))
         inside = value if is_container else vars(value)
         inside.clear()

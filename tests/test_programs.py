@@ -1,0 +1,75 @@
+"""The same program anywhere: a cell's values in the notebook, on ranks, in scripts.
+
+Hundreds of small notebooks are drawn from a grammar (`tests/programs.py`), always the same ones;
+`make programs N=2000` draws others. One that fails is printed as cells; `tests/program_kept.py` has
+those that failed once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.program_kept import KEPT
+from tests.programs import notebooks, program
+from tests.ways import Ways
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kernel import Kernel
+    from tests.programs import Program
+
+BY_HAND = int(os.environ.get("NBDIST_PROGRAMS", "0"))
+"""How many programs to draw that nobody has seen; 0 draws those of the suite."""
+DRAWN = settings(
+    database=None,
+    deadline=None,
+    derandomize=not BY_HAND,
+    phases=(Phase.generate, Phase.shrink),
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+REFUSED_AT_MOST = 0.15
+
+
+@pytest.fixture(scope="module")
+def ways(shared_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
+    """Return the ways of one notebook."""
+    found = Ways(shared_kernel, tmp_path_factory.mktemp("programs"))
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("about", KEPT)
+def test_programs_that_once_failed(ways: Ways, about: str) -> None:
+    wrong, text = KEPT[about]
+    ways.check(program(text), about=wrong)
+
+
+@pytest.mark.timeout(0 if BY_HAND else 300)
+def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
+    @settings(DRAWN, max_examples=BY_HAND or 200)
+    @given(notebooks())
+    def check(drawn: Program) -> None:
+        ways.check(drawn)
+
+    check()
+    for way in ("ranks", "script"):
+        refused, ran = ways.counts[f"{way}, refused"], ways.counts[way]
+        assert refused < REFUSED_AT_MOST * ran, ways.refusals.most_common()
+    if BY_HAND:
+        sys.stdout.write(f"{dict(ways.counts)}\n{ways.refusals.most_common()}\n")
+
+
+def test_scripts_under_torchrun_see_what_the_notebook_sees(ways: Ways) -> None:
+    @settings(DRAWN, max_examples=max(12, BY_HAND // 20))
+    @given(notebooks())
+    def check(drawn: Program) -> None:
+        ways.check(drawn, ["torchrun"])
+
+    check()
