@@ -1,0 +1,106 @@
+"""Faults of all kinds thrown into trainings of all kinds, seeded; see `tests.storm`.
+
+`make storm N=300` throws as many more, drawn by chance.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.storm import FAULTS, Fell, Storm
+from tests.trainings import TRAININGS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+AT_ONCE = 3
+"""So many faults befall a training; one that has seen more is not as others are."""
+KINDS = list(TRAININGS)
+IN_ONE_KERNEL = 3
+
+
+@dataclass
+class Weather:
+    """Many storms on one cluster; after one that was not weathered there are new ranks."""
+
+    start: KernelFactory
+    folder: Path
+    fallen: list[str] = field(default_factory=list)
+    _kernel: Kernel | None = None
+
+    def storm(self, kind: str, size: int, seed: int, faults: Sequence[str]) -> None:
+        """Throw faults into a training; what does not hold is noted."""
+        if self._kernel is None:
+            self._kernel = self.start()
+            self._kernel.run("%load_ext nbdist\nimport nbdist")
+        storm = Storm(self._kernel, kind, size, seed, self.folder)
+        try:
+            storm.begin()
+            for fault in faults:
+                storm.throw(fault)
+        except Fell as fell:
+            told = f"=== {kind}, {size} ranks, seed {seed}: {', '.join(faults)}\n{fell}\n"
+            print(told)  # noqa: T201 - by hand it is read while the storm goes on
+            self.fallen.append(told)
+            self._clear_up(self._kernel)
+
+    def _clear_up(self, kernel: Kernel) -> None:
+        try:
+            if not kernel.cell.done:
+                kernel.interrupt()
+                kernel.wait(20)
+            kernel.run("%dist stop")
+        except AssertionError:
+            kernel.shutdown()
+            self._kernel = None
+
+    def must_be_weathered(self) -> None:
+        """Fail if anything did not hold."""
+        if self.fallen:
+            heads = "\n".join("\n".join(told.splitlines()[:2]) for told in self.fallen)
+            pytest.fail("\n".join([*self.fallen, f"--- {len(self.fallen)} fell ---", heads]), False)
+
+
+def chains(faults: Sequence[str]) -> list[Sequence[str]]:
+    """Cut faults into what befalls one training each."""
+    return [faults[first : first + AT_ONCE] for first in range(0, len(faults), AT_ONCE)]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(0, len(KINDS), IN_ONE_KERNEL))
+def test_every_kind_of_training_weathers_every_fault(
+    start_kernel: KernelFactory, tmp_path: Path, first: int
+) -> None:
+    weather = Weather(start_kernel, tmp_path)
+    sized = [
+        (TRAININGS[kind].sizes[number % len(TRAININGS[kind].sizes)], kind)
+        for number, kind in enumerate(KINDS[first : first + IN_ONE_KERNEL])
+    ]
+    for size, kind in sorted(sized):
+        faults = random.Random(kind).sample(list(FAULTS), len(FAULTS))  # noqa: S311
+        for number, some in enumerate(chains(faults)):
+            weather.storm(kind, size, number, some)
+    weather.must_be_weathered()
+
+
+def test_storms_by_hand(
+    start_kernel: KernelFactory, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    count, first = (request.config.getoption(name) for name in ("--storm", "--storm-seed"))
+    if not count:
+        pytest.skip("`make storm N=300`")
+    weather = Weather(start_kernel, tmp_path)
+    for seed in range(first, first + count):
+        chance = random.Random(seed)  # noqa: S311
+        kind = chance.choice(KINDS)
+        size = chance.choice(TRAININGS[kind].sizes)
+        weather.storm(kind, size, seed, chance.choices(list(FAULTS), k=AT_ONCE))
+    weather.must_be_weathered()
