@@ -256,7 +256,7 @@ class Cluster(Sharing, Inspecting):
         ranks
             The ranks to replace; the others keep their variables.
         like
-            A rank whose variables are copied to the new ones; kept DDP models take them in.
+            A rank whose variables are copied to the new ones; kept DDP models train on with them.
 
         Returns
         -------
@@ -283,6 +283,13 @@ class Cluster(Sharing, Inspecting):
         """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
         self._check_alive()
         hub_loop().wait(mending.sync(self.hub, name, source))
+
+    def notes(self) -> list[str]:
+        """Return what is to be told of ranks and groups that were made anew; each line once.
+
+        The next cell tells what nobody has asked for.
+        """
+        return forming.drain(self.hub)
 
     def recovery(self) -> str:
         """Return how process groups and models come back after a fault, in words."""

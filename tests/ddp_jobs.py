@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import pickle
 import signal
 import time
 from functools import partial
@@ -13,7 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
+
+from nbdist.rank.names import Pickler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +54,10 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
         return net
     if kind == "ddp":
         return DistributedDataParallel(net)
+    if kind == "static graph":
+        return DistributedDataParallel(net, static_graph=True)
+    if kind in ("power sgd", "built-in hook"):
+        return _hooked(DistributedDataParallel(net), kind)
     if kind == "subgroup":
         return DistributedDataParallel(net, process_group=kept["group"])
     from torch.distributed.fsdp import fully_shard
@@ -56,6 +65,16 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
     fully_shard(net[0])
     fully_shard(net)
     return net
+
+
+def _hooked(model: DistributedDataParallel, kind: str) -> DistributedDataParallel:
+    if kind == "built-in hook":
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
+        return model
+    # Of full rank: what it makes of gradients is all but exact.
+    state = power_sgd.PowerSGDState(None, matrix_approximation_rank=8, start_powerSGD_iter=2)
+    model.register_comm_hook(state, power_sgd.powerSGD_hook)
+    return model
 
 
 def batch(rank: int) -> torch.Tensor:
@@ -119,7 +138,8 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def checksum(kept: Kept) -> str | None:
-    return kept["ddp"].checksums(kept).get("model")  # type: ignore[no-any-return]
+    digest = kept["ddp"].checksums(kept).get("model")
+    return None if digest is None or digest.sharded else str(digest.content)
 
 
 def identities(kept: Kept) -> list[int]:
@@ -193,8 +213,8 @@ def compute(kept: Kept) -> None:
 
 
 def sync(kept: Kept, source: int) -> None:
-    kept["ddp"].sync(kept["model"], source)
-    kept["ddp"].sync(kept["optimizer"], source)
+    kept["ddp"].sync(kept, "model", source)
+    kept["ddp"].sync(kept, "optimizer", source)
 
 
 def optimizer_state(kept: Kept) -> list[float]:
@@ -229,24 +249,17 @@ def die(kept: Kept) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def group_name(kept: Kept) -> str:
-    return str(kept["ddp"].name_of(kept["group"]))
+
+def give(kept: Kept) -> bytes:
+    """Pickle what is trained for a rank that was replaced."""
+    buffer = io.BytesIO()
+    values = kept.get("group"), kept["model"], kept["optimizer"]
+    Pickler(buffer, carry_globals=False).dump(values)
+    return buffer.getvalue()
 
 
-def take_in(kept: Kept, kind: str, source: int, group: str) -> list[str]:
-    """Take replaced ranks in; those make the model as they first did, without the others."""
-    if "model" not in kept:
-        if kind == "subgroup":
-            kept["group"] = kept["ddp"].group_named(group)
-        net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
-        # As unpickling does: without a word to the other ranks.
-        kept["model"] = DistributedDataParallel(
-            net, process_group=kept.get("group"), init_sync=False
-        )
-        kept["optimizer"] = torch.optim.Adam(kept["model"].parameters(), lr=0.01)
-    taken: list[str] = kept["ddp"].adopt([kept["model"]], source)
-    kept["ddp"].sync(kept["optimizer"], source)
-    return taken
+def take(kept: Kept, data: bytes) -> None:
+    kept["group"], kept["model"], kept["optimizer"] = pickle.loads(data)
 
 
 def models_that_live(kept: Kept) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HOW = {"in place": (IN_PLACE, True), "anew": (ANEW, False), "anew after all": (ANEW, True)}
 """How groups come back, and whether torch's private parts are used."""
+HOOKED = ["static graph", "power sgd", "built-in hook"]
 SECONDS = 2.0
 """A cell whose rank failed ends within this."""
 
@@ -72,14 +73,14 @@ def fail_one(ranks: Ranks, fail: str, failing: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("kind", ["tensor", "ddp", "subgroup", "fsdp"])
+@pytest.mark.parametrize("kind", ["tensor", "ddp", "subgroup", "fsdp", *HOOKED])
 def test_a_kept_model_trains_on_after_a_rank_failed_anywhere_in_a_step(
     start: Callable[..., Ranks], kind: str, size: int
 ) -> None:
     _trains_on_after_faults(start(size), kind, jobs.identities)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "ddp", "subgroup"])
+@pytest.mark.parametrize("kind", ["tensor", "ddp", "subgroup", *HOOKED])
 @pytest.mark.parametrize("how", ["anew", "anew after all"])
 def test_a_kept_model_trains_on_in_groups_that_are_made_anew(
     start: Callable[..., Ranks], how: str, kind: str
@@ -146,7 +147,7 @@ def test_ranks_in_mismatched_collectives_are_freed(
 
 
 @pytest.mark.parametrize("dead", [0, 1])
-@pytest.mark.parametrize("kind", ["ddp", "subgroup"])
+@pytest.mark.parametrize("kind", ["ddp", "subgroup", "static graph", "power sgd"])
 @pytest.mark.parametrize("how", HOW)
 def test_a_killed_rank_is_replaced_and_taken_into_kept_models(
     start: Callable[..., Ranks], how: str, kind: str, dead: int
@@ -165,9 +166,7 @@ def test_a_killed_rank_is_replaced_and_taken_into_kept_models(
     ranks.replace(dead)
     ranks.form()
     before = ranks.run(jobs.checksum, ranks=alive)[0]
-    group = ranks.run(jobs.group_name, ranks=[alive[0]])[0] if kind == "subgroup" else ""
-    taken = ranks.run(jobs.take_in, kind, alive[0], group)
-    assert taken == [["Sequential"]] * 3
+    ranks.run(jobs.take, ranks.run(jobs.give, ranks=[alive[0]])[0], ranks=[dead])
     assert ranks.run(jobs.checksum) == [before] * 3
     assert max(ranks.run(jobs.gradient_error)) < 1e-6
     assert len(set(ranks.run(jobs.checksum))) == 1

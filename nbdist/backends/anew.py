@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.backends.made import Group, Made, Model
-from nbdist.backends.models import is_shard
+from nbdist.backends.comm_hooks import begin_again
+from nbdist.backends.comparing import is_shard
+from nbdist.backends.made import BUILTIN, Group, Made, Model
 from nbdist.errors import NbdistError, UsageError
 from nbdist.wire.groups import GroupInfo
 
@@ -135,25 +136,16 @@ class Anew:
         self._lost = {}
         for value in list(namespace.values()):  # those that were unpickled are not noted
             if isinstance(value, DistributedDataParallel):
-                self._made.models.setdefault(value, Model(None))
+                self._made.note(value)
         for model in list(self._made.models):
             try:
-                self.renew(model, together=False)
+                self._renew(model)
             except Exception as err:  # told by name, and the others can go on
                 self._lost[id(model)] = f"{type(err).__name__}: {err}"
 
-    def renew(self, model: DistributedDataParallel, *, together: bool = True) -> None:
-        """Call a DDP model's constructor again: a new reducer on the new groups.
-
-        Parameters
-        ----------
-        model
-            Its parameters are those each rank has.
-        together
-            Whether all ranks do this with the same model at the same time, and have equal
-            parameters: in torch 2.6 the constructor sends those of rank 0 to all.
-        """
-        noted = self._made.models.setdefault(model, Model(None))
+    def _renew(self, model: DistributedDataParallel) -> None:
+        """Call a DDP model's constructor again: a new reducer on the new groups."""
+        noted = self._made.models[model]
         arguments = _arguments_of(model, noted.arguments)
         for name in _ONCE:
             if arguments.get(name) is not None:
@@ -165,15 +157,22 @@ class Anew:
             arguments["process_group"] = self._in_place_of(group)
         for part in model.module.modules():
             self._exchange(part)
-        if not together and not _can_do_without_others():
+        if not _can_do_without_others():
             raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
         again(model, arguments)
         noted.arguments = {k: v for k, v in arguments.items() if k != "module"}
+        self._hook(model, noted)
+
+    def _hook(self, model: DistributedDataParallel, noted: Model) -> None:
+        """Register the communication hooks that a model had."""
         with self._made.not_noting():
             for args, kwargs in noted.hooks:
                 for state in (*args, *kwargs.values()):
                     self._exchange(state)
+                begin_again((*args, *kwargs.values()))
                 model.register_comm_hook(*args, **kwargs)
+        if noted.builtin is not None:
+            getattr(model, BUILTIN)(noted.builtin)
 
     def name_of(self, group: dist.ProcessGroup) -> str:
         """Return what a group is called on every rank; '' if it was not noted."""
@@ -195,18 +194,26 @@ class Anew:
         if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):
             raise UsageError("DDP cannot be made twice with such arguments")
         kept = {name: value for name, value in vars(model).items() if name in _kept_names()}
-        return {"arguments": arguments, "kept": kept, "hooks": noted.hooks}
+        return {
+            "arguments": arguments,
+            "kept": kept,
+            "hooks": noted.hooks,
+            "builtin": noted.builtin,
+        }
 
     def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
         """Fill a DDP model from what `take_apart` returned, without a word to the other ranks."""
         arguments = state["arguments"]
         if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
             raise UsageError("it is trained by a group of ranks that the new one is not in")
+        if not _can_do_without_others():
+            raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
         torch.nn.Module.__init__(model)  # so that it can be a key
         others = {k: v for k, v in arguments.items() if k != "module"}
-        self._made.models[model] = Model(others, state["hooks"])
+        noted = self._made.models[model] = Model(others, state["hooks"], state["builtin"])
         again(model, arguments)
         vars(model).update(state["kept"])
+        self._hook(model, noted)
 
     def lost(self, namespace: dict[str, object]) -> dict[str, str]:
         """Give variables the new groups; return what is lost, by name, and why."""

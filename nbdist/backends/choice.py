@@ -9,7 +9,7 @@ from nbdist.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from nbdist.backends.recovery import Recovery
-    from nbdist.wire.groups import GroupInfo, Waiting
+    from nbdist.wire.groups import Digest, GroupInfo, Waiting
 
 FITTING = {
     "ddp": ("engines", "torchrun"),
@@ -67,10 +67,9 @@ class Backend(Protocol):
     def formed(self) -> bool: ...
     def groups(self) -> list[GroupInfo]: ...
     def waiting(self) -> Waiting | None: ...
-    def adopt(self, models: list[Any], source: int) -> list[str]: ...
-    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]: ...
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]: ...
-    def sync(self, model: Any, source: int) -> None: ...
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
+    def weigh(self, namespace: dict[str, object]) -> int: ...
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None: ...
 
 
 class NoBackend:
@@ -121,24 +120,19 @@ class NoBackend:
         """Return None: no rank waits for another."""
         return None
 
-    def adopt(self, models: list[Any], source: int) -> list[str]:
-        """Return no names: no model is shared."""
-        del models, source
-        return []
-
-    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]:
-        """Return no names: no model is shared."""
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+        """Return no digests: ranks that do not talk may hold what they like."""
         del namespace
         return {}
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return no digests: no model is shared."""
+    def weigh(self, namespace: dict[str, object]) -> int:
+        """Return 0, as `checksums` reads nothing."""
         del namespace
-        return {}
+        return 0
 
-    def sync(self, model: Any, source: int) -> None:
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
         """Refuse: there is no way between the ranks."""
-        del model, source
+        del namespace, path, source
         msg = "--backend none has no way to send anything between ranks"
         raise RuntimeError(msg)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.backends import agreement, sockets
 from nbdist.backends.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
-from nbdist.wire.groups import GroupInfo, Roster, Waiting
+from nbdist.wire.groups import Digest, GroupInfo, Roster, Waiting
 
 try:
     import torch
@@ -29,16 +29,20 @@ except ImportError as error:
         'pip install "nbdist[torch]"'
     ) from error
 
-from torch.nn.parallel import DistributedDataParallel
-
 from nbdist.backends import anew, models, stores
 from nbdist.backends.anew import Anew, Before
+from nbdist.backends.comm_hooks import groups_of, states_of
+from nbdist.backends.comparing import Comparing, weight
 from nbdist.backends.joining import Joining, default_backend
 from nbdist.backends.made import Made
+from nbdist.backends.paths import at
+from nbdist.backends.trained import bare, trained
 from nbdist.backends.waiting import Watch
 
 if TYPE_CHECKING:
     import socket
+
+    from torch.nn.parallel import DistributedDataParallel
 
     from nbdist.backends.in_place import InPlace
 
@@ -52,8 +56,8 @@ _FORM_LIMIT = timedelta(seconds=60)
 class Ddp:
     """The ``ddp`` backend of one rank: nccl on GPUs, gloo on CPUs.
 
-    `install`, `form`, `adopt`, `sync` and `leave` belong to the main thread; `open_store`, `abort`,
-    `waiting`, `formed`, `groups` and `checksums` may be called from any other.
+    `install`, `form`, `sync` and `leave` belong to the main thread; `open_store`, `abort`,
+    `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from any other.
 
     Parameters
     ----------
@@ -90,15 +94,12 @@ class Ddp:
         self._anew = Anew(self._made, self._joining)
         self._before: Before | None = None
         """What there was before an attempt to form groups anew that has not gone through yet."""
-        self._way = IN_PLACE
-        """How the last generation was formed."""
         self._far: frozenset[sockets.Address] = frozenset()
         """Where the peers' gloo and the store listen; what leads there, this rank made."""
         self._server: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
         self._whole = False
-        self._newcomers: frozenset[int] = frozenset()
 
     def device(self) -> torch.device:
         """Return this rank's device, made the current one if it is a GPU."""
@@ -128,7 +129,7 @@ class Ddp:
         else:
             from nbdist.backends.in_place import InPlace  # private parts, which were tried
 
-            self._in_place = InPlace(self.rank, self._host, quiet=self.recovery.talks)
+            self._in_place = InPlace(self.rank, self._host, self._made, quiet=self.recovery.talks)
         with suppress(Exception):  # a torch that measures elsewhere: waits stay unknown
             from nbdist.backends.torch_private import timing
 
@@ -178,12 +179,11 @@ class Ddp:
         self._end_cut()
         self._far = frozenset({(self._host, port)})
         self._joining.on(self._connect(port, generation))
-        self._way = way
         in_place = self._in_place if way == IN_PLACE else None
         variables = {} if namespace is None else namespace
         if in_place is not None:
             self._form_in_place(in_place, generation, settle_fsdp=not fsdp)
-            lost = anew.sharded(variables, fsdp) if fsdp else {}
+            lost = in_place.stranded(variables) | (anew.sharded(variables, fsdp) if fsdp else {})
         else:
             lost = self._form_anew(variables)
         self._whole = True
@@ -228,7 +228,6 @@ class Ddp:
         mine = Roster(bool(groups), count, groups, listening)
         rosters = agreement.exchange(self._store(), self.rank, self.world_size, mine)
         self._far |= {address for roster in rosters for address in roster.listening}
-        self._newcomers = frozenset(r for r, roster in enumerate(rosters) if not roster.formed)
         return rosters
 
     def _store(self) -> stores.Store:
@@ -271,63 +270,27 @@ class Ddp:
         """Return the collective the main thread is inside, or None. Any one other thread."""
         return self._watch.look()
 
-    def adopt(self, kept: list[Any], source: int) -> list[str]:
-        """Take replaced ranks into kept DDP models. All ranks at once, after `form`.
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+        """Return digests of what this rank trains, by how variables lead to it."""
+        look = Comparing()
+        return {path: look.digest(thing) for path, thing in self._trained(namespace).items()}
 
-        Parameters
-        ----------
-        kept
-            The models, in the same order on all ranks; what is not a DDP model is passed over.
-        source
-            The rank whose parameters and buffers all ranks get. For a model that it has no part
-            in, the lowest rank that was not replaced.
+    def weigh(self, namespace: dict[str, object]) -> int:
+        """Return how many bytes `checksums` reads."""
+        return sum(weight(thing) for thing in self._trained(namespace).values())
 
-        Returns
-        -------
-        list of str
-            The class of each model that was taken.
-        """
-        taken = []
-        for model in kept:
-            if isinstance(model, DistributedDataParallel):
-                models.verify_same_shapes(model)
-                models.copy_from(model, self._source(model, source))
-                self._renew(model)
-                taken.append(type(model.module).__name__)
-        return taken
+    def _trained(self, namespace: dict[str, object]) -> dict[str, Any]:
+        found = trained(namespace)
+        known = {id(bare(thing)) for thing in found.values()}
+        for number, model in enumerate(self._made.models, start=1):
+            if id(bare(model)) not in known:
+                kind = type(model.module).__name__
+                found[f"{kind}, DDP model {number}, to which no variable leads"] = model
+        return found
 
-    def _renew(self, model: DistributedDataParallel) -> None:
-        if self._way == IN_PLACE and self._in_place is not None:
-            self._in_place.renew(model)
-        else:
-            self._anew.renew(model)
-
-    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]:
-        """Return the names of the models whose gradients ranks share, with these ranks."""
-        return {
-            name: dist.get_process_group_ranks(value.process_group)
-            for name, value in list(namespace.items())
-            if isinstance(value, DistributedDataParallel) and models.has_group(value)
-        }
-
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return a digest of each model's parameters and each optimizer's state.
-
-        What FSDP shards is left out: no two ranks hold the same of it.
-
-        Buffers do not count: under DDP a batch norm's differ between ranks from one forward to
-        the next, when rank 0's are sent to all.
-        """
-        found = {
-            name: models.digest(value)
-            for name, value in list(namespace.items())
-            if isinstance(value, (torch.nn.Module, torch.optim.Optimizer))
-        }
-        return {name: digest for name, digest in found.items() if digest is not None}
-
-    def sync(self, model: Any, source: int) -> None:
-        """Make a model, or an optimizer's state, what it is on rank `source`. All ranks at once."""
-        models.copy_from(model, source)
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+        """Make what a path leads to what it is on rank `source`. All ranks at once."""
+        models.copy_from(at(namespace, path), source)
 
     # --- groups and models in pickles -----------------------------------------------------------
 
@@ -341,13 +304,14 @@ class Ddp:
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
         """Return all of a DDP model that can travel to another rank; see `put_together`."""
-        if self._in_place is not None:
-            return self._in_place.take_apart(model)
-        return self._anew.take_apart(model)
+        told = (self._in_place or self._anew).take_apart(model)
+        return {"told": told, "groups": groups_of(states_of(model))}
 
     def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
-        """Fill a DDP model from what `take_apart` returned; `adopt` must follow on all ranks."""
-        (self._in_place or self._anew).put_together(model, state)
+        """Fill a DDP model from what `take_apart` returned: it can train, with the others'."""
+        (self._in_place or self._anew).put_together(model, state["told"])
+        for place, group in state["groups"].items():
+            states_of(model)[place].process_group = group
 
     def leave(self) -> None:
         """Give up all groups and the store."""
@@ -373,12 +337,6 @@ class Ddp:
             ) from error
         client.set_timeout(_FORM_LIMIT)
         return stores.prefixed(f"nbdist/{generation}", client)
-
-    def _source(self, model: DistributedDataParallel, source: int) -> int:
-        ranks = dist.get_process_group_ranks(model.process_group)
-        if source in ranks:
-            return source
-        return min(set(ranks) - self._newcomers, default=ranks[0])
 
 
 current: Ddp | None = None

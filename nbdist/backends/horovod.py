@@ -19,7 +19,7 @@ from nbdist.backends import horovod_calls, horovod_sockets, sockets
 from nbdist.errors import UsageError
 
 if TYPE_CHECKING:
-    from nbdist.wire.groups import GroupInfo, Waiting
+    from nbdist.wire.groups import Digest, GroupInfo, Waiting
 
 SHUTDOWN_SECONDS = 2.0
 """A shutdown that waits longer for a rank that does not answer goes on by itself."""
@@ -36,8 +36,9 @@ class Framework(Protocol):
     def device(self, local_rank: int) -> Any: ...
     def install(self) -> None: ...
     def settle(self, *, first: bool) -> None: ...
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]: ...
-    def sync(self, model: Any, source: int) -> None: ...
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
+    def weigh(self, namespace: dict[str, object]) -> int: ...
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None: ...
 
 
 def parts() -> list[str]:
@@ -191,23 +192,17 @@ class Horovod:
         """Return the collective the main thread is inside, or None. Any one other thread."""
         return self._watch.look()
 
-    def adopt(self, models: list[Any], source: int) -> list[str]:
-        """Return no names: no model holds anything of Horovod's."""
-        del models, source
-        return []
-
-    def shared(self, namespace: dict[str, object]) -> dict[str, list[int]]:
-        """Return no names, as `adopt`."""
-        del namespace
-        return {}
-
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return a digest of each model and each optimizer's state."""
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+        """Return digests of what this rank trains, by how variables lead to it."""
         return self._framework.checksums(namespace)
 
-    def sync(self, model: Any, source: int) -> None:
-        """Make a model, or an optimizer's state, what it is on rank `source`. All ranks at once."""
-        self._framework.sync(model, source)
+    def weigh(self, namespace: dict[str, object]) -> int:
+        """Return how many bytes `checksums` reads."""
+        return self._framework.weigh(namespace)
+
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+        """Make what a path leads to what it is on rank `source`. All ranks at once."""
+        self._framework.sync(namespace, path, source)
 
 
 def _close(server: Any) -> None:

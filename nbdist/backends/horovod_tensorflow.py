@@ -14,7 +14,9 @@ from typing import Any
 
 from nbdist.backends import keras_names
 from nbdist.backends.horovod_torch import refuse_to_travel
+from nbdist.backends.paths import at
 from nbdist.errors import UsageError
+from nbdist.wire.groups import Digest
 
 THREADS = "TF_NUM_INTRAOP_THREADS"
 """Environment name: TensorFlow's own, which goes first."""
@@ -102,16 +104,22 @@ class TensorFlow:
         if not first:
             keras_names.agree(self.hvd.rank(), self.hvd.size())
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return a digest of each model, with the optimizer it was compiled with, and the like.
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+        """Return digests of each model, with the optimizer it was compiled with, and the like.
 
         Of a model what is trained: statistics of each rank's own batches are no sign of anything.
         """
         found = {name: self._variables(value) for name, value in list(namespace.items())}
         return {name: _digest(held) for name, held in found.items() if held}
 
-    def sync(self, model: Any, source: int) -> None:
+    def weigh(self, namespace: dict[str, object]) -> int:
+        """Return how many bytes `checksums` reads."""
+        held = [each for value in list(namespace.values()) for each in self._variables(value) or []]
+        return sum(each.dtype.size * each.shape.num_elements() for each in held)
+
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
         """Make a model, an optimizer's state or a variable what it is on rank `source`."""
+        model = at(namespace, path)
         self._build_optimizer(model)
         variables = self._variables(model, trainable=False)
         if variables is None:
@@ -144,10 +152,11 @@ class TensorFlow:
         return None
 
 
-def _digest(variables: list[Any]) -> str:
+def _digest(variables: list[Any]) -> Digest:
     hasher = hashlib.blake2b(digest_size=8)
+    outline = ""
     for variable in variables:
         value = variable.numpy()
-        hasher.update(f"{value.shape}{value.dtype}".encode())
+        outline += f"{value.shape}{value.dtype}"
         hasher.update(value.tobytes())
-    return hasher.hexdigest()
+    return Digest(outline, hasher.hexdigest())

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nbdist.backends.paths import at
 from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from nbdist.wire.groups import Digest
 
 
 class Torch:
@@ -46,21 +50,37 @@ class Torch:
         for optimizer in list(self._optimizers):
             _settle(optimizer)
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return a digest of each model's parameters and each optimizer's state."""
-        models = importlib.import_module("nbdist.backends.models")
-        kinds = self._torch.nn.Module, self._torch.optim.Optimizer
-        found = {n: models.digest(v) for n, v in list(namespace.items()) if isinstance(v, kinds)}
-        return {name: digest for name, digest in found.items() if digest is not None}
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+        """Return digests of what this rank trains, by how variables lead to it."""
+        comparing, found = _comparing(), _trained(namespace)
+        look = comparing.Comparing()
+        return {path: look.digest(thing) for path, thing in found.items()}
 
-    def sync(self, model: Any, source: int) -> None:
-        """Make a model, or an optimizer's state, what it is on rank `source`."""
-        if isinstance(model, self._torch.nn.Module):
-            self.hvd.broadcast_parameters(model.state_dict(), root_rank=source)
-        elif isinstance(model, self._torch.optim.Optimizer):
-            self.hvd.broadcast_optimizer_state(model, root_rank=source)
+    def weigh(self, namespace: dict[str, object]) -> int:
+        """Return how many bytes `checksums` reads."""
+        comparing = _comparing()
+        return sum(comparing.weight(thing) for thing in _trained(namespace).values())
+
+    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+        """Make what a path leads to what it is on rank `source`."""
+        thing = at(namespace, path)
+        if isinstance(thing, self._torch.nn.Module):
+            self.hvd.broadcast_parameters(thing.state_dict(), root_rank=source)
+        elif isinstance(thing, self._torch.optim.Optimizer):
+            self.hvd.broadcast_optimizer_state(thing, root_rank=source)
+        elif hasattr(thing, "load_state_dict"):
+            thing.load_state_dict(self.hvd.broadcast_object(thing.state_dict(), source))
         else:
-            raise UsageError(f"a {type(model).__name__} is no model or optimizer")
+            raise UsageError(f"a {type(thing).__name__} is no model or optimizer")
+
+
+def _comparing() -> Any:  # a module that needs torch
+    return importlib.import_module("nbdist.backends.comparing")
+
+
+def _trained(namespace: dict[str, object]) -> dict[str, Any]:
+    found: dict[str, Any] = importlib.import_module("nbdist.backends.trained").trained(namespace)
+    return found
 
 
 def refuse_to_travel(optimizer: Any, protocol: int) -> Any:

@@ -5,10 +5,12 @@ Everything private to torch that this needs is in `torch_private`; the probe has
 
 from __future__ import annotations
 
-import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+
+from nbdist.backends.comm_hooks import begin_again, states_of
 from nbdist.backends.torch_private import groups, hooks, models, releases
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch.nn.parallel import DistributedDataParallel
 
+    from nbdist.backends.made import Made
     from nbdist.backends.sockets import Address
     from nbdist.backends.stores import Store
     from nbdist.wire.groups import GroupInfo
@@ -24,14 +27,13 @@ if TYPE_CHECKING:
 class InPlace:
     """Renews groups and models in place. Main thread, but for `abort_nccl`."""
 
-    def __init__(self, rank: int, host: str, *, quiet: bool) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, host: str, made: Made, *, quiet: bool) -> None:
+        self._rank, self._made = rank, made
         self.gloo: Address = hooks.share_gloo_device(host, quiet=quiet)
         """Where this rank's gloo listens; what connects there, a peer made."""
-        self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         hooks.free_destroyed()
         hooks.guard_split()
-        hooks.watch_ddp(self._models.add)  # also those that were unpickled
+        hooks.watch_ddp(made.note)  # also those that were unpickled
 
     def abort_nccl(self) -> None:
         """Free who waits in NCCL. Any thread."""
@@ -73,9 +75,13 @@ class InPlace:
     def settle(self, count: int, *, fsdp: bool) -> None:
         """Renew DDP models, bring FSDP2 models to rest, count groups as all ranks do."""
         groups.set_group_count(count)
-        for model in list(self._models):
+        world: Any = dist.group.WORLD
+        for model, noted in list(self._made.models.items()):
+            if not models.has_group(model) and noted.on_world:
+                model.process_group = world  # a cell has destroyed the one before
             if models.has_group(model):
-                models.renew_ddp(model)
+                begin_again(states_of(model))
+                models.renew_ddp(model, noted.builtin)
         if fsdp:
             models.settle_fsdp()
 
@@ -85,9 +91,12 @@ class InPlace:
             groups.empty(group)
         groups.forget_world()
 
-    def renew(self, model: DistributedDataParallel) -> None:
-        """Give a DDP model a new reducer."""
-        models.renew_ddp(model)
+    def stranded(self, namespace: dict[str, object]) -> dict[str, str]:
+        """Return the variables whose groups a cell has destroyed, and why they are of no use."""
+        lost = {id(module) for module in models.without_groups()}
+        lost |= {id(model) for model in self._made.models if not models.has_group(model)}
+        why = "a cell has destroyed its process group"
+        return {name: why for name, value in list(namespace.items()) if id(value) in lost}
 
     def group_named(self, name: str) -> Any:
         """Return this rank's group of that name, or torch's stand-in for a group of others."""
@@ -95,8 +104,9 @@ class InPlace:
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
         """Return all of a DDP model that can travel; see `put_together`."""
-        return models.take_apart(model)
+        return {"state": models.take_apart(model), "builtin": self._made.models[model].builtin}
 
-    def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
-        """Fill a DDP model from what `take_apart` returned; `renew` must follow on all ranks."""
-        models.put_together(model, state)
+    def put_together(self, model: DistributedDataParallel, told: dict[str, Any]) -> None:
+        """Fill a DDP model from what `take_apart` returned, without a word to the other ranks."""
+        models.put_together(model, told["state"], told["builtin"])
+        self._made.models[model].builtin = told["builtin"]

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+BUILTIN = "_register_builtin_comm_hook"
+"""Not promised by torch; a hook that it has registered only the reducer knows."""
+
+
 @dataclass
 class Group:
     """A group besides WORLD that this rank took part in making."""
@@ -43,6 +47,10 @@ class Model:
     """What its constructor was called with, besides the module; None if it was unpickled."""
     hooks: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     """What ``register_comm_hook`` was called with."""
+    builtin: Any = None
+    """What ``_register_builtin_comm_hook`` was called with, where torch has that."""
+    on_world: bool = False
+    """Whether it was made on the group of all ranks."""
 
 
 class Made:
@@ -68,6 +76,11 @@ class Made:
         self.reached: set[sockets.Address] = set()
         """Where those of other ranks do, as far as this process has connected to them."""
         self._quiet = False
+
+    def note(self, model: DistributedDataParallel) -> None:
+        """Note a model that is not yet, such as one that was unpickled."""
+        if model not in self.models:
+            self.models[model] = Model(None, on_world=model.process_group is dist.group.WORLD)
 
     def install(self) -> None:
         """Note what is made from now on: all that is replaced is public, and does what it did."""
@@ -115,7 +128,8 @@ class Made:
                 asked = signature.bind(model, *args, **kwargs).arguments
                 # Without what may hold the model in turn, which then would live for ever.
                 self.models[model] = Model(
-                    {k: v for k, v in asked.items() if k not in ("self", "module")}
+                    {k: v for k, v in asked.items() if k not in ("self", "module")},
+                    on_world=model.process_group is dist.group.WORLD,
                 )
 
         @functools.wraps(hook)
@@ -126,6 +140,20 @@ class Made:
 
         model_type: Any = DistributedDataParallel
         model_type.__init__, model_type.register_comm_hook = __init__, register_comm_hook
+        self._note_builtin_hooks(model_type)
+
+    def _note_builtin_hooks(self, model_type: Any) -> None:
+        builtin = getattr(model_type, BUILTIN, None)
+        if builtin is None:  # it is private: a release may do without
+            return
+
+        @functools.wraps(builtin)
+        def register(model: Any, comm_hook_type: Any) -> None:
+            builtin(model, comm_hook_type)
+            if model in self.models:
+                self.models[model].builtin = comm_hook_type
+
+        setattr(model_type, BUILTIN, register)
 
     def _note_groups(self) -> None:
         make, end = dist.new_group, dist.destroy_process_group

@@ -195,13 +195,12 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
     """Put new processes in the place of the ranks where forming failed, with their variables."""
     wrong = sorted(set(tried[-1].ranks)) if tried else list(hub.ranks)
     files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in wrong}
-    hub.replacing = True
+    hub.replacing = hub.uncompared = True
     try:
         given = {rank: await _give(hub, rank, path) for rank, path in files.items()}
         await replace(hub, wrong)
         for rank, refused in given.items():
             await _take(hub, rank, files[rank], refused, wrong)
-        await copying.adopt_models(hub, wrong, min(set(hub.ranks) - set(wrong), default=0))
     finally:
         hub.replacing = False
         for path in files.values():

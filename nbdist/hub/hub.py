@@ -76,11 +76,16 @@ class Hub:
         """Held while the group is renewed; a job whose turn comes meanwhile waits for it."""
         self.begun: set[str] = set()
         """Jobs that count on the group as it is: nobody may renew it beside them."""
+        self.none_begun = asyncio.Event()
+        """Set while there are none."""
+        self.none_begun.set()
         self.backend = "ddp"
         self.environ: dict[str, str] = {}
         self.generation = 0
         self.stale = False
         """Whether the process group must be formed anew before the next cell."""
+        self.uncompared = False
+        """Whether ranks may have parted and were not all compared since (`comparing`)."""
         self.notes: list[str] = []
         """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
         self.replacing = False
@@ -94,6 +99,17 @@ class Hub:
     def size(self) -> int:
         """How many ranks the cluster has."""
         return len(self.ranks)
+
+    def begin(self, job: str) -> None:
+        """Note that a job counts on the group as it is."""
+        self.begun.add(job)
+        self.none_begun.clear()
+
+    def leave(self, job: str) -> None:
+        """Note that it does not any more."""
+        self.begun.discard(job)
+        if not self.begun:
+            self.none_begun.set()
 
     # -- what agents say ------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.errors import UsageError
-from nbdist.hub import copying, forming
+from nbdist.hub import comparing, copying, forming
 from nbdist.hub.jobs import show_ranks
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
     """Put new processes in the place of ranks, with the variables of rank `like` if one is named.
+
+    Other ranks stay as they are; where they hold something else than `like`, `Hub.notes` say so.
 
     Returns
     -------
@@ -27,6 +29,8 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
             why = await copying.copy_names(hub, like, ranks)
             names = set(await hub.call(like, "names"))
             lacking = {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+        if like is not None or hub.uncompared:
+            hub.notes += await comparing.compare(hub, words=comparing.UNLIKE)
     return {
         rank: {name: why.get(name, "") for name in sorted(names)} for rank, names in lacking.items()
     }

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub import bring, forming, report
+from nbdist.hub import bring, comparing, forming, report
 from nbdist.hub.hub import Hub, JobListener
 from nbdist.hub.jobs import Death, Job, in_time, show_ranks
 from nbdist.hub.output import Output
@@ -134,7 +134,7 @@ class Run(JobListener):
                 error = await self._run()
         except asyncio.CancelledError:
             if job.waits_for:
-                job.notes.append(f"It had not begun: its ranks were busy with {_all_of(job)}.")
+                job.notes.append(f"It had not begun: it waited for {_all_of(job)}.")
             job.state, error = "interrupted", report.interrupted(job, self._why)
         except NbdistError as err:
             job.state, error = "failed", err
@@ -143,7 +143,7 @@ class Run(JobListener):
             error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
             error.__cause__ = err
         finally:
-            self._hub.begun.discard(job.id)
+            self._hub.leave(job.id)
             if self._bringing is not None:
                 self._bringing.close()
         job.end(error)
@@ -190,8 +190,12 @@ class Run(JobListener):
         job.seconds = time.monotonic() - began
         hub.stale |= self._unformed
         await self._watch.show_rest()
-        if job.errors:
-            return await settle(hub, job, self._why)
+        if job.errors or self._why:
+            # Code that catches an interrupt ends well, and leaves ranks at different points.
+            self._pressed.clear()
+            error = await settle(hub, job, self._why, self._pressed)
+            if error is not None:
+                return error
         if self._returns:
             job.returned = await bring.ask_for(hub.line, job.ranks[0], self._returns)
         job.state = "done"
@@ -199,15 +203,45 @@ class Run(JobListener):
 
     async def _heal(self) -> None:
         """Make the cluster whole before the cell, holding all its ranks while that takes."""
+        hub, job = self._hub, self._job
+        while True:
+            async with hub.mending:
+                if not self._must_wait():
+                    if hub.stale and not hub.begun:
+                        await forming.heal(hub, lambda text: job.tell(text, text))
+                    if hub.uncompared and not hub.begun:
+                        await self._compare()
+                    hub.begin(job.id)
+                    return
+            await self._wait_for_others()
+
+    def _must_wait(self) -> bool:
+        """Whether ranks or their group are to be made anew, and others are at work in it."""
         hub = self._hub
-        async with hub.mending:
-            if hub.stale and not hub.begun:
-                await forming.heal(hub, lambda text: self._job.tell(text, text))
-            hub.begun.add(self._job.id)
-        missing = [rank for rank in self._job.ranks if not hub.ranks[rank].alive]
-        if missing:
-            msg = f"rank {show_ranks(missing)} is dead and other cells are running; try again then"
-            raise NbdistError(msg)
+        dead = any(not hub.ranks[rank].alive for rank in self._job.ranks)
+        return hub.stale and bool(hub.begun) and (dead or hub.backend != "none")
+
+    async def _wait_for_others(self) -> None:
+        """Wait for the jobs that still use the group, which then can be renewed for all ranks."""
+        job, hub = self._job, self._hub
+        job.waits_for = [f"job {each}" for each in sorted(hub.begun)]
+        how = job.stop_by if job.background else "An interrupt"
+        job.tell(
+            "queue",
+            "The process group must be formed anew after the last fault, and other ranks are still "
+            f"at work in it: this waits for {_all_of(job)}. {how} takes only this cell out of the "
+            "queue.",
+        )
+        self._waiting = asyncio.current_task()
+        await hub.none_begun.wait()
+        self._waiting = None
+        self._tell_of_turn()
+
+    async def _compare(self) -> None:
+        """Compare what could not be when a job had ended on some of the ranks."""
+        tell = self._job.tell
+        for note in await comparing.compare(self._hub, lambda t: tell(t, t), self._pressed):
+            tell(note, note)
 
     async def _bring(self) -> None:
         """Hand over names, unless that is interrupted."""

@@ -6,10 +6,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub import forming, report
+from nbdist.hub import comparing, forming, report
 from nbdist.hub.jobs import WITH_CLUSTER
 
 if TYPE_CHECKING:
+    import asyncio
+
     from nbdist.hub.hub import Hub
     from nbdist.hub.jobs import Job
 
@@ -17,8 +19,10 @@ FULL = 1 << 16
 """Bytes; with fewer left on the disk a cell that failed may have failed for it."""
 
 
-async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
-    """Leave the cluster usable: fresh groups, and word of models that no longer agree.
+async def settle(
+    hub: Hub, job: Job, why: str, pressed: asyncio.Event | None = None
+) -> NbdistError | None:
+    """Leave the cluster usable: fresh groups, and word of what no longer agrees.
 
     Parameters
     ----------
@@ -26,25 +30,46 @@ async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
         The cluster, and the job that has just ended on it.
     why
         Why it was stopped, '' if it was not.
+    pressed
+        Set when the user does not want to wait any longer.
 
     Returns
     -------
-    NbdistError
-        How it ended, in words.
+    NbdistError or None
+        How it ended, in words; None if its code caught the interrupt and went on to its end.
     """
-    hub.stale = True
+    hub.stale = hub.uncompared = True
     if why == WITH_CLUSTER:
-        job.state, job.errors = "interrupted", {}
+        job.state, errors, job.errors = "interrupted", job.errors, {}
+        return report.interrupted(job, why) if errors else None
+    await _renew(hub, job, pressed)
+    _tell_of_losses(hub, job)
+    if not job.errors:
+        for note in job.notes:
+            job.tell(note, note)
+        return None
+    if why:
+        job.state = "timed out" if "--timeout" in why else "interrupted"
         return report.interrupted(job, why)
-    dead = [rank for rank in hub.ranks.values() if not rank.alive]
+    job.state = "failed"
+    return report.failure(job)
+
+
+async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
+    """Form the groups anew, where nobody else is at work in them, and compare the ranks."""
+    dead = any(not rank.alive for rank in hub.ranks.values())
     async with hub.mending:
         if not dead and hub.begun == {job.id}:
             try:
                 await forming.form(hub)
-                job.notes += await _disagreements(hub)
             except NbdistError as err:
                 job.notes.append(str(err))
             job.notes += forming.drain(hub)
+        job.notes += await comparing.compare(hub, lambda text: job.tell(text, text), pressed)
+
+
+def _tell_of_losses(hub: Hub, job: Job) -> None:
+    dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
     if _full(job):
         job.notes.append(
             f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "
@@ -58,15 +83,10 @@ async def settle(hub: Hub, job: Job, why: str) -> NbdistError:
         )
     for rank in dead:
         job.notes.append(
-            f"Rank {rank.rank} will be replaced before the next cell, without its variables; "
-            f"`%dist restart {rank.rank} --like {_other(hub, rank.rank)}` replaces it and "
-            "copies them from another rank."
+            f"Rank {rank} will be replaced before the next cell, without its variables; "
+            f"`%dist restart {rank} --like {_other(hub, rank)}` replaces it and copies them from "
+            "another rank."
         )
-    if why:
-        job.state = "timed out" if "--timeout" in why else "interrupted"
-        return report.interrupted(job, why)
-    job.state = "failed"
-    return report.failure(job)
 
 
 def _full(job: Job) -> bool:
@@ -74,25 +94,6 @@ def _full(job: Job) -> bool:
         return shutil.disk_usage(job.folder).free < FULL
     except OSError:  # somebody has removed the folder
         return False
-
-
-async def _disagreements(hub: Hub) -> list[str]:
-    if hub.backend == "none":
-        return []
-    answers = await hub.call_all(hub.ranks, "checksums", timeout=1.0)
-    digests: dict[str, set[str]] = {}
-    for answer in answers.values():
-        for name, digest in (answer if isinstance(answer, dict) else {}).items():
-            digests.setdefault(name, set()).add(digest)
-    parted = sorted(name for name, found in digests.items() if len(found) > 1)
-    if not parted:
-        return []
-    listed = ", ".join(f"`{name}`" for name in parted)
-    note = (
-        f"No longer equal on all ranks, which stopped at different points of a step: {listed}. "
-        f"`%dist sync {' '.join(parted)} --from 0` makes them equal."
-    )
-    return [note]
 
 
 def _other(hub: Hub, rank: int) -> int:

@@ -113,7 +113,8 @@ def restart(args: Any) -> None:
         _say(restart_kernel())
         return
     _tell_of_wait()
-    lacking = current.cluster().restart(args.ranks, like=args.like)
+    cluster = current.cluster()
+    lacking = cluster.restart(args.ranks, like=args.like)
     for rank, names in sorted(lacking.items()):
         lacks = f"It lacks: {', '.join(names)}." if names else "It lacks no names the others have."
         _say(f"Rank {rank} was replaced. {lacks}")
@@ -122,6 +123,8 @@ def restart(args: Any) -> None:
                 _say(f"  {name}: {why}")
     if not lacking:
         _say("The cluster was started anew.")
+    for note in cluster.notes():
+        _say(note)
 
 
 @magic_arguments("dist interrupt")
@@ -179,7 +182,11 @@ def jobs(args: Any) -> None:
 @argument(
     "--from", dest="source", type=int, default=0, metavar="RANK", help="whose values (default: 0)"
 )
-@argument("names", nargs="+", metavar="NAME", help="variables that hold models or optimizers")
+@argument(
+    "names", nargs="+", metavar="NAME",
+    help="models, optimizers, schedulers, gradient scalers: variables, or what they lead to, such "
+    "as trainer.model",
+)  # fmt: skip
 def sync(args: Any) -> None:
     """Make models equal on all ranks."""
     _tell_of_wait()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from nbdist.errors import NbdistError, UsageError
+from nbdist.errors import NbdistError
 from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
@@ -84,9 +84,9 @@ class Agent(Speaker):
         }
         self._on_main: dict[str, Callable[..., Any]] = {
             "form": self._form,
-            "shared": lambda: backend.shared(shell.user_ns),
+            "weigh": lambda: backend.weigh(shell.user_ns),
             "checksums": lambda: backend.checksums(shell.user_ns),
-            "sync": self._sync,
+            "sync": lambda **args: backend.sync(shell.user_ns, **args),
             "names": self._names.mine,
             "give": self._names.give,
             "take": self._names.take,
@@ -94,7 +94,6 @@ class Agent(Speaker):
             "bind": self._names.bind,
             "drop": self._names.drop,
             "offer": self._names.offer,
-            "adopt": self._adopt,
         }
         self._if_idle: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
             "who": (who.look, self._now["glance"]),
@@ -177,16 +176,6 @@ class Agent(Speaker):
         lost = self._backend.form(port, generation, way, self._namespace, fsdp=fsdp)
         os.environ["MASTER_PORT"] = str(port)
         return lost
-
-    def _sync(self, name: str, source: int) -> None:
-        if name not in self._namespace:
-            msg = f"there is no variable `{name}` on this rank"
-            raise UsageError(msg)
-        self._backend.sync(self._namespace[name], source)
-
-    def _adopt(self, names: list[str], source: int) -> list[str]:
-        models = [self._namespace[name] for name in names]
-        return self._backend.adopt(models, source)
 
     def _pulse(self) -> Pulse | None:
         return self._doing() if self._runner.job else None

@@ -146,7 +146,7 @@ class Names:
         good = by_need((name for name in names if name not in refused), space)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            pickler = _Pickler(file, carry_globals=False)
+            pickler = Pickler(file, carry_globals=False)
             for name in good:
                 pickler.dump((name, self._version(name), space[name]))
             pickler.dump(sources.taken(pickler.files))
@@ -190,7 +190,7 @@ def _for_notebook() -> Packing:
     return Packing(carry_globals=True)
 
 
-class _Pickler(ByValue):
+class Pickler(ByValue):
     """Leaves out what the other rank has of its own: process groups, and what it cannot use."""
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
@@ -231,5 +231,5 @@ def _set_ddp_state(model: Any, state: dict[str, Any]) -> None:
 
 def _dumps(value: object) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, carry_globals=False).dump(value)
+    Pickler(buffer, carry_globals=False).dump(value)
     return buffer.getvalue()

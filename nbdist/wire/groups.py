@@ -38,3 +38,16 @@ class Roster(msgspec.Struct, frozen=True):
     groups: list[GroupInfo]
     listening: list[tuple[str, int]] = []
     """Where its groups listen."""
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """What a rank tells of a model, an optimizer or the like, for others to compare."""
+
+    outline: str
+    """What it is made of; '' where that cannot be told yet. With another one on another rank it
+    was never the same."""
+    content: str
+    why: str = ""
+    """Why it cannot be compared."""
+    sharded: bool = False
+    """Whether each rank has a part of it, which no other rank can give."""

@@ -120,8 +120,6 @@ class Done(Message, frozen=True):
     fault: Fault | None = None
     formed: bool = True
     """Whether the process group is still the one the hub formed."""
-    checksums: dict[str, str] = {}
-    """Digest of every kept model, sent after a fault or when the hub asked."""
 
 
 class Display(Message, frozen=True):

@@ -21,15 +21,23 @@ def has_group(model: torch.nn.parallel.DistributedDataParallel) -> bool:
     return model.process_group in c10d._world.pg_map
 
 
-def renew_ddp(model: torch.nn.parallel.DistributedDataParallel) -> None:
+def renew_ddp(model: torch.nn.parallel.DistributedDataParallel, builtin: Any = None) -> None:
     """Give a DDP model a new reducer, as its constructor does (`DDP.__setstate__` in torch).
 
     The old one may have stopped in the middle of a backward, or have ordered its buckets by a
-    backward that a replaced rank has never seen.
+    backward that a replaced rank has never seen. No other rank is spoken to.
+
+    Parameters
+    ----------
+    model
+        The model; it must have a group.
+    builtin
+        What ``_register_builtin_comm_hook`` was called with: only the old reducer knew.
     """
     private: Any = model
     for name in ("reducer", "logger"):
         private.__dict__.pop(name, None)
+    clear(private, _DDP)
     parameters, sparse = private._build_params_for_reducer()
     names = private._build_debug_param_to_name_mapping(parameters)
     private._ddp_init_helper(parameters, sparse, names, private.static_graph)
@@ -38,17 +46,31 @@ def renew_ddp(model: torch.nn.parallel.DistributedDataParallel) -> None:
         private.logger._set_static_graph()
     for hook, state in private._comm_hooks:
         dist._register_comm_hook(private.reducer, state, hook)  # type: ignore[attr-defined]
+    if builtin is not None:
+        private._register_builtin_comm_hook(builtin)
+
+
+_DDP = {
+    "_static_graph_delay_allreduce_enqueued": False,
+    "_has_rebuilt_buckets": False,
+    "require_forward_param_sync": True,
+}
+"""What a DDP model notes of its steps, and how that is before the first one."""
 
 
 def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
     """Return all of a DDP model that can travel, its group by name; see `put_together`."""
+    if not has_group(model):
+        raise UsageError("its process group was destroyed")
     state = {k: v for k, v in vars(model).items() if k not in ("reducer", "logger")}
     state["process_group"] = model.process_group.group_name
     return state
 
 
-def put_together(model: torch.nn.parallel.DistributedDataParallel, state: dict[str, Any]) -> None:
-    """Fill a DDP model from what `take_apart` returned; `renew_ddp` must follow on all ranks.
+def put_together(
+    model: torch.nn.parallel.DistributedDataParallel, state: dict[str, Any], builtin: Any
+) -> None:
+    """Fill a DDP model from what `take_apart` returned, without a word to the other ranks.
 
     Torch's own unpickling knows only models on WORLD, and speaks with the other ranks.
     """
@@ -57,6 +79,18 @@ def put_together(model: torch.nn.parallel.DistributedDataParallel, state: dict[s
         raise UsageError("it is trained by a group of ranks that the new one is not in")
     vars(model).update(state)
     model.process_group = group
+    renew_ddp(model, builtin)
+
+
+def without_groups() -> list[torch.nn.Module]:
+    """Return the FSDP2 modules whose groups torch does not know any more."""
+    found = []
+    for state in _fsdp_states():
+        for group in fsdp_groups(state):
+            with suppress(AttributeError):  # another release's name for it
+                if group.mesh_info.shard_process_group not in c10d._world.pg_map:
+                    found += list(group.modules)
+    return found
 
 
 def settle_fsdp() -> None:

@@ -1,0 +1,214 @@
+"""Whether ranks hold the same: digests of models, optimizers and the like.
+
+They are computed where the tensors are, from their bits, and fetched in one transfer. No two ranks
+hold the same shards, but all have updated theirs equally often: so of a shard the count is taken
+that torch keeps of a tensor's changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+from nbdist.backends.comm_hooks import counters
+from nbdist.backends.trained import bare
+from nbdist.errors import UsageError
+from nbdist.wire.groups import Digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ROW = 4096
+_NUMBERS = (bool, int, float, complex, str, type(None))
+
+
+class Comparing:
+    """One look at all that is compared; a tensor that several hold is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        """By identity, tensors and what was folded of them; kept, so that no id comes twice."""
+
+    def digest(self, target: Any) -> Digest:
+        """Return what other ranks compare with theirs; never raises."""
+        try:
+            outline = _outline(target)
+            content, sharded = self._content(target)
+        except Exception as err:  # a user's state_dict, or a kind of tensor nobody knows
+            text = str(err).partition("\n")[0]
+            why = text if isinstance(err, UsageError) else f"{type(err).__name__}: {text}"
+            return Digest("", "", why)
+        return Digest(outline, content, "", sharded)
+
+    def _content(self, target: Any) -> tuple[str, bool]:
+        hasher = hashlib.blake2b(digest_size=8)
+        sums: dict[torch.device, list[Tensor]] = {}
+        sharded = is_zero(target)
+        for name, leaf in leaves(target):
+            hasher.update(name.encode())
+            if not isinstance(leaf, torch.Tensor):
+                hasher.update(repr(leaf).encode())
+            elif is_lazy(leaf):
+                hasher.update(b"not there yet")
+            elif is_shard(leaf):
+                sharded = True
+                hasher.update(f"{tuple(leaf.shape)}{changes(leaf)}".encode())
+            else:
+                hasher.update(f"{tuple(leaf.shape)}{leaf.dtype}".encode())
+                for folded in self._fold(leaf):
+                    sums.setdefault(folded.device, []).append(folded)
+        for values in sums.values():
+            hasher.update(torch.stack(values).cpu().numpy().tobytes())
+        return hasher.hexdigest(), sharded
+
+    def _fold(self, tensor: Tensor) -> list[Tensor]:
+        if id(tensor) not in self._read:
+            parts = [part for part in _plain(tensor) if part.numel() and part.device.type != "meta"]
+            self._read[id(tensor)] = tensor, [_fold(part) for part in parts]
+        return self._read[id(tensor)][1]
+
+
+def digest(target: Any) -> str | None:
+    """Return a digest of a tensor, a model or an optimizer; None for what has none."""
+    found = Comparing().digest(target)
+    return None if found.why or found.sharded else found.content
+
+
+def weight(target: Any) -> int:
+    """Return how many bytes a digest of this reads; 0 if that cannot be told."""
+    try:
+        tensors = [leaf for _, leaf in leaves(target) if isinstance(leaf, torch.Tensor)]
+        return sum(one.numel() * one.element_size() for one in tensors if not is_lazy(one))
+    except Exception:  # the digest says why
+        return 0
+
+
+def leaves(target: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors and numbers that ranks must have alike, by name.
+
+    Buffers are not among them: under DDP those of a batch norm differ between ranks from one
+    forward to the next, when rank 0's are sent to all.
+    """
+    if isinstance(target, torch.Tensor):
+        yield "", target
+    elif isinstance(target, torch.nn.Module):
+        yield from bare(target).named_parameters()
+        yield from counters(target).items()
+    elif is_zero(target):
+        yield from _updates(target)
+    else:
+        state, _ = pytree.tree_flatten_with_path(target.state_dict())
+        for path, leaf in state:
+            if isinstance(leaf, (torch.Tensor, *_NUMBERS)):
+                yield pytree.keystr(path), leaf
+
+
+def is_shard(value: object) -> bool:
+    """Return whether a value is a DTensor, each rank's part of one tensor."""
+    # Not imported for this: it is half a second, and who has one has imported it.
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(value, tensors.DTensor)
+
+
+def is_zero(value: object) -> bool:
+    """Return whether this is an optimizer that shares its state out over the ranks."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return module is not None and isinstance(value, module.ZeroRedundancyOptimizer)
+
+
+def changes(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place, 0 where torch does not count it."""
+    return int(getattr(tensor, "_version", 0))
+
+
+def _is_fsdp(target: object) -> bool:
+    """Return whether a part of a model is FSDP's first kind, whose parameters look like tensors."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return isinstance(target, torch.nn.Module) and any(
+        fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)
+        for part in target.modules()
+    )
+
+
+def _updates(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield how often this rank's part of a ZeRO optimizer's state was updated, in its ways."""
+    counts = {
+        f"{name} {value.item() if name == 'step' else changes(value)}"
+        for state in optimizer.optim.state.values()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    yield "updates", sorted(counts)
+    for place, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if isinstance(value, _NUMBERS):
+                yield f"{place}.{name}", value
+
+
+def _outline(target: Any) -> str:
+    """Say what a thing is made of: with another outline on another rank it was never the same.
+
+    It is '' where that cannot be told yet.
+    """
+    if _is_fsdp(target):
+        raise UsageError("FSDP's first kind does not show what of its parameters is where")
+    if isinstance(target, torch.nn.Module):
+        parts = list(bare(target).named_parameters())
+    elif isinstance(target, torch.optim.Optimizer):
+        groups = enumerate(target.param_groups)
+        parts = [(str(place), each) for place, group in groups for each in group["params"]]
+    else:
+        parts = []
+    if any(is_lazy(part) for _, part in parts):
+        return ""
+    text = "".join(f"{name}{tuple(part.shape)}{part.dtype}" for name, part in parts)
+    return hashlib.blake2b(f"{type(target).__name__}{text}".encode(), digest_size=8).hexdigest()
+
+
+def _plain(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that a tensor consists of whose bits can be read as numbers.
+
+    Those of other kinds may do anything then: wait for other ranks, or crash.
+    """
+    if hasattr(tensor, "__tensor_flatten__") and type(tensor) is not torch.nn.Parameter:
+        names, _ = tensor.__tensor_flatten__()
+        return [part for name in names for part in _plain(getattr(tensor, name))]
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise UsageError(f"nothing is known of tensors of the kind {type(tensor).__name__}")
+    whole = tensor.detach()
+    if whole.layout is torch.sparse_coo:
+        whole = whole.coalesce()
+        return [whole.indices(), whole.values()]
+    if whole.layout is not torch.strided or whole.is_nested:
+        raise UsageError(f"nothing is known of tensors with the layout {whole.layout}")
+    if whole.is_quantized:
+        if whole.qscheme() is torch.per_tensor_affine:
+            scales = torch.tensor([whole.q_scale(), whole.q_zero_point()])
+        else:
+            scales = torch.stack([whole.q_per_channel_scales(), whole.q_per_channel_zero_points()])
+        return [whole.int_repr(), scales]
+    if whole.numel() and whole.device.type != "meta" and not whole.untyped_storage().nbytes():
+        raise UsageError("the memory of its parameters was given back")
+    return [whole]
+
+
+@torch.no_grad()
+def _fold(tensor: Tensor) -> Tensor:
+    """Reduce a tensor's bits to two numbers; the second one notices rows that changed places."""
+    flat = tensor.contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    bits = flat.view(_BITS[flat.element_size()]) if flat.dtype != torch.bool else flat.byte()
+    whole = bits.numel() // _ROW * _ROW
+    rows = bits[:whole].view(-1, _ROW).sum(1, dtype=torch.int64)
+    rows = torch.cat([rows, bits[whole:].sum(dtype=torch.int64).view(1)])
+    weights = torch.arange(1, len(rows) + 1, device=rows.device)
+    return torch.stack([rows.sum(), (rows * weights).sum()])

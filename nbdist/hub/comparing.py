@@ -1,0 +1,154 @@
+"""Do the ranks still hold the same models and optimizers? Hub's thread.
+
+Ranks that were stopped at different points of a step have parted, and nothing else would say so.
+What cannot be compared is said by name; what cannot be now, because a rank is busy, is compared
+before the next cell (`Hub.uncompared`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.errors import NbdistError
+from nbdist.hub.jobs import show_ranks
+from nbdist.memory import in_words
+from nbdist.wire.groups import Digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.hub.hub import Hub
+
+ANSWER_SECONDS = 5.0
+SLOWEST = 5e7
+"""Bytes a second that are read at the very least: ten times as many are usual."""
+TOLD_BYTES = 2e9
+"""Reading more than this takes so long that it is announced."""
+
+Told = dict[int, dict[str, Digest]]
+
+
+PARTED = "No longer equal on all ranks, which stopped at different points of a step"
+UNLIKE = "Not equal on all ranks"
+
+
+async def compare(
+    hub: Hub,
+    tell: Callable[[str], None] = lambda _: None,
+    pressed: asyncio.Event | None = None,
+    words: str = PARTED,
+) -> list[str]:
+    """Compare what the living ranks train.
+
+    Parameters
+    ----------
+    hub
+        The cluster.
+    tell
+        Shows what takes long.
+    pressed
+        Set when the user does not want to wait for it.
+    words
+        What is said of things that differ.
+
+    Returns
+    -------
+    list of str
+        What to tell: names that differ, and names that could not be compared.
+    """
+    if hub.backend == "none":
+        hub.uncompared = False
+        return []
+    ranks = [rank.rank for rank in hub.ranks.values() if rank.state == "idle"]
+    # With a busy rank the others are compared now, and all of them when it is idle.
+    hub.uncompared = any(rank.state == "busy" for rank in hub.ranks.values())
+    try:
+        told = await _digests(hub, ranks, pressed or asyncio.Event(), tell)
+    except NbdistError as err:
+        hub.uncompared = True
+        return [f"What the ranks train was not compared: {err}. The next cell compares it."]
+    return _parted(told, words) + _unknown(told)
+
+
+async def _digests(
+    hub: Hub, ranks: list[int], pressed: asyncio.Event, tell: Callable[[str], None]
+) -> Told:
+    weights = await _from_all(hub, ranks, "weigh", ANSWER_SECONDS, pressed)
+    most = max(weights.values(), default=0)
+    if most > TOLD_BYTES:
+        tell(f"What the ranks train is compared ({in_words(most)} on a rank).")
+    limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
+    answers = await _from_all(hub, ranks, "checksums", limit, pressed)
+    return {
+        rank: msgspec.convert(answer, dict[str, Digest], from_attributes=True)
+        for rank, answer in answers.items()
+    }
+
+
+async def _from_all(
+    hub: Hub, ranks: list[int], method: str, limit: float, pressed: asyncio.Event
+) -> dict[int, Any]:  # what the method returns
+    asking = hub.loop.create_task(hub.call_all(ranks, method, timeout=limit))
+    stop = hub.loop.create_task(pressed.wait())
+    await asyncio.wait({asking, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not asking.done():
+        asking.cancel()
+        raise NbdistError("you stopped it")
+    answers = asking.result()
+    for answer in answers.values():
+        if isinstance(answer, NbdistError):
+            raise answer
+    return answers
+
+
+def _parted(told: Told, words: str) -> list[str]:
+    whole: list[str] = []
+    shards: list[str] = []
+    for path in _paths(told):
+        found = [digests[path] for digests in told.values() if path in digests]
+        if any(one.why for one in found) or not _differ(found):
+            continue
+        (shards if any(one.sharded for one in found) else whole).append(path)
+    notes = []
+    if whole:
+        listed = ", ".join(f"`{path}`" for path in whole)
+        notes.append(f"{words}: {listed}.")
+        reachable = [path for path in whole if " " not in path]
+        if reachable:
+            notes[0] += f" `%dist sync {' '.join(reachable)} --from 0` makes them equal."
+    if shards:
+        listed = ", ".join(f"`{path}`" for path in shards)
+        notes.append(
+            f"The ranks' shards are of different steps: {listed}. No rank has them whole: load a "
+            "checkpoint, or make them anew."
+        )
+    return notes
+
+
+def _unknown(told: Told) -> list[str]:
+    notes = []
+    for path in _paths(told):
+        whys = {rank: one[path].why for rank, one in told.items() if path in one and one[path].why}
+        if whys and sum(path in one for one in told.values()) > 1:
+            first = whys[min(whys)]
+            where = "" if len(whys) == len(told) else f" on rank {show_ranks(sorted(whys))}"
+            notes.append(f"`{path}` could not be compared{where}: {first}.")
+    return notes
+
+
+def _paths(told: Told) -> list[str]:
+    return sorted({path for digests in told.values() for path in digests})
+
+
+def _differ(found: list[Digest]) -> bool:
+    """Whether ranks hold another content of the same: with other outlines it never was the same."""
+    outlines = {one.outline for one in found}
+    if "" in outlines:  # on some rank it is not made of anything yet
+        return len({one.content for one in found}) > 1
+    return any(
+        len({one.content for one in found if one.outline == outline}) > 1 for outline in outlines
+    )
