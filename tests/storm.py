@@ -13,22 +13,24 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.faults import shown
+from tests.faults import shown, slowdown
 from tests.kernel import LateError
 from tests.notebook import distributed
 from tests.trainings import TRAININGS, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tests.cell import Cell
     from tests.kernel import Kernel
 
 SECONDS = 25.0
-"""A cell that has not ended by then hangs."""
+"""A cell that has not ended by then hangs, on a machine that has time for us."""
 PLACES = ("before", "forward", "backward", "between", "optimizer", "later")
-TOLD = re.compile(r"^.*(?:[Nn]o(?:t| longer) equal|not (?:be )?compared|of different steps).*$", re.MULTILINE)
+TOLD = re.compile(
+    r"^.*(?:[Nn]o(?:t| longer) equal|not (?:be )?compared|of different steps).*$", re.MULTILINE
+)
 NAMED = re.compile(r"`([\w.\[\]]+)`")
 SYNC = re.compile(r"`(%dist sync [^`]+ --from \d+)`")
 DEAD = re.compile(r"^Rank (\d+) will be replaced before the next cell", re.MULTILINE)
@@ -96,8 +98,9 @@ class Storm:
         """Let one thing happen and check that all that must hold afterwards does."""
         self.said = ""
         FAULTS[fault](self)
-        for rank in dict.fromkeys(map(int, DEAD.findall(self.said))):
-            self.replace(rank)
+        dead = set(map(int, DEAD.findall(self.said)))
+        for rank in sorted(dead):
+            self.replace(rank, dead)
         self.must_be_equal_or_told()
         self.must_go_on()
 
@@ -137,9 +140,10 @@ class Storm:
             if len(set(values)) > 1
         ]
 
-    def replace(self, rank: int) -> None:
-        """Put a new process in the place of a rank, with the variables of another one."""
-        self.run(f"%dist restart {rank} --like {self.other(rank)}")
+    def replace(self, rank: int, dead: Iterable[int] = ()) -> None:
+        """Put a new process in the place of a rank, with the variables of one that lives."""
+        like = self.chance.choice([each for each in self.members if each not in {rank, *dead}])
+        self.run(f"%dist restart {rank} --like {like}")
         if self.training.shards:
             if not LACKS.search(self.said):
                 raise self.fell("the shards of a dead rank are lost, and it was not said")
@@ -174,7 +178,7 @@ class Storm:
     def end(self, cell: Cell) -> Cell:
         """Wait for a cell, and note what it has shown."""
         try:
-            self.kernel.wait(SECONDS, cell)
+            self.kernel.wait(SECONDS * slowdown(), cell)
         except LateError as late:
             raise self.fell(f"a cell hangs\n{shown(cell)}") from late
         self.said += f"{shown(cell)}\n"
@@ -213,10 +217,6 @@ class Storm:
         """Return one of the ranks that train."""
         return self.chance.choice(self.members)
 
-    def other(self, rank: int) -> int:
-        """Return another one."""
-        return self.chance.choice([each for each in self.members if each != rank])
-
     def armed(self, what: str, rank: int, place: str = "") -> str:
         """Return a cell's part that trains until something happens to a rank at some place."""
         place = place or self.chance.choice(PLACES)
@@ -238,6 +238,29 @@ def _dies(storm: Storm) -> None:
     storm.fails(storm.armed("die", storm.rank()))
     if storm.chance.random() < 0.3:
         storm.on_ranks("pass")
+
+
+def _dies_at_rest(storm: Storm) -> None:
+    rank = storm.rank()
+    storm.run(f"import os, time\nos.kill(nbdist.cluster().ranks[{rank}].pid, 9)\ntime.sleep(0.3)")
+    storm.replace(rank)
+
+
+def _two_die(storm: Storm) -> None:
+    left = storm.rank()
+    storm.fails(f"train(1)\nif rank in {storm.members} and rank != {left}: die()\ntrain(1)")
+
+
+def _raises_again(storm: Storm) -> None:
+    for _ in range(3):
+        storm.fails(f"armed.clear()\n{storm.armed('boom', storm.rank())}", storm.flags())
+
+
+def _making(storm: Storm) -> None:
+    """Break off the making of a group or a model."""
+    made = storm.chance.choice(["dist.new_group()", "DDP(net(), process_group=group)", "make()"])
+    raised = f"train(1)\nif rank == {storm.rank()}: boom()"
+    storm.fails(f"{raised}\nspare = {made} if rank in members else dist.new_group()")
 
 
 def _restarted(storm: Storm) -> None:
@@ -327,6 +350,10 @@ def _synced(storm: Storm) -> None:
 FAULTS: dict[str, Callable[[Storm], object]] = {
     **{f"raises {place}": _raises(place) for place in PLACES},
     "dies": _dies,
+    "dies at rest": _dies_at_rest,
+    "two die": _two_die,
+    "raises again": _raises_again,
+    "making": _making,
     "replaced": _restarted,
     "interrupted": _interrupted,
     "interrupt caught": _caught,

@@ -297,6 +297,29 @@ parts = [*make()]
 def held():
     return parts
 """
+AVERAGED = """
+def make(plain=make):
+    model, optimizer = plain()
+    return model, optimizer, torch.optim.swa_utils.AveragedModel(model.module)
+def step(n, model, optimizer, average, plain=step):
+    loss = plain(n, model, optimizer)
+    average.update_parameters(model.module)
+    return loss
+"""
+TWO = """
+def make(plain=make):
+    return [each for _ in range(2) for each in plain()]
+def step(n, model, optimizer, critic, critics, plain=step):
+    return plain(n, model, optimizer) + plain(n + 20, critic, critics)
+"""
+SPARSE = """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.words = net(), nn.Embedding(16, 8, sparse=True)
+    def forward(self, x):
+        return self.net(self.words((x[:, 0].abs() * 8).long() % 16))
+"""
 PAIR = """
 group, members = dist.new_group([0, 1]), [0, 1]
 if rank in members:
@@ -362,6 +385,9 @@ TRAININGS = {
     "BatchNorm with synced buffers": Training(data_parallel(net="net(nn.BatchNorm1d)") + NORM),
     "scaler": Training(data_parallel() + SCALED, ("model", "optimizer", "scaler")),
     "schedule": Training(data_parallel() + SCHEDULED, ("model", "optimizer", "schedule")),
+    "averaged": Training(data_parallel() + AVERAGED, ("model", "optimizer", "average")),
+    "two models": Training(data_parallel() + TWO, ("model", "optimizer", "critic", "critics")),
+    "sparse gradients": Training(SPARSE + data_parallel(net="Words()", buckets="")),
     "ZeRO": Training(
         ZERO
         + data_parallel(optimizer="ZeroRedundancyOptimizer(model.parameters(), Adam, lr=0.01)"),
