@@ -279,10 +279,23 @@ class Cluster(Sharing, Inspecting):
             self._check_alive()  # it was stopped meanwhile: that says more
             raise
 
-    def sync(self, name: str, source: int = 0) -> None:
-        """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
+    def sync(self, path: str, source: int = 0) -> list[int]:
+        """Make a model (or an optimizer, a scheduler, a gradient scaler) equal on its ranks.
+
+        Parameters
+        ----------
+        path
+            The variable that holds it, or the way to it: ``trainer.model``, ``nets[0]``.
+        source
+            The rank whose values all get.
+
+        Returns
+        -------
+        list of int
+            The ranks that have it.
+        """
         self._check_alive()
-        hub_loop().wait(mending.sync(self.hub, name, source))
+        return hub_loop().wait(mending.sync(self.hub, path, source))
 
     def notes(self) -> list[str]:
         """Return what is to be told of ranks and groups that were made anew; each line once.

@@ -23,7 +23,10 @@ LIMIT = 20.0
 """Seconds that nothing here may take, if nobody is stuck."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch.distributed.fsdp", "nbdist.backends.ddp", "tests.ddp_jobs"])
+# DDP imports `torch._dynamo` for its first model, which takes seconds.
+_FORKS.set_forkserver_preload(
+    ["torch._dynamo", "torch.distributed.fsdp", "nbdist.backends.ddp", "tests.ddp_jobs"]
+)
 
 
 class Freed(RuntimeError):

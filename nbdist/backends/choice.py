@@ -69,7 +69,9 @@ class Backend(Protocol):
     def waiting(self) -> Waiting | None: ...
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None: ...
+    def sync(
+        self, namespace: dict[str, object], path: str, source: int, group: str = ""
+    ) -> None: ...
 
 
 class NoBackend:
@@ -130,9 +132,9 @@ class NoBackend:
         del namespace
         return 0
 
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Refuse: there is no way between the ranks."""
-        del namespace, path, source
+        del namespace, path, source, group
         msg = "--backend none has no way to send anything between ranks"
         raise RuntimeError(msg)
 

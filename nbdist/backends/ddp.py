@@ -36,7 +36,7 @@ from nbdist.backends.comparing import Comparing, weight
 from nbdist.backends.joining import Joining, default_backend
 from nbdist.backends.made import Made
 from nbdist.backends.paths import at
-from nbdist.backends.trained import bare, trained
+from nbdist.backends.trained import bare, settle_scalers, trained
 from nbdist.backends.waiting import Watch
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class Ddp:
             lost = in_place.stranded(variables) | (anew.sharded(variables, fsdp) if fsdp else {})
         else:
             lost = self._form_anew(variables)
+        settle_scalers(variables)
         self._whole = True
         return lost
 
@@ -288,9 +289,9 @@ class Ddp:
                 found[f"{kind}, DDP model {number}, to which no variable leads"] = model
         return found
 
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
-        """Make what a path leads to what it is on rank `source`. All ranks at once."""
-        models.copy_from(at(namespace, path), source)
+    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
+        """Make what a path leads to what it is on rank `source`. All of its group at once."""
+        models.copy_from(at(namespace, path), source, self.group_named(group) if group else None)
 
     # --- groups and models in pickles -----------------------------------------------------------
 

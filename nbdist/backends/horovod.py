@@ -38,7 +38,9 @@ class Framework(Protocol):
     def settle(self, *, first: bool) -> None: ...
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None: ...
+    def sync(
+        self, namespace: dict[str, object], path: str, source: int, group: str = ""
+    ) -> None: ...
 
 
 def parts() -> list[str]:
@@ -200,9 +202,9 @@ class Horovod:
         """Return how many bytes `checksums` reads."""
         return self._framework.weigh(namespace)
 
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Make what a path leads to what it is on rank `source`. All ranks at once."""
-        self._framework.sync(namespace, path, source)
+        self._framework.sync(namespace, path, source, group)
 
 
 def _close(server: Any) -> None:

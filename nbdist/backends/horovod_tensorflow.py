@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nbdist.backends import keras_names
-from nbdist.backends.horovod_torch import refuse_to_travel
+from nbdist.backends.horovod_torch import check_everywhere, refuse_to_travel
 from nbdist.backends.paths import at
 from nbdist.errors import UsageError
 from nbdist.wire.groups import Digest
@@ -117,8 +117,9 @@ class TensorFlow:
         held = [each for value in list(namespace.values()) for each in self._variables(value) or []]
         return sum(each.dtype.size * each.shape.num_elements() for each in held)
 
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Make a model, an optimizer's state or a variable what it is on rank `source`."""
+        check_everywhere(path, group)
         model = at(namespace, path)
         self._build_optimizer(model)
         variables = self._variables(model, trainable=False)

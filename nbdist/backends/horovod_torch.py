@@ -61,8 +61,9 @@ class Torch:
         comparing = _comparing()
         return sum(comparing.weight(thing) for thing in _trained(namespace).values())
 
-    def sync(self, namespace: dict[str, object], path: str, source: int) -> None:
+    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Make what a path leads to what it is on rank `source`."""
+        check_everywhere(path, group)
         thing = at(namespace, path)
         if isinstance(thing, self._torch.nn.Module):
             self.hvd.broadcast_parameters(thing.state_dict(), root_rank=source)
@@ -72,6 +73,12 @@ class Torch:
             thing.load_state_dict(self.hvd.broadcast_object(thing.state_dict(), source))
         else:
             raise UsageError(f"a {type(thing).__name__} is no model or optimizer")
+
+
+def check_everywhere(path: str, group: str) -> None:
+    """Raise if only a group of the ranks has it: Horovod sends to all."""
+    if group:
+        raise UsageError(f"not all ranks have `{path}`, and Horovod sends to all")
 
 
 def _comparing() -> Any:  # a module that needs torch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 
-def copy_from(target: Any, source: int) -> None:
+def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) -> None:
     """Make what ranks train with on all its ranks what it is on rank `source`.
 
     Parameters
@@ -28,6 +28,8 @@ def copy_from(target: Any, source: int) -> None:
         A model, an optimizer's state, a scheduler or a gradient scaler.
     source
         The rank it is taken from.
+    group
+        The ranks that have it, all if None; a DDP model is copied within its own group.
 
     Raises
     ------
@@ -35,17 +37,17 @@ def copy_from(target: Any, source: int) -> None:
         If it is none of these, or each rank has another part of it.
     """
     if isinstance(target, torch.nn.Module):
-        _copy_model(target, source)
+        _copy_model(target, source, group)
     elif is_zero(target):
         raise UsageError(
             "a ZeRO optimizer's state is shared out over the ranks: no rank has it whole, so there "
             "is nothing to copy from one to the others"
         )
     elif isinstance(target, torch.optim.Optimizer):
-        _copy_optimizer(target, source)
+        _copy_optimizer(target, source, group)
     elif isinstance(target, KINDS):
         told = [target.state_dict()]
-        dist.broadcast_object_list(told, src=source)
+        dist.broadcast_object_list(told, src=source, group=group)
         target.load_state_dict(told[0])
     else:
         raise UsageError(
@@ -62,21 +64,14 @@ def has_group(model: DistributedDataParallel) -> bool:
         return False
 
 
-def _group_of(model: DistributedDataParallel | None) -> dist.ProcessGroup:
-    """Return the ranks that share a model: its DDP's own group, else all."""
-    group = dist.group.WORLD if model is None else model.process_group
-    assert group is not None  # called with the groups formed
-    return group
-
-
 def _whole_state(model: torch.nn.Module) -> list[tuple[str, Tensor]]:
     inner = bare(model)
     return [*inner.named_parameters(), *inner.named_buffers()]
 
 
-def _copy_model(model: torch.nn.Module, source: int) -> None:
+def _copy_model(model: torch.nn.Module, source: int, group: dist.ProcessGroup | None) -> None:
     shared = ddp_in(model)
-    group = _group_of(shared)
+    group = group if shared is None else shared.process_group
     tensors = [tensor for _, tensor in _whole_state(model)]
     if any(is_shard(tensor) for tensor in tensors):
         raise UsageError(
@@ -94,23 +89,25 @@ def _copy_model(model: torch.nn.Module, source: int) -> None:
         set_counters(shared, told[0])
 
 
-def _copy_optimizer(optimizer: torch.optim.Optimizer, source: int) -> None:
+def _copy_optimizer(
+    optimizer: torch.optim.Optimizer, source: int, group: dist.ProcessGroup | None
+) -> None:
     """Send the state's outline first, then its tensors one by one, however large they are."""
     device = optimizer.param_groups[0]["params"][0].device
     state = optimizer.state_dict()
     if dist.get_rank() == source:
         told = [pytree.tree_map_only(torch.Tensor, _Outline.of, state)]
-        dist.broadcast_object_list(told, src=source, device=device)
+        dist.broadcast_object_list(told, src=source, group=group, device=device)
         for leaf in pytree.tree_leaves(state):
             if isinstance(leaf, torch.Tensor):
-                _broadcast(leaf.detach().to(device), source)
+                _broadcast(leaf.detach().to(device), source, group)
         return
     blank: list[Any] = [None]
-    dist.broadcast_object_list(blank, src=source, device=device)
+    dist.broadcast_object_list(blank, src=source, group=group, device=device)
 
     def receive(outline: _Outline) -> Tensor:
         tensor = torch.empty(outline.shape, dtype=outline.dtype, device=device)
-        _broadcast(tensor, source)
+        _broadcast(tensor, source, group)
         return tensor.cpu() if outline.on_cpu else tensor
 
     optimizer.load_state_dict(pytree.tree_map_only(_Outline, receive, blank[0]))

@@ -25,6 +25,14 @@ def at(namespace: Mapping[str, object], path: str) -> Any:
         raise UsageError(f"there is no variable `{path}` on this rank") from None
 
 
+def has(namespace: Mapping[str, object], path: str) -> bool:
+    """Return whether a path leads to something."""
+    try:
+        return at(namespace, path) is not None
+    except UsageError:
+        return False
+
+
 def _follow(namespace: Mapping[str, object], node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return namespace[node.id]

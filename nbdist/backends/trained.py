@@ -60,6 +60,17 @@ def trained(namespace: Mapping[str, object]) -> dict[str, Any]:
     return dict(found.values())
 
 
+def settle_scalers(namespace: Mapping[str, object]) -> None:
+    """Let gradient scalers forget the stage of a step that was broken off.
+
+    They would refuse every later step: "already called since the last update".
+    """
+    for thing in trained(namespace).values():
+        stages = getattr(thing, "_per_optimizer_states", None)
+        if isinstance(thing, torch.amp.GradScaler) and stages is not None:
+            stages.clear()
+
+
 def bare(value: Any) -> Any:
     """Return the module that ``torch.compile`` or DDP was given, or what is neither."""
     while (inner := _within(value)) is not None:

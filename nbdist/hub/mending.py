@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nbdist.errors import UsageError
 from nbdist.hub import comparing, copying, forming
 from nbdist.hub.jobs import show_ranks
+from nbdist.wire.groups import GroupInfo
 
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
@@ -36,16 +39,47 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
     }
 
 
-async def sync(hub: Hub, name: str, source: int) -> None:
-    """Make a model (or an optimizer) equal on all ranks, as it is on `source`."""
+async def sync(hub: Hub, path: str, source: int) -> list[int]:
+    """Make a model (or an optimizer, ...) on all ranks that have it what it is on `source`.
+
+    Returns
+    -------
+    list of int
+        These ranks.
+    """
     async with hub.turns.take(range(hub.size), "models that are made equal"):
         dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
         if dead:
             msg = (
-                f"rank {show_ranks(dead)} is dead, so that `{name}` cannot be made equal on "
+                f"rank {show_ranks(dead)} is dead, so that `{path}` cannot be made equal on "
                 f"all ranks: `%dist restart {show_ranks(dead)}` replaces it"
             )
             raise UsageError(msg)
         if hub.stale:
             await forming.form(hub)
-        await hub.demand(hub.ranks, "sync", name=name, source=source)
+        there = await hub.call_all(hub.ranks, "has", path=path)
+        members = [rank for rank, has in there.items() if has is True]
+        if source not in members:
+            raise UsageError(f"rank {source} has no `{path}`")
+        group = "" if len(members) == hub.size else await _group_of(hub, path, members)
+        await hub.demand(members, "sync", path=path, source=source, group=group)
+        return members
+
+
+async def _group_of(hub: Hub, path: str, members: list[int]) -> str:
+    """Return the name of the process group that just these ranks have."""
+    answers = await hub.call_all(members, "groups")
+    named = [
+        {group.name for group in msgspec.convert(answer, list[GroupInfo], from_attributes=True)
+         if sorted(group.ranks) == members}
+        for answer in answers.values()
+        if isinstance(answer, list)
+    ]  # fmt: skip
+    common = set.intersection(*named) if named else set()
+    if not common:
+        raise UsageError(
+            f"only rank {show_ranks(members)} has `{path}`, and these have no process group of "
+            f"their own through which to send it; `dist.new_group({members})` on all ranks makes "
+            "one"
+        )
+    return min(common)

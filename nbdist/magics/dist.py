@@ -12,7 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist import current, detached, inkernel, scripts
 from nbdist.clusters import END_SECONDS
 from nbdist.errors import Interrupted, NbdistError, RankError
-from nbdist.hub.jobs import WITH_CLUSTER, Job
+from nbdist.hub.jobs import WITH_CLUSTER, Job, show_ranks
 from nbdist.magics.arguments import (
     UsageMistake,
     cluster_arguments,
@@ -191,8 +191,10 @@ def sync(args: Any) -> None:
     """Make models equal on all ranks."""
     _tell_of_wait()
     for name in args.names:
-        current.cluster().sync(name, args.source)
-        _say(f"`{name}` is now on all ranks as it was on rank {args.source}.")
+        cluster = current.cluster()
+        ranks = cluster.sync(name, args.source)
+        where = "all ranks" if len(ranks) == cluster.np else f"ranks {show_ranks(ranks)}"
+        _say(f"`{name}` is now on {where} as it was on rank {args.source}.")
 
 
 @magic_arguments("dist push")

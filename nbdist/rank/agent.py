@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from nbdist.backends.paths import has
 from nbdist.errors import NbdistError
 from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
@@ -84,6 +85,8 @@ class Agent(Speaker):
         }
         self._on_main: dict[str, Callable[..., Any]] = {
             "form": self._form,
+            "has": lambda path: has(shell.user_ns, path),
+            "groups": backend.groups,
             "weigh": lambda: backend.weigh(shell.user_ns),
             "checksums": lambda: backend.checksums(shell.user_ns),
             "sync": lambda **args: backend.sync(shell.user_ns, **args),

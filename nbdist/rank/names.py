@@ -193,7 +193,8 @@ def _for_notebook() -> Packing:
 class Pickler(ByValue):
     """Leaves out what the other rank has of its own: process groups, and what it cannot use."""
 
-    def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how to rebuild `obj` (pickle's protocol)."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and isinstance(obj, distributed.ProcessGroup):
             return _group_named, (_ddp().name_of(obj),)

@@ -1,0 +1,285 @@
+"""Ranks that parted say so: whatever stopped them, wherever what they train is held."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import fails, shown
+from tests.notebook import distributed, on_ranks
+
+if TYPE_CHECKING:
+    from tests.cell import Cell
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+PARTED = re.compile(r"No longer equal on all ranks[^:]*: (.+?)\.\s")
+LOST = re.compile(r"\[Cc\]onnection|INTERNAL ASSERT|GLHF")
+BEGIN = """
+import time, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.manual_seed(0)
+def numbers(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+def equal(model, group=None):
+    mine = numbers(model)
+    theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(theirs, mine, group=group)
+    return all(torch.equal(mine, other) for other in theirs)
+def train(model, optimizer, steps=3):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8) * (rank + 1)).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def three(start_shared: KernelFactory) -> Kernel:
+    """Return a kernel with three ranks."""
+    kernel = start_shared()
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, BEGIN, "-np 3")
+    return kernel
+
+
+def parted(cell: Cell) -> set[str]:
+    found = PARTED.search(shown(cell))
+    return set(re.findall(r"`([^`]+)`", found[1])) if found else set()
+
+
+def test_what_is_trained_is_found_wherever_it_is_held_and_made_equal(three: Kernel) -> None:
+    on_ranks(three, """
+        class Trainer: pass
+        trainer = Trainer()
+        trainer.model = DDP(nn.Linear(8, 1))
+        trainer.optimizer = torch.optim.Adam(trainer.model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", growth_interval=3)
+        schedule = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 2, 0.5)
+        nets = [trainer.model, trainer.model.module]
+        lazy = nn.LazyLinear(3)
+        sparse = nn.ParameterList([nn.Parameter(torch.eye(3).to_sparse(), requires_grad=False)])
+        class Odd(nn.Linear):
+            def state_dict(self, *a, **k): raise ValueError("never")
+        odd = Odd(2, 2)
+        stage = nn.Linear(rank + 1, 1)
+        def step(boom=False):
+            trainer.optimizer.zero_grad()
+            loss = trainer.model(torch.ones(4, 8) * (rank + 1)).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(trainer.optimizer)
+            if boom and rank == 1: raise ValueError("boom")
+            scaler.update()
+            schedule.step()
+        step()
+    """)  # fmt: skip
+    failed = fails(three, "step(boom=True)\ndist.barrier()")
+    # All have stepped: what differs is what comes behind.
+    assert parted(failed) == {"schedule", "scaler", "trainer.optimizer"}, shown(failed)
+    assert "could not be compared" not in shown(failed)
+    told = re.search(r"`(%dist sync .+?)` makes them equal", shown(failed))
+    assert told
+    three.run(told[1])
+    after = on_ranks(three, "step()\nprint(equal(trainer.model), schedule.last_epoch)").text
+    assert "True 3" in after
+    failed = fails(three, "if rank == 1: step\nelse: train(nets[1], trainer.optimizer, 1)\n1 / 0")
+    assert {"trainer.model", "trainer.optimizer"} <= parted(failed), shown(failed)
+    on_ranks(three, "del trainer, nets, schedule, scaler")
+
+
+def test_what_cannot_be_compared_is_named_with_its_reason(three: Kernel) -> None:
+    on_ranks(
+        three,
+        """
+        model = nn.Linear(2, 2)
+        class Strange(torch.optim.SGD):
+            def state_dict(self): raise ValueError("never\\nagain")
+        strange = Strange(model.parameters(), lr=0.1)
+    """,
+    )
+    failed = fails(three, "if rank == 1: nn.init.zeros_(model.weight)\n1 / 0")
+    assert parted(failed) == {"model"}
+    assert "`strange` could not be compared: ValueError: never." in shown(failed)
+    on_ranks(three, "del model, strange")
+
+
+def test_shards_of_different_steps_are_named(three: Kernel) -> None:
+    on_ranks(
+        three,
+        """
+        from torch.distributed.fsdp import fully_shard
+        net = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 3))
+        fully_shard(net)
+        sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+        def step(boom=False):
+            sgd.zero_grad()
+            net(torch.ones(2, 8)).sum().backward()
+            if boom and rank == 0: raise ValueError("boom")
+            sgd.step()
+            dist.barrier()
+        step()
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        wide = DDP(nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 3)))
+        zero = ZeroRedundancyOptimizer(wide.parameters(), torch.optim.Adam, lr=0.1)
+        train(wide, zero)
+    """,
+    )
+    failed = fails(three, "if rank == 1: raise ValueError('boom')\ndist.barrier()")
+    assert "shards" not in shown(failed), shown(failed)
+    failed = fails(three, "step(boom=True)")
+    assert "The ranks' shards are of different steps: `net`." in shown(failed), shown(failed)
+    failed = fails(three, "if rank: zero.optim.step()\nraise ValueError('boom')")
+    assert re.search(r"shards are of different steps: .*`zero`", shown(failed)), shown(failed)
+    on_ranks(three, "del net, sgd, wide, zero")
+
+
+@pytest.mark.parametrize("kind", ["static_graph=True", "find_unused_parameters=True"])
+def test_an_interrupt_that_is_caught_parts_nobody_in_silence(three: Kernel, kind: str) -> None:
+    on_ranks(
+        three,
+        f"""
+        model = DDP(nn.Linear(8, 1), {kind})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    """,
+    )
+    for stop in range(3):
+        three.start(
+            distributed("""
+            try:
+                print('in', flush=True)
+                while True:
+                    train(model, optimizer, 1)
+                    time.sleep(0.002 * rank)
+                    pending = dist.all_reduce(torch.ones(2), async_op=True)
+            except KeyboardInterrupt:
+                print('caught')
+        """)
+        )
+        three.expect("in")
+        time.sleep(0.2 + 0.037 * stop)
+        three.interrupt()
+        stopped = three.wait(20)
+        if stopped.ok:
+            assert "caught" in stopped.text
+        told = re.search(r"`(%dist sync .+?)` makes them equal", shown(stopped))
+        same = on_ranks(three, "print('same', equal(model))").text
+        assert told or "same True" in same, shown(stopped)
+        if told:
+            three.run(told[1])
+        assert (
+            "same True"
+            in on_ranks(three, "train(model, optimizer)\nprint('same', equal(model))").text
+        )
+    on_ranks(three, "del model, optimizer, pending")
+
+
+def test_a_dead_rank_leaves_the_living_compared_and_like_says_who_differs(three: Kernel) -> None:
+    on_ranks(
+        three,
+        """
+        import os, signal
+        class Holder: pass
+        holder = Holder()
+        holder.model = DDP(nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(holder.model.parameters(), lr=0.01)
+        train(holder.model, optimizer)
+    """,
+    )
+    failed = fails(
+        three,
+        """
+        if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 2: optimizer.step()
+        dist.barrier()
+    """,
+    )
+    assert parted(failed) == {"holder.model", "optimizer"}, shown(failed)
+    said = three.run("%dist restart 1 --like 0").text
+    assert "It lacks no names" in said
+    assert "Not equal on all ranks: `holder.model`, `optimizer`." in said
+    three.run("%dist sync holder.model optimizer --from 0")
+    check = """
+        train(holder.model, optimizer)
+        state = [s["exp_avg"] for s in optimizer.state.values()]
+        flat = torch.cat([s.flatten() for s in state]); other = flat.clone()
+        dist.broadcast(other, 0)
+        told = [None] * 3
+        dist.all_gather_object(told, bool(torch.equal(flat, other)) and equal(holder.model))
+        print(told)
+    """
+    assert "[True, True, True]" in on_ranks(three, check).text
+    said = three.run("%dist restart 2 --like 0").text
+    assert "equal" not in said.replace("lacks", ""), said
+    assert "[True, True, True]" in on_ranks(three, check).text
+    on_ranks(three, "del holder, optimizer")
+
+
+def test_after_the_users_destroy_kept_models_train_on_and_what_is_lost_is_named(
+    three: Kernel,
+) -> None:
+    on_ranks(
+        three,
+        """
+        from torch.distributed.fsdp import fully_shard
+        pair = dist.new_group([0, 1, 2])
+        model, apart = DDP(nn.Linear(8, 1)), DDP(nn.Linear(8, 1), process_group=pair)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        sharded = nn.Linear(6, 6)
+        fully_shard(sharded)
+        train(model, optimizer)
+        dist.destroy_process_group()
+    """,
+    )
+    after = on_ranks(three, "train(model, optimizer)\nprint('same', equal(model))")
+    assert "same True" in after.text
+    assert "`apart` is lost: a cell has destroyed its process group" in shown(after)
+    assert "`sharded` is lost: a cell has destroyed its process group" in shown(after)
+    on_ranks(three, "dist.destroy_process_group()")
+    three.run("%dist restart 1 --like 0")
+    after = on_ranks(three, "train(model, optimizer)\nprint('same', equal(model))")
+    assert "same True" in after.text
+    assert not LOST.search(shown(after))
+    on_ranks(three, "model = optimizer = apart = sharded = pair = None")
+
+
+def test_a_group_that_others_still_use_is_waited_for(three: Kernel) -> None:
+    on_ranks(three, "pair = dist.new_group([0, 1])\nmodel = nn.Linear(2, 2)")
+    three.run("%%distributed --async --ranks 2\nimport time\ntime.sleep(4)")
+    failed = fails(three, "if rank: nn.init.zeros_(model.weight)\n1 / 0", "--ranks 0,1")
+    assert parted(failed) == {"model"}, shown(failed)
+    after = three.run(
+        distributed("x = torch.ones(1)\ndist.all_reduce(x, group=pair)\nprint(x)", "--ranks 0,1")
+    )
+    assert "tensor([2.])" in after.text
+    assert "other ranks are still at work in it: this waits for job" in shown(after)
+    # What could not be compared then is compared now: rank 2's is as it was.
+    assert "model" in str(parted(after)), shown(after)
+    on_ranks(three, "del model")
+
+
+def test_sync_among_the_ranks_that_have_it(three: Kernel) -> None:
+    on_ranks(
+        three,
+        """
+        pair = dist.new_group([0, 1])
+        if rank < 2:
+            model = DDP(nn.Linear(8, 1), process_group=pair)
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            train(model, optimizer)
+    """,
+    )
+    failed = fails(three, "if rank == 0: optimizer.step()\nraise ValueError('boom')")
+    assert parted(failed) == {"model", "optimizer"}
+    said = three.run("%dist sync model optimizer --from 0").text
+    assert "`model` is now on ranks 0-1 as it was on rank 0" in said
+    body = "if rank < 2:\n    train(model, optimizer)\n    print('same', equal(model, pair))"
+    assert "same True" in on_ranks(three, body).text
+    on_ranks(three, "if rank < 2: del model, optimizer")
+    on_ranks(three, "if rank != 1: alone = nn.Linear(1, 1)")
+    refused = three.run("%dist sync alone", check=False)
+    assert "only rank 0,2 has `alone`" in refused.error
+    assert "dist.new_group([0, 2])" in refused.error
