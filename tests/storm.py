@@ -349,19 +349,19 @@ def _synced(storm: Storm) -> None:
 
 FAULTS: dict[str, Callable[[Storm], object]] = {
     **{f"raises {place}": _raises(place) for place in PLACES},
+    "raises again": _raises_again,
+    "making": _making,
     "dies": _dies,
     "dies at rest": _dies_at_rest,
     "two die": _two_die,
-    "raises again": _raises_again,
-    "making": _making,
     "replaced": _restarted,
     "interrupted": _interrupted,
     "interrupt caught": _caught,
-    "fault caught": _caught_fault,
     "part of the ranks": _part,
-    "another job beside": _beside,
     "mismatched": _mismatched,
     "pending": _pending,
     "destroyed": _destroyed,
+    "fault caught": _caught_fault,
+    "another job beside": _beside,
     "synced": _synced,
 }

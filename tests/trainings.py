@@ -110,7 +110,7 @@ def bits(value):
             for each in value:
                 add(each)
         elif isinstance(value, torch.Tensor):
-            tensor = value.detach().contiguous()
+            tensor = (value.to_dense() if value.is_sparse else value).detach().contiguous()
             whole.update(f"{{tensor.shape}}{{tensor.dtype}}".encode() + tensor.numpy().tobytes())
         else:
             whole.update(repr(value).encode())
