@@ -256,6 +256,20 @@ def _raises_again(storm: Storm) -> None:
         storm.fails(f"armed.clear()\n{storm.armed('boom', storm.rank())}", storm.flags())
 
 
+def _in_background(storm: Storm) -> None:
+    stopped = storm.chance.random() < 0.5
+    body = storm.armed("stall" if stopped else "boom", storm.rank())
+    for rank in storm.members:
+        (storm.folder / f"in-{rank}").unlink(missing_ok=True)
+    cell = storm.run(distributed(body, f"{storm.flags()} --async"))
+    if stopped:
+        marks = [storm.folder / f"in-{rank}" for rank in storm.members]
+        storm.kernel.until(lambda: any(mark.exists() for mark in marks), SECONDS, cell)
+        storm.run("nbdist.jobs()[-1].cancel()")
+    storm.run("try: nbdist.jobs()[-1].wait(30)\nexcept Exception as error: print(error)")
+    storm.said += shown(cell)
+
+
 def _making(storm: Storm) -> None:
     """Break off the making of a group or a model."""
     made = storm.chance.choice(["dist.new_group()", "DDP(net(), process_group=group)", "make()"])
@@ -363,5 +377,6 @@ FAULTS: dict[str, Callable[[Storm], object]] = {
     "destroyed": _destroyed,
     "fault caught": _caught_fault,
     "another job beside": _beside,
+    "in the background": _in_background,
     "synced": _synced,
 }

@@ -27,7 +27,7 @@ AT_ONCE = 3
 """So many faults befall a training one after the other."""
 EACH_MEETS = {
     ("raises",): 3,
-    ("making", "another", "synced", "fault caught"): 1,
+    ("making", "another", "in the background", "synced", "fault caught"): 1,
     ("dies", "two die", "replaced"): 1,
     ("interrupt", "part"): 2,
     ("mismatched", "pending", "destroyed"): 1,
