@@ -100,7 +100,12 @@ class Cluster(Sharing, Inspecting):
     # -- cells ---------------------------------------------------------------------------------
 
     def run(
-        self, code: str, *, ranks: Iterable[int] | None = None, timeout: float | None = None
+        self,
+        code: str,
+        *,
+        ranks: Iterable[int] | None = None,
+        timeout: float | None = None,
+        args: Sequence[str] = (),
     ) -> Job:
         """Run a cell and wait for its end.
 
@@ -112,13 +117,15 @@ class Cluster(Sharing, Inspecting):
             The ranks to run on; all by default.
         timeout
             Seconds after which the cell is interrupted; None for no limit.
+        args
+            Arguments of the program in the cell, which finds them in ``sys.argv`` behind its name.
 
         Returns
         -------
         Job
             Ended, well or not: see `Job.ok` and `Job.errors`.
         """
-        job = self.submit(code, ranks=ranks, timeout=timeout)
+        job = self.submit(code, ranks=ranks, timeout=timeout, args=args)
         try:
             job.until_end()
         except KeyboardInterrupt:
@@ -132,6 +139,7 @@ class Cluster(Sharing, Inspecting):
         *,
         ranks: Iterable[int] | None = None,
         timeout: float | None = None,
+        args: Sequence[str] = (),
         number: int | None = None,
         lines: int = 0,
         output: str = "rank0",
@@ -147,7 +155,7 @@ class Cluster(Sharing, Inspecting):
 
         Parameters
         ----------
-        code, ranks, timeout
+        code, ranks, timeout, args
             As in `run`.
         number
             The cell's execution count, which its tracebacks name; counted here by default.
@@ -163,7 +171,7 @@ class Cluster(Sharing, Inspecting):
         wanted
             Names of the notebook to bring where the ranks lack them.
         returns
-            Names to pack for the notebook after the cell; see `Job.returned`.
+            Names to pack for the notebook after the cell; see `Job.take_returned`.
         background
             Whether the notebook goes on meanwhile, so that advice to interrupt would not help.
 
@@ -180,7 +188,7 @@ class Cluster(Sharing, Inspecting):
             lines=lines, viewed=viewed, background=background, folder=self.hub.logs.folder,
         )  # fmt: skip
         run = Run(
-            self.hub, job, output=output, autoreload=autoreload, timeout=timeout,
+            self.hub, job, output=output, arguments=args, autoreload=autoreload, timeout=timeout,
             bringing=bringing, returns=returns,
         )  # fmt: skip
         loop = self.hub.loop

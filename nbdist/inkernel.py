@@ -19,6 +19,8 @@ from nbdist.settings import Settings
 from nbdist.wire import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbdist.backends.xla import Runtime
 
 __all__ = ["Prepared", "jobs", "running", "runtime_for"]
@@ -36,6 +38,8 @@ class Prepared:
         What it runs on.
     code, number, lines, timeout, output
         As in `nbdist.clusters.Cluster.submit`.
+    arguments
+        What the cell's program finds in `sys.argv` behind its name.
 
     Raises
     ------
@@ -45,7 +49,7 @@ class Prepared:
 
     def __init__(
         self, shell: Any, runtime: Runtime, code: str, *, number: int, lines: int,
-        timeout: float | None = None, output: str = "rank0",
+        timeout: float | None = None, output: str = "rank0", arguments: Sequence[str] = (),
     ) -> None:  # fmt: skip
         if not in_main_thread():
             raise UsageError(
@@ -56,6 +60,7 @@ class Prepared:
             raise UsageError("an XLA cell runs already, and this one was begun within it")
         settings = Settings.read()
         self._logs = Logs(settings)
+        self._arguments = list(arguments)
         self.job = Job(
             id=next_job_id(), code=code, ranks=(0,), number=number, lines=lines, viewed=True,
             folder=self._logs.folder,
@@ -81,6 +86,7 @@ class Prepared:
         message = messages.Run(
             job=job.id, code=job.code, filename_line=job.lines, execution_count=job.number,
             logs=str(job.folder), shown=0, cwd="", sys_path=[], environ={},
+            arguments=self._arguments,
         )  # fmt: skip
 
         def send(word: messages.Message) -> None:

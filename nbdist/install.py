@@ -165,7 +165,7 @@ def build_environ(frameworks: Sequence[str], *, mpi: bool, cxx: str, temp: str) 
 
 
 def _jobs() -> int:
-    memory = psutil.virtual_memory().available / 2**30
+    memory = psutil.virtual_memory().available / 1e9
     cores = len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, min(cores, int(memory / GIGABYTES_EACH)))
 

@@ -241,7 +241,7 @@ def _raise_own(job: Job, read: Callable[[int], bytes]) -> None:
 
 
 def _value(job: Job, rank: int) -> Any:
-    offer = job.returned_by.get(rank)
+    offer = job.take_returned(rank)
     if offer is None:
         raise NbdistError(f"rank {rank} has returned nothing")
     if offer.refused:

@@ -1,4 +1,8 @@
-"""What clusters leave on disk: folders nobody removed any more, and logs that have grown old."""
+"""What clusters leave on disk: folders nobody removed any more, and logs that have grown old.
+
+The folder that holds them may be shared by hosts and containers. None removes what a process has
+that it cannot see, before that has been silent for days: see `nbdist.lives`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,19 @@ from pathlib import Path
 
 import msgspec
 
-from nbdist.system import is_still, started, write_whole
+from nbdist import lives
+from nbdist.lives import FORGOTTEN_SECONDS, Place, started
+from nbdist.system import write_whole
 
 OWNER = "owner.json"
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 """How folders of logs are called."""
 NOBODY = -1
-UNSIGNED_SECONDS = 60.0
-"""A folder is signed as soon as it is made; one older than this and unsigned is nobody's."""
+UNSIGNED_SECONDS = 600.0
+"""A folder is signed as soon as it is made; one older than this and unsigned is nobody's.
+
+Long, since the clocks of two hosts may differ.
+"""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -27,16 +36,32 @@ class Owner(msgspec.Struct, frozen=True):
     pid: int
     created: float
     temp: str = ""
+    place: Place = Place()
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process still runs."""
-        return self.pid != NOBODY and is_still(self.pid, self.created)
+
+_signed: set[Path] = set()
+"""Folders of this process. Threads sign; the hub's thread, or a keeper's, touches."""
 
 
 def sign(folder: Path, temp: str = "") -> None:
-    """Write into a cluster's folder that it is this process's."""
-    _write(folder, Owner(os.getpid(), started(os.getpid()), temp))
+    """Write into a cluster's folder that it is this process's; `beat` shows that it still is."""
+    _write(folder, Owner(os.getpid(), started(os.getpid()), temp, lives.here()))
+    _signed.add(folder)
+
+
+def beat() -> None:
+    """Touch the signatures of this process, for those who cannot see it; to be called regularly."""
+    for folder in list(_signed):
+        try:
+            whose = owner(folder)
+            if (whose.pid, whose.place) == (os.getpid(), lives.here()):
+                os.utime(folder / OWNER)
+                continue
+        except FileNotFoundError:
+            pass  # the folder has been removed
+        except (OSError, msgspec.MsgspecError):
+            continue  # the file system may be back the next time
+        _signed.discard(folder)  # it is another's now: of a job's keeper
 
 
 def owner(folder: Path) -> Owner:
@@ -50,8 +75,23 @@ def owner(folder: Path) -> Owner:
     return msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)
 
 
+def owned(folder: Path, patience: float) -> bool:
+    """Whether the process that has signed a folder lives; for `patience` see `lives.lives`.
+
+    Raises
+    ------
+    OSError, msgspec.MsgspecError
+        If that cannot be read.
+    """
+    whose = owner(folder)
+    if whose.pid == NOBODY:
+        return False
+    return lives.lives(whose.pid, whose.created, whose.place, folder / OWNER, patience)
+
+
 def disown(folder: Path) -> None:
     """Write into a folder of this process's that it is nobody's any more."""
+    _signed.discard(folder)
     if (folder / OWNER).exists():  # else somebody has cleared it away by hand
         _write(folder, Owner(NOBODY, 0.0))
 
@@ -70,10 +110,10 @@ def clear(clusters: Path) -> None:
                 if _is_nobodys(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
-            whose = owner(folder)
-            if not whose.alive:
-                if whose.temp:
-                    shutil.rmtree(whose.temp, ignore_errors=True)
+            if not owned(folder, FORGOTTEN_SECONDS):
+                temp = owner(folder).temp
+                if temp:
+                    shutil.rmtree(temp, ignore_errors=True)
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -89,7 +129,6 @@ def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
         with contextlib.suppress(OSError):  # another kernel has cleared it away
             found = [file.stat() for file in (path, *path.rglob("*"))]
             sizes[path] = sum(file.st_size for file in found)
-            # A detached job may run on another host: its keeper shows there that it is alive.
             folders.append((max(file.st_mtime for file in found), path))
     too_much = sum(sizes.values()) - gigabytes * 1e9
     for changed, path in sorted(folders):
@@ -97,7 +136,7 @@ def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
             continue
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if (path / OWNER).exists():
-                unused = not owner(path).alive
+                unused = not owned(path, FORGOTTEN_SECONDS)
             else:  # one of ours that its keeper left halfway, or something of the user's
                 unused = NAME.fullmatch(path.name) is not None and _is_nobodys(path)
             if unused:

@@ -150,10 +150,10 @@ def free_memory() -> int:
 
 
 def in_words(size: int) -> str:
-    """Write a number of bytes as a person would: ``12.3 MB``."""
+    """Write a number of bytes as a person would: ``12.3 MB``; a MB is 10**6 bytes everywhere."""
     number = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < THOUSAND or unit == "GB":
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < THOUSAND or unit == "TB":
             break
         number /= THOUSAND
     return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

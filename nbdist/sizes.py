@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import psutil
-
 from nbdist.errors import UsageError
+from nbdist.memory import free_memory, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK_BYTES = 40 * 2**20
+RANK_BYTES = 42 * 10**6
 """Memory of an idle rank, measured as what only it holds; see benchmarks."""
 
 
@@ -27,11 +26,11 @@ def check_size(size: int) -> int:
     if size < 1:
         msg = f"-np {size}: at least one rank is needed"
         raise UsageError(msg)
-    free = psutil.virtual_memory().available
+    free = free_memory()
     if size * RANK_BYTES > free:
         msg = (
-            f"-np {size}: that many ranks need {size * RANK_BYTES / 2**30:.0f} GB before they do "
-            f"anything, and this machine has {free / 2**30:.0f} GB free"
+            f"-np {size}: that many ranks need {in_words(size * RANK_BYTES)} before they do "
+            f"anything, and this machine has {in_words(free)} free"
         )
         raise UsageError(msg)
     return size

@@ -15,8 +15,6 @@ import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANARY_SECONDS = 10.0
-SAME_SECONDS = 0.005
-"""Half of what the system counts starts in."""
 
 
 def adopt_orphans() -> None:
@@ -53,34 +51,6 @@ def environ_anywhere() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
 
 
-def started(pid: int) -> float:
-    """Return what tells a process from another one that had its pid: when it was started.
-
-    In seconds, on Linux since the system's own start: a time of day would change with the clock,
-    when a virtual machine wakes up, say.
-
-    Raises
-    ------
-    psutil.Error
-        If there is no such process.
-    """
-    if sys.platform != "linux":
-        return psutil.Process(pid).create_time()
-    try:
-        told = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        raise psutil.NoSuchProcess(pid) from None
-    return int(told.rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def is_still(pid: int, start: float) -> bool:
-    """Whether a pid still is the process that was `started` then."""
-    try:
-        return abs(started(pid) - start) < SAME_SECONDS
-    except psutil.Error:
-        return False
-
-
 def kill_session(leader: int) -> None:
     """SIGKILL every process of a session; its number stays taken until then."""
     for pid in psutil.pids():
@@ -104,15 +74,18 @@ def reseed() -> None:
         numpy.random.seed()
 
 
-def oom_kills() -> int:
-    """Return how often this host's kernel has killed for lack of memory since it started."""
+def oom_kills() -> int | None:
+    """Return how often this host's kernel has killed for lack of memory since it started.
+
+    None where that cannot be known.
+    """
     try:
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     except OSError:
         pass
-    return 0
+    return None
 
 
 def torch_version() -> str:
@@ -132,8 +105,11 @@ def why_not_fork(*, canary: bool = True) -> str:
             with contextlib.suppress(OSError):
                 if str(Path("/proc/self/fd", fd).readlink()).startswith("/dev/nvidia"):
                     return "an import opened the GPU in the warm process"
-    if canary and "torch" in sys.modules and not _canary_lives():
-        return "a forked process could not run a torch operation"
+    try:
+        if canary and "torch" in sys.modules and not _canary_lives():
+            return "a forked process could not run a torch operation"
+    except OSError as err:
+        return f"no process could be forked: {err}"
     return ""
 
 
@@ -141,8 +117,12 @@ def _canary_lives() -> bool:
     """Fork a child that uses torch's thread pool; a broken fork hangs or dies there."""
     pid = os.fork()
     if pid == 0:
-        torch = sys.modules["torch"]
-        os._exit(0 if float(torch.ones(300, 300).mm(torch.ones(300, 300)).sum()) > 0 else 1)
+        code = 1
+        try:
+            torch = sys.modules["torch"]
+            code = int(not float(torch.ones(300, 300).mm(torch.ones(300, 300)).sum()) > 0)
+        finally:  # whatever it raises: it must never run on in our loop
+            os._exit(code)
     deadline = time.monotonic() + CANARY_SECONDS
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)

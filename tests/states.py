@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.hub import record as records
 from nbdist.hub.record import ClusterRecord, JobRecord, RankRecord, Record
-from nbdist.system import started
+from nbdist.lives import started
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from nbdist import leftovers
+from nbdist import leftovers, lives
 from nbdist.errors import NbdistError
 from nbdist.hub import record as records
 from nbdist.hub.beacon import Beacon
 from nbdist.hub.jobs import Job
 from nbdist.hub.shown import ShownJob
+from nbdist.lives import Place, started
 from nbdist.metrics.last import Last
 from nbdist.server import commands
 from nbdist.server.commands import Deaf
 from nbdist.server.processes import Processes
-from nbdist.system import started
 from nbdist.wire.points import points_file
 from tests.states import NOBODY, job_in, put, state_of
 
@@ -159,12 +159,12 @@ async def test_without_a_folder_nothing_is_shown_and_nothing_fails(
 
 def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
     record = state_of("aa", pid=NOBODY)
-    record.host = "elsewhere"
+    record.place = Place("elsewhere", boot="another")
     path = put(record)
     processes = Processes()
     processes.look()
     assert [each["alive"] for each in processes.state()["processes"]] == [True]
-    silent = time.time() - 2 * records.SILENT_SECONDS
+    silent = time.time() - 2 * lives.SILENT_SECONDS
     os.utime(path, (silent, silent))
     processes.look()
     assert [each["alive"] for each in processes.state()["processes"]] == [False]
@@ -178,17 +178,27 @@ def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
 def test_what_killed_processes_have_left_is_swept_away() -> None:
     folder = records.folder()
     folder.mkdir(parents=True, mode=0o700)
-    left, lives = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
-    left.bind(str(folder / "left.sock"))
-    left.close()
-    lives.bind(str(folder / "lives.sock"))
-    lives.listen()
-    for name, age in (("old.json.part", 2 * records.GONE_SECONDS), ("new.json.part", 0)):
-        (folder / name).touch()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(folder / "listening.sock"))
+    listening.listen()
+    for name in ("left.sock", "elsewhere.sock"):  # on another host somebody may listen
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(folder / name))
+    for name, age in (
+        ("old.json.part", 2 * records.GONE_SECONDS),
+        ("new.json.part", 0),
+        ("listening.sock", 2 * lives.FORGOTTEN_SECONDS),
+        ("left.sock", 2 * lives.FORGOTTEN_SECONDS),
+        ("elsewhere.sock", 2 * lives.SILENT_SECONDS),
+    ):
+        if name.endswith(".part"):
+            (folder / name).touch()
         os.utime(folder / name, (time.time() - age,) * 2)
     records.sweep()
-    assert {path.name for path in folder.iterdir()} == {"lives.sock", "new.json.part"}
-    lives.close()
+    assert {path.name for path in folder.iterdir()} == {
+        "listening.sock", "elsewhere.sock", "new.json.part"
+    }  # fmt: skip
+    listening.close()
 
 
 def test_points_that_are_none_are_left_alone(tmp_path: Path) -> None:
@@ -202,9 +212,11 @@ def test_points_that_are_none_are_left_alone(tmp_path: Path) -> None:
     assert last.values() == {}
 
 
-def test_a_process_is_the_same_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_the_same_whatever_the_clock_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     put(state_of("aa"))
-    owner = leftovers.Owner(os.getpid(), started(os.getpid()))
+    leftovers.sign(tmp_path)
     began = psutil.boot_time()
     for name in ("boot_time", "BOOT_TIME"):
         if hasattr(psutil._pslinux, name):
@@ -212,9 +224,10 @@ def test_a_process_is_the_same_whatever_the_clock_says(monkeypatch: pytest.Monke
     processes = Processes()
     processes.look()
     assert [each["alive"] for each in processes.state()["processes"]] == [True]
-    assert owner.alive
-    assert not records.runs(os.getpid(), started(os.getpid()) + 100)
-    assert not records.runs(NOBODY, 1.0)
+    assert leftovers.owned(tmp_path, patience=0)
+    leftovers.disown(tmp_path)
+    assert not lives.runs(os.getpid(), started(os.getpid()) + 100)
+    assert not lives.runs(NOBODY, 1.0)
 
 
 def test_what_has_no_end_is_cut_short(tmp_path: Path) -> None:

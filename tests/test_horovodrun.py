@@ -51,9 +51,9 @@ def test_hosts_and_their_slots(horovod: Kernel, how: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.horovod
-def test_flags_after_two_dashes_are_horovods(horovod: Kernel) -> None:
+def test_flags_of_horovods_own(horovod: Kernel) -> None:
     body = "import os\nprint(os.environ['HOROVOD_FUSION_THRESHOLD'])"
-    cell = on_ranks(horovod, body, f"{FLAGS} -- --fusion-threshold-mb 3")
+    cell = on_ranks(horovod, body, f"{FLAGS} --launcher-flags '--fusion-threshold-mb 3'")
     assert cell.stdout == f"{3 * 2**20}\n"
 
 
@@ -132,12 +132,41 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
     assert found <= {"127.0.0.1", "::1"}
     sizes = [line for line in cell.stdout.splitlines() if "size" in line or "ended" in line]
     assert sizes == ["size 1", "size 2", "size 1", "ended with 1"]
-    assert "Rank 1 was ended by SIGKILL; the job goes on without it." in shown(cell)
+    assert "Rank 1 was ended by SIGKILL; the job goes on if enough ranks are left." in shown(cell)
+
+
+@pytest.mark.horovod
+def test_an_elastic_job_that_horovod_gives_up_says_why(horovod: Kernel, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\n")
+    script.chmod(0o700)
+    cell = on_ranks(
+        horovod,
+        """
+        import os
+        state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
+        @hvd.elastic.run
+        def train(state):
+            for state.step in range(100):
+                hvd.allreduce(torch.ones(1))
+                if rank == 1 and state.step == 10:
+                    os._exit(3)
+                state.commit()
+        train(state)
+        """,
+        f"{FLAGS} --launcher horovodrun --min-np 1 --host-discovery-script {script}",
+        check=False,
+        timeout=100,
+    )
+    assert cell.error.startswith("CellFailed: Rank 1 exited with code 3"), cell.seen()
+    assert "SIGTERM" not in shown(cell)
+    assert "Horovod gives up a host when a rank on it ends badly" in shown(cell)
+    assert "localhost:1 and 127.0.0.1:1" in shown(cell)
 
 
 @pytest.mark.horovod
 def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
-    cell = on_ranks(horovod, "pass", f"{FLAGS} -- --no-such-flag", check=False)
+    cell = on_ranks(horovod, "pass", f"{FLAGS} --launcher-flags --no-such-flag", check=False)
     assert "unrecognized arguments: --no-such-flag" in shown(cell)
 
 
@@ -145,7 +174,7 @@ def test_an_unknown_flag_is_named(horovod: Kernel) -> None:
 def test_mpi_that_is_not_built_is_refused(horovod: Kernel) -> None:
     if horovod.run("print(hvd.mpi_built())").stdout != "False\n":
         pytest.skip("this Horovod was built with MPI")
-    told = shown(on_ranks(horovod, "pass", f"{FLAGS} -- --mpi", check=False))
+    told = shown(on_ranks(horovod, "pass", f"{FLAGS} --launcher-flags --mpi", check=False))
     assert "--mpi: this Horovod was built without MPI" in told
 
 

@@ -64,7 +64,7 @@ def test_torchrun_trains_on_both(two: Kernel) -> None:
         grad = model.module.weight.grad
         print(*hosts)
         """,
-        f"{TORCHRUN} --return grad -- --rdzv-conf read_timeout=50",
+        f"{TORCHRUN} --return grad --launcher-flags '--rdzv-conf read_timeout=50'",
     )
     assert cell.stdout == f"('{NEAR}', 0) ('{NAME}', 0) ('{NAME}', 1)\n"
     assert two.run("print(grad)").stdout == "tensor([[1., 1.]])\n"
@@ -86,7 +86,7 @@ def test_horovodrun_trains_on_both(two: Kernel) -> None:
         hosts = hvd.allgather_object((socket.gethostname(), hvd.local_rank()))
         print(model.weight.grad.tolist(), *hosts)
         """,
-        f"{HOROVODRUN} --cold -- -p 22",
+        f"{HOROVODRUN} --cold --launcher-flags '-p 22'",
     )
     assert cell.stdout == f"[[1.0, 1.0]] ('{NEAR}', 0) ('{NAME}', 0) ('{NAME}', 1)\n"
 

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from nbdist import leftovers
+from nbdist import leftovers, lives
 from nbdist.errors import UsageError
+from nbdist.hub import kept as keeping
+from nbdist.hub.ends import Ends
+from nbdist.hub.jobs import Job
 from nbdist.hub.logs import Logs
 from nbdist.settings import Settings
+from nbdist.wire.messages import Hello
+from tests.states import NOBODY
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tests.conftest import KernelFactory
+
+INIT = 'export JPY_PARENT_PID=0; "$@"; exit $?'
+"""The first process of a namespace, which is no sign to a kernel that its parent is gone."""
+FOLDERS = "import nbdist; print(nbdist.cluster().hub.host.folder)"
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """Return a folder with logs of 1, 10 and 40 days, 1 MB each, of clusters that have ended."""
-    gone = leftovers.Owner(pid=1, created=1e9)
+    gone = leftovers.Owner(pid=1, created=1e9, place=lives.here())
     for days in (1, 10, 40):
         folder = tmp_path / str(days)
         folder.mkdir()
@@ -68,7 +79,7 @@ def test_a_signature_is_never_seen_in_part(tmp_path: Path) -> None:
     leftovers.sign(tmp_path)
     assert (tmp_path / leftovers.OWNER).stat().st_ino != inode
     leftovers.disown(tmp_path)
-    assert not leftovers.owner(tmp_path).alive
+    assert not leftovers.owned(tmp_path, 1.0)
     assert [path.name for path in tmp_path.iterdir()] == [leftovers.OWNER]
 
 
@@ -93,3 +104,100 @@ def test_a_folder_without_a_signature_goes_when_it_is_old(tmp_path: Path) -> Non
     os.utime(tmp_path / "unreadable", (0, 0))
     leftovers.clear(tmp_path)
     assert kept(tmp_path) == {"being-made", "unreadable"}
+
+
+def elsewhere(**other: str) -> lives.Place:
+    """Return a place that is not this one."""
+    ours = msgspec.structs.asdict(lives.here())
+    return lives.Place(**ours | other)
+
+
+@pytest.mark.parametrize(
+    ("other", "kept_for"),
+    [
+        ({"pids": "pid:[1]"}, lives.FORGOTTEN_SECONDS),  # a container of this machine
+        ({"host": "far", "machine": "1", "boot": "2"}, lives.FORGOTTEN_SECONDS),
+        ({"machine": "1", "boot": "2"}, lives.FORGOTTEN_SECONDS),  # a container called alike
+        ({"host": "", "machine": "", "boot": "", "pids": ""}, lives.FORGOTTEN_SECONDS),
+        ({"boot": "2"}, lives.SILENT_SECONDS),  # this machine, or one copied from the same image
+    ],
+)
+def test_what_a_process_owns_that_cannot_be_seen_goes_when_that_has_long_been_silent(
+    tmp_path: Path, other: dict[str, str], kept_for: float
+) -> None:
+    # Its pid is nobody's here, or somebody else's: that says nothing.
+    owner = leftovers.Owner(NOBODY, 1.0, place=elsewhere(**other))
+    names = ("20260101-120000-abcdef", "20260101-120000-fedcba")
+    for name, age in zip(names, (kept_for - 30, kept_for + 30), strict=True):
+        for folder in (tmp_path / "clusters" / name, tmp_path / "logs" / name):
+            folder.mkdir(parents=True)
+            (folder / leftovers.OWNER).write_bytes(msgspec.json.encode(owner))
+            os.utime(folder / leftovers.OWNER, (time.time() - age,) * 2)
+    leftovers.clear(tmp_path / "clusters")
+    leftovers.clear_logs(tmp_path / "logs", days=0, gigabytes=0)
+    assert kept(tmp_path / "clusters") == kept(tmp_path / "logs") == {names[0]}
+
+
+def test_a_job_whose_keeper_cannot_be_seen_is_cleared_early_only_by_name(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    folder = tmp_path / "logs" / "20260101-120000-abcdef"
+    folder.mkdir(parents=True)
+    job = keeping.Kept(
+        id="abcdef", code="", number=1, lines=0, np=2, launcher="torchrun", backend="ddp",
+        output="0", returns=[], state="running",
+    )  # fmt: skip
+    keeping.write(folder, keeping.STATE, job)
+    # It calls its host as this one is called: containers made from one image do.
+    owner = leftovers.Owner(NOBODY, 1.0, place=elsewhere(pids="pid:[1]"))
+    (folder / leftovers.OWNER).write_bytes(msgspec.json.encode(owner))
+    assert not keeping.lost(folder, job)
+    os.utime(folder / leftovers.OWNER, (time.time() - 2 * lives.SILENT_SECONDS,) * 2)
+    assert keeping.lost(folder, job)
+    assert not keeping.clean(settings)
+    assert not keeping.is_over(folder)
+    assert [each.id for each in keeping.clean(settings, folder)] == ["abcdef"]
+    assert not folder.exists()
+
+
+def test_a_script_is_not_over_while_ranks_of_a_container_speak(tmp_path: Path) -> None:
+    job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
+    for place in (lives.here().name, "another"):
+        ends = Ends(job, lambda _: [])
+        ends.began(0, Hello(0, 0, NOBODY, lives.here().host, size=1, place=place))
+        assert ends.all_well() == (place == lives.here().name)
+
+
+def test_a_process_touches_what_is_its_own_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("mine", "handed-over", "removed", "left"):
+        (tmp_path / name).mkdir()
+        leftovers.sign(tmp_path / name)
+    keeper = leftovers.Owner(NOBODY, 1.0, place=lives.here())
+    (tmp_path / "handed-over" / leftovers.OWNER).write_bytes(msgspec.json.encode(keeper))
+    shutil.rmtree(tmp_path / "removed")
+    leftovers.disown(tmp_path / "left")
+    signatures = sorted(tmp_path.glob(f"*/{leftovers.OWNER}"))
+    for path in signatures:
+        os.utime(path, (0, 0))
+    leftovers.beat()
+    assert [path.parent.name for path in signatures if path.stat().st_mtime] == ["mine"]
+    leftovers.disown(tmp_path / "mine")
+
+
+def test_a_cluster_in_a_container_lives_on_beside_one_that_shares_its_home(
+    start_kernel: KernelFactory,
+) -> None:
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare, for another namespace of pids")
+    within = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", INIT, "sh"]
+    kernels = []
+    for where in (within, [], within):
+        kernels.append(start_kernel(home="shared", within=where))
+        kernels[-1].run("%load_ext nbdist")
+        kernels[-1].run("%%distributed -np 1\nx = 7", timeout=120)
+    pids = [kernel.run("import os; os.getpid()").text.strip() for kernel in kernels]
+    assert pids[0] == pids[2] == "2" != pids[1], "two have pids of their own"
+    folders = [Path(kernel.run(FOLDERS).stdout.strip()) for kernel in kernels]
+    assert len(set(folders)) == len(kernels)
+    assert all((folder / leftovers.OWNER).exists() for folder in folders)
+    for kernel in kernels:
+        kernel.run("%%distributed\nassert x == 7")

@@ -124,7 +124,10 @@ def test_a_trained_model_is_not_overwritten(notebook: Kernel) -> None:
     assert cell.stdout == "True\n", "the optimizer moves the parameters of the model on the ranks"
     notebook.run("net.eval()")
     check = "print(net.training, all(map(torch.equal, net.parameters(), start)))"
-    assert on_ranks(notebook, check).text == "True False\n"
+    told = on_ranks(notebook, check)
+    assert told.stdout == "True False\n"
+    assert "`net` was changed in place in the notebook" in told.text
+    assert on_ranks(notebook, check).text == "True False\n", "it is told once"
 
     returned = on_ranks(notebook, "weights = net.blocks[0].layer.weight", "--return net,weights")
     assert "Returned from rank 0: net (" in returned.text
@@ -136,6 +139,38 @@ def test_a_trained_model_is_not_overwritten(notebook: Kernel) -> None:
     assert on_ranks(notebook, check).text == "True False\n", "what was returned is not sent again"
     edited = on_ranks(notebook, "print(net(torch.ones(1, 4)).shape)")
     assert edited.text == "torch.Size([1])\n"
+
+
+def mapped_by(kernel: Kernel) -> float:
+    """Return the MB that a kernel has mapped of what ranks have packed for it."""
+    lines = Path(f"/proc/{kernel.pid}/maps").read_text().splitlines()
+    spans = [line.split()[0].split("-") for line in lines if "memfd:nbdist" in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in spans) / 1e6
+
+
+def test_what_was_returned_lives_no_longer_than_the_values(notebook: Kernel) -> None:
+    make = "import torch\nlarge = torch.full((12_500_000,), float(rank), dtype=torch.float64)"
+    for _ in range(4):
+        on_ranks(notebook, make, "--return large")
+        assert 100 <= mapped_by(notebook) < 101
+    notebook.run("part = large[:5]; del large")
+    on_ranks(notebook, "import threading\nlock = threading.Lock()", "--return lock", check=False)
+    assert 100 <= mapped_by(notebook) < 101, "a part of it lives"
+    notebook.run("del part")
+    assert mapped_by(notebook) == 0
+    notebook.run("import nbdist")
+    on_ranks(notebook, make, "--return large --async")
+    notebook.run("jobs = nbdist.jobs(); jobs[-1].until_end(30)")  # bound before the next cell
+    assert 100 <= mapped_by(notebook) < 101, "nobody has taken it yet"
+    notebook.run("assert len(large) == 12_500_000 and all(not job.returned for job in jobs)")
+    notebook.run("del large")
+    assert mapped_by(notebook) == 0
+    on_ranks(notebook, f"{make}\nlarge = {{'x': large}}", "--return large")  # no weak reference
+    notebook.run("large = 1")
+    on_ranks(notebook, "pass")
+    assert mapped_by(notebook) == 0
+    notebook.run("del large, jobs")
+    on_ranks(notebook, "del large, lock")
 
 
 def test_a_ddp_model_and_a_generator_are_not_returned(notebook: Kernel) -> None:
@@ -419,3 +454,146 @@ def test_slow_pickles_are_told(notebook: Kernel) -> None:
     assert cell.stdout == "400000\n"
     assert "to pickle object by object" in cell.text
     on_ranks(notebook, "del rows")
+
+
+CODE_BEHIND = {
+    "loader": ("loader = DataLoader(DS())", "[int(one) for one in loader]", "[{0}, {0}]"),
+    "model": ("net = nn.Sequential(Block())", "net(1)", "{0}"),
+    "partial": ("some = functools.partial(lambda a: a * AUG, 1)", "some()", "{0}"),
+    "dicts": ("tree = {'a': [{'b': lambda: AUG}]}", "tree['a'][0]['b']()", "{0}"),
+    "slots": ("slotted = Slotted()\nslotted.f = lambda: AUG", "slotted.f()", "{0}"),
+    "bound": ("bound = {'m': Slotted().method}", "bound['m']()", "{0}"),
+    "module": ("made = types.ModuleType('made')\nmade.f = lambda: AUG", "made.f()", "{0}"),
+    "chain": ("first = lambda: then[0]()\nthen = [lambda: AUG]", "first()", "{0}"),
+    "cache": (
+        "@functools.lru_cache(maxsize=7)\ndef cached(x):\n    return AUG",
+        "cached(AUG)",
+        "{0}",
+    ),
+    "property": ("remembers = Remembers()", "Remembers().once", "{0}"),
+    "many": ("many = [0] * 500 + [Slotted()]", "many[-1].method()", "{0}"),
+}
+"""What is made in the notebook, how ranks use it, and what that gives for a value of `AUG`."""
+
+
+def test_globals_of_code_behind_objects_are_brought_again(notebook: Kernel) -> None:
+    notebook.run(
+        "import functools, types\nfrom torch import nn\n"
+        "from torch.utils.data import DataLoader, Dataset\nAUG = 1\n"
+        "class DS(Dataset):\n    def __len__(self):\n        return 2\n"
+        "    def __getitem__(self, i):\n        return AUG\n"
+        "class Block(nn.Module):\n    def forward(self, x):\n        return x * AUG\n"
+        "class Slotted:\n    __slots__ = ('f',)\n    def method(self):\n        return AUG\n"
+        "class Remembers:\n    @functools.cached_property\n"
+        "    def once(self):\n        return AUG\n"
+        + "\n".join(made for made, _, _ in CODE_BEHIND.values())
+    )
+    together = "print(" + ", ".join(use for _, use, _ in CODE_BEHIND.values()) + ", sep='\\n')"
+    said = "".join(f"{gives}\n" for _, _, gives in CODE_BEHIND.values())
+    assert on_ranks(notebook, together).stdout == said.format(1)
+    for aug, (_, use, gives) in enumerate(CODE_BEHIND.values(), 2):
+        notebook.run(f"AUG = {aug}")
+        cell = on_ranks(notebook, f"print({use})")
+        assert cell.stdout == gives.format(aug) + "\n", use
+    assert on_ranks(notebook, "print(cached.cache_info().maxsize)").stdout == "7\n"
+
+
+def test_globals_of_functions_that_cells_define_on_the_ranks_are_brought_again(
+    notebook: Kernel,
+) -> None:
+    notebook.run("GAIN = 1")
+    on_ranks(notebook, "def gained():\n    return GAIN")
+    on_ranks(notebook, "table = {'f': gained}")
+    notebook.run("GAIN = 2")
+    assert on_ranks(notebook, "print(gained())").stdout == "2\n"
+    notebook.run("GAIN = 3")
+    assert on_ranks(notebook, "print(table['f']())").stdout == "3\n"
+    notebook.run("def late():\n    return LATE")
+    assert on_ranks(notebook, "print(callable(late))").stdout == "True\n"
+    notebook.run("LATE = 4")
+    assert on_ranks(notebook, "print(late())").stdout == "4\n"
+
+
+def test_settings_that_the_notebook_changes_in_place_are_brought_again(notebook: Kernel) -> None:
+    notebook.run(
+        "from argparse import Namespace\ncfg, args = {'lr': 1, 'b': [1]}, Namespace(lr=1)\n"
+        "class Conf:\n    lr = 1\n    def show(self):\n        return self.lr, self.own\n"
+        "conf = Conf()\nconf.own = {'x': 1}\nlog = [0]\n"
+        "def closing(over):\n    return lambda: over['lr']\nstep = closing(cfg)"
+    )
+    on_ranks(notebook, "mine = [cfg]")
+    code = "print(cfg, args.lr, conf.show(), step(), mine[0] is cfg)"
+    assert on_ranks(notebook, code).stdout == "{'lr': 1, 'b': [1]} 1 (1, {'x': 1}) 1 True\n"
+    assert on_ranks(notebook, code).text == "{'lr': 1, 'b': [1]} 1 (1, {'x': 1}) 1 True\n"
+    notebook.run("cfg['lr'] = 2; cfg['b'].append(2); args.lr = 2; Conf.lr = 2; conf.own['x'] = 2")
+    cell = on_ranks(notebook, code)
+    assert cell.stdout == "{'lr': 2, 'b': [1, 2]} 2 (2, {'x': 2}) 2 True\n", cell.seen()
+    assert printed_by(notebook, 1) == cell.stdout
+    assert on_ranks(notebook, code).text == cell.stdout, "nothing is brought twice"
+
+    on_ranks(notebook, "log.append(rank)")
+    assert on_ranks(notebook, "print(log)").text == "[0, 0]\n", "of the ranks' changes nobody asks"
+    notebook.run("log.append('here')")
+    both = on_ranks(notebook, "print(log)")
+    assert both.stdout == "[0, 0]\n"
+    assert "`log` was changed in the notebook, but cells have changed it on the ranks" in both.text
+    assert on_ranks(notebook, "print(log)").text == "[0, 0]\n", "it is told once"
+    assert on_ranks(notebook, "print(log)", "--bring log").stdout == "[0, 'here']\n"
+    notebook.run("log.append('again')")
+    assert on_ranks(notebook, "print(log)").stdout == "[0, 'here', 'again']\n"
+
+
+def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> None:
+    notebook.run(
+        "import numpy as np, torch\nvector, array = torch.zeros(2), np.zeros(2)\n"
+        "layer = torch.nn.Linear(1, 1)\nlong = list(range(100_000))\n"
+        "held = {'layer': torch.nn.Linear(1, 1), 'best': 0}\n"
+        "frozen, replaced = torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Dropout(0.5))\n"
+        "moving = torch.optim.SGD(frozen.parameters(), lr=1.0)"
+    )
+    code = (
+        "print(vector.sum().item(), array.sum(), layer.bias.item() == 5, len(long), held['best'], "
+        "frozen.bias.requires_grad, replaced[0].p, moving.param_groups[0]['lr'])"
+    )
+    before = on_ranks(notebook, code).stdout
+    assert before == "0.0 0.0 False 100000 0 True 0.5 1.0\n"
+    notebook.run(
+        "vector += 1; array += 1; long.append(1); held['best'] = 1\n"
+        "layer.load_state_dict({'weight': torch.ones(1, 1), 'bias': torch.full((1,), 5.)})\n"
+        "frozen.requires_grad_(False); replaced[0] = torch.nn.Dropout(0.1)\n"
+        "moving.param_groups[0]['lr'] = 0.1"
+    )
+    told = on_ranks(notebook, code)
+    assert told.stdout == before
+    names = ["vector", "array", "layer", "long", "held", "frozen", "replaced", "moving"]
+    for name in names:
+        assert f"`--bring {name}` brings it as it is now" in told.text
+    assert on_ranks(notebook, code).text == before, "it is told once"
+    again = on_ranks(notebook, code, f"--bring {','.join(names)}")
+    assert again.stdout == "2.0 2.0 True 100001 1 False 0.1 0.1\n"
+    notebook.run("vector += 1")
+    assert "`--bring vector`" in on_ranks(notebook, code).text
+
+
+def test_names_that_are_none_or_deleted(notebook: Kernel) -> None:
+    notebook.run("class Thing:\n    pass\nthing = Thing()")
+    assert on_ranks(notebook, "print(thing is None)").stdout == "False\n"
+    notebook.run("thing = None")
+    assert on_ranks(notebook, "print(thing)").stdout == "None\n", "not taken for the dead one"
+    notebook.run("thing = Thing()")
+    assert on_ranks(notebook, "print(thing is None)").stdout == "False\n"
+    on_ranks(notebook, "thing = None")
+    notebook.run("thing = Thing()")
+    own = on_ranks(notebook, "print(thing)")
+    assert own.stdout == "None\n", "the ranks' own, not the notebook's that died"
+    assert "`--bring thing` brings the notebook's" in own.text
+
+    notebook.run("SEED = 3\ndef seeded():\n    return SEED")
+    assert on_ranks(notebook, "print(seeded())").stdout == "3\n"
+    notebook.run("del SEED")
+    gone = on_ranks(notebook, "print(seeded())")
+    assert gone.stdout == "3\n"
+    assert "`SEED` was deleted in the notebook" in gone.text
+    assert on_ranks(notebook, "print(seeded())").text == "3\n", "it is told once"
+    on_ranks(notebook, "del SEED")
+    assert "NameError" in plain(on_ranks(notebook, "seeded()", check=False).text)

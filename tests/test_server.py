@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tornado.httpclient import HTTPClientError
 from tornado.httputil import url_concat
 
+from nbdist import lives
 from nbdist.hub import record as records
-from nbdist.system import started
+from nbdist.lives import started
 from tests.states import API, NOBODY, get, job_in, post, put, state_of
 
 if TYPE_CHECKING:
@@ -125,6 +129,27 @@ async def test_a_vanished_kernel_is_shown_until_it_is_cleared_or_replaced(
     assert [each["id"] for each in told] == ["dd", "ee"]
     assert sorted(path.stem for path in records.folder().iterdir()) == ["dd", "ee"]
     page.close()
+
+
+async def test_nothing_is_signalled_that_another_container_names(jp_fetch: Fetch) -> None:
+    """Its pids are others' here; its host may be called as this one is."""
+    place = msgspec.structs.replace(lives.here(), pids="pid:[1]")
+    record = state_of("aa", jobs=[job_in(records.folder())])
+    record.kind, record.place = records.KEEPER, place
+    record.control = str(records.folder() / "aa.sock")
+    with subprocess.Popen(["sleep", "60"]) as named:  # noqa: ASYNC220  # nobody else is served
+        record.pid, record.created = named.pid, started(named.pid)
+        record.clusters[0].root = (named.pid, started(named.pid))
+        path = put(record)
+        for seconds in (0.0, 2 * lives.SILENT_SECONDS):  # it lives; it is taken to be gone
+            os.utime(path, (time.time() - seconds,) * 2)
+            for command, what in (("interrupt", {"job": "7"}), ("stop", {"cluster": "1"})):
+                body = json.dumps(what)
+                route = ("processes", "aa", command)
+                told = await refused(jp_fetch, 409, *route, method="POST", body=body)
+                assert "in another container of this machine" in told
+        assert named.poll() is None
+        named.kill()
 
 
 @pytest.mark.parametrize(("method", "route"), ROUTES)

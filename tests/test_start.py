@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
+import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
+from nbdist.backends.recovery import Recovery
+from nbdist.launchers import children
 from nbdist.launchers.engines import Host
+from nbdist.launchers.supervised import Died, Refused, Started, StartLauncher
+from nbdist.rank.spec import RankSpec
+from nbdist.wire.channel import Keys
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
 
+MANY_FILES = """
+import os, resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+"""
 SUM = """%%distributed
 import torch, torch.distributed as dist
 total = torch.ones(1)
@@ -41,6 +57,47 @@ def test_ranks_that_cannot_be_forked_are_started_fresh(start_kernel: KernelFacto
         ).text.strip()
         == "{True}"
     )
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+@pytest.mark.parametrize("env", [{"NBDIST_NO_FORK": "1"}, {}])
+def test_a_rank_that_cannot_be_started_is_refused_and_the_others_live(
+    start_kernel: KernelFactory, env: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=env)
+    kernel.run(MANY_FILES)  # the warm process begins with a descriptor of a high number
+    kernel.run("%load_ext nbdist")
+    kernel.run("%%distributed -np 2\nheld = rank", timeout=90)
+    kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(4)", check=False)
+    kernel.run("import nbdist; warm = nbdist.cluster().hub.host.warm")
+    warm = int(kernel.run("print(warm.pid)").stdout)
+    before = resource.prlimit(warm, resource.RLIMIT_NOFILE)
+    resource.prlimit(warm, resource.RLIMIT_NOFILE, (3, before[1]))
+    failed = kernel.run("%%distributed\npass", check=False, timeout=90)
+    assert "Too many open files" in failed.seen()
+    assert not kernel.run("print(warm.gone.is_set())").stdout.count("True")
+    resource.prlimit(warm, resource.RLIMIT_NOFILE, before)
+    assert "sum 2" in kernel.run(SUM, timeout=90).text
+    kernel.run("%%distributed\nassert rank or held == 0, 'this one has lived on'")
+
+
+@pytest.mark.parametrize("then", ["", "sleep 60"])
+def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    program = tmp_path / "deaf"
+    program.write_text(f"#!/bin/sh\nexec <&-\n{then}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    spec = RankSpec(
+        rank=0, local_rank=0, world_size=1, local_world_size=1, host="", incarnation=0,
+        backend="none", recovery=Recovery(), url="", keys=Keys.new(), folder=str(tmp_path),
+        temp="", engine="", profile_dir="", cluster_id="", cwd="",
+        environ={"LARGE": "x" * 1_000_000}, threads=1,
+    )  # fmt: skip
+    with pytest.raises(BrokenPipeError):
+        children._fresh(spec)
+    assert not psutil.Process().children()
 
 
 def test_forked_ranks_have_random_numbers_of_their_own(start_kernel: KernelFactory) -> None:
@@ -144,3 +201,32 @@ def test_the_controllers_files_are_read_when_they_are_whole(tmp_path: Path) -> N
             await host.stop()
 
     assert asyncio.run(read()) == '{"key": "k"}'
+
+
+def test_a_warm_process_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
+    """While it imports it reads no orders, and those may be large: an environment for each rank."""
+
+    async def order() -> None:
+        names = {str(number) for number in range(20)}
+        told = asyncio.Queue[Started | Died | Refused]()
+        host = Host(tmp_path, told.put_nowait, controller=False)
+        try:
+            await host.ready()
+            os.kill(host.warm.pid, signal.SIGSTOP)
+            timer = threading.Timer(5, os.kill, (host.warm.pid, signal.SIGCONT))
+            timer.start()
+            large, began = {"LARGE": "x" * 100_000}, time.monotonic()
+            for name in names:
+                host.warm.order(
+                    StartLauncher(name, "torchrun", [], "", dict(large), "/", "", cold=False)
+                )
+            assert time.monotonic() - began < 4
+            os.kill(host.warm.pid, signal.SIGCONT)
+            timer.cancel()
+            heard: set[str] = set()
+            while heard != names:
+                heard.add((await asyncio.wait_for(told.get(), 60)).name)
+        finally:
+            await host.stop()
+
+    asyncio.run(order())

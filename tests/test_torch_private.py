@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
-from torch.distributed import _composable_state, device_mesh
+from torch.distributed import _composable_state, device_mesh, rpc
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
@@ -47,6 +48,9 @@ NAMES = [
     (torch.autograd.graph, "_engine_run_backward"),
     (LocalElasticAgent, "_start_workers _monitor_workers _exit_barrier _restart_workers"),
     (api, "LocalElasticAgent elastic_launch"),
+    (import_module("torch.distributed.rendezvous"), "_create_c10d_store TCPStore"),
+    (rpc, "_init_counter"),
+    (rpc.api, "_is_current_rpc_agent_set _all_gather_sequence_id"),
 ]
 
 

@@ -37,7 +37,8 @@ _ONCE = ("mixed_precision", "delay_all_reduce_named_params")
 """Arguments with which DDP hooks into the model it wraps: to do so twice would double them."""
 _THIS_RANKS = ("pg_options", "device_id")
 """What each member of a group says for itself."""
-MEGABYTE = 1 << 20
+TORCHS_MB = 1 << 20
+"""What torch's `bucket_cap_mb` counts in."""
 WORLD = "world"
 
 
@@ -285,7 +286,7 @@ def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) 
     # Newer releases warn of the one that they derive from the other.
     if "forward_sync_buffers" in arguments:
         arguments.pop("broadcast_buffers", None)
-    arguments["bucket_cap_mb"] = model.bucket_bytes_cap / MEGABYTE
+    arguments["bucket_cap_mb"] = model.bucket_bytes_cap / TORCHS_MB
     return arguments
 
 

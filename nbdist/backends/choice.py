@@ -63,6 +63,7 @@ class Backend(Protocol):
         *,
         fsdp: str = "",
     ) -> dict[str, str]: ...
+    def meet_at(self, port: int) -> None: ...
     def abort(self) -> None: ...
     def formed(self) -> bool: ...
     def groups(self) -> list[GroupInfo]: ...
@@ -106,6 +107,9 @@ class NoBackend:
         """Do nothing: there is no group, and nothing is lost."""
         del port, generation, way, namespace, fsdp
         return {}
+
+    def meet_at(self, port: int) -> None:
+        """Do nothing: what a cell makes of the environment is its own."""
 
     def abort(self) -> None:
         """Do nothing: no rank waits for another."""

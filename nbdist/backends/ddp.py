@@ -100,6 +100,8 @@ class Ddp:
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
         self._whole = False
+        self._port = self._generation = self._meeting = 0
+        self._pid = os.getpid()
 
     def device(self) -> torch.device:
         """Return this rank's device, made the current one if it is a GPU."""
@@ -134,6 +136,10 @@ class Ddp:
             from nbdist.backends.torch_private import timing
 
             timing.time_waits()
+        with suppress(Exception):  # torch then makes stores of its own, at the address reserved
+            from nbdist.backends.torch_private import rendezvous
+
+            rendezvous.lead(self._found_at)
 
     def open_store(self) -> int:
         """Start the store of the next generation; return its port. Called on one rank."""
@@ -178,11 +184,16 @@ class Ddp:
         self.abort()
         self._end_cut()
         self._far = frozenset({(self._host, port)})
+        self._port, self._generation = port, generation
         self._joining.on(self._connect(port, generation))
+        with suppress(Exception):  # a torch that counts elsewhere
+            from nbdist.backends.torch_private import rendezvous
+
+            rendezvous.end_rpc()
         in_place = self._in_place if way == IN_PLACE else None
         variables = {} if namespace is None else namespace
         if in_place is not None:
-            self._form_in_place(in_place, generation, settle_fsdp=not fsdp)
+            self._form_in_place(in_place, generation, variables, settle_fsdp=not fsdp)
             lost = in_place.stranded(variables) | (anew.sharded(variables, fsdp) if fsdp else {})
         else:
             lost = self._form_anew(variables)
@@ -190,14 +201,21 @@ class Ddp:
         self._whole = True
         return lost
 
-    def _form_in_place(self, in_place: InPlace, generation: int, *, settle_fsdp: bool) -> None:
+    def _form_in_place(
+        self,
+        in_place: InPlace,
+        generation: int,
+        namespace: dict[str, object],
+        *,
+        settle_fsdp: bool,
+    ) -> None:
         rosters = self._exchange(in_place.groups(), in_place.count())
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)
         if not kept:
             self._joining.begin(default_backend(), self._timeout)
         count = max(roster.group_count for roster in rosters) or 1
-        in_place.settle(count, fsdp=settle_fsdp)
+        in_place.settle(count, namespace, fsdp=settle_fsdp)
 
     def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
         # Noted once: an attempt that fails has destroyed the groups, and the next one goes on.
@@ -234,6 +252,23 @@ class Ddp:
     def _store(self) -> stores.Store:
         assert self._joining.store is not None  # for mypy: form has set it
         return self._joining.store
+
+    def meet_at(self, port: int) -> None:
+        """Take note of the port that the environment names; see `_found_at`. After `form`."""
+        self._meeting = port
+
+    def _found_at(
+        self, host: str, port: int, rank: int, size: int, timeout: timedelta
+    ) -> stores.Store | None:
+        """Return our store to who looks for one where the environment says; else None.
+
+        By itself torch would have rank 0 listen there, and nothing could free who waits for it.
+        """
+        ours = (self._host, self._meeting, self.rank, self.world_size)
+        if (host, port, rank, size) != ours or self._pid != os.getpid() or not self._port:
+            return None
+        client = stores.connect(self._host, self._port, timeout)
+        return stores.prefixed(f"environ/{self._generation}", client)
 
     def abort(self) -> None:
         """Free this rank: whatever of it waits in a collective, ``new_group`` or a store raises.

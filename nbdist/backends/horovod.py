@@ -172,6 +172,9 @@ class Horovod:
         }
         return {name: str(value) for name, value in names.items()}
 
+    def meet_at(self, port: int) -> None:
+        """Do nothing: what a cell makes of the environment is its own."""
+
     def abort(self) -> None:
         """Free this rank: whatever of it waits in a collective raises.
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from nbdist.backends.comm_hooks import begin_again, states_of
 from nbdist.backends.torch_private import groups, hooks, models, releases
+from nbdist.backends.trained import trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ class InPlace:
 
     def __init__(self, rank: int, host: str, made: Made, *, quiet: bool) -> None:
         self._rank, self._made = rank, made
+        self._world: Any = None
+        """The group of all ranks when this was last settled; a cell may have destroyed it since."""
         self.gloo: Address = hooks.share_gloo_device(host, quiet=quiet)
         """Where this rank's gloo listens; what connects there, a peer made."""
         hooks.free_destroyed()
@@ -72,18 +75,28 @@ class InPlace:
             elif self._rank in info.ranks:
                 groups.build(info, self._rank, store)
 
-    def settle(self, count: int, *, fsdp: bool) -> None:
+    def settle(self, count: int, namespace: dict[str, object], *, fsdp: bool) -> None:
         """Renew DDP models, bring FSDP2 models to rest, count groups as all ranks do."""
         groups.set_group_count(count)
-        world: Any = dist.group.WORLD
+        self._move_to_world(namespace)
         for model, noted in list(self._made.models.items()):
-            if not models.has_group(model) and noted.on_world:
-                model.process_group = world  # a cell has destroyed the one before
             if models.has_group(model):
                 begin_again(states_of(model))
                 models.renew_ddp(model, noted.builtin)
         if fsdp:
             models.settle_fsdp()
+
+    def _move_to_world(self, namespace: dict[str, object]) -> None:
+        """Give what held a WORLD that a cell has destroyed the one that is there now."""
+        before, self._world = self._world, dist.group.WORLD
+        if before is None or before is self._world:
+            return
+        namespace.update({name: self._world for name, one in namespace.items() if one is before})
+        for thing in (*self._made.models, *trained(namespace).values()):
+            for holder in (thing, *states_of(thing)):
+                for name, value in list(getattr(holder, "__dict__", {}).items()):
+                    if value is before:
+                        setattr(holder, name, self._world)
 
     def let_go(self) -> None:
         """Free all groups, and have torch forget them: they are to be made anew."""
@@ -93,10 +106,16 @@ class InPlace:
 
     def stranded(self, namespace: dict[str, object]) -> dict[str, str]:
         """Return the variables whose groups a cell has destroyed, and why they are of no use."""
-        lost = {id(module) for module in models.without_groups()}
-        lost |= {id(model) for model in self._made.models if not models.has_group(model)}
-        why = "a cell has destroyed its process group"
-        return {name: why for name, value in list(namespace.items()) if id(value) in lost}
+        lost = models.without_groups()
+        lost += [model for model in self._made.models if not models.has_group(model)]
+        whys = {id(module): "a cell has destroyed its process group" for module in lost}
+        parameters = {id(one) for module in lost for one in module.parameters()}
+        for thing in trained(namespace).values():
+            for group in getattr(thing, "param_groups", ()):
+                if parameters & {id(one) for one in group["params"]}:
+                    whys[id(thing)] = "it is the optimizer of a module that is lost"
+        values = list(namespace.items())
+        return {name: whys[id(value)] for name, value in values if id(value) in whys}
 
     def group_named(self, name: str) -> Any:
         """Return this rank's group of that name, or torch's stand-in for a group of others."""

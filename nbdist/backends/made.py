@@ -49,8 +49,6 @@ class Model:
     """What ``register_comm_hook`` was called with."""
     builtin: Any = None
     """What ``_register_builtin_comm_hook`` was called with, where torch has that."""
-    on_world: bool = False
-    """Whether it was made on the group of all ranks."""
 
 
 class Made:
@@ -80,7 +78,7 @@ class Made:
     def note(self, model: DistributedDataParallel) -> None:
         """Note a model that is not yet, such as one that was unpickled."""
         if model not in self.models:
-            self.models[model] = Model(None, on_world=model.process_group is dist.group.WORLD)
+            self.models[model] = Model(None)
 
     def install(self) -> None:
         """Note what is made from now on: all that is replaced is public, and does what it did."""
@@ -128,8 +126,7 @@ class Made:
                 asked = signature.bind(model, *args, **kwargs).arguments
                 # Without what may hold the model in turn, which then would live for ever.
                 self.models[model] = Model(
-                    {k: v for k, v in asked.items() if k not in ("self", "module")},
-                    on_world=model.process_group is dist.group.WORLD,
+                    {k: v for k, v in asked.items() if k not in ("self", "module")}
                 )
 
         @functools.wraps(hook)

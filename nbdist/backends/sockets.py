@@ -26,6 +26,14 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
     return listener
 
 
+def reserve(host: str = LOOPBACK) -> socket.socket:
+    """Return a socket whose port nobody is given, but who asks for it may listen there."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host, 0))
+    return sock
+
+
 def address_towards(host: str) -> str:
     """Return this machine's address on the way to another."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -31,7 +31,7 @@ if __name__ == "__mp_main__":  # a spawned worker: what was pickled finds its cl
     sys.modules["__main__"] = sys.modules[__name__]
 """
 PLACE = """
-def _place(storage, where):
+def {place}(storage, where):
     # What lay on a GPU of the notebook lies on the rank's own.
     return storage.to(device=device) if where != "cpu" and device.type == "cuda" else storage
 
@@ -55,6 +55,8 @@ class Assembly:
     cell: Translated
     parts: Parts
     packer: Packer | None
+    arguments: list[str] = field(default_factory=list)
+    """What it is called with."""
     data: dict[str, bytes] = field(default_factory=dict)
     """Its files, once there is a text."""
 
@@ -69,7 +71,7 @@ class Assembly:
         body = self._definitions()
         imports = self._imports(around := self._preamble())
         head = header(
-            self.name, self.backend, self.np,
+            self.name, self.backend, self.np, self.arguments,
             data=data_folder(self.name) if self.data else "",
             by_value=self.parts.by_value,
             modules={_module(line) for line in imports.splitlines() if line} | self._imported(),
@@ -91,10 +93,11 @@ class Assembly:
         joining, leaving = _step(around.joining), _step(around.leaving)
         top = f"{INDENT}{FILLER.strip()}, In [{number}] of the notebook:\n"
         if awaits(self.cell.text):
-            head, body = in_function(self.cell.text, COROUTINE)
+            name = self._free(COROUTINE)
+            head, body = in_function(self.cell.text, name)
             text += f"{head}\n{top}"
             line = text.count("\n") + 1
-            text += f"{body}\n\n\n{GUARD}\n{joining}{INDENT}asyncio.run({COROUTINE}())\n"
+            text += f"{body}\n\n\n{GUARD}\n{joining}{INDENT}asyncio.run({name}())\n"
         else:
             text += f"{GUARD}\n{joining or INDENT + 'pass' + chr(10)}\n{top}"
             line = text.count("\n") + 1
@@ -132,6 +135,7 @@ class Assembly:
         ours = {*around.imports, *(f"import {name}" for name in self.cell.imports)}
         if self.data:
             ours |= {"import os", "import sys"}
+            ours |= {"import io"} if self._opener == "io.open" else set()
             ours |= {"import torch" if f.endswith(".pt") else "import pickle" for f in self.data}
         if awaits(self.cell.text):
             ours.add("import asyncio")
@@ -157,13 +161,14 @@ class Assembly:
         text, before = "", ""
         for part in self.parts.ordered:
             text += {"written": "\n" if before != "written" else ""}.get(part.kind, "\n\n")
-            text += self._load([part.name], part.name) if part.kind == "value" else part.text + "\n"
+            names = part.together or [part.name]
+            text += self._load(names, part.name) if part.kind == "value" else part.text + "\n"
             before = part.kind
-        if self.parts.again:
-            text += "\n\n# As the notebook has it; the definitions above may have changed it.\n"
-            text += "".join(f"{statement}\n" for statement in self.parts.again)
         if self.parts.late:
             text += "\n\n" + self._load(self.parts.late, "values")
+        if self.parts.again:
+            text += "\n\n# As the notebook has it; what is above may have changed it.\n"
+            text += "".join(f"{statement}\n" for statement in self.parts.again)
         return text
 
     def _load(self, names: list[str], stem: str) -> str:
@@ -175,19 +180,34 @@ class Assembly:
         self.packer.loaded.update({id(value): name for name, value in values.items()})
         file, text = f"{stem}.{ending}", ""
         self.data[file] = content
+        data = self._free("_data")
         if len(self.data) == 1:
             folder = data_folder(self.name)
             text += (
-                f'_data = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{folder}")\n'
+                f'{data} = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{folder}")\n'
             )
-        path = f'os.path.join(_data, "{file}")'
+        path, loaded = f'os.path.join({data}, "{file}")', self._free("_values")
         if ending == "pt":
-            where = ", map_location=_place" if self.packer.gpu else ""
-            text = (PLACE.lstrip("\n") if where else "") + text
-            text += f"_values = torch.load({path}, weights_only=False{where})\n"
+            place = self._free("_place")
+            where = f", map_location={place}" if self.packer.gpu else ""
+            text = (PLACE.lstrip("\n").format(place=place) if where else "") + text
+            text += f"{loaded} = torch.load({path}, weights_only=False{where})\n"
         else:
-            text += f'with open({path}, "rb") as _file:\n{INDENT}_values = pickle.load(_file)\n'
-        return text + "".join(f'{name} = _values["{name}"]\n' for name in names) + "del _values\n"
+            opened, handle = self._opener, self._free("_file")
+            text += f'with {opened}({path}, "rb") as {handle}:\n'
+            text += f"{INDENT}{loaded} = pickle.load({handle})\n"
+        text += "".join(f'{name} = {loaded}["{name}"]\n' for name in names)
+        return text + f"del {loaded}\n"
+
+    @property
+    def _opener(self) -> str:
+        return "io.open" if "open" in self.parts.every else "open"
+
+    def _free(self, name: str) -> str:
+        """Return a name like this one that the notebook does not use for something else."""
+        while name in self.parts.every:
+            name = f"_{name}"
+        return name
 
 
 def _module(line: str) -> str:

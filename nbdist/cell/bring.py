@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -11,13 +10,16 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist import memory
-from nbdist.cell.known import PLAIN, Known, closed_over, methods
+from nbdist.cell.known import Change, Known
+from nbdist.cell.used import mentioned
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import show_ranks
 from nbdist.rank.errors import CannotTravel
-from nbdist.rank.names import OURS, cannot_travel
+from nbdist.rank.names import OURS
 from nbdist.rank.parcels import Item, Packing, by_need
-from nbdist.rank.pickles import global_names, submodules
+from nbdist.rank.parts import Parts
+from nbdist.rank.pickles import submodules
+from nbdist.rank.renewal import State
 
 if TYPE_CHECKING:
     from nbdist.wire.parcel import Parcel
@@ -25,16 +27,25 @@ if TYPE_CHECKING:
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
 """Names that IPython and Python bind themselves."""
 SLOW_SECONDS = 0.5
-PLAIN_KINDS = frozenset(PLAIN)
-HOLDERS = frozenset((list, tuple, dict, set, frozenset))
-SIMPLE = PLAIN_KINDS - HOLDERS
-LOOKED_AT = 100
-"""Objects in such a one; what else they are made of is found while they are packed."""
 MOST_NAMED = 12
 """Names told one by one."""
+CHANGED = {
+    "bound": "`{0}` was bound anew in the notebook, but cells have bound it on the ranks too, "
+    "where it stays as it is; `--bring {0}` brings the notebook's.",
+    "edited": "`{0}` was changed in the notebook, but cells have changed it on the ranks too, "
+    "where it stays as it is; `--bring {0}` brings the notebook's.",
+}
+DRIFTED = (
+    "`{0}` was changed in place in the notebook after it was brought; the ranks go on with theirs. "
+    "`--bring {0}` brings it as it is now."
+)
+DELETED = (
+    "`{0}` was deleted in the notebook; the ranks have it as it was brought. `del {0}` in a cell "
+    "deletes it there, too."
+)
 
-Ask = Callable[[list[str]], list[Mapping[str, str]]]
-"""Returns for each rank the versions it has of some names; see `Names.holds`."""
+Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]
+"""Returns for each rank the versions it has of some names; see `nbdist.rank.names.Names.holds`."""
 
 
 @dataclass
@@ -51,6 +62,8 @@ class Wanted:
     code: CodeType | None = None
     hidden: Mapping[str, Any] = field(default_factory=dict)
     """Names of the notebook that are not the user's, with their values."""
+    automatic: bool = True
+    """Whether to bring what is not named, too."""
 
     def has(self, name: str) -> bool:
         """Return whether `name` is the user's and can be brought."""
@@ -67,8 +80,8 @@ class Bringing:
     blocks: memory.Blocks
     items: dict[str, Item]
     """In the order they are used."""
-    kept: list[str]
-    """Names the notebook has changed, and that stay on the ranks as cells there bound them."""
+    notes: list[str]
+    """What to tell of names that the notebook has changed, and that stay as they are there."""
 
     def close(self) -> None:
         """Let go of shared memory; ranks keep what they have mapped."""
@@ -91,11 +104,7 @@ class Bringing:
             f"Brought to {_ranks(ranks, len(bound))}: {self._listed(names)}."
             for names, ranks in groups.items()
         ]
-        lines += [
-            f"`{name}` was bound anew in the notebook, but cells have bound it on the ranks too, "
-            f"where it stays as it is; `--bring {name}` brings the notebook's."
-            for name in self.kept
-        ]
+        lines += self.notes
         lines += [
             f"`{item.name}` took {item.seconds:.1f} s to pickle object by object "
             f"({memory.in_words(item.objects)}); as an array or a tensor it would take no time."
@@ -126,15 +135,18 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
     UsageError
         If something cannot travel; nothing has been sent.
     """
+    space = wanted.space
     for name in wanted.forced:
-        if name not in wanted.space:
+        if name not in space:
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
-    known.forget(wanted.space)
-    sure = {name for name in (*wanted.forced, *wanted.surely) if name in wanted.space}
+    ranks_use = known.ran(wanted.code) if wanted.code and wanted.automatic else {}
+    changed = [name for name in ranks_use if wanted.has(name) and known.changed(name, space[name])]
+    used = [*wanted.forced, *wanted.surely, *changed]
+    sure = dict.fromkeys(name for name in used if name in space)
     left_out: set[str] = set()
     while True:
-        trip = _Trip(wanted, known, ask, devices, left_out)
-        refused = trip.load()
+        trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
+        refused = trip.load([*sure, *wanted.maybe])
         if not refused:
             return trip.leave()
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.via}
@@ -156,50 +168,68 @@ class _Trip:
     """One attempt at packing."""
 
     def __init__(
-        self, wanted: Wanted, known: Known, ask: Ask, devices: int, left_out: set[str]
-    ) -> None:
+        self, wanted: Wanted, known: Known, ask: Ask, devices: int, left_out: set[str],
+        ranks_use: Iterable[str],
+    ) -> None:  # fmt: skip
         self._wanted, self._known, self._ask, self._devices = wanted, known, ask, devices
+        self._ranks_use = ranks_use
+        """Names that functions of the ranks' own, which the cell uses, may read."""
         self._seen = set(left_out)
-        self._packing = Packing(devices)
+        self._parts = Parts()
+        self._packing = Packing(devices, self._parts)
         self._tokens: dict[str, str] = {}
-        self._kept: list[str] = []
-        self._code = [wanted.code] if wanted.code else []
+        self._edited: set[str] = set()
+        """Of what is packed: the ranks have the object, and lack only what became of it."""
+        self._notes: list[str] = []
+        self._first: list[str] = []
+        """Names the cell itself uses."""
         self.via: dict[str, str] = {}
         """For names the cell itself does not use: what does."""
 
-    def load(self) -> dict[str, str]:
+    def load(self, names: list[str]) -> dict[str, str]:
         """Pack everything; return what cannot be packed and why."""
-        wanted, refused = self._wanted, dict[str, str]()
-        names = [*wanted.forced, *wanted.surely, *wanted.maybe]
-        while not refused and (names := self._with_what_they_use(names)):
-            refused = self._pack(by_need(self._lacking(names), wanted.space, self.via))
-            names = list(self._packing.uses)
-        packed = list(self._packing.items)
-        if not refused and packed != (in_order := by_need(packed, wanted.space, self.via)):
-            # What has been packed turned out to use more than could be seen.
-            self._packing = Packing(self._devices, self._packing.parts)
-            refused = self._pack(in_order)
+        space, refused, packed = self._wanted.space, dict[str, str](), list[str]()
+        self._first = names
+        while names := self._with_what_they_use(names):
+            lacking, names = self._lacking(names), []
+            for name in lacking:
+                try:
+                    names += self._try(name)
+                except CannotTravel as err:
+                    refused[name] = str(err)
+            packed += lacking
+        self._look_at_deleted()
+        if not refused:
+            for name in by_need(packed, space, self.via):
+                state = State.of(space[name]) if name in self._edited else None
+                if state is not None:
+                    # All else in the parcel that holds the object means that of the ranks.
+                    self._parts.add(name, space[name])
+                self._packing.add(name, space[name], state)
         return refused
 
-    def _pack(self, names: list[str]) -> dict[str, str]:
-        """Pack these; return what cannot be packed and why."""
-        space = self._wanted.space
-        for i, name in enumerate(names):
-            before = len(self._packing.uses)
-            try:
-                self._packing.add(name, space[name])
-            except CannotTravel:
-                rest = {name: space[name] for name in names[i:]}
-                return cannot_travel(rest, lambda: Packing(self._devices))
-            if len(self._packing.uses) > before:
-                for used in list(self._packing.uses)[before:]:
-                    if used not in self._seen:
-                        self.via.setdefault(used, name)
-        return {}
+    def _try(self, name: str) -> list[str]:
+        """Return the names that the code in one uses, as its pickle shows."""
+        space, known = self._wanted.space, self._known
+        self._parts.met.clear()
+        trial = Packing(self._devices, self._parts, trial=True)
+        trial.add(name, space[name])
+        reads = dict(trial.uses)
+        for part in self._parts.met:
+            reads |= known.reads(part)
+            if isinstance(space[part], (FunctionType, type)):
+                reads[part] = None
+        known.found(name, reads)
+        return self._new(name, reads)
+
+    def _new(self, name: str, reads: Iterable[str]) -> list[str]:
+        new = [each for each in reads if each not in self._seen]
+        for each in new:
+            self.via.setdefault(each, name)
+        return new
 
     def _with_what_they_use(self, names: list[str]) -> list[str]:
         """Return the names not met before, and those that their code uses in turn."""
-        space = self._wanted.space
         found, todo = [], list(reversed(names))
         while todo:
             name = todo.pop()
@@ -207,88 +237,79 @@ class _Trip:
                 continue
             self._seen.add(name)
             found.append(name)
-            value = space[name]
-            if type(value) in SIMPLE:
-                continue
-            uses = [each.__name__ for each in classes(value) if each.__name__ in space]
-            for code in codes(value):
-                self._code.append(code)
-                uses += global_names(code)
-            for used in uses:
-                if used not in self._seen:
-                    self.via.setdefault(used, name)
-                    todo.append(used)
+            todo += self._new(name, self._known.reads(name))
         return found
 
     def _lacking(self, names: list[str]) -> list[str]:
-        space = self._wanted.space
-        there = self._known.kept(space)
-        answers = self._ask([*dict.fromkeys((*names, *there))])
-        lacking = []
+        space, known = self._wanted.space, self._known
+        changes = dict[str, Change]()
         for name in names:
-            token, changed = self._known.version(name, space[name])
-            self._tokens[name] = token
-            versions = {answer.get(name) for answer in answers}
+            self._tokens[name], changes[name] = known.version(name, space[name])
+            if name in self._wanted.forced:
+                self._tokens[name] = known.renew(name, space[name])
+        answers = self._ask(names, [name for name, how in changes.items() if how == "edited"])
+        lacking = []
+        for name, change in changes.items():
+            token, versions = self._tokens[name], {answer.get(name) for answer in answers}
             if name in self._wanted.forced or versions - {"", token}:
                 lacking.append(name)
-            elif changed and "" in versions:
-                self._kept.append(name)
-        for name, token in there.items():
-            everywhere = all(answer.get(name) == token for answer in answers)
-            if everywhere and name not in self._wanted.forced:
-                self._packing.parts.add(name, space[name])
+                if change == "edited" and all(map(known.are_same(name), versions)):
+                    self._edited.add(name)
+            elif change == "drifted":
+                self._notes.append(DRIFTED.format(name))
+            if name not in self._wanted.forced and change in CHANGED and "" in versions:
+                self._notes.append(CHANGED[change].format(name))
+        if lacking:
+            self._refer_to_what_is_there()
         return lacking
+
+    def _refer_to_what_is_there(self) -> None:
+        """Have what is packed refer to objects that all ranks have, rather than copy them."""
+        space, wanted = self._wanted.space, self._wanted
+        there = self._known.kept(space)
+        answers = self._ask(list(there), [])
+        for name, token in there.items():
+            if name not in wanted.forced and all(each.get(name) == token for each in answers):
+                self._parts.add(name, space[name])
+
+    def _look_at_deleted(self) -> None:
+        """Tell of names that the cell uses, that are the notebook's, and that it has no more."""
+        wanted, known = self._wanted, self._known
+        used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
+        gone = known.forget(wanted.space, (*self._ranks_use, *self.via, *used))
+        if gone:
+            answers = self._ask(gone, [])
+            there = [name for name in gone if any(answer.get(name) for answer in answers)]
+            self._notes += [DELETED.format(name) for name in there]
 
     def leave(self) -> Bringing | None:
         """Put everything where the ranks find it."""
         items = self._packing.items
-        if not items and not self._kept:
+        if not items and not self._notes:
             return None
-        blocks = memory.Blocks()
+        wanted, blocks = self._wanted, memory.Blocks()
         try:
-            modules = [v for v in map(self._wanted.space.get, items) if isinstance(v, ModuleType)]
-            imports = [submodule for code in self._code for submodule in submodules(code, modules)]
+            modules = [v for v in map(wanted.space.get, items) if isinstance(v, ModuleType)]
+            codes = [*self._packing.codes, *([wanted.code] if wanted.code else [])]
+            imports = [submodule for code in codes for submodule in submodules(code, modules)]
             parcel = self._packing.close(
-                blocks, self._tokens, self._wanted.forced, dict.fromkeys(imports)
+                blocks, self._tokens, wanted.forced, dict.fromkeys(imports)
             )
         except BaseException:  # an interrupt, too, must not leave memory mapped
             blocks.close()
             raise
-        met = {name: items[name] for name in self._tokens if name in items}
-        return Bringing(parcel, blocks, met, self._kept)
+        return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
-
-def codes(value: object, depth: int = 3) -> list[CodeType]:
-    """Return the code that the notebook gave a function, a class, or an object's class."""
-    if isinstance(value, FunctionType):
-        own = [value.__code__] if value.__module__ == "__main__" else []
-        return own + _all_codes(closed_over(value), depth - 1)
-    own_classes = classes(value)
-    if not own_classes:
-        return []
-    return _all_codes([part for each in own_classes for part in methods(each)], depth - 1)
-
-
-def classes(value: object) -> list[type]:
-    """Return the notebook's classes that a class or an object, or the first ones in it, are of."""
-    kind = value if isinstance(value, type) else type(value)
-    kinds = {kind}
-    if kind in HOLDERS:
-        inside: Any = value.values() if isinstance(value, dict) else value
-        kinds.update(map(type, itertools.islice(inside, LOOKED_AT)))
-    return [
-        base
-        for each in kinds - PLAIN_KINDS
-        for base in each.__mro__
-        if base.__module__ == "__main__"
-    ]
-
-
-def _all_codes(values: Iterable[object], depth: int) -> list[CodeType]:
-    if depth < 0:
-        return []
-    inner = [value for value in values if isinstance(value, (FunctionType, type))]
-    return [code for value in inner for code in codes(value, depth)]
+    def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
+        """Return what was packed in the order in which the cell, and code behind it, use it."""
+        used: dict[str, None] = {}
+        todo = list(reversed(self._first))
+        while todo:
+            name = todo.pop()
+            if name not in used:
+                used[name] = None
+                todo += reversed(self._known.reads(name))
+        return {name: items[name] for name in used if name in items}
 
 
 def devices(gpus: Iterable[int] | None) -> int:

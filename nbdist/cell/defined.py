@@ -7,10 +7,9 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.known import closed_over, methods
 from nbdist.rank.lines import PYTHON_MAGICS
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ Defining = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
 STATEMENTS = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.Import, ast.ImportFrom,
 )  # fmt: skip
-PLAIN_TYPES = ("type", "ABCMeta")
-"""Metaclasses that add no names of their own to a class."""
 
 
 def cell_number(shell: InteractiveShell) -> int:
@@ -146,6 +143,14 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
                 yield from _inner(const)
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of all functions and classes within code."""
+    for const in code.co_consts:
+        if inspect.iscode(const):
+            yield const
+            yield from codes_in(const)
+
+
 def _statements(body: list[ast.stmt]) -> Iterator[Any]:
     """Yield the statements of the notebook's own scope that define or import something."""
     for node in body:
@@ -189,105 +194,3 @@ def _text(source: str, node: Defining) -> str:
     except SyntaxError:
         return ""
     return text if same else ""
-
-
-# -- whether a value is what a statement has defined -----------------------------------------------
-
-
-def makes(definition: Definition, value: Any, space: dict[str, Any]) -> bool:
-    """Return whether the definition, run again, would make this value."""
-    if isinstance(definition.node, ast.ClassDef):
-        return isinstance(value, type) and _makes_class(definition, value, space)
-    if isinstance(definition.node, ast.Assign) or not definition.node.decorator_list:
-        return (
-            isinstance(value, FunctionType)
-            and value.__code__ == definition.code
-            and not value.__dict__
-            and value.__closure__ is None
-            and _defaults_are(value, definition.node, space)
-        )
-    return any(each.__code__ == definition.code for each in _functions_in(value))
-
-
-def _functions_in(value: Any, depth: int = 4) -> Iterator[FunctionType]:
-    """Yield the functions that decorators have wrapped into a value."""
-    if depth < 0:
-        return
-    parts = [getattr(value, "__wrapped__", None), getattr(value, "__func__", None)]
-    parts += [getattr(value, name, None) for name in ("fget", "fset", "fdel", "func")]
-    if isinstance(value, FunctionType):
-        yield value
-        parts += closed_over(value)
-    for part in parts:
-        if callable(part) and part is not value:
-            yield from _functions_in(part, depth - 1)
-
-
-def _defaults_are(function: FunctionType, node: Any, space: dict[str, Any]) -> bool:
-    """Return whether names in the defaults are still bound to what they were."""
-    function_node: Any = node.value if isinstance(node, ast.Assign) else node
-    arguments: ast.arguments = function_node.args
-    pairs: list[tuple[ast.expr, Any]]
-    pairs = list(zip(arguments.defaults, function.__defaults__ or (), strict=False))
-    for arg, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        if default is not None:
-            pairs.append((default, (function.__kwdefaults__ or {}).get(arg.arg)))
-    return all(_is_still(node, value, space) for node, value in pairs)
-
-
-def _is_still(node: ast.expr, value: object, space: dict[str, Any]) -> bool:
-    return not isinstance(node, ast.Name) or node.id not in space or space[node.id] is value
-
-
-def _makes_class(definition: Definition, cls: type, space: dict[str, Any]) -> bool:
-    assert isinstance(definition.node, ast.ClassDef)
-    node, own = definition.node, vars(cls)
-    lineage = (*cls.__mro__, *getattr(cls, "__orig_bases__", ()))
-    for base in node.bases:
-        if isinstance(base, ast.Name) and base.id in space and space[base.id] not in lineage:
-            return False
-    codes = set(_inner(definition.code))
-    for part in node.body:
-        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            functions = _functions_in(own.get(_mangled(part.name, cls)))
-            if not any(function.__code__ in codes for function in functions):
-                return False
-        elif type(cls).__name__ in PLAIN_TYPES and not _holds(cls, part, space):
-            return False
-    if node.decorator_list or type(cls).__name__ not in PLAIN_TYPES:
-        return True
-    bound = set(definition.code.co_names)
-    added = {name for name in own if not name.startswith("_")} - bound
-    # A method that was put in later, under a name that the body has, is not the body's.
-    return not added and all(
-        function.__code__ in codes or function.__code__.co_name.startswith("<")
-        for function in methods(cls)
-        if function.__qualname__.startswith(f"{cls.__qualname__}.")
-    )
-
-
-def _holds(cls: type, part: ast.stmt, space: dict[str, Any]) -> bool:
-    """Return whether an attribute set in a class's body still has the value it was given there."""
-    if isinstance(part, ast.Assign) and len(part.targets) == 1:
-        target, value = part.targets[0], part.value
-    elif isinstance(part, ast.AnnAssign) and part.value is not None:
-        target, value = part.target, part.value
-    else:
-        return True
-    if not isinstance(target, ast.Name):
-        return True
-    missing = object()
-    now = vars(cls).get(_mangled(target.id, cls), missing)
-    if isinstance(value, ast.Name):
-        return _is_still(value, now, space)
-    try:
-        then = ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return now is not missing or target.id.startswith("__")
-    # A slot's or a dataclass field's descriptor is not the value itself.
-    return type(now) is type(then) and bool(now == then)
-
-
-def _mangled(name: str, cls: type) -> str:
-    private = name.startswith("__") and not name.endswith("__")
-    return f"_{cls.__name__.lstrip('_')}{name}" if private else name

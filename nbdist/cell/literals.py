@@ -14,6 +14,9 @@ def written(value: Any) -> str | None:
     """Return the source of a plain small value, None if it is neither."""
     if not _is_plain(value, 4):
         return None
+    inner = containers(value)
+    if len(set(inner)) < len(inner):
+        return None  # one that is there twice must stay one
     text = pprint.pformat(value, width=96, sort_dicts=False)
     return text if len(text) <= MOST_TEXT else None
 

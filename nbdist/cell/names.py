@@ -58,9 +58,13 @@ class Names:
         """
         chosen = list(ranks)
 
-        def ask(names: list[str]) -> list[Mapping[str, str]]:
+        def ask(names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
+            if not names:
+                return [{} for _ in chosen]
             living = [rank for rank in chosen if self._hub.ranks[rank].alive]
-            question = self._hub.call_all(living, "holds", timeout=ASK_SECONDS, names=names)
+            question = self._hub.call_all(
+                living, "holds", timeout=ASK_SECONDS, names=names, edited=edited
+            )
             answers = hub_loop().wait(question)
             # One that is dead, or cannot answer now, is sent all; it knows what to leave alone.
             found = [answers.get(rank) for rank in chosen]
@@ -71,7 +75,7 @@ class Names:
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever they have under these names; return what to tell."""
         space = {**namespace(), **values}
-        wanted = bring.Wanted(space, forced=list(values))
+        wanted = bring.Wanted(space, forced=list(values), automatic=False)
         bringing = self.pack(wanted, ranks)
         return [] if bringing is None else hub_loop().wait(self._push(bringing, ranks))
 
@@ -111,6 +115,10 @@ class Names:
         """Unpack what a rank has given us, which may have gone since then."""
         return unpacked(offer.parcel, offer.buffers)
 
+    def forget(self, space: Mapping[str, Any]) -> None:
+        """Let go of values that came or went and that the notebook has no more."""
+        self._known.forget(space)
+
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
         """Bind values that came from the ranks; those need not be sent them again."""
         for name, value in values.items():
@@ -137,6 +145,8 @@ def wanted_by(
 ) -> bring.Wanted | None:
     """Return what a cell wants from the notebook; None if nothing.
 
+    A cell for ranks that stay may want more: see `wanted_on_ranks`.
+
     Parameters
     ----------
     shell
@@ -148,12 +158,27 @@ def wanted_by(
     automatic
         Whether to look for names the cell uses.
     """
+    wanted = wanted_on_ranks(shell, cell, forced=forced, automatic=automatic)
+    return wanted if wanted.forced or wanted.surely or wanted.maybe else None
+
+
+def wanted_on_ranks(
+    shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
+) -> bring.Wanted:
+    """Return what a cell wants from the notebook, and its code, which may use what ranks have.
+
+    Parameters
+    ----------
+    shell, cell, forced, automatic
+        As in `wanted_by`.
+    """
     wanted = bring.Wanted(
-        shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden
-    )
+        shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden,
+        automatic=automatic,
+    )  # fmt: skip
     # First what is quick, and enough for most cells.
     if automatic and any(wanted.has(name) for name in mentioned(cell.code)):
         found = used(cell.source, cell.code)
         wanted.surely = [name for name in found.surely if wanted.has(name)]
         wanted.maybe = [name for name in found.maybe if wanted.has(name)]
-    return wanted if wanted.forced or wanted.surely or wanted.maybe else None
+    return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-EMPTY: dict[type, str] = {list: "[]", dict: "{}", set: "set()"}
+EMPTY: dict[type, str] = {list: "[]", dict: "{}", set: "{*()}"}
 
 
 @dataclass
@@ -24,8 +24,12 @@ class Part:
     """Names that are needed when it is called."""
     calls: set[str] = field(default_factory=set)
     """Of the names needed at once those that are called then."""
+    rebinds: set[str] = field(default_factory=set)
+    """Names that its code binds anew with `global`."""
     alias: str = ""
     """The name that it is another one for."""
+    together: list[str] = field(default_factory=list)
+    """Names of all values that are loaded with this one, since they have objects in common."""
 
 
 @dataclass
@@ -36,7 +40,7 @@ class Parts:
     ordered: list[Part] = field(default_factory=list)
     """All but imports; values are among them where something needs them at once."""
     late: list[str] = field(default_factory=list)
-    """The other values, loaded together behind all else."""
+    """The other values, loaded together behind all definitions."""
     again: list[str] = field(default_factory=list)
     """Statements that give containers their values once more."""
     every: dict[str, Any] = field(default_factory=dict)
@@ -59,6 +63,15 @@ class _NotYet(Circle):
 
 class _Emptied(Circle):
     """Two parts need each other at once; the container of this name begins empty."""
+
+
+def in_place(name: str, value: Any, text: str) -> str:
+    """Return what gives a name its value again: a container remains the one it is."""
+    if isinstance(value, list):
+        return f"{name}[:] = {text}"
+    if isinstance(value, (dict, set)):
+        return f"{name}.clear()\n{name}.update({text})"
+    return f"{name} = {text}"
 
 
 class Order:
@@ -122,10 +135,11 @@ class Order:
             self._begun = [each for each in self._begun if each in (*begun, *self._placed)]
 
     def _place_behind(self, part: Part) -> None:
-        placed = part
+        placed, names = part, part.together or [part.name]
         try:
-            for name in part.at_once:
-                self._need(name, now=True, called=name in part.calls or part.kind == "value")
+            for name in dict.fromkeys(n for each in names for n in self._parts[each].at_once):
+                if name not in names:
+                    self._need(name, now=True, called=name in part.calls or part.kind == "value")
         except _Emptied as emptied:
             if emptied.name != part.name:
                 self._begun.remove(part.name)
@@ -134,18 +148,17 @@ class Order:
             placed = Part(part.name, "written", f"{part.name} = {EMPTY[kind]}")
             self._emptied.add(part.name)
             self._into.late.append(part.name)
-        self._placed.add(part.name)
+        self._placed.update(names)
         self._into.ordered.append(placed)
 
     def _restore(self, part: Part) -> None:
-        """Let a container that definitions may fill have the notebook's content in the end."""
+        """Let what definitions may change have the notebook's value in the end."""
         value = self._into.every[part.name]
-        if part.kind != "written" or part.alias or not isinstance(value, (list, dict, set)):
+        if part.kind != "written" or part.alias:
             return
-        text = part.text.partition(" = ")[2]
-        text = f"[:] = {text}" if isinstance(value, list) else f".update({text})"
-        clear = "" if isinstance(value, list) else f"{part.name}.clear()\n"
-        self._into.again.append(f"{clear}{part.name}{text}")
+        rebound = any(part.name in each.rebinds for each in self._parts.values())
+        if rebound or isinstance(value, (list, dict, set)):
+            self._into.again.append(in_place(part.name, value, part.text.partition(" = ")[2]))
 
     def _need(
         self, name: str, *, now: bool = False, called: bool = False, later: bool = False
@@ -161,8 +174,11 @@ class Order:
         """Break a circle that has come back to `name`."""
         circle = [self._parts[each] for each in self._begun[self._begun.index(name) :]]
         circle = [part for part in circle if part.name not in self._placed]
+        sources = [part for part in self._parts.values() if part.kind == "source"]
+        held = {name for part in sources for name in part.at_once}
         for part in circle:
-            if part.kind == "value" and type(self._into.every[part.name]) in EMPTY:
+            empty = type(self._into.every[part.name]) in EMPTY and part.name not in held
+            if part.kind == "value" and empty and not part.together:
                 # A registry, say: decorators fill it, and in the end it is the notebook's.
                 raise _Emptied(part.name)
         first = next(part.name for part in circle if part.kind == "source")

@@ -6,26 +6,31 @@ import shlex
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from nbdist.backends import horovod
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 TORCHRUN = """
-On one host:      torchrun --nproc-per-node {np} {name}
+On one host:      torchrun --nproc-per-node {np} {name}{arguments}
 On two hosts:     torchrun --nnodes 2 --nproc-per-node {np} --rdzv-backend c10d \\
-                      --rdzv-endpoint HOST0:29500 {name}          (on each of them)
+                      --rdzv-endpoint HOST0:29500 {name}{arguments}          (on each of them)
 Under Slurm:      sbatch --nodes 2 --ntasks-per-node 1 --wrap 'srun torchrun --nnodes 2 \\
                       --nproc-per-node {np} --rdzv-backend c10d --rdzv-id $SLURM_JOB_ID \\
-                      --rdzv-endpoint $(scontrol show hostnames | head -n 1):29500 {name}'
+                      --rdzv-endpoint $(scontrol show hostnames | head -n 1):29500 {name}{quoted}'
 With horovodrun:  not this script; one that is saved with `--backend horovod`
-As a single rank: python {name}
+As a single rank: python {name}{arguments}
 """
 HOROVODRUN = """
-On one host:      horovodrun -np {np} python {name}
-On two hosts:     horovodrun -np {both} -H HOST0:{np},HOST1:{np} python {name}
+On one host:      horovodrun -np {np} python {name}{arguments}
+On two hosts:     horovodrun -np {both} -H HOST0:{np},HOST1:{np} python {name}{arguments}
 Under Slurm:      sbatch --nodes 2 --ntasks-per-node {np} --wrap 'horovodrun -np {both} -H \\
-                      $(scontrol show hostnames | sed s/$/:{np}/ | paste -sd,) python {name}'
+                      $(scontrol show hostnames | sed s/$/:{np}/ | paste -sd,) \\
+                      python {name}{quoted}'
 With torchrun:    not this script; one that is saved with `--backend ddp`
-As a single rank: python {name}
+As a single rank: python {name}{arguments}
 """
 ENVIRONMENT = """
 # torchrun tells each process who it is; one that was started without it is the only rank.
@@ -126,15 +131,28 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
     return Preamble(imports, "", JOIN_HOROVOD + TORCH_DEVICE + SET_DEVICE)
 
 
-def launch_line(backend: str, ranks: int, path: str) -> str:
+def launch_line(backend: str, ranks: int, path: str, arguments: Sequence[str]) -> str:
     """Return the command that runs a script on this host."""
+    words = shlex.join([path, *arguments])
     if backend == "horovod":
-        return f"horovodrun -np {ranks} python {shlex.quote(path)}"
-    return f"torchrun --nproc-per-node {ranks} {shlex.quote(path)}"
+        return f"horovodrun -np {ranks} python {words}"
+    return f"torchrun --nproc-per-node {ranks} {words}"
+
+
+def _in_docstring(text: str) -> str:
+    """Return a text as it must stand between three double quotes."""
+    return text.replace("\\", r"\\").replace('"""', r"\"\"\"")
 
 
 def header(
-    name: str, backend: str, ranks: int, *, data: str, by_value: list[str], modules: set[str]
+    name: str,
+    backend: str,
+    ranks: int,
+    arguments: Sequence[str],
+    *,
+    data: str,
+    by_value: list[str],
+    modules: set[str],
 ) -> str:
     """Return the docstring of a script: what it is, how to launch it, what it needs."""
     launch = HOROVODRUN if backend == "horovod" else TORCHRUN
@@ -145,7 +163,13 @@ def header(
             made.append(f"{module} {version}")
     without = "" if "nbdist" in modules else ", without nbdist"
     text = f'"""{name}: a cell of a notebook and what it uses of it{without}.\n'
-    text += launch.format(np=ranks, both=2 * ranks, name=name)
+    called = "".join(f" {shlex.quote(word)}" for word in arguments)
+    within = called.replace("'", """'"'"'""")  # as a shell has it between single quotes
+    launch = launch.format(
+        np=ranks, both=2 * ranks, name=name, arguments=_in_docstring(called),
+        quoted=_in_docstring(within),
+    )  # fmt: skip
+    text += launch
     text += f"\nMade with {', '.join(made)}."
     if data:
         text += f"\nIts data lies beside it in {data}/, which must be moved along."

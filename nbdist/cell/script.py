@@ -95,6 +95,7 @@ def make_script(
     name: str,
     saved: bool,
     lines: int = 1,
+    arguments: Sequence[str] = (),
 ) -> Script:
     """Return a cell as a script. Kernel's main thread; nothing is started or written.
 
@@ -120,6 +121,8 @@ def make_script(
         Whether it is for the user to keep.
     lines
         How many lines of the notebook's cell stand above its text.
+    arguments
+        What the script is called with, for the lines that say how to launch it.
 
     Raises
     ------
@@ -143,7 +146,7 @@ def make_script(
     if automatic:
         given = {"hvd"} if backend == "horovod" else set()
         _check_known(plain, parts, done.imports | given, futures)
-    made = Assembly(name, backend, np, futures, done, parts, packer)
+    made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments))
     text, line = made.text(cell_number(shell))
     height = done.text.count("\n") + 1
     shows = not saved and shows_value(parsed.source, cell)

@@ -8,9 +8,13 @@ import sys
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.defined import Definition, Notebook, makes
+from nbdist.cell.again import Again
+from nbdist.cell.compared_class import is_told
+from nbdist.cell.defined import Notebook
 from nbdist.cell.literals import containers, written
-from nbdist.cell.order import Circle, Order, Part, Parts
+from nbdist.cell.order import Circle, Order, Part, Parts, in_place
+from nbdist.cell.remade import Remade
+from nbdist.cell.remake import remade
 from nbdist.cell.translate import Around, bound_names, translate
 from nbdist.cell.used import used
 from nbdist.cell.values import Packer
@@ -48,6 +52,8 @@ class Gathering:
         self._space: Any = wanted.space  # itself: functions know it as their globals
         self._no_source: set[str] = set()
         """Names whose definition cannot stand in the script."""
+        self._again = Again(self._space, self._has)
+        self._remade: dict[str, Remade | None] = {}
         self.packer = Packer(self._stands, self._space)
         self._begin()
 
@@ -56,9 +62,15 @@ class Gathering:
         """Names of functions and classes that stand in the script, by identity."""
         self._written: dict[int, str] = {}
         """Names of the lists, dicts and sets that are written out, those in them included."""
+        self._held: dict[int, str] = {}
+        """Names of the functions and classes that make one of their own, by its identity."""
         self._parts: dict[str, Part] = {}
         self._via: dict[str, str] = {}
         """For names the cell itself does not use: what does."""
+        self._values = dict(self._space)
+        """All that has a name, in the notebook or only in the script."""
+        self._siblings: dict[str, list[str]] = {}
+        """For names only in the script: all that belong to the same definition."""
         self._extra: set[str] = set()
         self._by_value: list[str] = []
 
@@ -74,8 +86,8 @@ class Gathering:
             if name not in self._space:
                 raise UsageError(f"there is no `{name}` in the notebook that could be brought")
         while True:
-            self._find()
             try:
+                self._find()
                 return self._ordered()
             except Circle as circle:
                 # As a value, the class or function comes along with what refers to it.
@@ -91,7 +103,7 @@ class Gathering:
             if name in self._parts or not (name in wanted.forced or self._has(name)):
                 continue
             try:
-                part = self._part(name, self._space[name])
+                part = self._part(name, self._values[name])
             except (CannotTravel, UsageError) as err:
                 if name not in sure and name not in self._via:
                     continue
@@ -103,8 +115,11 @@ class Gathering:
                     self._via.setdefault(needed, name)
                     todo.append(needed)
         self._keep_shared()
+        self._keep_together()
 
     def _has(self, name: str) -> bool:
+        if name not in self._space and name in self._values:
+            return True
         return self._wanted.has(name) and name not in OURS
 
     # -- one name ------------------------------------------------------------------------------
@@ -116,13 +131,13 @@ class Gathering:
         other = self._sources.get(id(value)) or self._written.get(id(value))
         if other and other != name and self._space.get(other) is value:
             return Part(name, "written", f"{name} = {other}", at_once={other: None}, alias=other)
-        definition = self._definition(name, value)
-        if definition is not None:
-            return self._source(name, definition, value)
+        found = self._definition(name, value)
+        if found is not None and self._is_alone(name, found):
+            return self._source(name, found, value)
         text = written(value)
         inner = containers(value) if text is not None else []
         # What two names hold, or hold parts of, must stay one object: pickled together.
-        if not self._written.keys().isdisjoint(inner):
+        if not {*self._written, *self._held}.isdisjoint(inner):
             text = None
         if text is not None:
             self._written.update(dict.fromkeys(inner, name))
@@ -139,14 +154,38 @@ class Gathering:
     def _keep_shared(self) -> None:
         """Make values of what is written out but also part of other values."""
         values = [part.name for part in self._parts.values() if part.kind == "value"]
-        for name in values if self._written else ():
-            _, met = self.packer.look(self._space[name], self._written)
-            for holder in {self._written[each] for each in met}:
+        watched = {**self._held, **self._written}
+        for name in values if watched else ():
+            _, met = self.packer.look(self._values[name], watched)
+            for holder in {watched[each] for each in met}:
+                if self._parts[holder].kind == "source":
+                    raise Circle(holder)
                 self._parts[holder] = Part(holder, "value")
         for part in self._parts.values():
             # Another name of one belongs there, too.
             if part.alias and self._parts[part.alias].kind == "value":
                 part.kind = "value"
+
+    def _keep_together(self) -> None:
+        """Let values that are needed early be loaded with all that have objects in common."""
+        values = {part.name: part for part in self._parts.values() if part.kind == "value"}
+        sources = [part for part in self._parts.values() if part.kind == "source"]
+        needed = {n for part in sources for n in (*part.at_once, *part.later)}
+        early = {n for part in sources for n in part.at_once}
+        early |= needed if any(part.calls for part in sources) else set()
+        for name in sorted(early & values.keys()):
+            if values[name].together:
+                continue
+            group = list(self._siblings.get(name, [name]))
+            todo, held = list(group), dict[int, object]()
+            while todo:
+                held.update(self.packer.held(self._values[todo.pop()]))
+                for other in values.keys() - set(group):
+                    if self.packer.look(self._values[other], held)[1]:
+                        group.append(other)
+                        todo.append(other)
+            for each in group if len(group) > 1 else ():
+                values[each].together = group
 
     def _import(self, name: str, value: Any) -> str:
         """Return the import that binds `name` to `value`, as the notebook has it if it has one."""
@@ -168,17 +207,37 @@ class Gathering:
             return f"from builtins import {own} as {name}"
         return ""
 
-    def _definition(self, name: str, value: Any) -> Definition | None:
+    def _definition(self, name: str, value: Any) -> Remade | None:
         if name in self._no_source or not (callable(value) or hasattr(value, "__wrapped__")):
             return None
-        found = (each for each in self._notebook.definitions(name))
-        return next((each for each in found if makes(each, value, self._space)), None)
+        if name not in self._remade:
+            annotations = "annotations" not in self._futures
+            self._remade[name] = remade(
+                name, value, self._notebook, self._again, annotations=annotations
+            )
+        return self._remade[name]
 
-    def _source(self, name: str, definition: Definition, value: Any) -> Part:
+    def _is_alone(self, name: str, found: Remade) -> bool:
+        """Return whether nothing else has the containers that a definition makes; note them."""
+        held = [id(each) for each in found.held]
+        others = {*self._written, *(each for each, n in self._held.items() if n != name)}
+        taken = not found.carried.keys().isdisjoint(self._values)
+        if taken or len(set(held)) < len(held) or not others.isdisjoint(held):
+            self._no_source.add(name)
+            return False
+        for value in found.carried.values():
+            self.packer.look(value)  # what cannot be pickled is told under the definition's name
+        self._values.update(found.carried)
+        self._siblings.update({each: list(found.carried) for each in found.carried})
+        self._held.update(dict.fromkeys(held, name))
+        return True
+
+    def _source(self, name: str, found: Remade, value: Any) -> Part:
+        definition = found.definition
         where = f"the definition of `{name}` (In [{definition.number}])"
         known = {*self._space, *vars(builtins), *OURS, *bound_names(definition.node)}
         around = Around(known, self._transform, lambda _: where)
-        done = translate(definition.text, around)
+        done = translate(found.text, around)
         self._extra |= done.imports
         code = compile(done.text, "<source>", "exec", dont_inherit=True)
         reads = used(done.text, code)
@@ -189,18 +248,25 @@ class Gathering:
         now = {each: None for each in (*at_once.surely, *at_once.maybe) if each != name}
         rest = {each: None for each in (*every, *later) if each not in now and each != name}
         calls = _called(head)
-        if isinstance(value, type) and _is_told(value):
+        if isinstance(value, type) and is_told(value):
             calls |= set(now)
         place = definition.number, definition.line
         self._sources[id(value)] = name
-        return Part(name, "source", done.text, place, now, rest, calls)
+        part = Part(name, "source", done.text, place, now, rest, calls)
+        part.rebinds = {
+            each
+            for node in ast.walk(ast.parse(done.text))
+            if isinstance(node, ast.Global)
+            for each in node.names
+        }
+        return part
 
     def _stands(self, obj: Any) -> str:
         """Return the name whose source the script has, or will have, for a function or class."""
         name = str(getattr(obj, "__qualname__", "")).partition(".")[0]
         if getattr(obj, "__module__", "") != "__main__" or name not in self._space:
             return ""
-        found: Any = self._space[name]
+        found: Any = self._values[name]
         if _reached(found, obj.__qualname__) is not obj:
             return ""
         if id(found) in self._sources:
@@ -217,10 +283,25 @@ class Gathering:
         parts.imports += self._submodules()
         parts.imports += [f"import {name}" for name in self._extra]
         parts.imports = list(dict.fromkeys(parts.imports))
-        parts.every = {name: self._space[name] for name in self._parts}
+        parts.every = {name: self._values[name] for name in self._parts}
         parts.by_value = self._by_value
         Order(self._parts, parts).order()
+        parts.again += self._as_told()
         return parts
+
+    def _as_told(self) -> list[str]:
+        """Return what gives classes their attributes again that may change with each subclass."""
+        every = [self._values[name] for name in self._parts]
+        told = [each for each in every if isinstance(each, type) and is_told(each)]
+        bases = dict.fromkeys(base for each in told for base in each.__mro__[1:])
+        return [
+            in_place(f"{base.__name__}.{name}", value, text)
+            for base in bases
+            if id(base) in self._sources and type(base) is type
+            for name, value in vars(base).items()
+            if name.isidentifier() and not name.startswith("__")
+            if (text := written(value)) is not None
+        ]
 
     def _submodules(self) -> list[str]:
         """Return imports of the submodules that code reaches through the modules it names."""
@@ -300,12 +381,6 @@ def _called(text: str) -> set[str]:
         if isinstance(node, ast.Call):
             parts.append(node)
     return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
-
-
-def _is_told(cls: type) -> bool:
-    """Return whether code of the notebook runs whenever a class is made from this one's bases."""
-    told = [base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base)]
-    return any(each.__module__ == "__main__" for each in (*told, type(cls)))
 
 
 def _reached(found: Any, qualname: str) -> Any:

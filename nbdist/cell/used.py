@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import re
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 WORD = re.compile(r"[^\W\d]\w*")
 EXPANDED = re.compile(r"\{([^{}]*)\}|\$(\w+)")
 """What IPython takes for a variable in the text of a magic or a shell command."""
+EXTENDED = dis.opmap["EXTENDED_ARG"]
+STORES = frozenset({dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"]})
 
 
 @dataclass
@@ -46,7 +49,7 @@ def used(source: str, code: CodeType) -> Used:
         reader.visit(ast.parse(source))
     except RecursionError:  # an expression of a thousand terms
         return Used(maybe=dict.fromkeys(mentioned(code)))
-    for name in _read_later(code):
+    for name in read_later(code):
         reader.read(name)
     found.maybe = {name: None for name in found.maybe if name not in found.surely}
     return found
@@ -62,12 +65,24 @@ def mentioned(code: CodeType) -> Iterator[str]:
             yield from WORD.findall(part)
 
 
-def _read_later(code: CodeType) -> list[str]:
+def read_later(code: CodeType) -> list[str]:
     """Return the globals that the functions in a code object read when they are called."""
     if code.co_flags & inspect.CO_OPTIMIZED:
         return global_names(code)
     inner = (const for const in code.co_consts if inspect.iscode(const))
-    return [name for part in inner for name in _read_later(part)]
+    return [name for part in inner for name in read_later(part)]
+
+
+def bound(code: CodeType) -> Iterator[str]:
+    """Yield the names that a cell binds itself."""
+    extended = 0
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        if operation == EXTENDED:
+            extended = (extended | argument) << 8
+            continue
+        if operation in STORES:
+            yield code.co_names[extended | argument]
+        extended = 0
 
 
 class _Reader(ast.NodeVisitor):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
+from nbdist.cell.compared_class import check_by_value
 from nbdist.rank.errors import CannotTravel
 from nbdist.rank.refusals import look_at, why_not
 
 PROTOCOL = 5
+CACHE: Any = functools._lru_cache_wrapper  # noqa: SLF001
+"""What `lru_cache` makes of a function; pickle would look for it by its name."""
+INFO: Any = functools._CacheInfo  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
 Stands = Callable[[Any], str]
 """Returns the name whose source the script has for a function or class, '' if it has none."""
 
@@ -28,6 +33,21 @@ class _Main:
 
 
 _MAIN = _Main()
+
+
+class _There:
+    """Becomes the script's namespace."""
+
+    def __reduce__(self) -> Any:
+        return vars, (_MAIN,)
+
+
+_THERE = _There()
+SHARED_SAFELY = (
+    bool, int, float, complex, str, bytes, type(None), type(...), tuple, type, ModuleType, CodeType,
+    BuiltinFunctionType, _Main, _There,
+)  # fmt: skip
+"""What may be two objects in a script where it is one in the notebook."""
 
 
 class Packer:
@@ -66,7 +86,7 @@ class Packer:
 
         class Looking(_Pickler):
             def persistent_id(self, obj: Any) -> Any:
-                if id(obj) in watched:
+                if id(obj := _itself(obj)) in watched:
                     met.add(id(obj))
                 return "storage" if is_storage and isinstance(obj, is_storage) else None
 
@@ -75,6 +95,23 @@ class Packer:
         except Exception as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
         return needs, met
+
+    def held(self, value: object) -> dict[int, object]:
+        """Return the objects in a value of which another value may hold the very same."""
+        found: dict[int, object] = {}
+        stands = self._stands
+
+        class Looking(_Pickler):
+            def persistent_id(self, obj: Any) -> Any:
+                obj = _itself(obj)
+                function = isinstance(obj, FunctionType)
+                alone = function and (obj.__module__ != "__main__" or stands(obj))
+                if not (isinstance(obj, SHARED_SAFELY) or alone):
+                    found[id(obj)] = obj
+                return "storage" if isinstance(obj, _storages()) else None
+
+        Looking(io.BytesIO(), self, {}, buffer_callback=lambda _: False).dump(value)
+        return found
 
     def dump(self, values: dict[str, Any]) -> tuple[str, bytes]:
         """Pickle values together; return the ending of the file's name, and its content."""
@@ -117,11 +154,15 @@ class Packer:
         if id(obj) in self.loaded:
             needs[self.loaded[id(obj)]] = None
             return getattr, (_MAIN, self.loaded[id(obj)])
-        if isinstance(obj, (FunctionType, type)):
+        if isinstance(obj, (FunctionType, type)) or type(obj) is CACHE:
             name = self._stands(obj)
             if name:
                 needs[name] = None
                 return NotImplemented  # by its name in __main__, which is the script then
+        if type(obj) is CACHE and obj.__module__ == "__main__":
+            return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
+        if isinstance(obj, CellType):
+            return _reduced_cell(obj)
         torch: Any = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             self.gpu |= obj.is_cuda
@@ -133,6 +174,8 @@ class Packer:
 
     def note_value(self, obj: Any, needs: dict[str, None]) -> None:
         """Note a function or class that travels by value."""
+        if isinstance(obj, type):
+            check_by_value(obj)
         self.by_value = True
         name = obj.__name__
         if self.namespace.get(name) is obj:
@@ -161,22 +204,28 @@ class _Pickler(cloudpickle.Pickler):
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         reduced = super()._dynamic_function_reduce(func)
         self._packer.note_value(func, self._needs)
-        if func.__globals__ is not self._packer.namespace:
-            return reduced
-        make, (code, _, *rest), (attributes, slots), *others = reduced
-        self._needs.update(dict.fromkeys(slots["__globals__"]))
-        slots["__globals__"] = {}
-        return make, (code, _THERE, *rest), (attributes, slots), *others
+        make, (code, space, name, defaults, _), (attributes, slots), *others = reduced
+        # The variables themselves: another function may have the same.
+        slots["__closure__"] = None
+        if func.__globals__ is self._packer.namespace:
+            self._needs.update(dict.fromkeys(slots["__globals__"]))
+            slots["__globals__"], space = {}, _THERE
+        arguments = code, space, name, defaults, func.__closure__
+        return make, arguments, (attributes, slots), *others
 
 
-class _There:
-    """Becomes the script's namespace."""
+def _reduced_cell(cell: CellType) -> Any:
+    """Return how to rebuild a variable of a function around; what it holds may refer to it."""
+    make: Any = inside._make_empty_cell  # noqa: SLF001
+    try:
+        return make, (), (None, {"cell_contents": cell.cell_contents})
+    except ValueError:  # not filled yet
+        return make, ()
 
-    def __reduce__(self) -> Any:
-        return vars, (_MAIN,)
 
-
-_THERE = _There()
+def _itself(obj: Any) -> Any:
+    """Return the one storage of tensors that have it in common, anything else as it is."""
+    return obj._untyped_storage if type(obj).__name__ == "TypedStorage" else obj  # noqa: SLF001
 
 
 def _storages() -> tuple[type, ...]:

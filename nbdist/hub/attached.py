@@ -62,8 +62,7 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
         while not output.finish() and job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
         for rank in end.returned:
-            job.returned_by[rank] = returned.read(job.folder, rank)
-        job.returned = job.returned_by.get(job.ranks[0])
+            job.returned[rank] = returned.read(job.folder, rank)
         error = report.from_words(end.error)
     except NbdistError as err:
         job.state, error = "failed", err

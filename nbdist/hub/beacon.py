@@ -22,6 +22,7 @@ import msgspec
 
 from nbdist.errors import NbdistError
 from nbdist.hub import record as records
+from nbdist.lives import BEAT_SECONDS
 from nbdist.system import write_whole
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.15
-BEAT_SECONDS = 5.0
-"""The file is touched that often when nothing changes: those on other hosts see no process."""
 LONGEST_PATH = 100
 """Bytes the name of a socket may have."""
 
@@ -109,13 +108,21 @@ class Beacon:
                 self._path.unlink(missing_ok=True)
             else:
                 self._write(told)
-            self._shown, self._beat_at = told, time.monotonic()
-        elif told and time.monotonic() - self._beat_at > BEAT_SECONDS:
+            self._shown = told
+        if time.monotonic() - self._beat_at > BEAT_SECONDS:
             self._beat_at = time.monotonic()
+            self._beat()
+
+    def _beat(self) -> None:
+        """Touch our files: those on other hosts see no process."""
+        if self.control:
+            with contextlib.suppress(OSError):
+                os.utime(self.control)
+        if self._shown:
             try:
                 os.utime(self._path)
             except FileNotFoundError:
-                self._write(told)
+                self._write(self._shown)
 
     def _write(self, told: bytes) -> None:
         try:

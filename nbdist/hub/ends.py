@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import psutil
 
 from nbdist.hub import report
 from nbdist.hub.jobs import Death
+from nbdist.lives import here
 from nbdist.wire.messages import Fault
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Ends:
         self.pids: dict[int, int] = {}
         """By rank, its process."""
         self._far: dict[int, float] = {}
-        """When ranks on other hosts, whose processes cannot be looked at, were heard last."""
+        """When ranks whose processes cannot be looked at from here were heard last."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
 
@@ -63,7 +63,7 @@ class Ends:
         self.pulses.setdefault(rank, None)
         self.pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
-        if hello.host != socket.gethostname():
+        if not hello.place or hello.place != here().name:
             self._far[rank] = time.monotonic()
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
@@ -124,7 +124,7 @@ class Ends:
         for rank, pulse in self.pulses.items():
             known = pulse is not None or job.errors  # a quick one may have ended without a word
             if known and rank not in self.done and rank not in job.errors:
-                job.errors[rank] = _ended_by_launcher(pulse)
+                job.errors[rank] = ended_by_launcher(pulse)
         for rank, fault in job.errors.items():
             if isinstance(fault, Fault) and fault.traceback:
                 self._tracebacks.append((rank, self.restart, fault.traceback))
@@ -197,13 +197,18 @@ class LauncherLog:
         return [failed for failed in found if failed.code != -signal.SIGTERM]
 
 
-def _ended_by_launcher(pulse: Pulse | None) -> Fault:
+def ended_by_launcher(pulse: Pulse | None) -> Fault:
     """Return what is known of a rank that its launcher ended since another had failed."""
     line, waited = (pulse.line, pulse.waiting) if pulse else (None, None)
     return Fault(
         name="Terminated", text="", traceback=[], line=line, at=time.time(), waited=waited,
         aborted=True,
     )  # fmt: skip
+
+
+def ended_from_outside(fault: Death | Fault) -> bool:
+    """Whether SIGTERM has ended a rank, which is how launchers end them."""
+    return isinstance(fault, Death) and fault.signum == signal.SIGTERM
 
 
 def _lost(text: str, pulse: Pulse | None) -> Fault:

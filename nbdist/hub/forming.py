@@ -142,10 +142,13 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
     hub.generation += 1
     seconds = hub.settings.form_seconds
     try:
-        port = await hub.call(0, "open_store", timeout=seconds)
+        port, master_port = await hub.call(0, "open_store", timeout=seconds)
     except NbdistError as err:
         raise NotFormed(str(err), [0], stuck=True) from err
-    args = {"port": port, "generation": hub.generation, "way": way, "fsdp": recovery.fsdp}
+    args = {
+        "port": port, "master_port": master_port, "generation": hub.generation, "way": way,
+        "fsdp": recovery.fsdp,
+    }  # fmt: skip
     calls = {
         hub.loop.create_task(hub.call(rank, "form", timeout=seconds, **args)): rank
         for rank in hub.ranks

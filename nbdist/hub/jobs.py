@@ -120,10 +120,8 @@ class Job:
     events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     error: NbdistError | None = None
     """What `wait` raises."""
-    returned: Offer | None = None
-    """What the shown rank has packed for the notebook, if it was asked for something."""
-    returned_by: dict[int, Offer] = field(default_factory=dict)
-    """The same by rank, where several were asked."""
+    returned: dict[int, Offer] = field(default_factory=dict)
+    """By rank, what was packed for the notebook and nobody has taken yet; it holds memory."""
     scaling: Scaling | None = None
     """The table of a series of runs (``--scale``), of which this was the last."""
     viewed: bool = False
@@ -257,6 +255,10 @@ class Job:
                 return False
         return True
 
+    def take_returned(self, rank: int | None = None) -> Offer | None:
+        """Return what a rank (by default the shown one) has packed, and hold it no more."""
+        return self.returned.pop(self.ranks[0] if rank is None else rank, None)
+
     def tell(self, key: str, text: str) -> None:
         """Show a line of ours, in the place of an earlier one with this key. Hub's thread."""
         self.told_of[key] = text
@@ -282,6 +284,8 @@ class Job:
     def end(self, error: NbdistError | None) -> None:
         """Let viewers and waiters go. Hub's thread."""
         self.error = error
+        if error is not None:
+            self.returned.clear()  # nobody takes what a job returns that has failed
         self.on_cancel = lambda _: None
         self._ended.set()
         self.events.put(None)

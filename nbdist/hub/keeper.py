@@ -8,7 +8,6 @@ of that. It ends with the job.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -23,12 +22,13 @@ from nbdist.hub import record as records
 from nbdist.hub import report, returned
 from nbdist.hub.beacon import Beacon, Commands
 from nbdist.hub.jobs import Job
-from nbdist.hub.kept import BEAT_SECONDS, Order
+from nbdist.hub.kept import Order
 from nbdist.hub.record import Record
 from nbdist.hub.script import ScriptRun
 from nbdist.hub.shown import ShownJob
 from nbdist.hub.story import End, Writer
 from nbdist.launchers.engines import Host
+from nbdist.lives import BEAT_SECONDS
 from nbdist.settings import Settings
 from nbdist.wire.messages import Pulse
 
@@ -81,9 +81,9 @@ class Keeper:
         if job.state == "running" and kept.state != job.state:
             kept.state, kept.began = job.state, job.began
             keeping.write(self._folder, keeping.STATE, kept)
-        elif time.monotonic() - self._beat_at > BEAT_SECONDS:
+        if time.monotonic() - self._beat_at > BEAT_SECONDS:
             self._beat_at = time.monotonic()
-            os.utime(self._folder / keeping.STATE)
+            leftovers.beat()
 
     def _show_pulses(self) -> None:
         pulses = dict(self._job.pulses)
@@ -97,7 +97,7 @@ class Keeper:
         if not job.done:  # a fault of ours
             job.state = "failed"
             job.end(NbdistError("nbdist itself failed; keeper.log in the job's folder says more"))
-        for rank, offer in job.returned_by.items():
+        for rank, offer in job.returned.items():
             try:
                 returned.write(self._folder, rank, offer)
             except OSError as err:
@@ -105,7 +105,7 @@ class Keeper:
                 job.error = NbdistError(f"what rank {rank} returned could not be kept: {err}")
         record = End(
             job.state, job.seconds, job.began, job.parts, job.errors, job.notes, job.restarts,
-            report.as_words(job.error), sorted(job.returned_by),
+            report.as_words(job.error), sorted(job.returned),
         )  # fmt: skip
         self._show_pulses()
         self._story.end(record)

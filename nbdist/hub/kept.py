@@ -18,6 +18,7 @@ import msgspec
 
 from nbdist import leftovers
 from nbdist.hub.plan import Plan
+from nbdist.lives import FORGOTTEN_SECONDS, SILENT_SECONDS
 from nbdist.system import write_whole
 from nbdist.wire.messages import Pulse
 
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from nbdist.settings import Settings
 
 STATE, ORDER, STOP, PULSES = "job.json", "order.json", "stop", "pulses.json"
-BEAT_SECONDS = 5.0
-"""How often a keeper shows that it is there."""
-LOST_SECONDS = 60.0
-"""On another host it is given up when it has not done so for that long."""
 VERSION = 1
 STARTING = "starting"
 OVER = ("done", "failed", "interrupted", "timed out")
@@ -123,15 +120,14 @@ def all_kept(settings: Settings) -> tuple[dict[Path, Kept], list[Unreadable]]:
     return dict(sorted(found.items(), key=lambda item: item[1].created)), unreadable
 
 
-def lost(folder: Path, kept: Kept) -> bool:
-    """Whether the keeper of a job that has not ended is gone."""
+def lost(folder: Path, kept: Kept, patience: float = SILENT_SECONDS) -> bool:
+    """Whether the keeper of a job that has not ended is gone; `patience` as in `lives.lives`."""
     if kept.ended:
         return False
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        if kept.host == socket.gethostname():
-            return not leftovers.owner(folder).alive
-        return time.time() - (folder / STATE).stat().st_mtime > LOST_SECONDS
-    return True
+    try:
+        return not leftovers.owned(folder, patience)
+    except (OSError, msgspec.MsgspecError):
+        return True
 
 
 def state_of(folder: Path, kept: Kept) -> str:
@@ -157,10 +153,14 @@ def asked_to_stop(folder: Path) -> str:
 
 
 def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
-    """Remove the folders of all jobs that have ended or were lost, or this one; return those."""
+    """Remove the folders of all jobs that have ended or were lost, or this one; return those.
+
+    Where it cannot be seen that a keeper is gone, its job goes only if it was asked for by name.
+    """
     removed = []
+    patience = FORGOTTEN_SECONDS if only is None else SILENT_SECONDS
     for folder, kept in all_kept(settings)[0].items():
-        if only in (None, folder) and (lost(folder, kept) or _over(folder, kept)):
+        if only in (None, folder) and (lost(folder, kept, patience) or _over(folder, kept)):
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(kept)
     return removed
@@ -176,15 +176,15 @@ def leaving(settings: Settings, only: Path | None = None) -> bool:
 
 
 def is_over(folder: Path) -> bool:
-    """Whether the job in a folder has ended or was lost, as far as that can be read."""
+    """Whether the job in a folder has surely ended or was lost, as far as that can be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         kept = read(folder)
-        return lost(folder, kept) or _over(folder, kept)
+        return lost(folder, kept, FORGOTTEN_SECONDS) or _over(folder, kept)
     return False
 
 
 def _over(folder: Path, kept: Kept) -> bool:
     """Whether a job has ended and its keeper has left it."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return kept.ended and not leftovers.owner(folder).alive
+        return kept.ended and not leftovers.owned(folder, SILENT_SECONDS)
     return kept.ended

@@ -10,7 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nbdist import leftovers
 from nbdist.errors import NbdistError
+from nbdist.lives import BEAT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -27,6 +29,7 @@ class HubLoop:
         self.loop = asyncio.new_event_loop()
         # By name: a cell of this process has stacks, and these threads are none of its own.
         self.loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="nbdist-hub"))
+        self.loop.call_soon(self._beat)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="nbdist-hub", daemon=True)
         self._thread.start()
@@ -37,6 +40,10 @@ class HubLoop:
             # asyncio lets these two end the loop; all that waits for the hub would wait for ever.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
+
+    def _beat(self) -> None:
+        self.loop.call_later(BEAT_SECONDS, self._beat)
+        leftovers.beat()
 
     @property
     def ours(self) -> bool:

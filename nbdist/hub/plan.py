@@ -51,6 +51,8 @@ class Plan:
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
     """Flags of the launcher's own."""
+    arguments: list[str] = field(default_factory=list)
+    """What the script finds in `sys.argv` behind its name."""
     cwd: str = field(default_factory=_existing_directory)
     sys_path: list[str] = field(default_factory=lambda: list(sys.path))
     """Where the ranks look for modules, behind the job's folder."""

@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
-from nbdist.system import is_still, started, write_whole
+from nbdist import lives
+from nbdist.lives import FORGOTTEN_SECONDS, Place, started
+from nbdist.system import write_whole
 
 VERSION = 1
 MOST_BYTES = 1 << 26
-SILENT_SECONDS = 60.0
-"""A process of another host that has not touched its file for so long is taken to be gone."""
 GONE_SECONDS = 600.0
 """A kernel that vanished is shown for so long."""
 KERNEL, KEEPER = "kernel", "keeper"
@@ -136,14 +135,14 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Path of the socket that takes commands."""
     clusters: list[ClusterRecord] = []
     jobs: list[JobRecord] = []
+    place: Place = Place()
+    """Where its pids can be looked up. The page is not told."""
     version: int = VERSION
 
     def alive(self, path: Path) -> bool:
-        """Whether the process still runs; one of another host must have touched its file lately."""
-        if self.host == socket.gethostname():
-            return runs(self.pid, self.created)
+        """Whether the process still runs, as far as that can be known here."""
         with contextlib.suppress(OSError):
-            return time.time() - path.stat().st_mtime < SILENT_SECONDS
+            return lives.lives(self.pid, self.created, self.place, path)
         return False
 
 
@@ -151,7 +150,7 @@ def of_this_process(kind: str, **parts: Any) -> Record:
     """Return the record of the process that asks."""
     pid, created = _me()
     return Record(
-        pid=pid, created=created, host=socket.gethostname(), kind=kind,
+        pid=pid, created=created, host=lives.here().host, place=lives.here(), kind=kind,
         notebook=os.environ.get("JPY_SESSION_NAME", ""), **parts,
     )  # fmt: skip
 
@@ -159,14 +158,6 @@ def of_this_process(kind: str, **parts: Any) -> Record:
 @functools.cache
 def _me() -> tuple[int, float]:
     return os.getpid(), started(os.getpid())
-
-
-def runs(pid: int, created: float) -> bool:
-    """Whether this very process, named by its start time too, still runs here."""
-    try:
-        return is_still(pid, created) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 class Unreadable(msgspec.Struct):
@@ -271,7 +262,8 @@ def sweep() -> None:
     """Remove what nobody needs to see any more."""
     for path in folder().glob("*.sock"):
         with contextlib.suppress(OSError):
-            if not path.with_suffix(".json").exists() and _is_deaf(path):
+            # Nobody of this host may listen, but of another one: that touches its socket, too.
+            if not path.with_suffix(".json").exists() and _is_forgotten(path) and _is_deaf(path):
                 path.unlink()
     for path in folder().glob("*.part"):
         with contextlib.suppress(OSError):
@@ -281,7 +273,11 @@ def sweep() -> None:
         with contextlib.suppress(*BROKEN):  # not ours to remove
             record = read(path)
             if not record.alive(path) and outdated(record, path):
-                remove(path, record.control)
+                remove_left(path, record)
+
+
+def _is_forgotten(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS
 
 
 def _is_deaf(path: Path) -> bool:
@@ -298,7 +294,7 @@ def _is_deaf(path: Path) -> bool:
 
 
 def remove(path: Path, control: str) -> None:
-    """Remove a file of state and its socket, whoever has left them."""
+    """Remove a file of state and its socket."""
     path.unlink(missing_ok=True)
     path.with_name(f"{path.name}.part").unlink(missing_ok=True)
     if control:
@@ -307,3 +303,12 @@ def remove(path: Path, control: str) -> None:
         if listening.parent != path.parent:
             with contextlib.suppress(OSError):
                 listening.parent.rmdir()
+
+
+def remove_left(path: Path, record: Record | None) -> None:
+    """Remove what a process has left.
+
+    The socket of one that cannot be seen from here stays: if it lives it writes its file anew.
+    """
+    seen = record is not None and record.place.seen_from_here
+    remove(path, record.control if record is not None and seen else "")

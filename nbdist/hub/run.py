@@ -41,6 +41,7 @@ class Run(JobListener):
         job: Job,
         *,
         output: str = "rank0",
+        arguments: Sequence[str] = (),
         autoreload: str = "",
         timeout: float | None = None,
         bringing: bring.Packed | None = None,
@@ -49,6 +50,7 @@ class Run(JobListener):
         self._hub, self._job = hub, job
         self._bringing, self._returns = bringing, list(returns)
         self._autoreload, self._timeout = autoreload, timeout
+        self._arguments = list(arguments)
         self._pending: set[int] = set(job.ranks)
         self._unformed = False
         self._output = Output(job, output)
@@ -197,7 +199,8 @@ class Run(JobListener):
             if error is not None:
                 return error
         if self._returns:
-            job.returned = await bring.ask_for(hub.line, job.ranks[0], self._returns)
+            shown = job.ranks[0]
+            job.returned[shown] = await bring.ask_for(hub.line, shown, self._returns)
         job.state = "done"
         return None
 
@@ -281,6 +284,7 @@ class Run(JobListener):
             cwd=working_directory(),
             sys_path=sys.path,
             environ={**hub.host.environ_changes(), **hub.environ},
+            arguments=self._arguments,
             autoreload=self._autoreload,
             parcel=self._bringing.parcel.id if self._bringing else "",
         )

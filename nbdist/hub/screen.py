@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nbdist.hub.jobs import Event, Notice, Shown, Text
+from nbdist.memory import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,4 +90,4 @@ class Screen:
         self._put(Text(tail))
 
     def _amount(self) -> str:
-        return f"{self._hidden_lines:,} lines ({self._hidden / 1e6:.1f} MB)"
+        return f"{self._hidden_lines:,} lines ({in_words(self._hidden)})"

@@ -15,7 +15,7 @@ import msgspec
 
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import bring, report, stacks
-from nbdist.hub.ends import Ends
+from nbdist.hub.ends import Ends, ended_by_launcher, ended_from_outside
 from nbdist.hub.jobs import Death, Job, how_died
 from nbdist.hub.line import Line
 from nbdist.hub.plan import SCRIPT
@@ -66,6 +66,8 @@ class ScriptRun:
         self._pressed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._why = ""
+        self._lost: dict[int, Death] = {}
+        """The rank that an elastic job has lost last."""
 
     # -- what is heard -------------------------------------------------------------------------
 
@@ -271,6 +273,7 @@ class ScriptRun:
             shown=job.ranks[0],
             returning=plan.returning,
             returns=plan.returns,
+            arguments=plan.arguments,
             cwd=plan.cwd,
             sys_path=plan.sys_path,
             temp=str(self._temp),
@@ -324,8 +327,7 @@ class ScriptRun:
                 )
             else:
                 offer = bring.no_offer(rank, names, "the rank ended without a word (os._exit)")
-            job.returned_by[rank] = offer
-        job.returned = job.returned_by.get(job.ranks[0])
+            job.returned[rank] = offer
 
     async def _stop(self) -> None:
         """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""
@@ -359,8 +361,22 @@ class ScriptRun:
         job.state = "failed"
         return self._failure(word)
 
+    def _blame_lost(self) -> None:
+        """Tell of the rank that was lost, and not of those that its launcher has ended since."""
+        job, lost = self._job, self._lost
+        ended = [rank for rank, fault in job.errors.items() if ended_from_outside(fault)]
+        if not lost or any(
+            rank not in ended and not report.secondary(fault) for rank, fault in job.errors.items()
+        ):
+            return
+        for rank in ended:
+            job.errors[rank] = ended_by_launcher(None)
+        job.errors |= lost
+        job.notes.append(self._how.GIVEN_UP)
+
     def _failure(self, word: Died | Refused) -> NbdistError:
         job = self._job
+        self._blame_lost()
         own = [fault for fault in job.errors.values() if not report.secondary(fault)]
         if isinstance(word, Died) and word.signum and not own:
             return report.launcher_killed(job, self._plan.launcher, word.signum)
@@ -375,7 +391,8 @@ class ScriptRun:
         """Say which ranks an elastic job goes on without."""
         for rank, death in self._ranks.deaths().items():
             if isinstance(death, Death):
-                text = f"Rank {rank} {how_died(death)}; the job goes on without it."
+                self._lost = {rank: death}
+                text = f"Rank {rank} {how_died(death)}; the job goes on if enough ranks are left."
                 self._job.tell(f"lost {death.pid}", text)
                 self._job.restarts.append(text)
                 self._ranks.pulses.pop(rank, None)

@@ -20,8 +20,9 @@ import psutil
 
 from nbdist.launchers import supervised
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started
+from nbdist.lives import started
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import die_with_parent, kill_session, oom_kills, private, reseed, started
+from nbdist.system import die_with_parent, kill_session, oom_kills, private, reseed
 
 if TYPE_CHECKING:
     import socket
@@ -48,7 +49,7 @@ class Children:
     def __init__(self, sock: socket.socket, tell: Callable[[Word], None]) -> None:
         self._sock, self._tell = sock, tell
         self._names: dict[int, str] = {}
-        self._oom_before: dict[int, int] = {}
+        self._oom_before: dict[int, int | None] = {}
         self._kill_at: dict[int, float] = {}
         self.in_child: list[Callable[[], None]] = []
         """What a forked child does before all else."""
@@ -107,26 +108,23 @@ class Children:
     def start_fresh(self, name: str, spec: RankSpec) -> None:
         """Start a rank as a fresh Python process, where forking is not safe."""
         oom = oom_kills()
-        with open(Path(spec.folder, f"rank{spec.rank}.log"), "ab", opener=private) as log:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "nbdist.rank.engine"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
-            )
-        assert process.stdin is not None
-        process.stdin.write(supervised.encode(spec))
-        process.stdin.close()
-        # We reap it ourselves, by pid; Popen must not.
-        process.returncode = 0
-        self._born(name, process.pid, oom)
+        try:
+            pid = _fresh(spec)
+        except (OSError, subprocess.SubprocessError) as err:
+            self._tell(Refused(name, f"no process could be started: {err}"))
+            return
+        self._born(name, pid, oom)
 
-    def _born(self, name: str, pid: int, oom: int) -> None:
+    def _born(self, name: str, pid: int, oom: int | None) -> None:
+        try:
+            created = started(pid)
+        except OSError as err:  # no descriptor is left: it could not be told from another later
+            _undo(pid)
+            self._tell(Refused(name, f"nothing can be known of the process: {err}"))
+            return
         self._names[pid] = name
         self._oom_before[pid] = oom
-        self._tell(Started(name, pid, started(pid)))
+        self._tell(Started(name, pid, created))
 
     # -- deaths --------------------------------------------------------------------------------
 
@@ -173,14 +171,16 @@ class Children:
                 _kill_workers(name.removeprefix(LAUNCHER))
             if name is not None:
                 by_signal = gone.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-                oom = oom_kills() > self._oom_before.pop(gone.si_pid)
+                before, now = self._oom_before.pop(gone.si_pid), oom_kills()
+                oom = before is not None and now is not None and now > before
                 signum, code = (gone.si_status, 0) if by_signal else (0, gone.si_status)
                 self._tell(Died(name, gone.si_pid, signum, code, oom and signum == signal.SIGKILL))
 
     def end_all(self) -> None:
         """End everything, politely and then by force."""
         for pid in self._names:
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(OSError):  # it may have become another user's
+                os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + END_SECONDS
         while self._names and time.monotonic() < deadline:
             select.select([self.wake], [], [], max(0.0, deadline - time.monotonic()))
@@ -189,13 +189,53 @@ class Children:
             kill_session(pid)
         # What left its session (a daemon of a daemon) has become our child: we are its reaper.
         for orphan in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error):
                 orphan.kill()
+
+
+def _fresh(spec: RankSpec) -> int:
+    """Start a rank as a fresh Python process; return its pid.
+
+    Raises
+    ------
+    OSError, subprocess.SubprocessError
+        If that cannot be; nothing of it is left.
+    """
+    with open(Path(spec.folder, f"rank{spec.rank}.log"), "ab", opener=private) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "nbdist.rank.engine"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
+        )
+    # We reap it ourselves, by pid; Popen must not.
+    process.returncode = 0
+    assert process.stdin is not None
+    try:
+        with process.stdin as pipe:
+            pipe.write(supervised.encode(spec))
+    except OSError:
+        _undo(process.pid)
+        raise
+    return process.pid
+
+
+def _undo(pid: int) -> None:
+    """End a process that nobody has been told of, with all it has started, and reap it."""
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):  # no descriptor is left to look with
+        kill_session(pid)
+    os.waitpid(pid, 0)
 
 
 def _kill_workers(token: str) -> None:
     """Kill what a launcher has left: its workers may have sessions of their own."""
-    for orphan in psutil.Process().children(recursive=True):
+    orphans: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error, OSError):
+        orphans = psutil.Process().children(recursive=True)
+    for orphan in orphans:
         with contextlib.suppress(psutil.Error, OSError):
             if orphan.environ().get(CLUSTER_NAME) == token:
                 orphan.kill()

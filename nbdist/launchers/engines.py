@@ -92,13 +92,13 @@ class Host:
         self.warm = WarmProcess(
             self.folder / "warm.log", [self.folder, self.temp], self._hear, self.id
         )
-        self.controller_died: Died | None = None
+        self.controller_died: Died | Refused | None = None
         self._engine_info = ""
         if controller:
             self._start_controller()
 
     def _hear(self, word: Started | Died | Refused) -> None:
-        if isinstance(word, Died) and word.name == "controller":
+        if isinstance(word, (Died, Refused)) and word.name == "controller":
             self.controller_died = word
         if word.name in self._launchers:
             self._launchers[word.name](word)

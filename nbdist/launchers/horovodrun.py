@@ -48,6 +48,12 @@ if TYPE_CHECKING:
 FOLDER = "horovod"
 RANK = "nbdist.rank.script"
 GOES_ON = True
+GIVEN_UP = (
+    "Horovod gives up a host when a rank on it ends badly, with all other ranks there, and ends "
+    "the job when no host with ranks is left. A host discovery script can name this machine "
+    "twice, as localhost:1 and 127.0.0.1:1: Horovod takes them for two hosts."
+)
+"""Why an elastic job has ended that lost a rank."""
 WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod_part")
 MPI = {"--mpi", "--jsrun"}
 """Flags that make another program start the ranks."""

@@ -105,7 +105,10 @@ class Preloads:
             if order.tried:
                 self._load(order, order.limit)
             else:
-                self._trial = Trial(order, self._children)
+                try:
+                    self._trial = Trial(order, self._children)
+                except OSError as err:
+                    self._tell(Preloaded(order.id, f"the import could not be tried: {err}"))
 
     def _load(self, order: Preload, limit: float) -> None:
         process = psutil.Process()
@@ -138,6 +141,9 @@ class Trial:
 
         try:
             self._pid = children.fork(body)
+        except OSError:
+            os.close(self.answer)
+            raise
         finally:
             os.close(theirs)
 

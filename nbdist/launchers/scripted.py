@@ -75,6 +75,8 @@ class Launcher(Protocol):
     """The module that a rank runs, with the file that says what the job is."""
     GOES_ON: bool
     """Whether ranks of an elastic job run on when one is lost; otherwise all begin again."""
+    GIVEN_UP: str
+    """Why it ends a job that could go on without a rank, '' if it does not."""
     WARM: tuple[str, ...]
     """What the warm process imports for it, as far as it is there."""
 

@@ -27,8 +27,9 @@ from nbdist.launchers.supervised import (
     StopPreload,
     Warm,
 )
+from nbdist.lives import SAME_SECONDS, started
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import SAME_SECONDS, environ_anywhere, private, started
+from nbdist.system import environ_anywhere, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ class WarmProcess:
         self._cluster = cluster
         self._tell = tell
         self._log = log
-        self._inbox = b""
+        self._inbox, self._outbox = b"", bytearray()
         self._loop = asyncio.get_running_loop()
         self.children: dict[int, float] = {}
         """Pid and start time of every process it has started and that lives."""
@@ -89,10 +90,22 @@ class WarmProcess:
 
     def order(self, order: Order) -> None:
         """Send an order; a warm process that is gone is told of through `gone`."""
-        with contextlib.suppress(OSError):
-            self._sock.setblocking(True)
-            self._sock.sendall(supervised.pack(order))
-            self._sock.setblocking(False)
+        if self.gone.is_set():
+            return
+        self._outbox += supervised.pack(order)
+        self._send()
+
+    def _send(self) -> None:
+        """Send what there is room for: while it imports it reads nothing, and nobody may wait."""
+        try:
+            while self._outbox:
+                del self._outbox[: self._sock.send(self._outbox)]
+        except BlockingIOError:
+            self._loop.add_writer(self._sock, self._send)
+            return
+        except OSError:  # its end is seen where it is read from
+            self._outbox.clear()
+        self._loop.remove_writer(self._sock)
 
     async def preload(self, order: Preload) -> Preloaded:
         """Have modules imported; who does not wait for it any more does not want it, either.
@@ -156,6 +169,7 @@ class WarmProcess:
     def _lost(self) -> None:
         """End what it leaves: its children die with it, their own children are ours to end."""
         self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
         self._sock.close()
         for pid, created in self.children.items():
             end_session(pid, created)

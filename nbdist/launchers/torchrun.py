@@ -24,6 +24,7 @@ RANK = "nbdist.rank.script"
 FOLDER = "elastic"
 """Where TorchElastic keeps what its workers tell it, while the job runs."""
 GOES_ON = False
+GIVEN_UP = ""
 WARM = (RANK, "nbdist.backends.torch_private.elastic", "nbdist.backends.torch_private.agents")
 FAILED = re.compile(
     r"^(?!\[).*failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", re.MULTILINE

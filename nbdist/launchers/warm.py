@@ -21,6 +21,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 from nbdist.backends.recovery import Recovery
@@ -33,7 +34,9 @@ from nbdist.launchers.supervised import (
     LENGTH,
     End,
     Preload,
+    Preloaded,
     Probed,
+    Refused,
     Signal,
     StartController,
     StartLauncher,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from nbdist.launchers.supervised import Order
     from nbdist.rank.spec import RankSpec
 
+CONTROLLER = "controller"
 HOROVOD = "nbdist.backends.horovod_part"
 LOOK_SECONDS = 1.0
 """How often the kernel is looked for besides its end of the socket being watched."""
@@ -83,9 +87,9 @@ class Supervisor:
             watched = [sock, self._children.wake]
             watched += [*self._preloads.watched(), *self._probing.watched()]
             ready, _, _ = select.select(watched, [], [], max(0.0, due - now))
-            self._children.look()
-            self._preloads.look()
-            self._probing.look()
+            for look in (self._children.look, self._preloads.look, self._probing.look):
+                with _going_on():
+                    look()
             if sock in ready and not self._read_orders():
                 break
         self._end()
@@ -126,7 +130,8 @@ class Supervisor:
         recovery = self._probing.found or Recovery()
         self.tell(Warm(os.getpid(), torch_version(), self._plain, recovery))
         for order in self._waiting:
-            self._follow(order)
+            with _going_on():
+                self._follow(order)
 
     def _import(self, modules: list[str]) -> None:
         before = tempfile.gettempdir()
@@ -160,9 +165,9 @@ class Supervisor:
             end = LENGTH + int.from_bytes(self._inbox[:LENGTH], "big")
             if len(self._inbox) < end:
                 break
-            order = supervised.decode_order(self._inbox[LENGTH:end])
-            self._inbox = self._inbox[end:]
-            self._follow(order)
+            one, self._inbox = self._inbox[LENGTH:end], self._inbox[end:]
+            with _going_on():
+                self._follow(supervised.decode_order(one))
         return bool(data)
 
     def read_early(self) -> None:
@@ -171,8 +176,26 @@ class Supervisor:
             pass
 
     def _follow(self, order: Order) -> None:
+        try:
+            self._do(order)
+        except Exception as err:
+            self._refuse(order, f"{type(err).__name__}: {err}")
+            raise
+
+    def _refuse(self, order: Order, why: str) -> None:
+        """Tell whoever waits for it that an order could not be followed."""
+        if isinstance(order, StartRank):
+            self.tell(Refused(_name_of(order.spec), why))
+        elif isinstance(order, StartLauncher):
+            self.tell(Refused(order.name, why))
+        elif isinstance(order, StartController):
+            self.tell(Refused(CONTROLLER, why))
+        elif isinstance(order, Preload):
+            self.tell(Preloaded(order.id, why))
+
+    def _do(self, order: Order) -> None:
         if isinstance(order, StartController):
-            self._children.start("controller", lambda: bodies.controller(order))
+            self._children.start(CONTROLLER, lambda: bodies.controller(order))
         elif isinstance(order, Signal):
             self._children.signal(order.pid, order.signum)
         elif isinstance(order, End):
@@ -196,7 +219,7 @@ class Supervisor:
     # -- births --------------------------------------------------------------------------------
 
     def _start_rank(self, spec: RankSpec) -> None:
-        name = f"rank {spec.rank}.{spec.incarnation}"
+        name = _name_of(spec)
         self._plain = self._plain or why_not_fork(canary=False)
         if spec.backend == "horovod" and not self._plain:
             self._have((HOROVOD,))
@@ -225,9 +248,25 @@ class Supervisor:
             self._plain = self._settle() or threads_left()
 
 
+def _name_of(spec: RankSpec) -> str:
+    return f"rank {spec.rank}.{spec.incarnation}"
+
+
+@contextlib.contextmanager
+def _going_on() -> Iterator[None]:
+    """Log what goes wrong: with this process all ranks would end."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(Exception):  # the disk may be full
+            traceback.print_exc()
+
+
 def main() -> None:
     """Become the warm process."""
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    # `select` takes low numbers only; a kernel with many open files has given us a high one.
+    sock = socket.socket(fileno=os.dup(int(sys.argv[1])))
+    os.close(int(sys.argv[1]))
     supervisor = Supervisor(sock, kernel=int(sys.argv[2]), folders=sys.argv[3:])
     adopt_orphans()
     # The kernel's own Ctrl-C in a terminal is for the kernel; it tells us what to do.

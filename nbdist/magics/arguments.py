@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+DASHES = "--"
+"""Stands between a magic's flags and the arguments of the cell's program."""
+LAUNCHER_FLAGS = "--launcher-flags"
 RST_BLOCK = "::\n\n  "
 """What IPython writes before a magic's usage line, for its manual."""
 
@@ -29,8 +32,13 @@ class UsageMistake(UsageError):
         return [f"UsageError: {self}"]
 
 
-def parse(magic: Callable[..., Any], line: str) -> argparse.Namespace | None:
+def parse(
+    magic: Callable[..., Any], line: str, *, passes_on: bool = True
+) -> argparse.Namespace | None:
     """Parse a magic's line; None if it only asked for help, which has been printed.
+
+    What follows ``--`` is not looked at: these are the `arguments` of a cell's program, for a
+    magic that passes them on to one.
 
     Raises
     ------
@@ -39,13 +47,40 @@ def parse(magic: Callable[..., Any], line: str) -> argparse.Namespace | None:
     """
     parser: argparse.ArgumentParser = magic.parser  # type: ignore[attr-defined]
     parser.allow_abbrev = False
-    if re.search(r"(^|\s)(-h|--help)(\s|$)", line):
+    own, arguments = _split(line)
+    if arguments and not passes_on:
+        raise UsageMistake(f"nothing is expected where {DASHES!r} stands (-h explains)")
+    if re.search(r"(^|\s)(-h|--help)(\s|$)", own):
         print(parser.format_help().removeprefix(RST_BLOCK))  # help is display
         return None
     try:
-        return parser.parse_args(shlex.split(line))
+        return parser.parse_args(_joined(shlex.split(own)), argparse.Namespace(arguments=arguments))
     except (IPythonUsageError, ValueError) as err:
         raise UsageMistake(_helped(str(err), parser)) from None
+
+
+def _split(line: str) -> tuple[str, list[str]]:
+    """Return a line's own flags, and the words that follow ``--``."""
+    try:
+        words = shlex.split(line)
+    except ValueError as err:
+        raise UsageMistake(f"{err} in {line.strip()} (words are quoted as in a shell)") from None
+    if DASHES not in words:
+        return line, []
+    end = words.index(DASHES)
+    return shlex.join(words[:end]), words[end + 1 :]
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Return words among which what a launcher is told is joined to its flag.
+
+    Alone, `argparse` would take it for a flag of ours.
+    """
+    if LAUNCHER_FLAGS not in words[:-1]:
+        return words
+    place = words.index(LAUNCHER_FLAGS)
+    joined = f"{LAUNCHER_FLAGS}={words[place + 1]}"
+    return [*words[:place], joined, *_joined(words[place + 2 :])]
 
 
 def _helped(message: str, parser: argparse.ArgumentParser) -> str:
@@ -86,6 +121,15 @@ def names_list(text: str) -> list[str]:
             msg = f"{name!r} is not a name; a list of names is written x,y"
             raise argparse.ArgumentTypeError(msg)
     return names
+
+
+def words_list(text: str) -> list[str]:
+    """Read words as a shell does."""
+    try:
+        return shlex.split(text)
+    except ValueError as err:
+        msg = f"{text!r}: {err}"
+        raise argparse.ArgumentTypeError(msg) from None
 
 
 def gpus_list(text: str) -> list[int]:

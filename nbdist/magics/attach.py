@@ -51,8 +51,7 @@ def attach(args: Any) -> None:
         show(shell, job, leave)
     finally:
         head.update(bundle(_told(job)), raw=True)
-    if job.returned is not None:
-        bind_returned(FromScript(), job.returned, namespace(), notice)
+    bind_returned(FromScript(), job, namespace(), notice)
 
 
 def _told(job: Job) -> str:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist.magics.arguments import UsageMistake, parse
+from nbdist.magics.arguments import DASHES, UsageMistake, parse
 from nbdist.magics.distributed import DistributedMagics
-from nbdist.magics.launch import split_passed_on
 from nbdist.rank.lines import MAGIC, PYTHON_MAGICS
 
 if TYPE_CHECKING:
@@ -151,9 +150,9 @@ def auto(args: Any) -> None:
     magics, and those that hold only lines of `%dist`, stay where they are.
     """
     assert _auto is not None  # `%dist` comes with the mode
-    flags = shlex.join(args.flags)
+    flags = shlex.join([*args.flags, *([DASHES, *args.arguments] if args.arguments else [])])
     if args.state == "on":
-        parse(DistributedMagics.distributed, split_passed_on(flags)[0])
+        parse(DistributedMagics.distributed, flags)
         _auto.switch_on(flags)
         how = f" with {flags}" if flags else ""
         print(

@@ -99,7 +99,7 @@ class Follower:
         self._unbound = False
         with contextlib.suppress(ValueError):
             self._shell.events.unregister("pre_run_cell", self._before_a_cell)
-        if self._job.returned is not None:
+        if self._job.returned:
             self._bind(lambda text: self._quietly(self._area.notice, "returned", text))
 
     def show_headline(self) -> None:

@@ -10,7 +10,7 @@ from IPython.core.completer import SimpleCompletion, completion_matcher
 
 from nbdist import current, detached
 from nbdist.errors import NbdistError
-from nbdist.magics.arguments import ranks_list
+from nbdist.magics.arguments import DASHES, ranks_list
 from nbdist.magics.auto import auto_flags, is_plain
 from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
@@ -39,6 +39,8 @@ def remove_completer(shell: InteractiveShell) -> None:
 def match(context: CompletionContext) -> SimpleMatcherResult:
     """Offer what fits on a line of our magics, and beside the notebook's own what ranks know."""
     cell = _for_ranks(context.full_text)
+    if _among_arguments(context):
+        return _result([], context.token)  # files, of IPython's
     before = context.full_text.split("\n")[: context.cursor_line]
     place = sum(len(line) + 1 for line in before) + context.cursor_position
     if cell is not None and place >= cell[1]:
@@ -74,10 +76,20 @@ def _for_ranks(text: str) -> tuple[str, int] | None:
     return (flags, len(text) - len(code)) if below and magic == "%%distributed" else None
 
 
+def _among_arguments(context: CompletionContext) -> bool:
+    """Whether Tab was pressed behind the `--` of our magics, where a program's arguments stand."""
+    first, *words = context.text_until_cursor.removesuffix(context.token).split() or [""]
+    return context.cursor_line == 0 and first in ("%%distributed", "%dist") and DASHES in words
+
+
 def _of_ranks(
     context: CompletionContext, place: int, flags: str, begin: int
 ) -> SimpleMatcherResult:
-    named, code, cursor = RANKS.search(flags), context.full_text[begin:], place - begin
+    named, code, cursor = (
+        RANKS.search(flags.partition(f" {DASHES} ")[0]),
+        context.full_text[begin:],
+        place - begin,
+    )
     try:
         ranks = ranks_list(named[1]) if named else None
         found = current.cluster().complete(code, cursor, ranks)

@@ -293,7 +293,7 @@ class DistMagics(Magics):
         if command is None:
             raise UsageMistake(_unknown(name))
         try:
-            args = parse(command, rest)
+            args = parse(command, rest, passes_on=command is auto)
             if args is not None:
                 command(args)
         except (UsageMistake, RankError, Interrupted):

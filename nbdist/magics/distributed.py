@@ -13,11 +13,12 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current
 from nbdist.cell.defined import cell_number
-from nbdist.cell.names import Parsed, wanted_by
+from nbdist.cell.names import Parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.jobs import name_ranks
 from nbdist.hub.output import OUTPUTS
 from nbdist.magics.arguments import (
+    LAUNCHER_FLAGS,
     UsageMistake,
     cluster_arguments,
     names_list,
@@ -25,13 +26,13 @@ from nbdist.magics.arguments import (
     ranks_list,
     seconds,
     sizes_list,
+    words_list,
 )
 from nbdist.magics.background import Follower
 from nbdist.magics.inkernel import check_flags, run_inside
 from nbdist.magics.launch import (
     check_detached,
     launches_script,
-    split_passed_on,
     submit_script,
 )
 from nbdist.magics.returning import FromScript, bind_returned
@@ -104,6 +105,10 @@ class DistributedMagics(Magics):
         help="horovodrun: a program that prints a HOST:SLOTS on each line, asked again and again",
     )  # fmt: skip
     @argument("--max-restarts", type=int, metavar="N", help="restarts of a script that fails")
+    @argument(
+        LAUNCHER_FLAGS, type=words_list, default=[], metavar="'FLAGS'",
+        help="flags of torchrun's or horovodrun's own, in quotes",
+    )  # fmt: skip
     @argument("--cold", action="store_true", help="launch a script by the plain command line")
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`
     @argument(
@@ -119,6 +124,9 @@ class DistributedMagics(Magics):
         and `device` are defined, and with `--backend ddp` the process group is formed. Names of
         the notebook that the cell uses and the ranks lack are brought to them, and again when the
         notebook has bound them anew. Flags of the cluster that are left out keep their last value.
+
+        What follows ` -- ` is for the program in the cell, as a script's arguments: it finds them
+        in `sys.argv`, where `parser.parse_args()` looks. `-- --epochs 3 --name "two words"`
 
         With `--async` the cell is over at once and its job goes on; the value is a handle with
         `wait()`, `done` and `cancel()`. `%dist jobs` lists all jobs. Names of `--return` are bound
@@ -158,8 +166,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     RankError, Interrupted
         If it failed, or was stopped.
     """
-    own, passed_on = split_passed_on(line)
-    args = parse(DistributedMagics.distributed, own)
+    args = parse(DistributedMagics.distributed, line)
     if args is None:
         return None
     if cell is None:
@@ -169,8 +176,8 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     parsed = check_syntax(shell, cell, lines_before(args))
     wanted = check_detached(args, wish(args))
     if _runs_inside(wanted):
-        check_flags(args, passed_on)
-        launches_script(args, wanted, passed_on)  # refuses what only scripts can have
+        check_flags(args)
+        launches_script(args, wanted)  # refuses what only scripts can have
         run_inside(shell, args, wanted, cell, lines_before(args))
         return None
     if args.save is not None:
@@ -180,13 +187,13 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     def run(np: int | None) -> Job | None:
         asked = replace(wanted, np=np)
         try:
-            job, between = _submit(shell, args, asked, passed_on, cell, parsed)
+            job, between = _submit(shell, args, asked, cell, parsed)
         except NbdistError as err:
             raise UsageMistake(str(err)) from err
         return None if job is None else _see_to(shell, args, job, between)
 
     if args.scale is not None:
-        script = launches_script(args, wanted, passed_on)
+        script = launches_script(args, wanted)
         run_series(args, wanted, run, on_engines=not script)
         return None
     job = run(wanted.np)
@@ -205,8 +212,7 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
     """Show a job to its end, or from now on in the background; bind what it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:
-        assert job.returned is not None
-        bind_returned(between, job.returned, shell.user_ns, tell)
+        bind_returned(between, job, shell.user_ns, tell)
 
     if args.background:
         Follower(shell, job, bind)
@@ -215,25 +221,25 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
         show(shell, job)
     except UsageError as err:
         raise UsageMistake(str(err)) from err
-    if job.returned is not None:
-        bind(notice)
+    bind(notice)
     return job
 
 
 def _submit(
-    shell: InteractiveShell, args: argparse.Namespace, wanted: current.Wish,
-    passed_on: list[str], cell: str, parsed: Parsed,
+    shell: InteractiveShell, args: argparse.Namespace, wanted: current.Wish, cell: str,
+    parsed: Parsed,
 ) -> tuple[Job | None, Between]:  # fmt: skip
     """Start a cell's job, none if it is detached; return what takes in what it returns, too."""
-    if launches_script(args, wanted, passed_on):
+    if launches_script(args, wanted):
         lines = lines_before(args)
-        return submit_script(shell, args, wanted, passed_on, cell, parsed, lines), FromScript()
+        return submit_script(shell, args, wanted, cell, parsed, lines), FromScript()
     if args.scale is None:
         cluster, notes = current.cluster_for(wanted)
         for note in notes:
             notice(note)
     else:
         cluster = current.fresh_cluster(wanted)
+    cluster.names_between.forget(shell.user_ns)
     job = cluster.submit(
         cell,
         ranks=args.ranks,
@@ -243,9 +249,10 @@ def _submit(
         lines=lines_before(args),
         autoreload=autoreload_mode(shell),
         viewed=True,
-        wanted=wanted_by(shell, parsed, forced=args.bring, automatic=not args.no_bring),
+        wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
         background=args.background,
+        args=args.arguments,
     )
     if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt says it
         notice(f"On {name_ranks(job.ranks)}:")

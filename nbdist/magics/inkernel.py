@@ -45,13 +45,11 @@ UNFIT = {
 """Flags that mean nothing here, by their place in the parsed line, and why."""
 
 
-def check_flags(args: argparse.Namespace, passed_on: list[str]) -> None:
+def check_flags(args: argparse.Namespace) -> None:
     """Raise `UsageMistake` for what a cell in the kernel cannot have."""
     for name, (flag, why) in UNFIT.items():
         if getattr(args, name) not in (None, False):
             raise UsageMistake(f"{flag} does not go with --backend xla in the kernel: {why}")
-    if passed_on:
-        raise UsageMistake("what stands after -- is for scripts: XLA cells run in the kernel")
 
 
 def run_inside(
@@ -74,7 +72,7 @@ def run_inside(
         runtime, told = _runtime(wish)
         prepared = inkernel.Prepared(
             shell, runtime, cell, number=cell_number(shell), lines=lines, timeout=args.timeout,
-            output=args.output,
+            output=args.output, arguments=args.arguments,
         )  # fmt: skip
     except UsageError as err:
         raise UsageMistake(str(err)) from err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,12 @@ from nbdist.hub.plan import Plan
 from nbdist.launchers import torchrun
 from nbdist.launchers.hosts import check_slots, far, hosts_named, taken
 from nbdist.launchers.scripted import Elastic
-from nbdist.magics.arguments import UsageMistake
+from nbdist.magics.arguments import LAUNCHER_FLAGS, UsageMistake
 from nbdist.magics.attach import tell_of
 from nbdist.sizes import check_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from nbdist.cell.names import Parsed
     from nbdist.hub.jobs import Job
@@ -37,20 +35,12 @@ FLAGS = {
     "min_np": ("--min-np", "torchrun", "horovodrun"),
     "max_np": ("--max-np", "torchrun", "horovodrun"),
     "host_discovery_script": ("--host-discovery-script", "horovodrun"),
+    "launcher_flags": (LAUNCHER_FLAGS, "torchrun", "horovodrun"),
 }
 """Flags that mean something to some launchers only."""
 
 
-def split_passed_on(line: str) -> tuple[str, list[str]]:
-    """Return a line's own flags, and those after ``--`` for the launcher."""
-    own, dashes, rest = f"{line} ".partition(" -- ")
-    try:
-        return (own, shlex.split(rest)) if dashes else (line, [])
-    except ValueError as err:
-        raise UsageMistake(f"what stands after -- does not parse: {err}") from None
-
-
-def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Sequence[str]) -> bool:
+def launches_script(args: argparse.Namespace, wish: current.Wish) -> bool:
     """Whether a cell with these flags is a script, and not one for the engines.
 
     Raises
@@ -60,14 +50,10 @@ def launches_script(args: argparse.Namespace, wish: current.Wish, passed_on: Seq
     """
     launcher = current.wished(wish).launcher or "engines"
     for name, (flag, *launchers) in FLAGS.items():
-        if getattr(args, name) not in (None, False) and launcher not in launchers:
+        if getattr(args, name) not in (None, False, []) and launcher not in launchers:
             needed = " or ".join(launchers)
             raise UsageMistake(f"{flag} is for scripts: it needs --launcher {needed}")
     if launcher == "engines":
-        if passed_on:
-            raise UsageMistake(
-                "what stands after -- is for scripts: it needs --launcher torchrun or horovodrun"
-            )
         return False
     if args.ranks is not None:
         raise UsageMistake(f"--ranks is for engines: {launcher} runs a script on all its ranks")
@@ -103,7 +89,6 @@ def submit_script(
     shell: Any,  # IPython's
     args: argparse.Namespace,
     wish: current.Wish,
-    passed_on: list[str],
     cell: str,
     parsed: Parsed,
     lines: int,
@@ -130,13 +115,14 @@ def submit_script(
         check_slots(hosts, wish.np)
     else:
         check_size(wish.np)
-    wrong = torchrun.refuse(passed_on) if wish.launcher == "torchrun" else ""
+    wrong = torchrun.refuse(args.launcher_flags) if wish.launcher == "torchrun" else ""
     if wrong:
-        raise UsageError(f"after --: {wrong}")
+        raise UsageError(f"{LAUNCHER_FLAGS}: {wrong}")
     elastic = elastic_wish(args, wish.np, hosts, wish.launcher or "torchrun")
     script = make_script(
         shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
         automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
+        arguments=args.arguments,
     )  # fmt: skip
     environ = dict(xla.PROCESS_ENVIRON) if wish.backend == "xla" else {}
     environ |= wish.env or {}
@@ -145,8 +131,9 @@ def submit_script(
     plan = Plan(
         script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
-        shows_last=script.shows_last, cold=args.cold, environ=environ, passed_on=passed_on,
-        elastic=elastic, hosts=hosts, far=far(taken(hosts, wish.np)),
+        shows_last=script.shows_last, cold=args.cold, environ=environ,
+        passed_on=args.launcher_flags, elastic=elastic, hosts=hosts,
+        far=far(taken(hosts, wish.np)), arguments=args.arguments,
     )  # fmt: skip
     if args.detach:
         tell_of(detach(

@@ -13,6 +13,7 @@ from nbdist.rank.parcels import unpacked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbdist.hub.jobs import Job
     from nbdist.wire.parcel import Offer
 
 
@@ -45,9 +46,15 @@ class FromScript:
 
 
 def bind_returned(
-    between: Between, offer: Offer, space: dict[str, Any], tell: Callable[[str], Any]
+    between: Between, job: Job, space: dict[str, Any], tell: Callable[[str], Any]
 ) -> None:
-    """Bind what a rank has packed for the notebook and say how large it was. Main thread."""
+    """Bind what a job has packed for the notebook, if anything, and say how large it was.
+
+    From then on it lives as long as the values do. Main thread.
+    """
+    offer = job.take_returned()
+    if offer is None:
+        return
     try:
         values = between.take(offer)
     except NbdistError as err:
@@ -56,5 +63,7 @@ def bind_returned(
     if values:
         listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
         tell(f"Returned from rank {offer.rank}: {listed}.")
-    if offer.refused:
-        raise UsageMistake(cannot_return(offer))
+    refused = cannot_return(offer)
+    del offer, values  # an error's traceback, which is kept, must not keep them
+    if refused:
+        raise UsageMistake(refused)

@@ -49,12 +49,12 @@ def save(
         script = make_script(
             shell, parsed, cell, backend=now.backend or "ddp", np=now.np or 1,
             forced=args.bring, automatic=not args.no_bring, name=path.name, saved=True,
-            lines=lines,
+            lines=lines, arguments=args.arguments,
         )  # fmt: skip
         script.write(path)
     except NbdistError as err:
         raise UsageMistake(str(err)) from err
-    launch = launch_line(now.backend or "ddp", now.np or 1, str(path))
+    launch = launch_line(now.backend or "ddp", now.np or 1, str(path), args.arguments)
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
     print(told(script, path, environ + launch))
 

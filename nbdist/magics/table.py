@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.hub.jobs import Job, clock, how_died, in_time, show_ranks
 from nbdist.hub.kept import id_of
+from nbdist.memory import in_words
 
 if TYPE_CHECKING:
     from nbdist.hub.kept import Kept, Unreadable
@@ -41,7 +42,7 @@ def percent(share: float | None) -> str:
 
 def size(count: int | None) -> str:
     """Write a number of bytes as a table has it."""
-    return "n/a" if count is None else f"{count / 2**20:,.0f} MB"
+    return "n/a" if count is None else in_words(count)
 
 
 def _state(rank: Rank, seen: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from nbdist.backends import sockets
 from nbdist.backends.paths import has
 from nbdist.errors import NbdistError
 from nbdist.rank import metrics, pace, progress, vitals
@@ -75,7 +76,7 @@ class Agent(Speaker):
         engine = {thread.ident for thread in threading.enumerate() if thread.ident} - {runner.main}
         who, completing = Who(shell), Completing(shell)
         self._now: dict[str, Callable[..., Any]] = {
-            "open_store": backend.open_store,
+            "open_store": self._open_store,
             "stacks": lambda: vitals.stacks(runner.main, engine, runner.cell_file, runner.named),
             "vitals": self._vitals,
             "holds": self._names.holds,
@@ -175,9 +176,17 @@ class Agent(Speaker):
         self._runner.mirror.follow(msgspec.convert(run, Run))
         return self._names.receive(msgspec.convert(parcel, Parcel))
 
-    def _form(self, port: int, generation: int, way: str, fsdp: str) -> dict[str, str]:
+    def _open_store(self) -> tuple[int, int]:
+        """Open the store of the next generation; return its port, and one for who needs another."""
+        self._reserved = sockets.reserve()
+        return self._backend.open_store(), self._reserved.getsockname()[1]
+
+    def _form(
+        self, port: int, master_port: int, generation: int, way: str, fsdp: str
+    ) -> dict[str, str]:
         lost = self._backend.form(port, generation, way, self._namespace, fsdp=fsdp)
-        os.environ["MASTER_PORT"] = str(port)
+        self._backend.meet_at(master_port)
+        os.environ["MASTER_PORT"] = str(master_port)
         return lost
 
     def _pulse(self) -> Pulse | None:

@@ -25,12 +25,29 @@ def shorten(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+PARSERS = {"argparse", "click", "fire", "tyro"}
+MISUSED = 2
+"""Libraries that read a program's arguments, and what they end it with where they cannot."""
+ARGUMENTS = "its arguments stand after ` -- ` in the magic's line"
+
+
 def text_of(error: BaseException) -> str:
     """Return an exception's message."""
     try:
+        ended = isinstance(error, SystemExit) and error.code == MISUSED
+        if ended and _raised_in(error) in PARSERS:
+            return f"{MISUSED}: {ARGUMENTS}"
         return str(error)
     except Exception as err:  # a user's __str__ may raise anything
         return f"(its text cannot be shown: {err!r})"
+
+
+def _raised_in(error: BaseException) -> str:
+    """Return the library that has raised it."""
+    trace, module = error.__traceback__, ""
+    while trace is not None:
+        module, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
+    return module.partition(".")[0]
 
 
 class CannotTravel(pickle.PicklingError):

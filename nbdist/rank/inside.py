@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ import msgspec
 from nbdist.rank import metrics, output, pace, progress, vitals
 from nbdist.rank.execute import CellRunner
 from nbdist.rank.meter import Meter
+from nbdist.rank.mirror import PROGRAM
 from nbdist.wire.messages import Pulse
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class InsideRunner(CellRunner):
     def run_here(self, run: Run, send: Callable[[Message], None]) -> Done:
         """Run a cell to its end; what it shows, and its last pulse, go to `send`."""
         self.start(send)
-        with output.given_back(), self._names_lent():
+        with output.given_back(), self._names_lent(), _arguments_lent(run.arguments):
             metrics.begin(run.logs, run.job, 0)
             try:
                 done = _complete(self.run(run, lambda: True))
@@ -108,6 +110,16 @@ class InsideRunner(CellRunner):
     def stacks(self) -> str:
         """Return where the cell is. Any thread."""
         return vitals.stacks(self.main, self._kernels, self.cell_file, self.named)
+
+
+@contextmanager
+def _arguments_lent(arguments: list[str]) -> Iterator[None]:
+    """Let the cell find its own arguments in the place of the kernel's."""
+    kept, sys.argv = sys.argv, [PROGRAM, *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = kept
 
 
 def _complete(work: Coroutine[Any, Any, T]) -> T:

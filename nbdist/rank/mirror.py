@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from multiprocessing import process
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.wire.messages import Run
+
+
+PROGRAM = "cell.py"
+"""What a cell finds as its program's name, in the place of a script's."""
 
 
 class Mirror:
@@ -32,11 +37,16 @@ class Mirror:
         self._cwd = ""
         self._path: list[str] | None = None
         self._environ: dict[str, str | None] = {}
+        self._argv = sys.argv
+        """One list for all cells: a cell may have said `from sys import argv`."""
+        self._argv[:] = self._given = [PROGRAM]
 
     def follow(self, run: Run) -> None:
-        """Take over the working directory, the import path, the environment and autoreload."""
+        """Take over arguments, working directory, import path, environment and autoreload."""
+        self._take_arguments(run.arguments)
         if run.cwd and run.cwd != self._cwd:
             os.chdir(run.cwd)
+            process.ORIGINAL_DIR = run.cwd  # type: ignore[attr-defined]  # spawned workers: ''
             self._cwd = run.cwd
         if run.sys_path != self._path:
             before = sys.path if self._path is None else self._path
@@ -46,6 +56,16 @@ class Mirror:
             self._take(run.environ)
         if run.autoreload:
             self._autoreload(run.autoreload)
+
+    def _take_arguments(self, arguments: list[str]) -> None:
+        """Let a cell find its own arguments, and no earlier cell's.
+
+        What a cell that had none has put there itself stays for the cells after it.
+        """
+        if arguments or len(self._given) > 1 or sys.argv == self._given:
+            self._given = [PROGRAM, *arguments]
+            self._argv[:] = self._given
+            sys.argv = self._argv
 
     def _take(self, environ: dict[str, str | None]) -> None:
         for name, value in environ.items():

@@ -6,15 +6,16 @@ import io
 import os
 import pickle
 import sys
-import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.memory import Blocks
 from nbdist.rank import keras_models, sources
+from nbdist.rank.contents import Contents, Held, contents
 from nbdist.rank.errors import CannotTravel
 from nbdist.rank.parcels import Packing, by_need, unpack
 from nbdist.rank.pickles import ByValue
+from nbdist.rank.renewal import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 
 OURS = frozenset({"rank", "local_rank", "world_size", "device"})
 """Names every rank gets from us; each rank keeps its own."""
+ABSENT = object()
+
+
+class _Brought(NamedTuple):
+    """A name that is as the notebook bound it."""
+
+    token: str
+    held: Held
+    contents: Contents | None
+    """When it was brought."""
 
 
 class Names:
@@ -40,21 +51,39 @@ class Names:
 
     def __init__(self, shell: InteractiveShell, offering: Blocks | None = None) -> None:
         self._shell = shell
-        self._brought: dict[str, tuple[str, Callable[[], object]]] = {}
-        """Names that are as the notebook bound them: which version, and the object."""
+        self._brought: dict[str, _Brought] = {}
         self._waiting: tuple[Parcel, dict[str, Any]] | None = None
         """Received and not yet bound: another rank may fail to receive it."""
         self._offered = offering or Blocks()
 
     # -- brought from the notebook -------------------------------------------------------------
 
-    def holds(self, names: list[str]) -> dict[str, str]:
-        """Return the versions of these names here, '' for the ranks' own. Any thread."""
+    def holds(self, names: list[str], edited: list[str] | None = None) -> dict[str, str]:
+        """Return the versions of these names here, '' for the ranks' own. Any thread.
+
+        Parameters
+        ----------
+        names
+            The names.
+        edited
+            Those that the notebook has changed in place: if cells here have, too, they are the
+            ranks' own from now on.
+        """
+        for name in edited or ():
+            if not self._untouched(name):
+                self._brought.pop(name, None)
         return {name: self._version(name) for name in names if name in self._shell.user_ns}
 
     def _version(self, name: str) -> str:
-        token, value = self._brought.get(name, ("", None))
-        return token if value is not None and value() is self._shell.user_ns.get(name) else ""
+        brought, value = self._brought.get(name), self._shell.user_ns.get(name, ABSENT)
+        return brought.token if brought is not None and brought.held.holds(value) else ""
+
+    def _untouched(self, name: str) -> str:
+        """Return the version of a name, '' where cells have changed the object, too."""
+        brought, token = self._brought.get(name), self._version(name)
+        if brought is None or not token or brought.contents is None:
+            return token
+        return token if brought.contents.same(self._shell.user_ns[name]) else ""
 
     def receive(self, parcel: Parcel) -> list[str]:
         """Take in a parcel without binding anything for good; return what will be bound."""
@@ -67,7 +96,9 @@ class Names:
                 # '' where a cell here bound it, which stays.
                 version = self._version(name) if name in before else None
                 if name in parcel.forced or version not in ("", parcel.names[name]):
-                    chosen[name] = space[name] = value  # others may need it to be put together
+                    chosen[name] = value
+                    if not isinstance(value, State):
+                        space[name] = value  # others may need it to be put together
         finally:
             for name in parcel.names:
                 space.pop(name, None)
@@ -80,13 +111,18 @@ class Names:
         if self._waiting is None or self._waiting[0].id != parcel:
             return
         (received, values), self._waiting = self._waiting, None
-        self._shell.user_ns.update(values)
+        space = self._shell.user_ns
         for name, value in values.items():
-            self._note(name, received.names[name], value)
+            if isinstance(value, State):
+                value.give_to(space[name])
+            else:
+                space[name] = value
+        for name in values:
+            self._note(name, received.names[name], space[name])
 
     def _note(self, name: str, token: str, value: object) -> None:
         if token:
-            self._brought[name] = token, held(value)
+            self._brought[name] = _Brought(token, Held(value), contents(value))
         else:
             self._brought.pop(name, None)
 
@@ -97,9 +133,9 @@ class Names:
     def let_go_of_rebound(self) -> None:
         """Forget the versions of names that a cell has bound anew or deleted."""
         space = self._shell.user_ns
-        for name, (_, value) in list(self._brought.items()):
-            if value() is not space.get(name):
-                del self._brought[name]
+        for name, brought in list(self._brought.items()):
+            if not brought.held.holds(space.get(name, ABSENT)):
+                self._brought.pop(name, None)
 
     # -- on their way to the notebook ----------------------------------------------------------
 
@@ -148,7 +184,7 @@ class Names:
         with os.fdopen(handle, "wb") as file:
             pickler = Pickler(file, carry_globals=False)
             for name in good:
-                pickler.dump((name, self._version(name), space[name]))
+                pickler.dump((name, self._untouched(name), space[name]))
             pickler.dump(sources.taken(pickler.files))
         return refused
 
@@ -165,14 +201,6 @@ class Names:
                 taken.append(name)
         sources.put(found)
         return sorted(taken)
-
-
-def held(value: object) -> Callable[[], object]:
-    """Return what gives `value`, without keeping it alive where that can be avoided."""
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value
 
 
 def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pickle
 import secrets
 import time
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist import memory
@@ -23,6 +23,8 @@ from nbdist.wire.parcel import Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
+
+    from nbdist.rank.renewal import State
 
 NEED_NOTHING = (
     ModuleType, FunctionType, type, int, float, complex, str, bytes, type(None),
@@ -64,6 +66,8 @@ class Packing:
         What the receivers have already.
     carry_globals
         Whether functions bring the globals they use.
+    trial
+        Whether it is only to show what travels, and what code in it uses.
     """
 
     def __init__(
@@ -72,14 +76,16 @@ class Packing:
         parts: Parts | None = None,
         *,
         carry_globals: bool = False,
+        trial: bool = False,
     ) -> None:
         self._stream = io.BytesIO()
         self._buffers: list[list[memoryview]] = []
         self._shared = 0  # bytes in them
         self.parts = parts or Parts()
         self._pickler = _Packer(
-            self._stream, self._keep, devices, self.parts, carry_globals=carry_globals
-        )
+            self._stream, self._keep, devices, self.parts,
+            carry_globals=carry_globals, trial=trial,
+        )  # fmt: skip
         self.items: dict[str, Item] = {}
 
     @property
@@ -87,8 +93,13 @@ class Packing:
         """Names that the receivers need besides."""
         return self._pickler.uses
 
-    def add(self, name: str, value: object) -> None:
-        """Pickle a value.
+    @property
+    def codes(self) -> list[CodeType]:
+        """Code of the functions in it."""
+        return self._pickler.codes
+
+    def add(self, name: str, value: object, state: State | None = None) -> None:
+        """Pickle a value, or only its state for receivers that have the object.
 
         Raises
         ------
@@ -99,7 +110,7 @@ class Packing:
             self._buffers.append([])
         start, shared, began = self._stream.tell(), self._shared, time.monotonic()
         try:
-            self._pickler.dump(value)
+            self._pickler.dump(value if state is None else state)
         except Exception as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
         stream = self._stream.tell() - start
@@ -154,15 +165,19 @@ class _Packer(ByValue):
         parts: Parts,
         *,
         carry_globals: bool,
+        trial: bool,
     ) -> None:
         super().__init__(file, carry_globals=carry_globals, buffer_callback=keep)
         self._devices, self._parts, self._to_notebook = devices, parts, carry_globals
+        self._trial = trial
         self._known: dict[type, Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
         if kind not in self._known:
-            self._known[kind] = look_at(kind, self._devices, to_notebook=self._to_notebook)
+            self._known[kind] = look_at(
+                kind, self._devices, to_notebook=self._to_notebook, trial=self._trial
+            )
         own = self._known[kind]
         reduced = self._parts.reduce(obj) if own is None else own(obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced

@@ -17,6 +17,8 @@ class Parts:
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[object, tuple[str, str, str]]] = {}
+        self.met: dict[str, None] = {}
+        """Names that something referred to."""
 
     def add(self, name: str, value: object) -> None:
         """Take in the value of a name, and if it is a model, all of it."""
@@ -27,7 +29,10 @@ class Parts:
     def reduce(self, obj: object) -> Any:
         """Return how the receiver finds `obj`, NotImplemented if it does not."""
         found = self._found.get(id(obj))
-        return NotImplemented if found is None else (find, found[1])
+        if found is None:
+            return NotImplemented
+        self.met[found[1][0]] = None
+        return find, found[1]
 
 
 def find(name: str, how: str, path: str) -> Any:

@@ -6,6 +6,7 @@ receiving side itself, as if it had been defined there: it sees names that are b
 
 from __future__ import annotations
 
+import functools
 import io
 import weakref
 from multiprocessing import context
@@ -43,6 +44,33 @@ class _There:
 _THERE = _There()
 
 
+def _cached(wrapper: Any) -> Any:
+    """Reduce a function of `functools.lru_cache` to what it wraps; what it knows stays here."""
+    wrapped = getattr(wrapper, "__wrapped__", None)
+    if getattr(wrapped, "__module__", "") != "__main__":
+        return NotImplemented
+    parameters = wrapper.cache_parameters()
+    return cache_again, (wrapped, parameters["maxsize"], parameters["typed"])
+
+
+def cache_again(wrapped: Any, maxsize: int | None, typed: bool) -> Any:
+    """Return a function with a new cache."""
+    return functools.lru_cache(maxsize, typed)(wrapped)
+
+
+def _cached_property(found: Any) -> Any:
+    """Leave out the lock that it has before Python 3.12."""
+    state = {name: value for name, value in vars(found).items() if name not in ("func", "lock")}
+    return functools.cached_property, (found.func,), state
+
+
+CACHING: dict[type, Any] = {
+    functools._lru_cache_wrapper: _cached,
+    functools.cached_property: _cached_property,
+}
+"""Types of what remembers results, with how they are reduced."""
+
+
 class ByValue(cloudpickle.Pickler):
     """Pickles functions and classes of the notebook by value.
 
@@ -64,9 +92,13 @@ class ByValue(cloudpickle.Pickler):
         """Names that what was pickled so far needs where it arrives."""
         self.files: dict[str, None] = {}
         """Where the code of its functions says it comes from."""
+        self.codes: list[CodeType] = []
+        """Of its functions."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how to rebuild `obj` (pickle's protocol)."""
+        if type(obj) in CACHING:
+            return CACHING[type(obj)](obj)
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or reduced[-1] is not inside._class_setstate:
             return reduced
@@ -81,7 +113,9 @@ class ByValue(cloudpickle.Pickler):
             return reduced
         make, (code, _, *rest), (attributes, slots), *_ = reduced
         self.files[func.__code__.co_filename] = None
-        self.uses.update(dict.fromkeys(slots["__globals__"]))
+        self.codes.append(func.__code__)
+        # Those, too, that there are not yet.
+        self.uses.update(dict.fromkeys(global_names(code)))
         self._use(func.__name__, func)
         if not self._carry_globals:
             slots["__globals__"] = {}

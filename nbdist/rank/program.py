@@ -43,6 +43,8 @@ class Program(msgspec.Struct, frozen=True):
     returning: list[int]
     """Ranks whose names are returned."""
     returns: list[str]
+    arguments: list[str]
+    """What it finds in `sys.argv` behind its name."""
     cwd: str
     sys_path: list[str]
     temp: str

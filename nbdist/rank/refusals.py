@@ -45,7 +45,9 @@ def why_not(err: Exception) -> str:
     return f"{what}; create it in the cell, or bring what it is made from"
 
 
-def look_at(kind: type, devices: int | None, *, to_notebook: bool = False) -> Any:
+def look_at(
+    kind: type, devices: int | None, *, to_notebook: bool = False, trial: bool = False
+) -> Any:
     """Return what refuses or replaces values of this type, None where nothing need be done.
 
     Parameters
@@ -56,6 +58,8 @@ def look_at(kind: type, devices: int | None, *, to_notebook: bool = False) -> An
         How many GPUs the receivers see; None lets everything arrive on the CPU.
     to_notebook
         Whether the receiver is the notebook.
+    trial
+        Whether nobody will read the pickle, so that data may be left out.
     """
     if issubclass(kind, types.GeneratorType):
         return _refuse("it is or holds a generator", REMEDIES[0][1])
@@ -63,7 +67,7 @@ def look_at(kind: type, devices: int | None, *, to_notebook: bool = False) -> An
         return _refuse_file
     torch = sys.modules.get("torch")
     if torch is not None and kind.__module__.startswith("torch"):
-        return _look_at_torch(torch, kind, devices)
+        return _look_at_torch(torch, kind, devices, trial=trial)
     return keras_models.refuses(kind, to_notebook=to_notebook)
 
 
@@ -81,7 +85,7 @@ def _refuse_file(file: Any) -> Any:
     raise CannotTravel(f"it is or holds an open file ({name!r}); open it in the cell")
 
 
-def _look_at_torch(torch: Any, kind: type, devices: int | None) -> Any:
+def _look_at_torch(torch: Any, kind: type, devices: int | None, *, trial: bool) -> Any:
     from nbdist.rank import storages
 
     if "torch_xla" in sys.modules and issubclass(kind, torch.Tensor):
@@ -89,7 +93,8 @@ def _look_at_torch(torch: Any, kind: type, devices: int | None) -> Any:
     if issubclass(kind, torch.storage.TypedStorage):
         return storages.reduce_typed
     if issubclass(kind, torch.UntypedStorage):
-        return lambda storage: storages.reduce(storage, devices)
+        reduce = storages.check if trial else storages.reduce
+        return lambda storage: reduce(storage, devices)
     for place, name, what, remedy in TORCH_REFUSED:
         # One that was never imported has no instances.
         found = getattr(sys.modules.get(place), name, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from nbdist.lives import here
 from nbdist.rank import metrics, pace, progress, vitals
-from nbdist.rank.speaker import Speaker, hello
-from nbdist.wire.messages import Call, Interrupt, Message, Pulse, Reply
+from nbdist.rank.speaker import Speaker
+from nbdist.wire.messages import Call, Hello, Interrupt, Message, Pulse, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,10 @@ class Reporter(Speaker):
     ) -> None:
         super().__init__(
             zmq.Context(), program.url, program.keys,
-            hello(rank, restart, socket.gethostname(), size=int(os.environ["WORLD_SIZE"])),
+            Hello(
+                rank, restart, os.getpid(), here().host, size=int(os.environ["WORLD_SIZE"]),
+                place=here().name,
+            ),
             linger=FLUSH_SECONDS,
         )  # fmt: skip
         self._program, self._waiting = program, waiting

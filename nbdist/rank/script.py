@@ -119,7 +119,7 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     """Make this process what the script expects; return what tells of collectives."""
     os.chdir(program.cwd)
     sys.path[:] = [str(program.folder), *program.sys_path]
-    sys.argv[:] = [program.path]
+    sys.argv[:] = [program.path, *program.arguments]
     tempfile.tempdir = None  # a launcher we were forked from has one of its own
     if os.path.isdir(program.temp):  # noqa: PTH112  # another host may not have been able to
         process.current_process()._config["tempdir"] = program.temp  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ Only this thread touches the socket. Other threads hand it messages through `sen
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import socket
@@ -50,7 +51,8 @@ class Speaker(ABC):
         self._linger = linger
         self._outbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._wake, self._woken = socket.socketpair()
-        self._woken.setblocking(False)
+        for end in (self._wake, self._woken):
+            end.setblocking(False)
         self._end = threading.Event()
         self._meter = Meter()
 
@@ -65,7 +67,7 @@ class Speaker(ABC):
     def send(self, message: Message) -> None:
         """Queue a message for the hub. Any thread."""
         self._outbox.put(message)
-        self._wake.send(b"\0")
+        self._wake_up()
 
     def start(self) -> None:
         """Begin to speak."""
@@ -74,9 +76,15 @@ class Speaker(ABC):
     def end(self, wait: float = 0.0) -> None:
         """End when all that was queued has been sent; wait for that so many seconds."""
         self._end.set()
-        self._wake.send(b"\0")
+        self._wake_up()
         if wait:
             self._thread.join(wait)
+
+    def _wake_up(self) -> None:
+        # Where there is no room for one more byte the thread wakes anyhow. Nobody may wait for
+        # room, least of all the thread itself, which would make it.
+        with contextlib.suppress(BlockingIOError):
+            self._wake.send(b"\0")
 
     def _run(self) -> None:
         identity = f"{self._hello.rank}.{self._hello.incarnation}".encode()
@@ -105,6 +113,6 @@ class Speaker(ABC):
                     sock.send(encode(pulse))
 
 
-def hello(rank: int, incarnation: int, host: str, device: str = "", size: int = 0) -> Hello:
+def hello(rank: int, incarnation: int, host: str, device: str) -> Hello:
     """Return the first message of this process."""
-    return Hello(rank, incarnation, os.getpid(), host, device, size=size)
+    return Hello(rank, incarnation, os.getpid(), host, device)

@@ -48,7 +48,7 @@ class RankSpec(msgspec.Struct, frozen=True):
         """Name of this rank's socket at the hub."""
         return f"{self.rank}.{self.incarnation}".encode()
 
-    def torchrun_environ(self, port: int = 0) -> dict[str, str]:
+    def torchrun_environ(self) -> dict[str, str]:
         """Return the variables a torchrun worker finds, so that other libraries feel at home."""
         names = {
             "RANK": self.rank,
@@ -56,13 +56,20 @@ class RankSpec(msgspec.Struct, frozen=True):
             "WORLD_SIZE": self.world_size,
             "LOCAL_WORLD_SIZE": self.local_world_size,
             "GROUP_RANK": 0,
+            "GROUP_WORLD_SIZE": 1,
             "ROLE_RANK": self.rank,
             "ROLE_WORLD_SIZE": self.world_size,
             "ROLE_NAME": "nbdist",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_PORT": 0,
+            # Nothing listens there: rank 0 of whoever meets there must. So children that ranks
+            # start, `mp.spawn` with a port of its own say, do not wait for a store of ours.
+            "TORCHELASTIC_USE_AGENT_STORE": False,
             CLUSTER_NAME: self.cluster_id,
-            "TORCHELASTIC_RESTART_COUNT": self.incarnation,
+            # Equal on all ranks, also on one that was replaced: scripts and libraries compare it,
+            # or put it into names that ranks share.
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", self.threads),
         }
         return {name: str(value) for name, value in names.items()}

@@ -40,6 +40,13 @@ def reduce(storage: torch.UntypedStorage, devices: int | None) -> Any:
     return _storage, (pickle.PickleBuffer(_bytes(storage)), where)
 
 
+def check(storage: torch.UntypedStorage, devices: int | None) -> Any:
+    """Refuse what `reduce` refuses, and copy nothing."""
+    if storage.device.type not in ("cpu", "meta") and devices is not None:
+        _checked(storage.device, devices)
+    return torch.UntypedStorage, (0,)
+
+
 def reduce_xla(tensor: torch.Tensor, devices: int | None) -> Any:
     """Reduce a tensor of XLA's, which has no storage, to one on the CPU.
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ import msgspec
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import kept as keeping
-from nbdist.hub.record import KEEPER, Record, runs
+from nbdist.hub.record import KEEPER, Record
+from nbdist.lives import runs
 
 if TYPE_CHECKING:
     from nbdist.server.processes import Entry, Processes
@@ -53,8 +53,7 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
     NbdistError
         What it said.
     """
-    if record.host != socket.gethostname():
-        raise NbdistError(f"it runs on {record.host}: from here it can only be seen")
+    _check_place(record)
     try:
         _check_owner(record.control)
         reader, writer = await asyncio.open_unix_connection(record.control, limit=MOST_BYTES)
@@ -73,6 +72,11 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
     if answer.error:
         raise NbdistError(answer.error)
     return answer.value
+
+
+def _check_place(record: Record) -> None:
+    if not record.place.seen_from_here:
+        raise NbdistError(f"it runs {record.place.in_words}: from here it can only be seen")
 
 
 def _check_owner(control: str) -> None:
@@ -110,6 +114,7 @@ async def stop(entry: Entry, cluster: str) -> None:
         with contextlib.suppress(Deaf):
             await ask(record, "stop", cluster=cluster)
             return
+    _check_place(record)
     await _end(*root)  # the ranks end with it
 
 

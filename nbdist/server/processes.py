@@ -15,13 +15,14 @@ import msgspec
 from nbdist.errors import UsageError
 from nbdist.hub import record as records
 from nbdist.hub.record import Record, Unreadable
+from nbdist.lives import runs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ALIVE_SECONDS = 1.0
 """How often a process is looked for."""
-HIDDEN = {"control"}, {"root"}, {"folder", "parts"}
+HIDDEN = {"control", "place"}, {"root"}, {"folder", "parts"}
 """What the page is not told of processes, clusters and jobs."""
 
 
@@ -92,7 +93,7 @@ class Processes:
         self._entries.pop(entry.path.stem, None)
         self.changes += 1
         with contextlib.suppress(OSError):
-            records.remove(entry.path, entry.record.control if entry.record else "")
+            records.remove_left(entry.path, entry.record)
 
     def state(self) -> dict[str, Any]:
         """Return what the page shows."""
@@ -141,8 +142,10 @@ class Processes:
 
 def _left(entry: Entry) -> bool:
     """Whether ranks of a process that has gone may still run."""
-    clusters = entry.record.clusters if entry.record else []
-    return any(records.runs(*cluster.root) for cluster in clusters)
+    record = entry.record
+    if record is None or not record.place.seen_from_here:
+        return False  # silent for so long that its clusters are taken to be gone with it
+    return any(runs(*cluster.root) for cluster in record.clusters)
 
 
 def _paths() -> list[Path]:

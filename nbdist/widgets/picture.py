@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbdist.hub.jobs import in_time
+from nbdist.memory import in_words
 from nbdist.metrics.tables import html_table
 
 if TYPE_CHECKING:
@@ -252,4 +253,4 @@ def _short(value: float) -> str:
 
 
 def _size(size: int | None) -> str:
-    return "n/a" if size is None else f"{size / 2**20:,.0f} MB"
+    return "n/a" if size is None else in_words(size)

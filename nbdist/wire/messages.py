@@ -40,6 +40,8 @@ class Run(Message, frozen=True):
     sys_path: list[str]
     environ: dict[str, str | None]
     """Changed environment variables; None removes one."""
+    arguments: list[str] = []
+    """What the cell's program finds in `sys.argv` behind its name."""
     autoreload: str = ""
     """Mode of IPython's autoreload in the notebook, '' where it is off."""
     parcel: str = ""
@@ -85,6 +87,8 @@ class Hello(Message, frozen=True):
     protocol: int = PROTOCOL
     size: int = 0
     """How many ranks there are, where they come and go; 0 if the hub has asked for them."""
+    place: str = ""
+    """Where its pid counts, see `nbdist.lives`; '' if that is where the hub has started it."""
 
 
 class Frame(Message, frozen=True):

@@ -103,7 +103,7 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
     device, address = _gloo_device(host)
     original = c10d.ProcessGroupGloo
 
-    class ProcessGroupGloo(original):  # type: ignore[misc, valid-type]
+    class ProcessGroupGloo(original, metaclass=_alike(original)):  # type: ignore[metaclass, misc, valid-type]
         """torch's own, on the device of this process."""
 
         def __init__(
@@ -122,22 +122,32 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
             with without_lines(GLOO_SAYS) if quiet else nullcontext():
                 super().__init__(store, rank, size, options)
 
-    c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
+    replace_everywhere("ProcessGroupGloo", original, ProcessGroupGloo)
     return address
+
+
+def _alike(original: type) -> type:
+    """Return a metaclass: what is an instance of the original is one of the class, too."""
+
+    class Alike(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+    return Alike
 
 
 def quiet_gloo() -> None:
     """Keep from the output what gloo says of each group, in a process that makes them itself."""
     original = c10d.ProcessGroupGloo
 
-    class ProcessGroupGloo(original):  # type: ignore[misc, valid-type]
+    class ProcessGroupGloo(original, metaclass=_alike(original)):  # type: ignore[metaclass, misc, valid-type]
         """torch's own, in silence."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             with without_lines(GLOO_SAYS):
                 super().__init__(*args, **kwargs)
 
-    c10d.ProcessGroupGloo = ProcessGroupGloo  # type: ignore[misc]
+    replace_everywhere("ProcessGroupGloo", original, ProcessGroupGloo)
 
 
 GLOO_SAYS = b"[Gloo] Rank "

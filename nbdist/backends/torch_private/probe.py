@@ -7,6 +7,7 @@ run no torch operation, or as ``python -m nbdist.backends.torch_private.probe``.
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import socket
@@ -145,10 +146,11 @@ class Trial:
         _demand(_sum(dist.new_group([0, 1])) == SIZE, "a new group adds up wrongly")
 
     def models(self) -> None:
-        """Break a DDP model's backward off, on WORLD and on another group; it must train on."""
+        """Break DDP models' backward off, on WORLD and on another group; they must train on."""
         import torch.distributed as dist
 
-        models = [self._ddp_model(None), self._ddp_model(dist.new_group([0, 1]))]
+        part = dist.new_group([0, 1])
+        models = [self._ddp_model(None), self._ddp_model(part, static_graph=True)]
         hook = _raise if self._partner.rank else None
         for model in models:
             _step(model)
@@ -193,13 +195,13 @@ class Trial:
             self._partner.agree(str(port))
         self._ddp.form(port, self._generation)
 
-    def _ddp_model(self, group: Any) -> Any:
+    def _ddp_model(self, group: Any, *, static_graph: bool = False) -> Any:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
-        return DistributedDataParallel(net, process_group=group)
+        return DistributedDataParallel(net, process_group=group, static_graph=static_graph)
 
     def _break_off(self, work: Callable[[], object], *, alone: bool) -> None:
         """Have rank 0 wait in what rank 1 leaves, or never begins (`alone`), until it is freed."""
@@ -244,11 +246,13 @@ class Trial:
         import torch
 
         rank = self._partner.rank
-        expected: list[Any] = [0.0] * len(list(model.module.parameters()))
+        # A copy: DDP counts what happens to the parameters of a static graph.
+        bare = copy.deepcopy(model.module)
+        expected: list[Any] = [0.0] * len(list(bare.parameters()))
         for other in (0, 1):
-            model.module.zero_grad()
-            model.module(torch.full((1, WIDTH), other + 1.0)).sum().backward()
-            grads = [parameter.grad.clone() for parameter in model.module.parameters()]
+            bare.zero_grad()
+            bare(torch.full((1, WIDTH), other + 1.0)).sum().backward()
+            grads = [parameter.grad.clone() for parameter in bare.parameters()]
             expected = [total + grad / 2 for total, grad in zip(expected, grads, strict=True)]
         model.zero_grad()
         model(torch.full((1, WIDTH), rank + 1.0)).sum().backward()
