@@ -114,7 +114,7 @@ class Known:
         mine = self._versions[name].object
         return lambda token: token is not None and token.partition(":")[0] == mine
 
-    def forget(self, space: Mapping[str, Any], used: Iterable[str]) -> list[str]:
+    def forget(self, space: Mapping[str, Any], used: Iterable[str] = ()) -> list[str]:
         """Let go of names that the notebook has no more, and of values that it has replaced.
 
         Returns
