@@ -35,6 +35,7 @@ NAMED = re.compile(r"`([\w.\[\]]+)`")
 SYNC = re.compile(r"`(%dist sync [^`]+ --from \d+)`")
 DEAD = re.compile(r"^Rank (\d+) will be replaced before the next cell", re.MULTILINE)
 LACKS = re.compile(r"It lacks: .*\b(model|optimizer)\b")
+LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Make it anew")
 NONSENSE = re.compile(r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection closed by peer")
 """What no cell may show: it tells a user nothing."""
 
@@ -353,6 +354,9 @@ def _pending(storm: Storm) -> None:
 def _destroyed(storm: Storm) -> None:
     who = storm.chance.choice(["True", f"rank == {storm.rank()}"])
     storm.on_ranks(f"train(1)\nif {who}: dist.destroy_process_group()")
+    storm.on_ranks("pass")  # says what that has cost
+    if LOST.search(storm.said):
+        storm.on_ranks(storm.begun_by())
 
 
 def _synced(storm: Storm) -> None:

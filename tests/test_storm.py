@@ -36,11 +36,6 @@ EACH_MEETS = {
 LEFT_OUT = {
     # Optimizers travel without what a class of their own keeps in them, and nothing says so.
     "ZeRO": ("dies", "two die", "replaced", "pending", "mismatched"),
-    # Groups besides WORLD, and what torch keeps of groups by itself, are gone when a cell destroys
-    # all groups.
-    "subgroup": ("destroyed",),
-    "fully sharded": ("destroyed",),
-    "tensor parallel": ("destroyed",),
 }
 """What is known not to hold yet, by kind of training; `make storm` does not leave it out."""
 
