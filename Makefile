@@ -8,11 +8,13 @@ PAGE := nbdist/widgets/static/metrics.js
 PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
+N ?= 100
+SEED ?= 1
 TORCH ?= 2.15.0
 TORCH_TESTS := torch_private recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test programs test-browser test-torch test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo lab test programs storm test-browser test-torch test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +42,9 @@ test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytes
 
 programs: env ## draw notebooks that nobody has seen, and compare what they compute anywhere (N=2000)
 	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -s tests/test_programs.py
+
+storm: env ## throw faults into N trainings, drawn by chance (N=300 SEED=1), and tell which do not recover
+	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(N) --storm-seed $(SEED)
 
 test-browser: env ## of these, try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)

@@ -33,6 +33,12 @@ HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make storm` say how many."""
+    parser.addoption("--storm", type=int, default=0, help="trainings to throw faults into")
+    parser.addoption("--storm-seed", type=int, default=1, help="the seed of the first one")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU or Horovod where there is none."""
     if item.get_closest_marker("gpu") and not HAS_GPU:

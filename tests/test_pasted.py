@@ -172,7 +172,8 @@ def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_
     for _ in range(2):  # nothing of the first is in the way of the second
         assert "rank 0 total 1.0" in on_ranks(notebook, start).stdout
     # torchrun leaves the folder of its logs behind.
-    own = f"!TMPDIR={tmp_path} {sys.executable} -m torch.distributed.run --standalone --nproc-per-node 1 {program}"
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 1"
+    own = f"!TMPDIR={tmp_path} {torchrun} {program}"
     assert "rank 0 total 0.0" in on_ranks(notebook, own).stdout
 
 
