@@ -8,8 +8,6 @@ PAGE := nbdist/widgets/static/metrics.js
 PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
-N ?= 100
-SEED ?= 1
 TORCH ?= 2.15.0
 TORCH_TESTS := torch_private recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
@@ -44,7 +42,7 @@ programs: env ## draw notebooks that nobody has seen, and compare what they comp
 	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -s tests/test_programs.py
 
 storm: env ## throw faults into N trainings, drawn by chance (N=300 SEED=1), and tell which do not recover
-	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(N) --storm-seed $(SEED)
+	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1)
 
 test-browser: env ## of these, try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)

@@ -212,7 +212,12 @@ def test_a_dead_rank_leaves_the_living_compared_and_like_says_who_differs(three:
         print(told)
     """
     assert "[True, True, True]" in on_ranks(three, check).text
+    fails(three, "if rank: os.kill(os.getpid(), signal.SIGKILL)")
+    refused = three.run("%dist restart 0 --like 2", check=False)
+    assert "rank 2 is dead itself" in refused.error
     said = three.run("%dist restart 2 --like 0").text
+    assert "Rank 1 was replaced. It lacks no names" in said
+    assert "Rank 2 was replaced. It lacks no names" in said
     assert "equal" not in said.replace("lacks", ""), said
     assert "[True, True, True]" in on_ranks(three, check).text
     on_ranks(three, "del holder, optimizer")

@@ -69,6 +69,8 @@ class Line:
         self.url = self._listener.url
         self._loop = asyncio.get_running_loop()
         self._names: dict[int, bytes] = {}
+        self._lost: set[int] = set()
+        """Ranks that have died and have no successor yet."""
         self._call_ids = itertools.count(1)
         self._calls: dict[int, tuple[int, asyncio.Future[Any]]] = {}
         self._loop.add_reader(self._listener.socket.FD, self._pump)
@@ -76,6 +78,7 @@ class Line:
     def expect(self, rank: int, incarnation: int) -> None:
         """Take this incarnation for the rank from now on, and listen to no earlier one."""
         self._names[rank] = f"{rank}.{incarnation}".encode()
+        self._lost.discard(rank)
 
     def send(self, rank: int, message: Message) -> None:
         """Send to a rank's agent; one that is gone is left out, its death is told elsewhere."""
@@ -147,6 +150,8 @@ class Line:
         NbdistError
             If the rank raised, died or did not answer in time.
         """
+        if rank in self._lost:
+            raise NbdistError(f"rank {rank} has died")
         number = next(self._call_ids)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._calls[number] = rank, future
@@ -180,6 +185,7 @@ class Line:
 
     def lost(self, rank: int) -> None:
         """Answer the questions a rank leaves open by its death."""
+        self._lost.add(rank)
         for number, future in list(self._calls.values()):
             if number == rank and not future.done():
                 future.set_exception(NbdistError(f"rank {rank} has died"))

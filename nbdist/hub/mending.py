@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
     """Put new processes in the place of ranks, with the variables of rank `like` if one is named.
 
-    Other ranks stay as they are; where they hold something else than `like`, `Hub.notes` say so.
+    Ranks that have died are replaced, too: the group is formed by all. Others stay as they are;
+    where they hold something else than `like`, `Hub.notes` say so.
 
     Returns
     -------
@@ -26,6 +27,10 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
         For each new rank the names it lacks, and why where that is known.
     """
     async with hub.turns.take(range(hub.size), "the restart of ranks"):
+        dead = {rank.rank for rank in hub.ranks.values() if not rank.alive}
+        if like in dead:
+            raise UsageError(f"rank {like} is dead itself, so that no other can be made like it")
+        ranks = sorted({*ranks, *dead})
         lacking = await forming.replace(hub, ranks)
         why: dict[str, str] = {}
         if like is not None:
