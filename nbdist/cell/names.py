@@ -11,6 +11,8 @@ from nbdist.cell.known import Known
 from nbdist.cell.used import mentioned, used
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.bring import ask_for, hand_over
+from nbdist.hub.jobs import name_ranks
+from nbdist.hub.line import NoAnswer
 from nbdist.hub.loop import hub_loop
 from nbdist.rank.parcels import unpacked
 from nbdist.rank.pickles import namespace
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
     from nbdist.hub.hub import Hub
 
-ASK_SECONDS = 1.0
+ASK_SECONDS = 10.0
+"""A rank's agent answers in a thread of its own, in a fraction of a millisecond."""
 
 
 class Parsed(NamedTuple):
@@ -66,7 +69,15 @@ class Names:
                 living, "holds", timeout=ASK_SECONDS, names=names, edited=edited
             )
             answers = hub_loop().wait(question)
-            # One that is dead, or cannot answer now, is sent all; it knows what to leave alone.
+            silent = [rank for rank in living if isinstance(answers[rank], NoAnswer)]
+            if silent:
+                # Copies of what it may have would come apart from what holds the originals.
+                raise UsageError(
+                    f"{name_ranks(silent)} did not tell within {ASK_SECONDS:g} s which of the "
+                    "notebook's names are there, so that none can be brought: `%dist stacks` shows "
+                    "why, and --no-bring brings none"
+                )
+            # One that is dead is replaced, and is sent all.
             found = [answers.get(rank) for rank in chosen]
             return [answer if isinstance(answer, dict) else {} for answer in found]
 
