@@ -597,3 +597,28 @@ def test_names_that_are_none_or_deleted(notebook: Kernel) -> None:
     assert on_ranks(notebook, "print(seeded())").text == "3\n", "it is told once"
     on_ranks(notebook, "del SEED")
     assert "NameError" in plain(on_ranks(notebook, "seeded()", check=False).text)
+
+
+def test_lists_and_dicts_that_names_share_are_one_on_the_ranks_whenever_they_come(
+    notebook: Kernel,
+) -> None:
+    notebook.run("config, rows, seen = {'lr': 1}, [1, 2], {3}")
+    on_ranks(notebook, "print(config, rows, seen)")
+    notebook.run("""
+class Holder:
+    def __init__(self, *held):
+        self.held = held
+    def lr(self):
+        return self.held[0]['lr']
+holder, nested = Holder(config, rows, seen), {'a': [rows, {'b': config}]}
+""")
+    check = """
+        print(holder.held[0] is config, holder.held[1] is rows, holder.held[2] is seen,
+              nested['a'][0] is rows, nested['a'][1]['b'] is config, holder.lr())
+    """
+    assert on_ranks(notebook, check).stdout.split() == ["True"] * 5 + ["1"]
+    notebook.run("config['lr'] = 5")
+    assert on_ranks(notebook, check).stdout.split() == ["True"] * 5 + ["5"]
+    notebook.run("holder.held[0]['lr'] = 6\nlater = [config]")
+    assert on_ranks(notebook, "print(later[0] is config, later[0]['lr'])").stdout == "True 6\n"
+    on_ranks(notebook, "config['lr'] = 7\nassert holder.lr() == 7")

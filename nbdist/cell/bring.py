@@ -200,12 +200,14 @@ class _Trip:
             packed += lacking
         self._look_at_deleted()
         if not refused:
-            for name in by_need(packed, space, self.via):
-                state = State.of(space[name]) if name in self._edited else None
+            states = {name: State.of(space[name]) for name in packed if name in self._edited}
+            for name, state in states.items():
                 if state is not None:
                     # All else in the parcel that holds the object means that of the ranks.
                     self._parts.add(name, space[name])
-                self._packing.add(name, space[name], state)
+            self._packing = Packing(self._devices, self._parts)
+            for name in by_need(packed, space, self.via):
+                self._packing.add(name, space[name], states.get(name))
         return refused
 
     def _try(self, name: str) -> list[str]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-PLAIN = (int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset)
-"""What pickle copies without asking anybody."""
+FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
+"""What is the same as its copy."""
 ABSENT = object()
 
 Change = Literal["", "bound", "edited", "drifted"]
@@ -105,8 +105,7 @@ class Known:
         return {
             name: version.token
             for name, version in self._versions.items()
-            if version.held.holds(value := space.get(name, ABSENT))
-            and not isinstance(value, (*PLAIN, ModuleType))
+            if version.held.holds(value := space.get(name, ABSENT)) and not isinstance(value, FIXED)
         }
 
     def are_same(self, name: str) -> Callable[[str | None], bool]:

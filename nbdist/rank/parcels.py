@@ -16,7 +16,7 @@ from nbdist import memory
 from nbdist.errors import NbdistError
 from nbdist.rank import sources
 from nbdist.rank.errors import CannotTravel
-from nbdist.rank.parts import Parts
+from nbdist.rank.parts import CONTAINERS, Parts, find
 from nbdist.rank.pickles import ByValue
 from nbdist.rank.refusals import look_at, why_not
 from nbdist.wire.parcel import Parcel
@@ -82,7 +82,8 @@ class Packing:
         self._buffers: list[list[memoryview]] = []
         self._shared = 0  # bytes in them
         self.parts = parts or Parts()
-        self._pickler = _Packer(
+        kind = _PackerOfContainers if self.parts.containers else _Packer
+        self._pickler = kind(
             self._stream, self._keep, devices, self.parts,
             carry_globals=carry_globals, trial=trial,
         )  # fmt: skip
@@ -183,6 +184,25 @@ class _Packer(ByValue):
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
+class _PackerOfContainers(_Packer):
+    """Refers to lists, dicts and sets that the receivers have, too.
+
+    That takes a look at each object that is pickled, and so is done only where there are such.
+    """
+
+    def persistent_id(self, obj: Any) -> Any:  # pickle's protocol
+        if type(obj) in CONTAINERS and id(obj) in self._parts.containers:
+            return self._parts.way_to(obj)
+        return None
+
+
+class _Unpacker(pickle.Unpickler):
+    """Finds what was referred to."""
+
+    def persistent_load(self, pid: tuple[str, str, str]) -> Any:  # pickle's protocol
+        return find(*pid)
+
+
 def by_need(names: Iterable[str], space: Mapping[str, Any], used: Container[str] = ()) -> list[str]:
     """Order names so that what an object may need when it is put together comes before it.
 
@@ -226,7 +246,7 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
             importlib.import_module(name)
         sources.put(parcel.sources)
         # The sender is this cluster's notebook or rank, on a channel that only they can use.
-        unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=iter(buffers))  # noqa: S301
+        unpickler = _Unpacker(io.BytesIO(stream), buffers=iter(buffers))
         for name in parcel.names:
             yield name, unpickler.load()
 

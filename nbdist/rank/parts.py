@@ -13,6 +13,8 @@ from typing import Any
 from nbdist.rank.pickles import namespace
 
 CLOSURE = "__closure__"
+CONTAINERS = (list, dict, set)
+"""Kinds that pickle copies without asking how."""
 
 
 class Parts:
@@ -22,20 +24,29 @@ class Parts:
         self._found: dict[int, tuple[object, tuple[str, str, str]]] = {}
         self.met: dict[str, None] = {}
         """Names that something referred to."""
+        self.containers: set[int] = set()
+        """Which of them pickle would copy without asking."""
 
     def add(self, name: str, value: object) -> None:
         """Take in the value of a name; of a model all of it, of a function its closure's cells."""
         for part, how, path in ((value, "", ""), *_of_model(value), *_of_function(value)):
             # Held along with its id, which would be somebody else's later.
             self._found.setdefault(id(part), (part, (name, how, path)))
+            if type(part) in CONTAINERS:
+                self.containers.add(id(part))
 
     def reduce(self, obj: object) -> Any:
         """Return how the receiver finds `obj`, NotImplemented if it does not."""
+        way = self.way_to(obj)
+        return NotImplemented if way is None else (find, way)
+
+    def way_to(self, obj: object) -> tuple[str, str, str] | None:
+        """Return what `find` needs to find `obj` at the receiver's, None if it is not there."""
         found = self._found.get(id(obj))
         if found is None:
-            return NotImplemented
+            return None
         self.met[found[1][0]] = None
-        return find, found[1]
+        return found[1]
 
 
 def find(name: str, how: str, path: str) -> Any:
