@@ -252,24 +252,18 @@ class Writer:
         at = self.draw(st.integers(0, len(thing.parts) - 1))
         part, kind = f"{name}[{at}]", thing.parts[at]
         holder = next((u for u in sorted(thing.uses) if self.things[u].kind == kind), "")
-        if holder and kind not in ("list", "dict") and self.chance(2):
+        if holder and self.chance(2):
             return f"print({part} is {holder})"
         if kind not in READ:
             return f"print(len({name}))"
         return f"print({self.one_of(READ[kind]).format(part, number)})"
 
-    def alone(self, kind: str) -> list[str]:
-        """Return the names of a kind that nothing else holds: see the README on lists and dicts."""
-        names = self.having(kind, pure=False)
-        held = {used for thing in self.things.values() for used in thing.uses}
-        return [n for n in names if n not in held and not self.things[n].uses]
-
     def change(self) -> str:
         """Draw a statement that changes something, for the last cell."""
         ways = ["pass"]
         ways += [f"{n} = 9" for n in self.having("int", pure=False)]
-        ways += [f"{n}.append(7)" for n in self.alone("list")]
-        ways += [f"{n}['lr'] = 8" for n in self.alone("dict")]
+        ways += [f"{n}.append(7)" for n in self.having("list", pure=False)]
+        ways += [f"{n}['lr'] = 8" for n in self.having("dict", pure=False)]
         ways += [f"{n}.n = 6" for n in self.having("obj", pure=False)]
         ways += [
             f"{n}[0].n = 4"

@@ -168,7 +168,7 @@ def test_ranks_that_parted_are_named_and_made_equal(cluster: Kernel) -> None:
     assert "`%dist sync model --from 0` makes them equal" in shown(failed)
     trains_on(cluster, failed)
     wrong = cluster.run("%dist sync modle --from 0", check=False)
-    assert "there is no variable `modle` on this rank" in shown(wrong)
+    assert "there is no variable `modle` on rank 0" in shown(wrong)
     on_ranks(cluster, "if rank == 0: only_here = model")
     began = time.monotonic()
     half = cluster.run("%dist sync only_here --from 0", check=False)

@@ -622,3 +622,17 @@ holder, nested = Holder(config, rows, seen), {'a': [rows, {'b': config}]}
     notebook.run("holder.held[0]['lr'] = 6\nlater = [config]")
     assert on_ranks(notebook, "print(later[0] is config, later[0]['lr'])").stdout == "True 6\n"
     on_ranks(notebook, "config['lr'] = 7\nassert holder.lr() == 7")
+
+
+def test_what_code_reads_when_an_object_is_put_together_is_there_first(notebook: Kernel) -> None:
+    on_ranks(notebook, "def own():\n    return things")
+    notebook.run("""
+things = [1, 2]
+class Counting:
+    def __getstate__(self):
+        return {}
+    def __setstate__(self, state):
+        self.total = sum(things)
+counting = Counting()
+""")
+    assert on_ranks(notebook, "print(counting.total, own())").stdout == "3 [1, 2]\n"

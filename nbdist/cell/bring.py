@@ -185,6 +185,8 @@ class _Trip:
         """Names the cell itself uses."""
         self.via: dict[str, str] = {}
         """For names the cell itself does not use: what does."""
+        self._read: set[str] = set()
+        """Names that code behind others reads, maybe as soon as these are put together."""
 
     def load(self, names: list[str]) -> dict[str, str]:
         """Pack everything; return what cannot be packed and why."""
@@ -206,7 +208,7 @@ class _Trip:
                     # All else in the parcel that holds the object means that of the ranks.
                     self._parts.add(name, space[name])
             self._packing = Packing(self._devices, self._parts)
-            for name in by_need(packed, space, self.via):
+            for name in by_need(packed, space, self._read):
                 self._packing.add(name, space[name], states.get(name))
         return refused
 
@@ -225,6 +227,7 @@ class _Trip:
         return self._new(name, reads)
 
     def _new(self, name: str, reads: Iterable[str]) -> list[str]:
+        self._read.update(reads)
         new = [each for each in reads if each not in self._seen]
         for each in new:
             self.via.setdefault(each, name)

@@ -65,7 +65,7 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         # A model of another group, under the same name on another rank, is another model.
         sharers = await hub.call_all(hub.ranks, "sharers", path=path)
         if not isinstance(sharers.get(source), list):
-            raise UsageError(f"rank {source} has no `{path}`")
+            raise UsageError(f"there is no variable `{path}` on rank {source}")
         members = [rank for rank, told in sharers.items() if told == sharers[source]]
         group = "" if len(members) == hub.size else await _group_of(hub, path, members)
         await hub.demand(members, "sync", path=path, source=source, group=group)
