@@ -141,7 +141,12 @@ rpc.shutdown()
 """
 
 
+ENGINES = "-np 2 --backend ddp --launcher engines"
+"""Cells without flags are launched as the one before."""
+
+
 def test_rpc_begins_from_the_environment_again_and_again(notebook: Kernel) -> None:
+    on_ranks(notebook, "pass", ENGINES)
     well = RPC.replace("MIDDLE", "pass")
     for middle in ("", "raise ValueError('in the middle')"):
         if middle:
@@ -165,6 +170,7 @@ dist.destroy_process_group()
 
 
 def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_path: Path) -> None:
+    on_ranks(notebook, "pass", ENGINES)
     program = tmp_path / "program.py"
     program.write_text(STARTED)
     run = f"subprocess.run([sys.executable, {str(program)!r}], check=True)"
@@ -178,6 +184,7 @@ def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_
 
 
 def test_a_tutorials_spawned_processes_meet_at_a_port_of_their_own(notebook: Kernel) -> None:
+    on_ranks(notebook, "pass", ENGINES)
     (notebook.home / "tutorial.py").write_text("""
 import os, torch, torch.distributed as dist
 def work(i, n, port):
