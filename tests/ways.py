@@ -133,7 +133,7 @@ class Ways:
         self.counts["programs"] += 1
         found = []
         for number, runs, own in observed:
-            expected = Seen(own.stdout, own.error.partition(":")[0])
+            expected = Seen(_told(own.stdout), own.error.partition(":")[0])
             for way, run in runs.items():
                 script = way == "script" and run.ok
                 seen = self._run(self._path(number)) if script else _seen(run)
@@ -170,11 +170,16 @@ class Ways:
         code = int(self._scripts.stdout.readline())
         out, err = (Path(f"{path}{ending}").read_text() for ending in (".out", ".err"))
         error = err.strip().splitlines()[-1].partition(":")[0] if code else ""
-        return Seen(out, error, text=path.read_text() + err)
+        return Seen(_told(out), error, text=path.read_text() + err)
+
+
+def _told(output: str) -> str:
+    """Return an output without the addresses of objects, which every process has of its own."""
+    return re.sub(r"\b0x[0-9a-f]+", "0x", output)
 
 
 def _seen(run: Run) -> Seen:
     text = plain(run.text)
     failed, refused = FAILED.match(run.error), REFUSALS.search(text)
     error = failed[1] if failed else run.error
-    return Seen(run.stdout, error, refused[0] if refused else "", text)
+    return Seen(_told(run.stdout), error, refused[0] if refused else "", text)
