@@ -117,7 +117,7 @@ def trains_on(kernel: Kernel, failed: Cell) -> None:
 
     Where the failed cell told that they no longer do, what it told to do must make them agree.
     """
-    told = re.search(r"`(%dist sync [\w ]+ --from 0)` makes them equal", failed.text)
+    told = re.search(r"`(%dist sync [^`]+ --from 0)` makes them equal", failed.text)
     if told:
         kernel.run(told[1])
     assert "trained 3" in kernel.run(distributed(TRAIN)).text

@@ -636,3 +636,20 @@ class Counting:
 counting = Counting()
 """)
     assert on_ranks(notebook, "print(counting.total, own())").stdout == "3 [1, 2]\n"
+
+
+def test_dataclasses_can_be_derived_from_those_that_were_brought(notebook: Kernel) -> None:
+    notebook.run("""
+from dataclasses import dataclass, field
+@dataclass
+class Base:
+    a: int = 1
+    b: list = field(default_factory=list)
+""")
+    derive = """
+        @dataclass
+        class Derived(Base):
+            c: int = 2
+        print(Derived())
+    """
+    assert on_ranks(notebook, derive).stdout == "Derived(a=1, b=[], c=2)\n"

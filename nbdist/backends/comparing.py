@@ -11,12 +11,13 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from nbdist.backends.comm_hooks import counters
-from nbdist.backends.trained import bare
+from nbdist.backends.trained import bare, itself
 from nbdist.errors import UsageError
 from nbdist.wire.groups import Digest
 
@@ -44,8 +45,17 @@ class Comparing:
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
         """By identity, tensors and what was folded of them; kept, so that no id comes twice."""
 
+    def digests(self, found: Mapping[str, Any]) -> dict[str, Digest]:
+        """Return what other ranks compare with theirs, by the ways to it; never raises."""
+        numbers: dict[int, int] = {}
+        told = {}
+        for path, thing in found.items():
+            number = numbers.setdefault(id(itself(thing)), len(numbers))
+            told[path] = msgspec.structs.replace(self.digest(thing), thing=number)
+        return told
+
     def digest(self, target: Any) -> Digest:
-        """Return what other ranks compare with theirs; never raises."""
+        """Return the digest of one thing."""
         try:
             outline = _outline(target, self._shared)
             content, sharded = self._content(target)

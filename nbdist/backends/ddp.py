@@ -310,8 +310,7 @@ class Ddp:
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
         """Return digests of what this rank trains, by how variables lead to it."""
-        look = Comparing(self._shared())
-        return {path: look.digest(thing) for path, thing in self._trained(namespace).items()}
+        return Comparing(self._shared()).digests(self._trained(namespace))
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

@@ -12,6 +12,8 @@ from multiprocessing import process
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from nbdist.backends import keras_names
 from nbdist.backends.horovod_torch import check_everywhere, refuse_to_travel
 from nbdist.backends.paths import at
@@ -110,7 +112,12 @@ class TensorFlow:
         Of a model what is trained: statistics of each rank's own batches are no sign of anything.
         """
         found = {name: self._variables(value) for name, value in list(namespace.items())}
-        return {name: _digest(held) for name, held in found.items() if held}
+        told = {name: _digest(held) for name, held in found.items() if held}
+        things = {id(namespace[name]): number for number, name in enumerate(told)}
+        return {
+            name: msgspec.structs.replace(digest, thing=things[id(namespace[name])])
+            for name, digest in told.items()
+        }
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

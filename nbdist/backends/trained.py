@@ -7,6 +7,7 @@ variable holds them, and are named by the way there.
 from __future__ import annotations
 
 from collections import deque
+from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,35 +30,39 @@ LEAVES = (
 """Kinds that lead nowhere."""
 DEEPEST = 4
 """Steps from a variable: `trainer.strategy.models[0]` has three."""
-MOST_SEEN = 20_000
-"""Objects that are looked at; a list of more has plain values in it."""
+MOST_SEEN = 5000
+"""Objects that are looked at from one variable; a list of more has plain values in it."""
 MOST_ITEMS = 1000
 """Of one container."""
 
 
 def trained(namespace: Mapping[str, object]) -> dict[str, Any]:
-    """Return what variables lead to, by the shortest way there; each thing once.
+    """Return what variables lead to, by the ways there.
 
-    A DDP model and the module in it are one, and so are an optimizer and a wrapper around it.
+    By all variables that do: another rank may have one of them, and not the others.
     """
-    found: dict[int, tuple[str, Any]] = {}
+    found: dict[str, Any] = {}
+    for name, value in sorted(namespace.items()):
+        found |= _reached(name, value)
+    return found
+
+
+def _reached(name: str, value: object) -> dict[str, Any]:
+    """Return what one variable leads to, each thing by the shortest way there."""
+    found: dict[str, Any] = {}
     seen: set[int] = set()
-    private = {name: value for name, value in namespace.items() if name.startswith("_")}
-    public = {name: value for name, value in namespace.items() if name not in private}
-    # Names with an underscore come last: IPython's own are among them.
-    todo = deque((name, value, 0) for name, value in (*public.items(), *private.items()))
+    todo = deque([(name, value, 0)])
     while todo and len(seen) < MOST_SEEN:
-        path, value, depth = todo.popleft()
-        if id(value) in seen or isinstance(value, LEAVES):
+        path, each, depth = todo.popleft()
+        if id(each) in seen or isinstance(each, LEAVES):
             continue
-        seen.add(id(value))
-        if isinstance(value, KINDS):
-            one = id(_itself(value))
-            if one not in found or isinstance(value, DistributedDataParallel):
-                found[one] = path, value
+        seen.add(id(each))
+        if isinstance(each, KINDS):
+            found[path] = each
         elif depth < DEEPEST:
-            todo += [(path + step, inner, depth + 1) for step, inner in _inside(value)]
-    return dict(found.values())
+            inside = sorted(_inside(each), key=itemgetter(0))
+            todo += [(path + step, inner, depth + 1) for step, inner in inside]
+    return found
 
 
 def settle_scalers(namespace: Mapping[str, object]) -> None:
@@ -93,8 +98,8 @@ def _within(value: Any) -> Any:
     return None
 
 
-def _itself(value: Any) -> Any:
-    """Return what makes two things one."""
+def itself(value: Any) -> Any:
+    """Return what makes two things one: a DDP model is one with the module in it."""
     return value.param_groups if isinstance(value, torch.optim.Optimizer) else bare(value)
 
 

@@ -14,8 +14,8 @@ import cloudpickle
 from cloudpickle import cloudpickle as inside
 
 from nbdist.cell.compared_class import check_by_value
+from nbdist.rank import mended
 from nbdist.rank.errors import CannotTravel
-from nbdist.rank.optimizers import reduce_optimizer
 from nbdist.rank.refusals import look_at, why_not
 
 PROTOCOL = 5
@@ -197,9 +197,9 @@ class _Pickler(cloudpickle.Pickler):
         found = self._packer.reduce(obj, self._needs)
         if found is not None:
             return found
-        optimizer = reduce_optimizer(obj)
-        if optimizer is not NotImplemented:
-            return optimizer
+        reduced = mended.reduce(obj)
+        if reduced is not NotImplemented:
+            return reduced
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and reduced[-1] is inside._class_setstate:  # noqa: SLF001
             self._packer.note_value(obj, self._needs)

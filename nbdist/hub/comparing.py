@@ -115,6 +115,7 @@ def _parted(told: Told, words: str) -> list[str]:
             continue
         (shards if any(one.sharded for one in found) else whole).append(path)
     notes = []
+    whole, shards = _without_others(whole, told), _without_others(shards, told)
     if whole:
         listed = ", ".join(f"`{path}`" for path in whole)
         notes.append(f"{words}: {listed}.")
@@ -132,7 +133,8 @@ def _parted(told: Told, words: str) -> list[str]:
 
 def _unknown(told: Told) -> list[str]:
     notes = []
-    for path in _paths(told):
+    unread = [path for path in _paths(told) if any(p[path].why for p in told.values() if path in p)]
+    for path in _without_others(unread, told):
         whys = {rank: one[path].why for rank, one in told.items() if path in one and one[path].why}
         if whys and sum(path in one for one in told.values()) > 1:
             first = whys[min(whys)]
@@ -142,7 +144,21 @@ def _unknown(told: Told) -> list[str]:
 
 
 def _paths(told: Told) -> list[str]:
-    return sorted({path for digests in told.values() for path in digests})
+    return sorted(
+        {path for digests in told.values() for path in digests}, key=lambda p: (len(p), p)
+    )
+
+
+def _without_others(paths: list[str], told: Told) -> list[str]:
+    """Leave out ways that lead, on every rank, where a shorter one does."""
+    kept: list[str] = []
+    for path in paths:
+        theirs = [digests for digests in told.values() if path in digests]
+        if not any(
+            all(way in one and one[way].thing == one[path].thing for one in theirs) for way in kept
+        ):
+            kept.append(path)
+    return sorted(kept)
 
 
 def _differ(found: list[Digest]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
-from nbdist.rank.optimizers import reduce_optimizer
+from nbdist.rank import mended
 
 CELLS = "contents of its cells"
 
@@ -103,9 +103,9 @@ class ByValue(cloudpickle.Pickler):
         """Say how to rebuild `obj` (pickle's protocol)."""
         if type(obj) in CACHING:
             return CACHING[type(obj)](obj)
-        optimizer = reduce_optimizer(obj)
-        if optimizer is not NotImplemented:
-            return optimizer
+        reduced = mended.reduce(obj)
+        if reduced is not NotImplemented:
+            return reduced
         if isinstance(obj, CellType):
             return inside._make_empty_cell, ()
         reduced = super().reducer_override(obj)

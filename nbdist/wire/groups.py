@@ -51,3 +51,5 @@ class Digest(msgspec.Struct, frozen=True):
     """Why it cannot be compared."""
     sharded: bool = False
     """Whether each rank has a part of it, which no other rank can give."""
+    thing: int = 0
+    """Its number on that rank: two ways may lead to one thing."""
