@@ -62,7 +62,8 @@ def test_horovod(tmp_path: Path) -> None:
         *re.findall(r"a weight was ([+-]\S+), is ([+-]\S+)\n", shown), strict=True
     )
     assert len(set(began)) == 2
-    assert broadcast == (began[0], began[0])
+    assert len(set(broadcast)) == 1  # rank 0's; either rank may print first
+    assert set(broadcast) < set(began)
     _learned_alike(shown)
     assert "the ranks' weights are equal: True" in shown
     bytes_sent = dict(re.findall(r"(fp\d\d): (\d+) bytes", shown))
