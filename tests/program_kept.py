@@ -321,4 +321,25 @@ def f(x):
 print(f(1), options.lr, anything.lr)
 """,
     ),
+    "a dataclass that was another one, with a plain field of the same name": (
+        "script: an internal error",
+        """
+# %%
+from dataclasses import dataclass, field
+@dataclass
+class Config:
+    layers: list = field(default_factory=lambda: [0, 2])
+# %%
+def stream(x):
+    for i in range(x):
+        yield Config(layers=i).layers
+# %%
+@dataclass(frozen=True)
+class Config:
+    lr: int = field(default=0)
+    layers: tuple = (1, 2)
+# %% observes
+print(sum(stream(3)), Config())
+""",
+    ),
 }

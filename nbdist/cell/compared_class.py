@@ -233,6 +233,8 @@ class ClassComparison:
             if keyword.arg == "default":
                 self._whole.expression(keyword.value, now, self._local)
             elif keyword.arg == "default_factory":
+                if not isinstance(now, dataclasses.Field):
+                    raise Unsure  # another class has that name by now
                 self._factory(keyword.value, now.default_factory)
             elif keyword.arg is None or not self._whole.is_fixed(keyword.value, self._local):
                 raise Unsure

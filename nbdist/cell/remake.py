@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from nbdist.cell.again import Again, Unsure
+from nbdist.cell.again import Again
 from nbdist.cell.compared import Comparison
 from nbdist.cell.compared_class import ClassComparison
 from nbdist.cell.defined import Notebook
@@ -35,7 +35,7 @@ def remade(
         made = Remade(definition)
         try:
             _compare(Comparison(made, notebook, again, annotations=annotations), made, value)
-        except (Unsure, RecursionError):
+        except Exception:  # noqa: S112  # Unsure, or what a user's object raises when it is looked at
             continue
         if made.is_as_it_was:
             return made
