@@ -342,4 +342,21 @@ class Config:
 print(sum(stream(3)), Config())
 """,
     ),
+    "a global that an object reads while it is loaded": (
+        "script: NameError, for both were in one file",
+        """
+# %%
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__
+options = AttrDict(lr=1, sub=AttrDict(x=1))
+class Counting:
+    def __getstate__(self):
+        return {}
+    def __setstate__(self, state):
+        self.cache = options.sub.x + 2
+counting = Counting()
+# %% observes
+print(counting.cache if hasattr(counting, 'cache') else options.sub.x + 2, options.lr)
+""",
+    ),
 }

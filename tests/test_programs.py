@@ -30,7 +30,7 @@ DRAWN = settings(
     database=None,
     deadline=None,
     derandomize=not BY_HAND,
-    phases=(Phase.generate, Phase.shrink) if BY_HAND else (Phase.generate,),
+    phases=(Phase.generate, Phase.shrink),
     print_blob=False,
     suppress_health_check=list(HealthCheck),
 )
@@ -51,11 +51,6 @@ def test_programs_that_once_failed(ways: Ways, about: str) -> None:
     ways.check(program(text), about=wrong)
 
 
-@pytest.mark.xfail(
-    not BY_HAND,
-    reason="open: in a script, a `__setstate__` that reads a global which is loaded with it fails "
-    "with a NameError",
-)
 @pytest.mark.timeout(0 if BY_HAND else 600)
 def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
     @settings(DRAWN, max_examples=BY_HAND or 200)

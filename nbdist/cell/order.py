@@ -94,7 +94,11 @@ class Order:
             self._visit(part, now=False, called=False)
         for part in values:
             for name in part.at_once:
-                self._need(name)
+                # Code of a class that runs when its objects are loaded finds what it uses.
+                if name in part.calls:
+                    self._call(name)
+                else:
+                    self._need(name)
         self._into.late += [part.name for part in values if part.name not in self._placed]
 
     def _visit(self, part: Part, *, now: bool, called: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.again import Again
@@ -150,7 +150,8 @@ class Gathering:
         if self.packer.by_value:
             self._by_value.append(name)
         needs.pop(name, None)
-        return Part(name, "value", at_once=needs)
+        runs = {each for each in needs if _runs_when_loaded(self._space.get(each))}
+        return Part(name, "value", at_once=needs, calls=runs)
 
     def _keep_shared(self) -> None:
         """Make values of what is written out but also part of other values."""
@@ -174,6 +175,10 @@ class Gathering:
         needed = {n for part in sources for n in (*part.at_once, *part.later)}
         early = {n for part in sources for n in part.at_once}
         early |= needed if any(part.calls for part in sources) else set()
+        called = (
+            self._parts[n] for part in values.values() for n in part.calls if n in self._parts
+        )
+        early |= {n for part in called for n in (*part.at_once, *part.later)}
         for name in sorted(early & values.keys()):
             if values[name].together:
                 continue
@@ -382,6 +387,20 @@ def _called(text: str) -> set[str]:
         if isinstance(node, ast.Call):
             parts.append(node)
     return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
+
+
+LOADING = ("__new__", "__setstate__", "__setattr__", "__setitem__", "__hash__", "__eq__")
+"""Methods that may run when an object is put together of a pickle."""
+
+
+def _runs_when_loaded(cls: object) -> bool:
+    """Return whether code of the notebook's runs when objects of a class are loaded."""
+    return isinstance(cls, type) and any(
+        base.__module__ == "__main__"
+        and isinstance(vars(base).get(name), (FunctionType, staticmethod))
+        for base in cls.__mro__
+        for name in LOADING
+    )
 
 
 def _reached(found: Any, qualname: str) -> Any:
