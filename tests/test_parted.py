@@ -110,6 +110,33 @@ def test_what_cannot_be_compared_is_named_with_its_reason(three: Kernel) -> None
     on_ranks(three, "del model, strange")
 
 
+def test_variables_that_cannot_be_looked_at_keep_nobody_from_being_renewed(three: Kernel) -> None:
+    on_ranks(
+        three,
+        """
+        import os, weakref
+        class Stubborn:
+            def __getattribute__(self, name): raise ValueError(name)
+        class Closed(dict):
+            def __iter__(self): raise ValueError("never")
+            __getitem__ = items = copy = __len__ = __iter__
+        class Short(list):
+            def __getitem__(self, index): raise ValueError("never")
+        class Attributes:
+            __dict__ = property(lambda self: 1 / 0)
+        hostile = [Stubborn(), Closed(a=1), Short([2]), weakref.proxy(Closed()), Attributes()]
+        stubborn, closed, short, gone, attributes = hostile
+        class Dressed(dict): pass
+        dressed = Dressed(inner=DDP(nn.Linear(2, 2)))
+        """,
+    )
+    before = three.run("import nbdist\n[one.pid for one in nbdist.cluster().ranks]").text
+    body = "if rank == 1: nn.init.zeros_(dressed['inner'].module.weight)\ndist.barrier()\n1 / 0"
+    assert parted(fails(three, body)) == {"dressed['inner']"}
+    assert three.run("import nbdist\n[one.pid for one in nbdist.cluster().ranks]").text == before
+    on_ranks(three, "del hostile, stubborn, closed, short, gone, attributes, dressed")
+
+
 def test_shards_of_different_steps_are_named(three: Kernel) -> None:
     on_ranks(
         three,

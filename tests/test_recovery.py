@@ -29,6 +29,7 @@ BREAK_ALL = f"""{BROKEN}
 from nbdist.backends.ddp import Ddp
 if rank == 1: Ddp.form = broken
 """
+BREAK_ALL_RANKS = BREAK_ALL.replace("if rank == 1: ", "")
 BREAK_GIVING = f"""{BREAK_ALL}
 import gc
 if rank == 1:
@@ -108,9 +109,10 @@ def test_new_processes_get_the_variables_of_those_before(start_kernel: KernelFac
     [
         (BREAK_GROUPS, "formed anew, and DDP models with them, for they could not be renewed"),
         (BREAK_ALL, "New processes took the place of rank 1"),
+        (BREAK_ALL_RANKS, "New processes took the place of rank 0-1"),
         (BREAK_GIVING, "Rank 1 has the variables of rank 0, for its own: it did not answer"),
     ],
-    ids=["in place", "both", "and its variables"],
+    ids=["in place", "both", "on all ranks", "and its variables"],
 )
 def test_a_renewal_that_fails_is_followed_by_the_next_way(
     start_kernel: KernelFactory, how: str, says: str

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nbdist.backends.comm_hooks import begin_again
 from nbdist.backends.comparing import is_shard
 from nbdist.backends.made import BUILTIN, Group, Made, Model
+from nbdist.backends.trained import is_a
 from nbdist.errors import NbdistError, UsageError
 from nbdist.wire.groups import GroupInfo
 
@@ -136,7 +137,7 @@ class Anew:
         """Make every DDP model again within the object it is."""
         self._lost = {}
         for value in list(namespace.values()):  # those that were unpickled are not noted
-            if isinstance(value, DistributedDataParallel):
+            if is_a(value, DistributedDataParallel):
                 self._made.note(value)
         for model in list(self._made.models):
             try:
@@ -313,7 +314,7 @@ def _why_lost(value: object) -> str:
 
 def _is_sharded(value: object) -> bool:
     """Whether a value is a module that FSDP, of either kind, has sharded."""
-    if not isinstance(value, torch.nn.Module):
+    if not is_a(value, torch.nn.Module):
         return False
     fsdp = sys.modules.get("torch.distributed.fsdp")
     first_kind = fsdp is not None and any(
@@ -323,14 +324,14 @@ def _is_sharded(value: object) -> bool:
 
 
 def _trains_shards(value: object) -> bool:
-    return isinstance(value, torch.optim.Optimizer) and any(
+    return is_a(value, torch.optim.Optimizer) and any(
         is_shard(parameter) for each in value.param_groups for parameter in each["params"]
     )
 
 
 def _is_mesh(value: object) -> bool:
     mesh = sys.modules.get("torch.distributed.device_mesh")
-    return mesh is not None and isinstance(value, mesh.DeviceMesh)
+    return mesh is not None and is_a(value, mesh.DeviceMesh)
 
 
 def _is_dead(value: Any) -> bool:

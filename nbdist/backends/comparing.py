@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from nbdist.backends.comm_hooks import counters
-from nbdist.backends.trained import bare, itself
+from nbdist.backends.trained import bare, is_a, itself
 from nbdist.errors import UsageError
 from nbdist.wire.groups import Digest
 
@@ -132,7 +132,7 @@ def is_shard(value: object) -> bool:
     """Return whether a value is a DTensor, each rank's part of one tensor."""
     # Not imported for this: it is half a second, and who has one has imported it.
     tensors = sys.modules.get("torch.distributed.tensor")
-    return tensors is not None and isinstance(value, tensors.DTensor)
+    return tensors is not None and is_a(value, tensors.DTensor)
 
 
 def is_zero(value: object) -> bool:

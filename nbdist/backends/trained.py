@@ -7,9 +7,10 @@ variable holds them, and are named by the way there.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+T = TypeVar("T")
 KINDS = (
     torch.nn.Module,
     torch.optim.Optimizer,
@@ -54,15 +56,24 @@ def _reached(name: str, value: object) -> dict[str, Any]:
     todo = deque([(name, value, 0)])
     while todo and len(seen) < MOST_SEEN:
         path, each, depth = todo.popleft()
-        if id(each) in seen or isinstance(each, LEAVES):
+        if id(each) in seen or is_a(each, LEAVES):
             continue
         seen.add(id(each))
-        if isinstance(each, KINDS):
+        if is_a(each, KINDS):
             found[path] = each
         elif depth < DEEPEST:
             inside = sorted(_inside(each), key=itemgetter(0))
             todo += [(path + step, inner, depth + 1) for step, inner in inside]
     return found
+
+
+def is_a(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+    """Return whether a value is of a kind, without asking the value.
+
+    `isinstance` may read its `__class__`, which raises in a dead proxy and runs code of the user's
+    where there is a `__getattribute__`.
+    """
+    return issubclass(type(value), kinds)
 
 
 def settle_scalers(namespace: Mapping[str, object]) -> None:
@@ -105,15 +116,20 @@ def itself(value: Any) -> Any:
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a container or an object holds, each with the step that leads there."""
-    if isinstance(value, dict):
-        for key in list(value)[:MOST_ITEMS]:
+    # What is stored, and its own attributes: a method or a property would run code of the user's.
+    if is_a(value, dict):
+        for key, inner in list(islice(dict.items(value), MOST_ITEMS)):
             if type(key) in (str, int, bool):
-                yield f"[{key!r}]", value[key]
-    elif isinstance(value, (list, tuple)):
-        for index, inner in enumerate(value[:MOST_ITEMS]):
-            yield f"[{index}]", inner
-    # Its own attributes only: a property would run code of the user's.
-    own = getattr(value, "__dict__", None)
+                yield f"[{key!r}]", inner
+    first = slice(MOST_ITEMS)
+    if is_a(value, list):
+        yield from ((f"[{i}]", inner) for i, inner in enumerate(list.__getitem__(value, first)))
+    if is_a(value, tuple):
+        yield from ((f"[{i}]", inner) for i, inner in enumerate(tuple.__getitem__(value, first)))
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except Exception:  # it has none, or a property of this name raises
+        return
     if type(own) is dict:
         for name in list(own)[:MOST_ITEMS]:
             if isinstance(name, str) and name.isidentifier():

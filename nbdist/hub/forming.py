@@ -30,6 +30,17 @@ GIVE_SECONDS = 20.0
 """A rank that is to be replaced has this long to hand out its variables."""
 
 
+class InVain(LaunchError):
+    """No way to form the group held; says on which ranks the last one failed by itself."""
+
+    def __init__(self, tried: list[NotFormed]) -> None:
+        whys = "; then: ".join(dict.fromkeys(str(problem) for problem in tried))
+        super().__init__(
+            f"the process group could not be formed: {whys}. `%dist restart` starts all ranks anew."
+        )
+        self.ranks = tried[-1].ranks if tried else []
+
+
 class NotFormed(NbdistError):
     """A way did not hold; says on which ranks it failed by itself."""
 
@@ -115,7 +126,7 @@ async def form(hub: Hub) -> None:
             _pass_over_output(hub)
         return
     if first or hub.replacing:
-        raise LaunchError(_in_vain(tried))
+        raise InVain(tried)
     await _replace(hub, tried)
 
 
@@ -189,29 +200,33 @@ def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Reco
     return notes
 
 
-def _in_vain(tried: list[NotFormed]) -> str:
-    whys = "; then: ".join(dict.fromkeys(str(problem) for problem in tried))
-    return f"the process group could not be formed: {whys}. `%dist restart` starts all ranks anew."
-
-
 async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
     """Put new processes in the place of the ranks where forming failed, with their variables."""
-    wrong = sorted(set(tried[-1].ranks)) if tried else list(hub.ranks)
-    files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in wrong}
+    wrong = set(tried[-1].ranks) if tried else set(hub.ranks)
+    files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in hub.ranks}
+    given: dict[int, dict[str, str] | None] = {}
     hub.replacing = hub.uncompared = True
     try:
-        given = {rank: await _give(hub, rank, path) for rank, path in files.items()}
-        await replace(hub, wrong)
+        while more := sorted(wrong - given.keys()):
+            given |= {rank: await _give(hub, rank, files[rank]) for rank in more}
+            try:
+                await replace(hub, more)
+            except LaunchError as problem:
+                # Only the first rank that fails is known before the others are freed.
+                wrong |= set(problem.ranks) if isinstance(problem, InVain) else set()
+                if wrong == given.keys():
+                    hub.notes.append(f"Rank {show_ranks([*given])} has lost its variables.")
+                    raise
         for rank, refused in given.items():
-            await _take(hub, rank, files[rank], refused, wrong)
+            await _take(hub, rank, files[rank], refused, sorted(wrong))
     finally:
         hub.replacing = False
         for path in files.values():
             path.unlink(missing_ok=True)
     why = f" ({tried[-1]})" if tried else ""
     hub.notes.append(
-        f"New processes took the place of rank {show_ranks(wrong)}, as the process group could not "
-        f"be renewed{why}. They have their variables again, but for what is named here."
+        f"New processes took the place of rank {show_ranks([*given])}, as the process group could "
+        f"not be renewed{why}. They have their variables again, but for what is named here."
     )
 
 
