@@ -34,6 +34,7 @@ TOLD = re.compile(
 NAMED = re.compile(r"`([\w.\[\]]+)`")
 SYNC = re.compile(r"`(%dist sync [^`]+ --from \d+)`")
 DEAD = re.compile(r"^Rank (\d+) will be replaced before the next cell", re.MULTILINE)
+ALL_DEAD = "All ranks are replaced before the next cell"
 LACKS = re.compile(r"It lacks: .*\b(model|optimizer)\b")
 LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Make it anew")
 NONSENSE = re.compile(r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection closed by peer")
@@ -100,6 +101,9 @@ class Storm:
         self.said = ""
         FAULTS[fault](self)
         dead = set(map(int, DEAD.findall(self.said)))
+        if ALL_DEAD in self.said or dead >= set(self.members):  # nobody has anything to copy
+            self.on_ranks(self.begun_by())
+            dead.clear()
         for rank in sorted(dead):
             self.replace(rank, dead)
         self.must_be_equal_or_told()

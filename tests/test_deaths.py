@@ -98,7 +98,7 @@ def test_shards_that_died_are_said_to_be_lost(cluster: Kernel) -> None:
     ended_in_time(failed)
     told = cluster.run("%dist restart 1 --like 0").stdout
     assert re.search(r"It lacks: .*\bmodel\b", told)
-    assert re.search(r"^  model: .*shards.* of the dead rank are lost", told, re.MULTILINE)
+    assert re.search(r"^  model: .*shards.* of the replaced rank are lost", told, re.MULTILINE)
     assert on_ranks(cluster, "print(other)").stdout == "[1]\n"
     on_ranks(cluster, MODELS["fsdp"])
     trains_on(cluster, failed)
@@ -146,6 +146,8 @@ def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
 def test_no_rank_is_left(cluster: Kernel) -> None:
     failed = fails(cluster, "import os\nos._exit(7)")
     assert "Ranks 0-1 exited with code 7" in failed.error
+    assert "All ranks are replaced before the next cell, without their variables." in failed.error
+    assert "--like" not in failed.error, "nobody is left to copy from"
     cell = on_ranks(cluster, "print(rank)")
     assert cell.stdout == "0\n"
     assert "it is being replaced" in cell.text

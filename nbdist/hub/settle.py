@@ -81,11 +81,14 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
             "The cluster's warm process has died, and all ranks with it; the next cell starts "
             "a new cluster."
         )
+    living = min((rank.rank for rank in hub.ranks.values() if rank.alive), default=None)
+    if living is None and dead:
+        job.notes.append("All ranks are replaced before the next cell, without their variables.")
+        return
     for rank in dead:
         job.notes.append(
             f"Rank {rank} will be replaced before the next cell, without its variables; "
-            f"`%dist restart {rank} --like {_other(hub, rank)}` replaces it and copies them from "
-            "another rank."
+            f"`%dist restart {rank} --like {living}` replaces it and copies them from another rank."
         )
 
 
@@ -94,7 +97,3 @@ def _full(job: Job) -> bool:
         return shutil.disk_usage(job.folder).free < FULL
     except OSError:  # somebody has removed the folder
         return False
-
-
-def _other(hub: Hub, rank: int) -> int:
-    return min((other for other in hub.ranks if other != rank), default=rank)

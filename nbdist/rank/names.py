@@ -231,7 +231,7 @@ class Pickler(ByValue):
             return _blank, (type(obj),), _ddp().take_apart(obj), None, None, _set_ddp_state
         tensors = sys.modules.get("torch.distributed.tensor")
         if tensors is not None and isinstance(obj, tensors.DTensor):
-            msg = "it holds shards, which each rank has of its own: this rank's are lost"
+            msg = "it holds shards, and each rank has others: those of the replaced rank are lost"
             raise pickle.PicklingError(msg)
         if keras_models.trained_by_horovod(obj):
             raise pickle.PicklingError(f"{keras_models.LIVES_THERE}: compile it there")
