@@ -91,7 +91,7 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
         if not resized:
             check_idle(scripts.unfinished())
         lost = [] if _cluster.lost else _cluster.names()
-        what = f"-np {now.np}, --backend {now.backend}"
+        what = f"-np {now.np}, --backend {now.backend}{', another --env' * (now.env != _last.env)}"
         notes.append(f"The cluster was restarted with {what}." + _tell_lost(lost))
         if resized:
             _cluster.resize(now.np or _cluster.np)

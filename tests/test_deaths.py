@@ -143,6 +143,18 @@ def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
     assert on_ranks(cluster, "print('goes on')").stdout == "goes on\n"
 
 
+def test_a_new_rank_finds_the_modules_of_those_before(cluster: Kernel) -> None:
+    (cluster.home / "beside.py").write_text("class Net:\n    size = 3\n")
+    cluster.run("from beside import Net")
+    on_ranks(cluster, "net = Net()")
+    fails(cluster, "import os\nif rank == 1: os._exit(1)")
+    assert "No module" not in cluster.run("%dist restart 1 --like 0").stdout
+    cell = on_ranks(cluster, "print(net.size)", "--output all")
+    assert cell.stdout == "[0] 3\n[1] 3\n"
+    cluster.run("%dist restart")
+    assert cluster.run("net = Net()\n%dist push net").stdout == "Brought to 2 ranks: net (Net).\n"
+
+
 def test_no_rank_is_left(cluster: Kernel) -> None:
     failed = fails(cluster, "import os\nos._exit(7)")
     assert "Ranks 0-1 exited with code 7" in failed.error
@@ -150,4 +162,6 @@ def test_no_rank_is_left(cluster: Kernel) -> None:
     assert "--like" not in failed.error, "nobody is left to copy from"
     cell = on_ranks(cluster, "print(rank)")
     assert cell.stdout == "0\n"
-    assert "it is being replaced" in cell.text
+    assert "they are being replaced" in cell.text
+    assert "All ranks are new processes, without the variables of those before." in cell.text
+    assert "--like" not in cell.text

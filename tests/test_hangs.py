@@ -85,6 +85,15 @@ def test_different_collectives_are_told_by_name(cluster: Kernel) -> None:
     assert on_ranks(cluster, "print(kept)").stdout == "kept by 0\n"
 
 
+def test_who_waits_for_ranks_that_do_not_run_the_cell_is_told(cluster: Kernel) -> None:
+    cluster.start(distributed("dist.all_reduce(torch.ones(1))", "--ranks 1"))
+    text = shown(cluster.expect("waiting for each other", 20))
+    assert re.search(r"rank 1 waits in all_reduce #\d+ at cell line 2", text)
+    assert "rank 0 does not run the cell" in text
+    cluster.interrupt()
+    cluster.wait(20)
+
+
 def test_a_rank_that_holds_the_gil_is_seen_and_in_the_end_replaced(cluster: Kernel) -> None:
     cluster.run(LOOK_MEANWHILE)
     cluster.start(distributed(HOLDS_THE_GIL))

@@ -543,6 +543,27 @@ def test_settings_that_the_notebook_changes_in_place_are_brought_again(notebook:
     assert on_ranks(notebook, "print(log)").stdout == "[0, 'here', 'again']\n"
 
 
+def test_ranks_that_were_left_out_of_a_change_keep_the_object_that_others_hold(
+    notebook: Kernel,
+) -> None:
+    notebook.run(
+        "from array import array as rates_of\nplan, rates = {'a': 1}, rates_of('d', [1.0])"
+    )
+    on_ranks(notebook, "holds = [plan]\nrates")
+    notebook.run("plan['a'] = 2\nrates[0] = 2.0")
+    on_ranks(notebook, "plan", "--ranks 0")
+    code = "print(plan, holds[0] is plan, rates[0])"
+    assert on_ranks(notebook, code).stdout == "{'a': 2} True 2.0\n"
+    assert printed_by(notebook, 1) == "{'a': 2} True 2.0\n"
+    on_ranks(notebook, "if rank == 1: plan['b'] = 1")
+    notebook.run("plan['a'] = 3")
+    on_ranks(notebook, "plan", "--ranks 0")
+    cell = on_ranks(notebook, code)
+    assert cell.stdout == "{'a': 3} True 2.0\n"
+    assert "`plan` was changed in the notebook, but cells have changed it on the ranks" in cell.text
+    assert printed_by(notebook, 1) == "{'a': 2, 'b': 1} True 2.0\n"
+
+
 def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> None:
     notebook.run(
         "import numpy as np, torch\nvector, array = torch.zeros(2), np.zeros(2)\n"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PARTED = re.compile(r"No longer equal on all ranks[^:]*: (.+?)\.\s")
 LOST = re.compile(r"\[Cc\]onnection|INTERNAL ASSERT|GLHF")
 BEGIN = """
-import time, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)
@@ -114,7 +114,7 @@ def test_variables_that_cannot_be_looked_at_keep_nobody_from_being_renewed(three
     on_ranks(
         three,
         """
-        import os, weakref
+        import os, sys, weakref
         class Stubborn:
             def __getattribute__(self, name): raise ValueError(name)
         class Closed(dict):
@@ -135,6 +135,92 @@ def test_variables_that_cannot_be_looked_at_keep_nobody_from_being_renewed(three
     assert parted(fails(three, body)) == {"dressed['inner']"}
     assert three.run("import nbdist\n[one.pid for one in nbdist.cluster().ranks]").text == before
     on_ranks(three, "del hostile, stubborn, closed, short, gone, attributes, dressed")
+
+
+def test_parameters_and_models_in_places_of_all_kinds_are_found_and_made_equal(
+    three: Kernel,
+) -> None:
+    on_ranks(three, """
+        import collections, functools
+        torch.manual_seed(0)
+        w = nn.Parameter(torch.zeros(2))
+        trained_by_hand = torch.zeros(2, requires_grad=True)
+        untrained = torch.zeros(2, requires_grad=True)
+        by_hand = torch.optim.SGD([trained_by_hand], lr=0.1)
+        class Slotted:
+            __slots__ = ("net", "unbound")
+        slotted = Slotted()
+        slotted.net = nn.Linear(2, 2)
+        places = {"a b": nn.Linear(2, 2)}
+        parameters = [*places["a b"].parameters()]
+        line = collections.deque([nn.Linear(2, 2)])
+        part = functools.partial(print, nn.Linear(2, 2))
+        bound = nn.Linear(2, 2).forward
+        class Task:
+            net = nn.Linear(2, 2)
+        norm = nn.BatchNorm1d(2)
+        def spread(by):
+            with torch.no_grad():
+                for one in (
+                    w, trained_by_hand, untrained, slotted.net.bias, places["a b"].bias,
+                    line[0].bias, part.args[0].bias, bound.__self__.bias, Task.net.bias,
+                    norm.running_mean,
+                ):
+                    one.add_(by)
+    """)  # fmt: skip
+    failed = fails(three, "spread(rank)\nraise ValueError('boom')")
+    assert parted(failed) == {
+        "w", "trained_by_hand", "slotted.net", "places['a b']", "line[0]", "part.args[0]",
+        "bound.__self__", "Task.net",
+    }  # fmt: skip
+    assert "rank 1: other values" in three.run("%dist who norm").stdout
+    told = re.search(r"`(%dist sync [^`]+)` makes them equal", shown(failed))
+    assert told
+    assert "\"places['a b']\"" in told[1], "in one word"
+    three.run(told[1])
+    assert not parted(fails(three, "raise ValueError('boom')"))
+    wrong = three.run("%dist sync places['a b']", check=False)
+    assert "where a key has quotes, others go around it all" in wrong.error
+    assert "there is no rank 7" in three.run("%dist sync w --from 7", check=False).error
+    on_ranks(three, "if rank == 0: only_here = 1")
+    wrong = three.run("%dist sync only_here", check=False)
+    assert "there is no variable `only_here` on rank 1-2" in wrong.error
+    names = "w, trained_by_hand, untrained, by_hand, slotted, places, parameters, line, part, bound"
+    on_ranks(three, f"del {names}, Task, norm, Slotted")
+
+
+def test_what_exits_when_it_is_looked_at_is_nobodys_end(three: Kernel) -> None:
+    on_ranks(three, """
+        import sys
+        class Settings:
+            def __getattr__(self, name): sys.exit(f"no setting {name}")
+        class Packed:
+            def __reduce_ex__(self, protocol): raise SystemExit(4)
+        class Pressed:
+            def __reduce_ex__(self, protocol): raise KeyboardInterrupt
+        class Unpacked:
+            def __setstate__(self, state): raise SystemExit(3)
+        class Stated(torch.optim.SGD):
+            def state_dict(self): raise SystemExit(6)
+        class Named(nn.Linear):
+            def named_parameters(self, *a, **k): raise SystemExit(5)
+        settings, packed, pressed, unpacked = Settings(), Packed(), Pressed(), Unpacked()
+        unpacked.kept, whole = 1, {"a": 1}
+        stated, named = Stated([nn.Parameter(torch.ones(1))], lr=0.1), Named(1, 1)
+        before = os.getpid()
+    """)  # fmt: skip
+    assert re.search(r"^settings +Settings", three.run("%dist who settings").stdout, re.MULTILINE)
+    failed = shown(fails(three, "raise ValueError('boom')"))
+    assert "`stated` could not be compared: SystemExit: 6." in failed
+    assert "`named` could not be compared: SystemExit: 5." in failed
+    on_ranks(three, "assert os.getpid() == before\ndel stated, named")
+    told = three.run("%dist restart 1 --like 0").stdout
+    assert re.search(r"^  packed: SystemExit: 4$", told, re.MULTILINE)
+    assert re.search(r"^  pressed: KeyboardInterrupt", told, re.MULTILINE)
+    assert re.search(r"^  unpacked: rank 1: SystemExit: 3$", told, re.MULTILINE)
+    assert "Not copied is what cells have set in the process itself: the states of random" in told
+    body = "assert whole == {'a': 1} and settings\nif rank != 1: del packed, pressed, unpacked"
+    on_ranks(three, f"{body}\ndel settings, whole, before")
 
 
 def test_shards_of_different_steps_are_named(three: Kernel) -> None:

@@ -61,6 +61,17 @@ def test_arguments_that_do_not_fit_say_where_they_stand(notebook: Kernel) -> Non
     assert on_ranks(notebook, NEEDS, "-- there").stdout == "there\n"
 
 
+@pytest.mark.parametrize("flags", ["--launcher torchrun", "--launcher engines"])
+def test_a_program_that_says_it_has_done_its_work_has(notebook: Kernel, flags: str) -> None:
+    for code in ("", "0", "None"):
+        cell = on_ranks(notebook, f"import sys\nprint('done')\nsys.exit({code})", flags)
+        assert cell.text == "done\n", "and nothing on how to leave IPython"
+    helped = on_ranks(notebook, NEEDS, f"{flags} -- --help")
+    assert "show this help message and exit" in helped.stdout
+    failed = on_ranks(notebook, "import sys\nsys.exit('why')", flags, check=False)
+    assert "SystemExit: why" in failed.error
+
+
 def test_a_line_that_cannot_be_read_starts_nothing(notebook: Kernel) -> None:
     cell = on_ranks(notebook, "went_wrong = True", "-- --name 'open", check=False)
     assert "No closing quotation in -- --name 'open" in plain(cell.text)
@@ -128,6 +139,8 @@ def test_a_saved_script_says_how_to_call_it(notebook: Kernel, tmp_path: Path) ->
         cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.stdout == f"train.py 3 {name}\n"
+    on_ranks(notebook, PARSE, rf"--backend ddp --save {path} -- --name '\d+\'")
+    assert r"train.py --name '\d+\'" in path.read_text(), "as it can be copied"
 
 
 RPC = """

@@ -72,6 +72,16 @@ def test_rich_display_keeps_its_place(scripts: Kernel) -> None:
     assert cell.stdout == "above\nbelow\nlast\n"
 
 
+def test_variables_that_it_does_not_use_may_be_anything(scripts: Kernel) -> None:
+    scripts.run(
+        "import weakref\nclass Gone: pass\nkept = Gone()\ngone = weakref.proxy(kept)\ndel kept\n"
+        "class Closed:\n    def __getattribute__(self, name): raise ValueError(name)\n"
+        "closed, used = Closed(), 0.5"
+    )
+    assert on_ranks(scripts, "print(used)", FLAGS).stdout == "0.5\n"
+    scripts.run("del gone, closed")
+
+
 def test_the_last_expression_is_shown_as_in_a_notebook(scripts: Kernel) -> None:
     flags = f"{FLAGS} --output all"
     cell = on_ranks(scripts, "x = torch.ones(2)\nx * (rank + 1)", flags)

@@ -59,7 +59,7 @@ class Comparing:
         try:
             outline = _outline(target, self._shared)
             content, sharded = self._content(target)
-        except Exception as err:  # a user's state_dict, or a kind of tensor nobody knows
+        except BaseException as err:  # a user's state_dict, or a kind of tensor nobody knows
             text = str(err).partition("\n")[0]
             why = text if isinstance(err, UsageError) else f"{type(err).__name__}: {text}"
             return Digest("", "", why)
@@ -94,9 +94,15 @@ class Comparing:
 
 
 def digest(target: Any) -> str | None:
-    """Return a digest of a tensor, a model or an optimizer; None for what has none."""
-    found = Comparing().digest(target)
-    return None if found.why or found.sharded else found.content
+    """Return a digest of a tensor, a model and its buffers, or an optimizer; None without one."""
+    look = Comparing()
+    buffers = bare(target).named_buffers() if is_a(target, torch.nn.Module) else ()
+    found = [look.digest(one) for one in (target, *(buffer for _, buffer in buffers))]
+    if any(one.why or one.sharded for one in found):
+        return None
+    return hashlib.blake2b(
+        "".join(one.content for one in found).encode(), digest_size=8
+    ).hexdigest()
 
 
 def weight(target: Any) -> int:
@@ -104,7 +110,7 @@ def weight(target: Any) -> int:
     try:
         tensors = [leaf for _, leaf in leaves(target) if isinstance(leaf, torch.Tensor)]
         return sum(one.numel() * one.element_size() for one in tensors if not is_lazy(one))
-    except Exception:  # the digest says why
+    except BaseException:  # the digest says why
         return 0
 
 

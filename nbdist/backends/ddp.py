@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.backends import agreement, sockets
 from nbdist.backends.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
-from nbdist.wire.groups import Digest, GroupInfo, Roster, Waiting
+from nbdist.wire.groups import NO_WAY, Digest, GroupInfo, Roster, Waiting
 
 try:
     import torch
@@ -322,7 +322,7 @@ class Ddp:
         for number, model in enumerate(self._made.models, start=1):
             if id(bare(model)) not in known:
                 kind = type(model.module).__name__
-                found[f"{kind}, DDP model {number}, to which no variable leads"] = model
+                found[f"{kind}, DDP model {number}{NO_WAY}"] = model
         return found
 
     def _shared(self) -> dict[int, list[int]]:

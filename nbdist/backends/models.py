@@ -25,7 +25,7 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
     Parameters
     ----------
     target
-        A model, an optimizer's state, a scheduler or a gradient scaler.
+        A model, an optimizer's state, a scheduler, a gradient scaler or a tensor.
     source
         The rank it is taken from.
     group
@@ -45,14 +45,16 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
         )
     elif isinstance(target, torch.optim.Optimizer):
         _copy_optimizer(target, source, group)
+    elif isinstance(target, torch.Tensor) and not is_shard(target):
+        _broadcast(target.detach(), source, group)
     elif isinstance(target, KINDS):
         told = [target.state_dict()]
         dist.broadcast_object_list(told, src=source, group=group)
         target.load_state_dict(told[0])
     else:
         raise UsageError(
-            "only models, optimizers, schedulers and gradient scalers can be made equal on all "
-            f"ranks, not a {type(target).__name__}"
+            "only models, optimizers, schedulers, gradient scalers and tensors can be made "
+            f"equal on all ranks, not a {type(target).__name__}"
         )
 
 

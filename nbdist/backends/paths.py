@@ -21,7 +21,7 @@ def at(namespace: Mapping[str, object], path: str) -> Any:
     """
     try:
         return _follow(namespace, ast.parse(path, mode="eval").body)
-    except (SyntaxError, KeyError, IndexError, AttributeError, TypeError):
+    except (SyntaxError, KeyError, IndexError, AttributeError, TypeError, ValueError):
         raise UsageError(f"there is no variable `{path}` on this rank") from None
 
 

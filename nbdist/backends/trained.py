@@ -7,9 +7,17 @@ variable holds them, and are named by the way there.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from operator import itemgetter
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
@@ -26,10 +34,9 @@ KINDS = (
     torch.amp.GradScaler,
 )
 LEAVES = (
-    str, bytes, int, float, complex, type(None), torch.Tensor, type, ModuleType, FunctionType,
-    BuiltinFunctionType, MethodType,
+    str, bytes, int, float, complex, type(None), ModuleType, FunctionType, BuiltinFunctionType,
 )  # fmt: skip
-"""Kinds that lead nowhere."""
+"""Kinds that lead nowhere: what only a closure holds is not found."""
 DEEPEST = 4
 """Steps from a variable: `trainer.strategy.models[0]` has three."""
 MOST_SEEN = 5000
@@ -46,7 +53,33 @@ def trained(namespace: Mapping[str, object]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in sorted(namespace.items()):
         found |= _reached(name, value)
-    return found
+    return _without_parts(found)
+
+
+def _without_parts(found: dict[str, Any]) -> dict[str, Any]:
+    """Leave out tensors that belong to a model, and those that nothing says are trained."""
+    things = found.values()
+    optimized = {
+        id(one)
+        for thing in things
+        if is_a(thing, torch.optim.Optimizer)
+        for group in thing.param_groups
+        for one in group["params"]
+    }
+    parts = {id(one) for thing in things for one in _parameters(thing)}
+    return {
+        path: thing
+        for path, thing in found.items()
+        if not is_a(thing, torch.Tensor)
+        or (id(thing) not in parts and (is_a(thing, torch.nn.Parameter) or id(thing) in optimized))
+    }
+
+
+def _parameters(thing: object) -> list[torch.nn.Parameter]:
+    try:
+        return list(thing.parameters()) if is_a(thing, torch.nn.Module) else []
+    except BaseException:  # code of the user's; comparing says so
+        return []
 
 
 def _reached(name: str, value: object) -> dict[str, Any]:
@@ -59,7 +92,7 @@ def _reached(name: str, value: object) -> dict[str, Any]:
         if id(each) in seen or is_a(each, LEAVES):
             continue
         seen.add(id(each))
-        if is_a(each, KINDS):
+        if is_a(each, KINDS) or (is_a(each, torch.Tensor) and each.requires_grad and each.is_leaf):
             found[path] = each
         elif depth < DEEPEST:
             inside = sorted(_inside(each), key=itemgetter(0))
@@ -126,11 +159,33 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{i}]", inner) for i, inner in enumerate(list.__getitem__(value, first)))
     if is_a(value, tuple):
         yield from ((f"[{i}]", inner) for i, inner in enumerate(tuple.__getitem__(value, first)))
+    if is_a(value, deque):
+        items = list(islice(deque.__iter__(value), MOST_ITEMS))
+        yield from ((f"[{i}]", inner) for i, inner in enumerate(items))
+    if is_a(value, partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    if is_a(value, MethodType):
+        yield ".__self__", value.__self__
+    yield from _attributes(value)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an object's own attributes, and those of a class of the user's."""
+    if issubclass(type(value), type):
+        if type.__getattribute__(value, "__module__") == "__main__":
+            members = dict(vars(value))
+            yield from ((f".{name}", members[name]) for name in members if name[:2] != "__")
+        return
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if type(member) is MemberDescriptorType:
+                with suppress(AttributeError):  # not bound yet
+                    yield f".{name}", member.__get__(value)
     try:
         own = object.__getattribute__(value, "__dict__")
-    except Exception:  # it has none, or a property of this name raises
+    except BaseException:  # it has none, or a property of this name raises
         return
     if type(own) is dict:
         for name in list(own)[:MOST_ITEMS]:
-            if isinstance(name, str) and name.isidentifier():
+            if type(name) is str and name.isidentifier():
                 yield f".{name}", own[name]

@@ -106,7 +106,7 @@ class Again:
         try:
             code = compile(tree, "<again>", mode, dont_inherit=True)
             return eval(code, {"__builtins__": builtins, **there}, local)  # noqa: S307
-        except Exception as err:
+        except Exception as err:  # code of the user's may raise anything: its value is sent
             raise Unsure from err
 
     def find(self, node: ast.AST, local: Mapping[str, Any]) -> Any:

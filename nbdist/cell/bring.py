@@ -37,7 +37,8 @@ CHANGED = {
 }
 DRIFTED = (
     "`{0}` was changed in place in the notebook after it was brought; the ranks go on with theirs. "
-    "`--bring {0}` brings it as it is now."
+    "`--bring {0}` brings it as it is now, in the place of theirs: what cells have made of "
+    "that (an optimizer, a DDP model) must be brought along or made anew."
 )
 DELETED = (
     "`{0}` was deleted in the notebook; the ranks have it as it was brought. `del {0}` in a cell "
@@ -253,12 +254,13 @@ class _Trip:
             if name in self._wanted.forced:
                 self._tokens[name] = known.renew(name, space[name])
         answers = self._ask(names, [name for name, how in changes.items() if how == "edited"])
+        answers = self._ask_who_is_behind(changes, answers)
         lacking = []
         for name, change in changes.items():
             token, versions = self._tokens[name], {answer.get(name) for answer in answers}
             if name in self._wanted.forced or versions - {"", token}:
                 lacking.append(name)
-                if change == "edited" and all(map(known.are_same(name), versions)):
+                if change == "edited" and all(map(known.are_same(name), versions - {""})):
                     self._edited.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
@@ -267,6 +269,24 @@ class _Trip:
         if lacking:
             self._refer_to_what_is_there()
         return lacking
+
+    def _ask_who_is_behind(
+        self, changes: dict[str, Change], answers: list[Mapping[str, str]]
+    ) -> list[Mapping[str, str]]:
+        """Ask ranks that an earlier cell left out about what was edited before that cell."""
+        known, wanted = self._known, self._wanted
+        behind = [
+            name
+            for name, change in changes.items()
+            if not change and name not in wanted.forced
+            for versions in [{answer.get(name) for answer in answers} - {self._tokens[name]}]
+            if any(map(known.are_same(name), versions))
+        ]
+        if not behind:
+            return answers
+        changes.update(dict.fromkeys(behind, "edited"))
+        told = self._ask(behind, behind)
+        return [{**before, **now} for before, now in zip(answers, told, strict=True)]
 
     def _refer_to_what_is_there(self) -> None:
         """Have what is packed refer to objects that all ranks have, rather than copy them."""

@@ -14,6 +14,7 @@ from nbdist.hub.bring import ask_for, hand_over
 from nbdist.hub.jobs import name_ranks
 from nbdist.hub.line import NoAnswer
 from nbdist.hub.loop import hub_loop
+from nbdist.launchers.engines import working_directory
 from nbdist.rank.parcels import unpacked
 from nbdist.rank.pickles import namespace
 from nbdist.wire import messages
@@ -140,7 +141,7 @@ class Names:
 def place(hub: Hub) -> messages.Run:
     """Return what a rank must know to find the modules the notebook finds."""
     environ = {**hub.host.environ_changes(), **hub.environ}
-    return messages.Run("", "", 0, 0, "", 0, "", sys.path, environ)
+    return messages.Run("", "", 0, 0, "", 0, working_directory(), sys.path, environ)
 
 
 def cannot_return(offer: Offer) -> str:

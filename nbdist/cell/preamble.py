@@ -162,12 +162,15 @@ def header(
         if isinstance(version, str):
             made.append(f"{module} {version}")
     without = "" if "nbdist" in modules else ", without nbdist"
-    text = f'"""{name}: a cell of a notebook and what it uses of it{without}.\n'
+    # Raw, so that the command can be copied as it stands.
+    words = "".join(arguments)
+    escaped = _in_docstring if '"""' in words else str
+    raw = "r" if escaped is str and "\\" in words else ""
+    text = f'{raw}"""{name}: a cell of a notebook and what it uses of it{without}.\n'
     called = "".join(f" {shlex.quote(word)}" for word in arguments)
     within = called.replace("'", """'"'"'""")  # as a shell has it between single quotes
     launch = launch.format(
-        np=ranks, both=2 * ranks, name=name, arguments=_in_docstring(called),
-        quoted=_in_docstring(within),
+        np=ranks, both=2 * ranks, name=name, arguments=escaped(called), quoted=escaped(within),
     )  # fmt: skip
     text += launch
     text += f"\nMade with {', '.join(made)}."

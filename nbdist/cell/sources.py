@@ -314,7 +314,7 @@ class Gathering:
         modules = {
             name: value.__name__
             for name, value in self._space.items()
-            if isinstance(value, ModuleType) and name in self._parts
+            if name in self._parts and isinstance(value, ModuleType)
         }
         found: dict[str, None] = {}
         texts = [part.text for part in self._parts.values() if part.kind == "source"]

@@ -8,6 +8,8 @@ before the next cell (`Hub.uncompared`).
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +17,7 @@ import msgspec
 from nbdist.errors import NbdistError
 from nbdist.hub.jobs import show_ranks
 from nbdist.memory import in_words
-from nbdist.wire.groups import Digest
+from nbdist.wire.groups import NO_WAY, Digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +121,7 @@ def _parted(told: Told, words: str) -> list[str]:
     if whole:
         listed = ", ".join(f"`{path}`" for path in whole)
         notes.append(f"{words}: {listed}.")
-        reachable = [path for path in whole if " " not in path]
+        reachable = [_word(path) for path in whole if not path.endswith(NO_WAY)]
         if reachable:
             notes[0] += f" `%dist sync {' '.join(reachable)} --from 0` makes them equal."
     if shards:
@@ -129,6 +131,13 @@ def _parted(told: Told, words: str) -> list[str]:
             "checkpoint, or make them anew."
         )
     return notes
+
+
+def _word(path: str) -> str:
+    """Return a path as one word of a magic's line: `"nets['a']"`."""
+    if shlex.split(path) == [path]:
+        return path
+    return shlex.quote(path) if re.search(r'["\\$`]', path) else f'"{path}"'
 
 
 def _unknown(told: Told) -> list[str]:

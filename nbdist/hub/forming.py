@@ -85,13 +85,18 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
     dead = [rank for rank in hub.ranks.values() if rank.death is not None]
     if dead:
         how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
-        tell(f"Since the last cell {how}; it is being replaced.")
-        for rank, names in (await replace(hub, (rank.rank for rank in dead))).items():
-            lacks = f"It lacks {', '.join(sorted(names))}: " if names else ""
-            tell(
-                f"Rank {rank} is a new process. {lacks}"
-                f"`%dist restart {rank} --like RANK` copies another rank's variables."
-            )
+        tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being replaced.")
+        lacking = await replace(hub, (rank.rank for rank in dead))
+        if len(dead) == hub.size:
+            tell("All ranks are new processes, without the variables of those before.")
+        for rank, names in lacking.items():
+            if names:
+                tell(
+                    f"Rank {rank} is a new process. It lacks {', '.join(sorted(names))}: "
+                    f"`%dist restart {rank} --like RANK` copies another rank's variables."
+                )
+            elif len(dead) < hub.size:
+                tell(f"Rank {rank} is a new process. It lacks no variable that the others have.")
     elif hub.stale:
         await form(hub)
     for note in drain(hub):
@@ -226,7 +231,8 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
     why = f" ({tried[-1]})" if tried else ""
     hub.notes.append(
         f"New processes took the place of rank {show_ranks([*given])}, as the process group could "
-        f"not be renewed{why}. They have their variables again, but for what is named here."
+        f"not be renewed{why}. They have their variables again, but for what is named here; "
+        "random generators begin anew."
     )
 
 

@@ -9,11 +9,20 @@ from nbdist.hub.jobs import show_ranks
 from nbdist.hub.report import agree
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbdist.wire.messages import Pulse
+
+WORLD = ("", "0")
+"""How the group of all ranks is named."""
 
 
 def describe(
-    pulses: dict[int, Pulse | None], ended: set[int], patience: float, stop_by: str
+    pulses: dict[int, Pulse | None],
+    ended: set[int],
+    patience: float,
+    stop_by: str,
+    outside: Sequence[int] = (),
 ) -> str:
     """Return a report if some ranks have waited too long for others, '' if none has.
 
@@ -27,6 +36,8 @@ def describe(
         Seconds a rank may wait before it counts.
     stop_by
         How a person stops the job.
+    outside
+        Ranks that the cell is not run on; who waits for all ranks waits for them, too.
     """
     waiting: dict[tuple[str, str], list[int]] = defaultdict(list)
     elsewhere: dict[str, list[int]] = defaultdict(list)
@@ -44,12 +55,14 @@ def describe(
             longest = max(longest, pulse.waiting.since)
     if ended:
         elsewhere["is done with the cell"].extend(sorted(ended))
+    if outside and any(group in WORLD for group, _ in waiting):
+        elsewhere["does not run the cell"].extend(outside)
     all_in_one = len(waiting) == 1 and not elsewhere
     if longest < patience or all_in_one:
         return ""
     lines = []
     for (group, place), ranks in waiting.items():
-        of_group = "" if group in ("", "0") else f" (group {group})"
+        of_group = "" if group in WORLD else f" (group {group})"
         lines.append(f"{_name(ranks)} {agree(ranks, 'waits')} in {place}{of_group}")
     lines += [f"{_name(ranks)} {agree(ranks, place)}" for place, ranks in elsewhere.items()]
     head = f"Ranks have been waiting for each other for {longest:.0f} s:"

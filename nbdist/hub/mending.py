@@ -14,6 +14,8 @@ from nbdist.wire.groups import GroupInfo
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
 
+QUOTES = " (where a key has quotes, others go around it all: \"nets['a']\")"
+
 
 async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
     """Put new processes in the place of ranks, with the variables of rank `like` if one is named.
@@ -64,15 +66,19 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
             await forming.form(hub)
         # A model of another group, under the same name on another rank, is another model.
         sharers = await hub.call_all(hub.ranks, "sharers", path=path)
-        if not isinstance(sharers.get(source), list):
-            raise UsageError(f"there is no variable `{path}` on rank {source}")
+        if source not in sharers:
+            raise UsageError(f"there is no rank {source}; this cluster has {hub.size} ranks")
+        if not isinstance(sharers[source], list):
+            hint = QUOTES if "[" in path else ""
+            raise UsageError(f"there is no variable `{path}` on rank {source}{hint}")
         members = [rank for rank, told in sharers.items() if told == sharers[source]]
-        group = "" if len(members) == hub.size else await _group_of(hub, path, members)
+        lacking = [rank for rank, told in sharers.items() if told is None]
+        group = "" if len(members) == hub.size else await _group_of(hub, path, members, lacking)
         await hub.demand(members, "sync", path=path, source=source, group=group)
         return members
 
 
-async def _group_of(hub: Hub, path: str, members: list[int]) -> str:
+async def _group_of(hub: Hub, path: str, members: list[int], lacking: list[int]) -> str:
     """Return the name of the process group that just these ranks have."""
     answers = await hub.call_all(members, "groups")
     named = [
@@ -82,6 +88,11 @@ async def _group_of(hub: Hub, path: str, members: list[int]) -> str:
         if isinstance(answer, list)
     ]  # fmt: skip
     common = set.intersection(*named) if named else set()
+    if not common and lacking and len(members) == 1:
+        raise UsageError(
+            f"there is no variable `{path}` on rank {show_ranks(lacking)}: it cannot be made equal "
+            "where it is not"
+        )
     if not common:
         raise UsageError(
             f"`{path}` is shared by {name_ranks(members)} only, which have no process group of "

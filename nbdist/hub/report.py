@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Fault
 
 LAST_LINES = 5
-PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait"}
+PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait", "does": "do"}
 
 
 class CellFailed(RankError):

@@ -54,7 +54,8 @@ class Run(JobListener):
         self._pending: set[int] = set(job.ranks)
         self._unformed = False
         self._output = Output(job, output)
-        self._watch = Watch(job, self._output, hub.settings.hang_seconds, self)
+        others = [rank for rank in hub.ranks if rank not in job.ranks]
+        self._watch = Watch(job, self._output, hub.settings.hang_seconds, self, others)
         self._over = asyncio.Event()
         self._trouble = asyncio.Event()
         self._pressed = asyncio.Event()

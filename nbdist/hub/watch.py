@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from nbdist.hub import hang
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbdist.hub.jobs import Job
     from nbdist.wire.messages import Display, Pulse
 
@@ -60,10 +62,16 @@ class Watch:
         Seconds ranks may wait for each other before that is told.
     watched
         Knows its ranks.
+    outside
+        Ranks of the cluster that have no part in the job.
     """
 
-    def __init__(self, job: Job, output: Output, patience: float, watched: Watched) -> None:
+    def __init__(
+        self, job: Job, output: Output, patience: float, watched: Watched,
+        outside: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self._job, self._output, self._patience, self._watched = job, output, patience, watched
+        self._outside = outside
         self._hang = ""
 
     async def run(self) -> None:
@@ -79,7 +87,7 @@ class Watch:
 
     def _look_for_hang(self) -> None:
         running, ended = self._watched.running(), self._watched.ended()
-        text = hang.describe(running, ended, self._patience, self._job.stop_by)
+        text = hang.describe(running, ended, self._patience, self._job.stop_by, self._outside)
         if text != self._hang:
             self._job.tell("hang", text or "The wait is over.")
             self._hang = text

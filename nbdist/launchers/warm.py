@@ -178,7 +178,7 @@ class Supervisor:
     def _follow(self, order: Order) -> None:
         try:
             self._do(order)
-        except Exception as err:
+        except Exception as err:  # whatever it is, who gave the order must hear of it
             self._refuse(order, f"{type(err).__name__}: {err}")
             raise
 

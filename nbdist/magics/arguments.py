@@ -56,7 +56,7 @@ def parse(
     try:
         return parser.parse_args(_joined(shlex.split(own)), argparse.Namespace(arguments=arguments))
     except (IPythonUsageError, ValueError) as err:
-        raise UsageMistake(_helped(str(err), parser)) from None
+        raise UsageMistake(_helped(str(err), parser, passes_on=passes_on)) from None
 
 
 def _split(line: str) -> tuple[str, list[str]]:
@@ -83,7 +83,7 @@ def _joined(words: list[str]) -> list[str]:
     return [*words[:place], joined, *_joined(words[place + 2 :])]
 
 
-def _helped(message: str, parser: argparse.ArgumentParser) -> str:
+def _helped(message: str, parser: argparse.ArgumentParser, *, passes_on: bool) -> str:
     flags = [flag for action in parser._actions for flag in action.option_strings]
     unknown = re.match(r"unrecognized arguments: (\S+)", message)
     if unknown:
@@ -92,7 +92,8 @@ def _helped(message: str, parser: argparse.ArgumentParser) -> str:
             return f"nothing is expected where {unknown[1]!r} stands (-h explains)"
         near = difflib.get_close_matches(word, flags, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return f"unknown flag {word}{hint} (-h lists all)"
+        more = f"; the program's own arguments stand after {DASHES!r}" if passes_on else ""
+        return f"unknown flag {word}{hint} (-h lists all){more}"
     return f"{message} (-h explains)"
 
 

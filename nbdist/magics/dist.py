@@ -33,6 +33,10 @@ from nbdist.rank.pickles import namespace
 
 Command = Callable[..., None]
 KERNEL = "kernel"
+NOT_COPIED = (
+    "Not copied is what cells have set in the process itself: the states of random generators "
+    "(seed them again), `os.environ`, torch's default dtype, the working directory."
+)
 
 
 def ranks_or_kernel(text: str) -> list[int] | str:
@@ -121,6 +125,8 @@ def restart(args: Any) -> None:
         for name, why in names.items():
             if why:
                 _say(f"  {name}: {why}")
+    if args.like is not None and lacking:
+        _say(NOT_COPIED)
     if not lacking:
         _say("The cluster was started anew.")
     for note in cluster.notes():

@@ -20,6 +20,7 @@ from nbdist.errors import NbdistError
 from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
+from nbdist.rank.errors import text_of
 from nbdist.rank.names import Names
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.rank.who import Who, free
@@ -167,8 +168,9 @@ class Agent(Speaker):
             self.send(Reply(call.id, work(**call.args)))
         except NbdistError as err:
             self.send(Reply(call.id, error=str(err)))
-        except Exception as err:  # whatever it is, the hub must hear of it
-            self.send(Reply(call.id, error=f"{type(err).__name__}: {err}"))
+        # Code of the user's may raise SystemExit, which would be this rank's end.
+        except BaseException as err:
+            self.send(Reply(call.id, error=f"{type(err).__name__}: {text_of(err)}"))
 
     def _receive(self, parcel: dict[str, Any], run: dict[str, Any]) -> list[str]:
         # As the cell will find it: what is unpickled may import from there.

@@ -21,6 +21,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from nbdist.rank.describe import is_a
+from nbdist.rank.errors import RAISED
 from nbdist.rank.kinds import GROWING, PLAIN, is_open
 
 MOST_BYTES = 1 << 16
@@ -80,7 +81,7 @@ def contents(value: Any) -> Contents | None:
     if kind in PLAIN or kind is ModuleType:
         return None
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.nn.Module):
+    if torch is not None and issubclass(kind, torch.nn.Module):
         return _Model(value)
     found = _pickled(value)
     if found is not None:
@@ -175,7 +176,7 @@ class _Pickled(Contents):
 
 def _pickled(value: Any) -> _Pickled | None:
     """Return what a value is made of, None if it is too large or cannot be told."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         found = _dumped(dict(_members(value))) if value.__module__ == "__main__" else None
         if found is not None:
             found.plain = True
@@ -195,7 +196,7 @@ def _dumped(value: Any) -> _Pickled | None:
     pickler = _Pickler(file)
     try:
         pickler.dump(value)
-    except Exception:  # too large or too deep, or a class of the user's, which may raise anything
+    except RAISED:  # too large or too deep, or a class of the user's, which may raise anything
         return None
     return _Pickled(file.getvalue(), pickler.parts, plain=pickler.plain, looked=pickler.looked)
 

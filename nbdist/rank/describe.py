@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nbdist.rank import keras_models
+from nbdist.rank.errors import RAISED
 from nbdist.wire.inspection import Seen
 
 LIBRARIES = frozenset({"cupy", "jax", "jaxlib", "numpy", "pandas", "polars", "pyarrow", "torch"})
@@ -38,7 +39,7 @@ def describe(name: str, value: object, *, anything: bool) -> Seen:
     told: dict[str, Any] = {}
     try:
         told = _facts(value, anything=anything)
-    except Exception:  # a user's property may raise anything, and a busy rank change anything
+    except RAISED:  # a user's property may raise anything, and a busy rank change anything
         told = {}
     return Seen(name=name, type=_type_name(value), **told)
 
@@ -231,7 +232,7 @@ def _by_attributes(value: Any, *, anything: bool) -> dict[str, Any]:
 def _attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
-    except Exception:  # a property may raise anything
+    except RAISED:  # a property may raise anything
         return None
 
 
@@ -240,7 +241,7 @@ def _length(value: Any) -> str:
         return ""
     try:
         count = len(value)
-    except Exception:  # a DataLoader's asks its dataset's
+    except RAISED:  # a DataLoader's asks its dataset's
         return ""
     return _items(count)
 
@@ -251,7 +252,7 @@ def _bytes(value: Any) -> int | None:
         size = value.memory_usage(deep=False).sum()
     try:
         return None if size is None or callable(size) else int(size)
-    except Exception:  # whatever it is
+    except RAISED:  # whatever it is
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from nbdist.rank import keras_models
 from nbdist.rank.describe import PLAIN, is_a
+from nbdist.rank.errors import RAISED
 
 MOST_LEAVES = 20_000
 CPU_RATE, GPU_RATE = 4e8, 1e11
@@ -55,7 +56,7 @@ class Digester:
             return self._of(value, 8).hex()
         except TooMuch:
             raise
-        except Exception:  # Unknown, or whatever a user's value raises when it is looked at
+        except RAISED:  # Unknown, or whatever a user's value raises when it is looked at
             return ""
 
     def _of(self, value: Any, depth: int) -> bytes:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 
 MOST_FRAMES = 25
 """Frames shown at either end of a traceback."""
+
+
+RAISED = (Exception, SystemExit, asyncio.CancelledError)
+"""What code of a user's may raise that an object runs when it is looked at: also what would end
+this process. A KeyboardInterrupt may be a person's, and `OutOfTime` is ours."""
 
 
 def shorten(error: BaseException | None) -> None:
@@ -38,7 +44,7 @@ def text_of(error: BaseException) -> str:
         if ended and _raised_in(error) in PARSERS:
             return f"{MISUSED}: {ARGUMENTS}"
         return str(error)
-    except Exception as err:  # a user's __str__ may raise anything
+    except RAISED as err:  # a user's __str__ may raise anything
         return f"(its text cannot be shown: {err!r})"
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,6 +80,8 @@ class CellRunner:
         self._freed_from: Waiting | None = None
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
+        # IPython says how to leave IPython wherever code calls `sys.exit`.
+        warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
 
     def start(self, send: Callable[[Message], None]) -> None:
         """Send what cells show to `send`."""
@@ -207,6 +210,8 @@ class CellRunner:
         make = self._shell.showtraceback
 
         def showtraceback(*args: Any, **kwargs: Any) -> None:  # IPython's
+            if _is_good_end(sys.exc_info()[1]):
+                return
             # Making it takes a while. The fault is not a consequence of what happens meanwhile.
             self._failed_at, self._showing = time.time(), True
             shorten(sys.exc_info()[1])
@@ -235,7 +240,7 @@ class CellRunner:
 
     def _fault(self, result: ExecutionResult) -> Fault | None:
         error = result.error_before_exec or result.error_in_exec
-        if error is None:
+        if error is None or _is_good_end(error):
             if self._traceback:  # of a cell within the cell, such as that of `%%capture`
                 sys.stdout.write("\n".join([*self._traceback, ""]))
             return None
@@ -298,3 +303,8 @@ class CellRunner:
         if name == self._filename:
             return self._aligned.magic_line or line
         return line if name in TIMED else None
+
+
+def _is_good_end(error: BaseException | None) -> bool:
+    """Return whether it is how a script ends that has done its work: `sys.exit(main())`."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)

@@ -14,9 +14,12 @@ import re
 import sys
 import uuid
 from argparse import Namespace
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import MethodType, SimpleNamespace
 from typing import Any
+
+from nbdist.rank.errors import RAISED
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 """Cannot change in place."""
@@ -26,7 +29,7 @@ VALUES = (
 )  # fmt: skip
 OPEN = frozenset({
     SimpleNamespace, Namespace, OrderedDict, defaultdict, Counter, deque, functools.partial,
-    MethodType, random.Random,
+    MethodType, random.Random, tuple, frozenset, bytearray, array,
 })  # fmt: skip
 """Pickled by what they are made of, without code of the user's."""
 GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
@@ -41,15 +44,13 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
     """Return an attribute of what may be anything: a user's `__getattr__` may raise anything."""
     try:
         return getattr(value, name, default)
-    except Exception:
+    except RAISED:  # code of the user's
         return default
 
 
 def is_open(kind: type) -> bool:
     """Return whether values of this type are pickled as what they are made of."""
-    if kind in PLAIN or kind in GROWING or kind in OPEN or kind in (tuple, frozenset, bytearray):
-        return True
-    if issubclass(kind, VALUES):
+    if kind in PLAIN or kind in GROWING or kind in OPEN or issubclass(kind, VALUES):
         return True
     if kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__"):
         return (

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,24 +177,28 @@ class Names:
         for name in names:
             try:
                 _dumps(space[name])
-            except Exception as err:  # a user's __reduce__ may raise anything
+            except BaseException as err:  # a user's __reduce__ may raise anything
                 refused[name] = f"{type(err).__name__}: {err}"
         # By one pickler: an optimizer must go on pointing at its model's parameters.
         good = by_need((name for name in names if name not in refused), space)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             pickler = Pickler(file, carry_globals=False)
+            pickler.dump((os.getcwd(), sys.path))
             for name in good:
                 pickler.dump((name, self._untouched(name), space[name]))
             pickler.dump(sources.taken(pickler.files))
         return refused
 
     def take(self, path: str) -> list[str]:
-        """Bind what another rank wrote; return the names."""
+        """Bind what another rank wrote, and import from where that does; return the names."""
         taken = []
         with Path(path).open("rb") as file:
             # Of this cluster: the folder is the user's alone.
             unpickler = pickle.Unpickler(file)  # noqa: S301
+            folder, sys.path[:] = unpickler.load()
+            with suppress(OSError):  # another host's
+                os.chdir(folder)
             while isinstance(found := unpickler.load(), tuple):
                 name, token, value = found
                 self._shell.user_ns[name] = value

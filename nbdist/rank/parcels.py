@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist import memory
 from nbdist.errors import NbdistError
 from nbdist.rank import sources
-from nbdist.rank.errors import CannotTravel
+from nbdist.rank.errors import RAISED, CannotTravel
 from nbdist.rank.parts import CONTAINERS, Parts, find
 from nbdist.rank.pickles import ByValue
 from nbdist.rank.refusals import look_at, why_not
@@ -112,7 +112,7 @@ class Packing:
         start, shared, began = self._stream.tell(), self._shared, time.monotonic()
         try:
             self._pickler.dump(value if state is None else state)
-        except Exception as err:  # a user's __reduce__ may raise anything
+        except RAISED as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
         stream = self._stream.tell() - start
         size, seconds = stream + self._shared - shared, time.monotonic() - began
@@ -263,7 +263,7 @@ def unpacked(parcel: Parcel, buffers: list[memoryview]) -> dict[str, Any]:
         return dict(unpack(parcel, buffers))
     except NbdistError:
         raise
-    except Exception as err:  # a class may be missing here, or raise anything on its way in
+    except RAISED as err:  # a class may be missing here, or raise anything on its way in
         names = ", ".join(parcel.names)
         raise NbdistError(
             f"{names} cannot be put together here: {type(err).__name__}: {err}. If a cell of the "

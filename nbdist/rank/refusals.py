@@ -31,7 +31,7 @@ TORCH_REFUSED = (
 )  # fmt: skip
 
 
-def why_not(err: Exception) -> str:
+def why_not(err: BaseException) -> str:
     """Say why a value could not be pickled, and what to do."""
     if isinstance(err, CannotTravel):
         return str(err)

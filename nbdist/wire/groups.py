@@ -40,6 +40,10 @@ class Roster(msgspec.Struct, frozen=True):
     """Where its groups listen."""
 
 
+NO_WAY = ", to which no variable leads"
+"""Ends the name of what is compared and cannot be named."""
+
+
 class Digest(msgspec.Struct, frozen=True):
     """What a rank tells of a model, an optimizer or the like, for others to compare."""
 
