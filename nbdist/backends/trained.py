@@ -92,12 +92,19 @@ def _reached(name: str, value: object) -> dict[str, Any]:
         if id(each) in seen or is_a(each, LEAVES):
             continue
         seen.add(id(each))
-        if is_a(each, KINDS) or (is_a(each, torch.Tensor) and each.requires_grad and each.is_leaf):
+        if is_a(each, KINDS) or _may_be_trained(each):
             found[path] = each
         elif depth < DEEPEST:
             inside = sorted(_inside(each), key=itemgetter(0))
             todo += [(path + step, inner, depth + 1) for step, inner in inside]
     return found
+
+
+def _may_be_trained(value: object) -> bool:
+    try:
+        return is_a(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    except BaseException:  # a kind of tensor of the user's
+        return False
 
 
 def is_a(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
@@ -172,8 +179,8 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield an object's own attributes, and those of a class of the user's."""
     if issubclass(type(value), type):
-        if type.__getattribute__(value, "__module__") == "__main__":
-            members = dict(vars(value))
+        members = dict(type.__dict__["__dict__"].__get__(value))
+        if members.get("__module__") == "__main__":
             yield from ((f".{name}", members[name]) for name in members if name[:2] != "__")
         return
     for kind in type(value).__mro__:
