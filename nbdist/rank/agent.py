@@ -168,8 +168,7 @@ class Agent(Speaker):
             self.send(Reply(call.id, work(**call.args)))
         except NbdistError as err:
             self.send(Reply(call.id, error=str(err)))
-        # Code of the user's may raise SystemExit, which would be this rank's end.
-        except BaseException as err:
+        except BaseException as err:  # a user's SystemExit, too, must not be this rank's end
             self.send(Reply(call.id, error=f"{type(err).__name__}: {text_of(err)}"))
 
     def _receive(self, parcel: dict[str, Any], run: dict[str, Any]) -> list[str]:

@@ -80,8 +80,8 @@ class CellRunner:
         self._freed_from: Waiting | None = None
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
-        # IPython says how to leave IPython wherever code calls `sys.exit`.
-        warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
+        if self.own:  # IPython says how to leave IPython wherever code calls `sys.exit`
+            warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
 
     def start(self, send: Callable[[Message], None]) -> None:
         """Send what cells show to `send`."""
