@@ -205,7 +205,7 @@ def work(i, n, port):
     dist.init_process_group("gloo", rank=i, world_size=n)
     total = torch.ones(1)
     dist.all_reduce(total)
-    print("spawned", total.item(), flush=True)
+    print(f"spawned {total.item()}", flush=True)  # both write to one pipe, so in one piece
     dist.destroy_process_group()
 """)
     cell = on_ranks(
