@@ -136,6 +136,39 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
 
 
 @pytest.mark.horovod
+def test_a_rank_lost_just_before_a_good_end_is_told(horovod: Kernel, tmp_path: Path) -> None:
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
+    script.chmod(0o700)
+    # As if the job ended between two looks at its ranks.
+    looks = "nbdist.hub.watch.LOOKS_AT_RANKS"
+    horovod.run(f"import nbdist.hub.watch\nlooks, {looks} = {looks}, 10**9")
+    try:
+        cell = on_ranks(
+            horovod,
+            """
+            import os
+            state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1))
+            @hvd.elastic.run
+            def train(state):
+                if hvd.size() == 2:
+                    hvd.allreduce(torch.ones(1))
+                    if rank == 1:
+                        os.kill(os.getpid(), 9)
+                    hvd.allreduce(torch.ones(1))
+            train(state)
+            print("ended with", hvd.size())
+            """,
+            "-np 2 --backend horovod --launcher horovodrun --min-np 1 --max-np 2 "
+            f"--host-discovery-script {script}",
+        )
+    finally:
+        horovod.run(f"{looks} = looks")
+    assert "ended with 1" in cell.stdout
+    assert "Rank 1 was ended by SIGKILL; the job goes on if enough ranks are left." in shown(cell)
+
+
+@pytest.mark.horovod
 def test_an_elastic_job_that_horovod_gives_up_says_why(horovod: Kernel, tmp_path: Path) -> None:
     script = tmp_path / "hosts.sh"
     script.write_text("#!/bin/sh\necho localhost:2\n")

@@ -113,8 +113,7 @@ class ScriptRun:
     def looked(self) -> None:
         """See `nbdist.hub.watch.Watched`."""
         self._look_for_all_done()
-        if self._plan.elastic and self._how.GOES_ON and not self._why:
-            self._tell_lost()
+        self._look_for_lost()
 
     def _hear_launcher(self, word: Started | Died | Refused) -> None:
         if isinstance(word, Started):
@@ -349,12 +348,15 @@ class ScriptRun:
             job.state = "failed"
             return LaunchError("the warm process has died, and the launcher and its ranks with it")
         word = self._ended.result()
+        well = isinstance(word, Died) and word.code == 0 and word.signum == 0
+        if well:
+            self._look_for_lost()  # one may be lost after the last look
         self._ranks.note_faults(stopped=bool(self._why))
         self._ranks.complete_logs()
         if self._why:
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
-        if isinstance(word, Died) and word.code == 0 and word.signum == 0:
+        if well:
             job.state = "done"
             job.errors.clear()  # what an elastic job has gone on without
             return None
@@ -387,8 +389,10 @@ class ScriptRun:
             return LaunchError(f"{self._plan.launcher} could not be started: {word.why}")
         return LaunchError(f"{self._plan.launcher} ended with exit code {word.code}; {log}")
 
-    def _tell_lost(self) -> None:
+    def _look_for_lost(self) -> None:
         """Say which ranks an elastic job goes on without."""
+        if not self._plan.elastic or not self._how.GOES_ON or self._why:
+            return
         for rank, death in self._ranks.deaths().items():
             if isinstance(death, Death):
                 self._lost = {rank: death}
