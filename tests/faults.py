@@ -86,6 +86,13 @@ def slowdown() -> float:
     return max(1.0, (time.monotonic() - wall) / (time.process_time() - cpu))
 
 
+LOST = re.compile(
+    r"Rank 1 was ended by SIGKILL( at cell line \d+)?; "
+    r"the job (goes on if enough ranks are left|has ended without it)\."
+)
+"""How an elastic job tells that one of its ranks was killed, with the line if it is known."""
+
+
 def shown(cell: Cell) -> str:
     """Return all a cell has shown, without colours."""
     return plain(cell.seen())

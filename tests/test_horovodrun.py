@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
+from tests.faults import LOST, shown
 from tests.notebook import distributed, on_ranks, printed_by
 from tests.test_orphans import listening
 
@@ -132,7 +133,7 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
     assert found <= {"127.0.0.1", "::1"}
     sizes = [line for line in cell.stdout.splitlines() if "size" in line or "ended" in line]
     assert sizes == ["size 1", "size 2", "size 1", "ended with 1"]
-    assert "Rank 1 was ended by SIGKILL; the job goes on if enough ranks are left." in shown(cell)
+    assert LOST.search(shown(cell))
 
 
 @pytest.mark.horovod
@@ -165,7 +166,46 @@ def test_a_rank_lost_just_before_a_good_end_is_told(horovod: Kernel, tmp_path: P
     finally:
         horovod.run(f"{looks} = looks")
     assert "ended with 1" in cell.stdout
-    assert "Rank 1 was ended by SIGKILL; the job goes on if enough ranks are left." in shown(cell)
+    assert LOST.search(shown(cell))
+
+
+@pytest.mark.horovod
+def test_a_rank_whose_cell_raises_is_told_and_replaced(horovod: Kernel, tmp_path: Path) -> None:
+    script, more = tmp_path / "hosts.sh", tmp_path / "more"
+    third = f"[ ! -e {more} ] || echo {socket.gethostname()}:1\n"
+    script.write_text(f"#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n{third}")
+    script.chmod(0o700)
+    cell = on_ranks(
+        horovod,
+        f"""
+        import pathlib, time
+        more = pathlib.Path({str(more)!r})
+        state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
+        @hvd.elastic.run
+        def train(state):
+            print("size", hvd.size(), flush=True)
+            while hvd.size() == 1 or not more.exists() or state.step < 20:
+                hvd.allreduce(torch.ones(1))
+                state.step += 1
+                if rank == 1 and not more.exists() and state.step == 5:
+                    raise ValueError("bad batch")
+                if hvd.size() == 1:
+                    more.touch()
+                    time.sleep(0.1)
+                state.commit()
+        train(state)
+        step = state.step
+        """,
+        "-np 2 --return step --backend horovod --launcher horovodrun --min-np 1 --max-np 2 "
+        f"--host-discovery-script {script}",
+        timeout=100,
+    )
+    assert [line for line in cell.stdout.splitlines() if "size" in line] == [
+        "size 2", "size 1", "size 2",
+    ]  # fmt: skip
+    how = "failed: ValueError: bad batch (cell line 12)"
+    assert shown(cell).count(f"Rank 1 {how}; the job goes on if enough ranks are left.") == 1
+    assert horovod.run("step >= 20").text == "True\n"
 
 
 @pytest.mark.horovod

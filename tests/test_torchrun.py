@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from tests.notebook import on_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
@@ -47,6 +49,34 @@ def test_restarts_work_and_are_told(scripts: Kernel, how: str) -> None:
     assert "Traceback" not in cell.stdout
     assert "Restart 1 of 3: rank 1 failed: ValueError: failed on try 0" in shown(cell)
     assert "Restart 2 of 3: rank 1 failed: ValueError: failed on try 1" in shown(cell)
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("raise ValueError('bad batch')", "failed: ValueError: bad batch (cell line 10)"),
+        ("os._exit(3)", "exited with code 3"),
+    ],
+    ids=["raises", "exits"],
+)
+def test_a_rank_lost_when_the_others_have_ended_is_told(
+    scripts: Kernel, tmp_path: Path, ends: str, told: str
+) -> None:
+    body = f"""
+        import os, pathlib, time
+        agent = pathlib.Path({str(tmp_path)!r}, "agent")
+        if rank == 0:
+            agent.with_name("new").write_text(str(os.getppid()))
+            agent.with_name("new").rename(agent)
+        else:
+            while not agent.exists() or pathlib.Path("/proc", agent.read_text()).exists():
+                time.sleep(0.02)
+            {ends}
+    """
+    cell = on_ranks(scripts, body, f"{FLAGS} --min-np 1")
+    assert re.search(
+        rf"Rank 1 {re.escape(told)}( at cell line \d)?; the job has ended without it\.", shown(cell)
+    )
 
 
 def test_rich_display_keeps_its_place(scripts: Kernel) -> None:

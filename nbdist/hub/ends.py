@@ -53,13 +53,18 @@ class Ends:
         """How many ranks there are; 0 as long as none is."""
         self.pids: dict[int, int] = {}
         """By rank, its process."""
+        self.without: dict[int, Death | Fault] = {}
+        """How those ended that an elastic job has gone on without."""
         self._far: dict[int, float] = {}
         """When ranks whose processes cannot be looked at from here were heard last."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
         """Rank, restarts before it, and lines."""
 
     def began(self, rank: int, hello: Hello) -> None:
-        """Note that a rank is there."""
+        """Note that a rank is there, perhaps in the place of one that was lost."""
+        if (fault := self.done.pop(rank, None)) is not None:
+            self._keep_traceback(rank, fault)
+        self.without.pop(rank, None)
         self.pulses.setdefault(rank, None)
         self.pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
@@ -84,7 +89,7 @@ class Ends:
         why = report.told_first(job) if job.errors else "ranks failed"
         job.errors.clear()
         self.restart = restart
-        self.done, self.pulses, self.pids = {}, {}, {}
+        self.done, self.pulses, self.pids, self.without = {}, {}, {}, {}
         job.hosts.clear()
         self._far.clear()
         self._log.ended.clear()
@@ -102,7 +107,8 @@ class Ends:
             if rank not in self.done and not self._lives(rank, pid)
         }
         ended = len(self.done) + len(silent)
-        return 0 < self.size <= ended and not any(self.done.values())
+        badly = {rank for rank, fault in self.done.items() if fault is not None}
+        return 0 < self.size <= ended and badly <= self.without.keys()
 
     def _lives(self, rank: int, pid: int) -> bool:
         if rank in self._far:
@@ -126,8 +132,23 @@ class Ends:
             if known and rank not in self.done and rank not in job.errors:
                 job.errors[rank] = ended_by_launcher(pulse)
         for rank, fault in job.errors.items():
-            if isinstance(fault, Fault) and fault.traceback:
-                self._tracebacks.append((rank, self.restart, fault.traceback))
+            self._keep_traceback(rank, fault)
+
+    def _keep_traceback(self, rank: int, fault: Death | Fault) -> None:
+        if isinstance(fault, Fault) and fault.traceback:
+            self._tracebacks.append((rank, self.restart, fault.traceback))
+
+    def lost(self) -> dict[int, Death | Fault]:
+        """Return the ranks that ended badly since the last look, for an elastic job to go on."""
+        found = self.deaths() | {
+            rank: fault
+            for rank, fault in self.done.items()
+            if fault is not None and rank not in self.without
+        }
+        self.without |= found
+        for rank in found:
+            self.pulses.pop(rank, None)
+        return found
 
     def deaths(self) -> dict[int, Death | Fault]:
         """Return the ranks that died without a word, as told since the last look."""

@@ -59,7 +59,12 @@ def first_of(errors: dict[int, Fault | Death]) -> int:
 def told_first(job: Job) -> str:
     """Tell in one line which rank failed first, and how."""
     first = first_of(job.errors)
-    return f"rank {first}{_where([first], job)} {_headline(job.errors[first], job)}"
+    return told(first, job.errors[first], job)
+
+
+def told(rank: int, fault: Fault | Death, job: Job) -> str:
+    """Tell in one line how a rank ended."""
+    return f"rank {rank}{_where([rank], job)} {_headline(fault)}"
 
 
 def failure(job: Job) -> RankError:
@@ -68,7 +73,7 @@ def failure(job: Job) -> RankError:
     groups: dict[str, list[int]] = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
         if not secondary(fault) or rank == first:
-            groups[_headline(fault, job)].append(rank)
+            groups[_headline(fault)].append(rank)
     order = sorted(groups, key=lambda line: first not in groups[line])
     lines = [
         f"{_name(groups[line])}{_where(groups[line], job)} {agree(groups[line], line)}"
@@ -90,7 +95,7 @@ def interrupted(job: Job, why: str) -> Interrupted:
     """Tell where the ranks were when the job was stopped."""
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
-        places[_headline(fault, job) if isinstance(fault, Death) else _place(fault)].append(rank)
+        places[_headline(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
     lines = [line.replace("..", ".") for line in lines]
     return CellInterrupted("\n".join([f"The cell was {why}.", *lines, *job.notes]))
@@ -122,13 +127,12 @@ def from_words(words: list[str] | None) -> NbdistError | None:
     return next((kind for kind in KINDS if kind.__name__ == name), NbdistError)(text)
 
 
-def _headline(fault: Fault | Death, job: Job) -> str:
+def _headline(fault: Fault | Death) -> str:
     if isinstance(fault, Death):
         line = f" at cell line {fault.line}" if fault.line else ""
         return f"{how_died(fault)}{line}"
     text = fault.text.splitlines()[0] if fault.text else ""
     line = f" (cell line {fault.line})" if fault.line else ""
-    del job
     return f"failed: {fault.name}: {text}{line}" if text else f"failed: {fault.name}{line}"
 
 

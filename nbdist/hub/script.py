@@ -16,7 +16,7 @@ import msgspec
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import bring, report, stacks
 from nbdist.hub.ends import Ends, ended_by_launcher, ended_from_outside
-from nbdist.hub.jobs import Death, Job, how_died
+from nbdist.hub.jobs import Death, Job
 from nbdist.hub.line import Line
 from nbdist.hub.plan import SCRIPT
 from nbdist.hub.reach import reach
@@ -27,7 +27,7 @@ from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
 from nbdist.settings import no_place
 from nbdist.system import private
-from nbdist.wire.messages import Call, Display, Done, Hello, Interrupt, Pulse
+from nbdist.wire.messages import Call, Display, Done, Fault, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -66,7 +66,7 @@ class ScriptRun:
         self._pressed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._why = ""
-        self._lost: dict[int, Death] = {}
+        self._lost: dict[int, Death | Fault] = {}
         """The rank that an elastic job has lost last."""
 
     # -- what is heard -------------------------------------------------------------------------
@@ -348,17 +348,14 @@ class ScriptRun:
             job.state = "failed"
             return LaunchError("the warm process has died, and the launcher and its ranks with it")
         word = self._ended.result()
-        well = isinstance(word, Died) and word.code == 0 and word.signum == 0
-        if well:
-            self._look_for_lost()  # one may be lost after the last look
         self._ranks.note_faults(stopped=bool(self._why))
         self._ranks.complete_logs()
         if self._why:
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
-        if well:
+        if isinstance(word, Died) and word.code == 0 and word.signum == 0:
             job.state = "done"
-            job.errors.clear()  # what an elastic job has gone on without
+            self._tell_ended_without()
             return None
         job.state = "failed"
         return self._failure(word)
@@ -367,9 +364,8 @@ class ScriptRun:
         """Tell of the rank that was lost, and not of those that its launcher has ended since."""
         job, lost = self._job, self._lost
         ended = [rank for rank, fault in job.errors.items() if ended_from_outside(fault)]
-        if not lost or any(
-            rank not in ended and not report.secondary(fault) for rank, fault in job.errors.items()
-        ):
+        own = {rank for rank, fault in job.errors.items() if not report.secondary(fault)}
+        if not lost or not own <= {*ended, *lost}:
             return
         for rank in ended:
             job.errors[rank] = ended_by_launcher(None)
@@ -393,10 +389,21 @@ class ScriptRun:
         """Say which ranks an elastic job goes on without."""
         if not self._plan.elastic or not self._how.GOES_ON or self._why:
             return
-        for rank, death in self._ranks.deaths().items():
-            if isinstance(death, Death):
-                self._lost = {rank: death}
-                text = f"Rank {rank} {how_died(death)}; the job goes on if enough ranks are left."
-                self._job.tell(f"lost {death.pid}", text)
-                self._job.restarts.append(text)
-                self._ranks.pulses.pop(rank, None)
+        for rank, fault in self._ranks.lost().items():
+            if not report.secondary(fault):
+                self._lost = {rank: fault}
+            self._tell_lost(rank, fault, "goes on if enough ranks are left")
+
+    def _tell_ended_without(self) -> None:
+        """Say which ranks an elastic job that has ended well has lost since the last look."""
+        for rank, fault in self._job.errors.items():
+            stopped = fault.aborted if isinstance(fault, Fault) else ended_from_outside(fault)
+            if not stopped and rank not in self._ranks.without:
+                self._tell_lost(rank, fault, "has ended without it")
+        self._job.errors.clear()
+
+    def _tell_lost(self, rank: int, fault: Death | Fault, then: str) -> None:
+        how = report.told(rank, fault, self._job)
+        text = f"{how[0].upper()}{how[1:]}; the job {then}."
+        self._job.tell(f"lost {rank} {fault.at}", text)
+        self._job.restarts.append(text)
