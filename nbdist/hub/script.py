@@ -312,6 +312,8 @@ class ScriptRun:
                 taking.result()
             elif self._plan.returns and self._all_done.is_set():
                 return NbdistError("what the ranks return could not be taken in time")
+            elif self._plan.returns and self._ended_well():
+                self._note_nothing_returned()
         except NbdistError as err:
             return err
         return None
@@ -324,9 +326,14 @@ class ScriptRun:
                 offer = await bring.ask_for(
                     self._line, rank, names, copied=self._reached is not None
                 )
+                job.returned[rank] = offer
             else:
-                offer = bring.no_offer(rank, names, "the rank ended without a word (os._exit)")
-            job.returned[rank] = offer
+                self._note_nothing_returned(rank)
+
+    def _note_nothing_returned(self, *ranks: int) -> None:
+        why = "the rank ended without a word (os._exit)"
+        for rank in ranks or self._plan.returning:
+            self._job.returned[rank] = bring.no_offer(rank, self._plan.returns, why)
 
     async def _stop(self) -> None:
         """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""
@@ -342,6 +349,10 @@ class ScriptRun:
 
     # -- how it ended --------------------------------------------------------------------------
 
+    def _ended_well(self) -> bool:
+        word = self._ended.result() if self._ended.done() else None
+        return isinstance(word, Died) and word.code == 0 and word.signum == 0
+
     def _outcome(self) -> NbdistError | None:
         job = self._job
         if not self._ended.done():
@@ -353,7 +364,7 @@ class ScriptRun:
         if self._why:
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
-        if isinstance(word, Died) and word.code == 0 and word.signum == 0:
+        if self._ended_well():
             job.state = "done"
             self._tell_ended_without()
             return None
