@@ -39,11 +39,13 @@ import cloudpickle
 {joining}
 with open(Path(__file__).with_name("script_data") / "call.pkl", "rb") as _file:
     function, args = pickle.load(_file)
+_raised = Path(__file__).with_name(f"raised{{rank}}.pkl")
+_raised.unlink(missing_ok=True)  # of this rank's life before a restart
 try:
     result = function(*args)
 except Exception as _error:
     with suppress(Exception):
-        Path(__file__).with_name(f"raised{{rank}}.pkl").write_bytes(cloudpickle.dumps(_error))
+        _raised.write_bytes(cloudpickle.dumps(_error))
     raise
 {leaving}
 '''

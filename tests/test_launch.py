@@ -71,3 +71,13 @@ def test_from_a_notebook(kernel: Kernel) -> None:
     assert "unknown launcher 'pigeon'; there are engines, torchrun, horovodrun" in shown(unknown)
     stuck = kernel.run("nbdist.launch((i for i in ()), np=2)", check=False)
     assert "cannot travel" in shown(stuck)
+
+
+def test_an_error_of_a_life_before_a_restart_is_not_raised(kernel: Kernel) -> None:
+    kernel.run(
+        "import nbdist\ndef fails():\n    import os, sys\n"
+        "    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n        raise KeyError('first')\n"
+        "    sys.exit(3)"
+    )
+    again = kernel.run("nbdist.launch(fails, np=2, max_restarts=1)", check=False)
+    assert again.error.startswith("CellFailed: Ranks 0-1 failed: SystemExit: 3"), again.error

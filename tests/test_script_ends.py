@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,6 +102,24 @@ def test_a_rank_its_launcher_ends_is_not_to_blame(scripts: Kernel) -> None:
     assert "SignalException" not in told
     assert "Rank 0 exited" not in told
     assert "Rank 2 was stopped at cell line 6" in told
+
+
+def test_a_rank_killed_before_the_stop_is_told_with_it(scripts: Kernel) -> None:
+    body = """
+        import os, time
+        if rank == 1:
+            time.sleep(1)  # so that it has been heard of
+            os.kill(os.getpid(), 9)
+        while True:
+            try:
+                time.sleep(60)
+            except Exception:  # SIGTERM, as the launcher has it
+                print("goes on", flush=True)
+    """
+    cell = on_ranks(scripts, body, f"{FLAGS} --timeout 4", check=False)
+    assert "goes on" in cell.stdout
+    assert re.search(r"Rank 1 was ended by SIGKILL( at cell line \d+)?\.", cell.error)
+    assert re.search(r"Rank 0 was stopped at cell line \d+\.", cell.error)
 
 
 def test_a_killed_launcher_is_named(scripts: Kernel) -> None:

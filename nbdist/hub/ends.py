@@ -55,6 +55,8 @@ class Ends:
         """By rank, its process."""
         self.without: dict[int, Death | Fault] = {}
         """How those ended that an elastic job has gone on without."""
+        self._gone: dict[int, float] = {}
+        """When ranks that had not told their end were first seen to have ended."""
         self._far: dict[int, float] = {}
         """When ranks whose processes cannot be looked at from here were heard last."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
@@ -65,6 +67,7 @@ class Ends:
         if (fault := self.done.pop(rank, None)) is not None:
             self._keep_traceback(rank, fault)
         self.without.pop(rank, None)
+        self._gone.pop(rank, None)
         self.pulses.setdefault(rank, None)
         self.pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
@@ -74,6 +77,7 @@ class Ends:
     def pulsed(self, rank: int, pulse: Pulse) -> None:
         """Note what a rank does."""
         self.pulses[rank] = self._job.pulses[rank] = pulse
+        self._gone.pop(rank, None)  # one on another host had only been silent
         if rank in self._far:
             self._far[rank] = time.monotonic()
 
@@ -92,6 +96,7 @@ class Ends:
         self.done, self.pulses, self.pids, self.without = {}, {}, {}, {}
         job.hosts.clear()
         self._far.clear()
+        self._gone.clear()
         self._log.ended.clear()
         return why
 
@@ -101,14 +106,16 @@ class Ends:
         One may have ended without a word, by `os._exit`. After a fault the launcher decides what
         becomes of the others.
         """
-        silent = {
-            rank
-            for rank, pid in self.pids.items()
-            if rank not in self.done and not self._lives(rank, pid)
-        }
-        ended = len(self.done) + len(silent)
+        self.look()
+        ended = len(self.done.keys() | self._gone.keys())
         badly = {rank for rank, fault in self.done.items() if fault is not None}
         return 0 < self.size <= ended and badly <= self.without.keys()
+
+    def look(self) -> None:
+        """Note who has ended without a word."""
+        for rank, pid in self.pids.items():
+            if rank not in self.done and not self._lives(rank, pid):
+                self._gone.setdefault(rank, time.time())
 
     def _lives(self, rank: int, pid: int) -> bool:
         if rank in self._far:
@@ -118,12 +125,16 @@ class Ends:
     def note_faults(self, *, stopped: bool) -> None:
         """Put into the job how each rank ended that did not end well.
 
-        If it was stopped, what its launcher tells of deaths is our own doing.
+        If it was stopped, the deaths that its launcher tells of are our own doing, but for those
+        that were seen before.
         """
         job = self._job
         job.errors |= {rank: fault for rank, fault in self.done.items() if fault is not None}
-        if not stopped:
-            job.errors |= self.deaths()
+        died = self.deaths()
+        if stopped:
+            job.errors |= {rank: death for rank, death in died.items() if rank in self._gone}
+        else:
+            job.errors |= died
             if all(report.secondary(fault) for fault in job.errors.values()):
                 # Nothing else has gone wrong: it was not its launcher that ended this one.
                 job.errors |= {failed.rank: self._death(failed) for failed in self._log.ended[:1]}
@@ -173,7 +184,7 @@ class Ends:
         pulse = self.pulses.get(failed.rank)
         return Death(
             failed.rank, failed.pid or self.pids.get(failed.rank, 0), max(0, -failed.code),
-            max(0, failed.code), out_of_memory=False, at=time.time(),
+            max(0, failed.code), out_of_memory=False, at=self._gone.get(failed.rank, time.time()),
             line=pulse.line if pulse else None,
         )  # fmt: skip
 

@@ -89,7 +89,7 @@ class ScriptRun:
             self._look_for_all_done()
 
     def _look_for_all_done(self) -> None:
-        if self._ranks.all_well():
+        if not self._why and self._ranks.all_well():
             self._all_done.set()
 
     def _restarted(self, restart: int, size: int) -> None:
@@ -129,6 +129,7 @@ class ScriptRun:
             self._host.end(self._launcher, 0.0)
         elif not self._ended.done():
             self._why = why
+            self._ranks.look()  # who ends from now on does so by our doing
             self._pressed.set()
             self._stopping = self._loop.create_task(self._stop())
 

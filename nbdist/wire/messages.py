@@ -12,6 +12,7 @@ import msgspec
 
 from nbdist.wire.doing import Bar, Pace, Vitals
 from nbdist.wire.groups import Waiting
+from nbdist.wire.plain import plain
 
 PROTOCOL = 1
 """Version of the messages below, said in `Hello`."""
@@ -163,6 +164,14 @@ class Reply(Message, frozen=True):
 ToAgent = Run | Interrupt | Abort | Call | Quit
 ToHub = Hello | Done | Display | Pulse | Reply
 
-encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
 decode_to_hub = msgspec.msgpack.Decoder(ToHub).decode
+
+
+def encode(message: Message) -> bytes:
+    """Encode a message; what a user's code put into it may be odd, and it travels all the same."""
+    try:
+        return _encode(message)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # a lone surrogate is the second
+        return _encode(plain(message))

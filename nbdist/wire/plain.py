@@ -1,0 +1,52 @@
+"""What travels in place of what msgpack has no form for, so that no message is ever lost."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import msgspec
+
+DEEPEST = 50
+"""What lies deeper travels as its text."""
+INTS = range(-(2**63), 2**64)
+AS_THEY_ARE = (type(None), bool, float, bytes, bytearray, memoryview)
+CONTAINERS = (msgspec.Struct, dict, list, tuple, set, frozenset)
+
+
+def plain(value: object, above: tuple[int, ...] = ()) -> Any:
+    r"""Return the like of a value that can be encoded: structs as structs, the odd as its text.
+
+    Lone surrogates, which stand for bytes that are no UTF-8, are written as ``\udc80``; integers
+    that are too large, objects, and what holds itself, as what `repr` says of them.
+    """
+    if isinstance(value, CONTAINERS) and id(value) not in above and len(above) < DEEPEST:
+        return _container(value, (*above, id(value)))
+    return _single(value)
+
+
+def _container(value: Any, above: tuple[int, ...]) -> Any:
+    if isinstance(value, msgspec.Struct):
+        fields = {name: plain(getattr(value, name), above) for name in value.__struct_fields__}
+        return type(value)(**fields)
+    if isinstance(value, dict):
+        return {_single(key): plain(part, above) for key, part in value.items()}
+    return [plain(part, above) for part in value]
+
+
+def _single(value: object) -> Any:
+    if isinstance(value, AS_THEY_ARE):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value) if int(value) in INTS else str(int(value))
+    if isinstance(value, numbers.Real):
+        return float(value)
+    text = value if isinstance(value, str) else _text(value)
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value)
+    except BaseException as error:  # whatever it raises, the message is to travel
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
