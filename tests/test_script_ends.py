@@ -59,6 +59,24 @@ def test_what_a_rank_cannot_return_since_it_left_is_told(scripts: Kernel, who: s
     assert f"`filled` cannot be returned from rank 0: {why}" in cell.error
 
 
+def test_one_that_leaves_the_others_alone_is_told_first(scripts: Kernel) -> None:
+    body = """
+        import os, time
+        import torch.distributed as dist
+        if rank == 1:
+            time.sleep(1)
+            os._exit(0)
+        dist.barrier()
+    """
+    cell = on_ranks(scripts, body, FLAGS, check=False)
+    told = r"CellFailed: Rank 1 exited with code 0( at cell line \d)?\n"
+    assert re.match(rf"{told}Rank 0 lost the connection at cell line 7\.", cell.error), cell.error
+    own = body.replace("dist.barrier()", "time.sleep(3)\n        raise ValueError('own')")
+    assert on_ranks(scripts, own, FLAGS, check=False).error.startswith(
+        "CellFailed: Rank 0 failed: ValueError: own (cell line 8)"
+    )
+
+
 def test_names_are_returned_after_a_restart(scripts: Kernel) -> None:
     body = """
         import os

@@ -135,7 +135,8 @@ class Ends:
             job.errors |= {rank: death for rank, death in died.items() if rank in self._gone}
         else:
             job.errors |= died
-            if all(report.secondary(fault) for fault in job.errors.values()):
+            faults = job.errors.values()
+            if all(report.secondary(fault) and not report.silent(fault) for fault in faults):
                 # Nothing else has gone wrong: it was not its launcher that ended this one.
                 job.errors |= {failed.rank: self._death(failed) for failed in self._log.ended[:1]}
         for rank, pulse in self.pulses.items():

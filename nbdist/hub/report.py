@@ -47,13 +47,26 @@ KINDS: tuple[type[NbdistError], ...] = (CellInterrupted, LaunchError, NbdistErro
 def secondary(fault: Fault | Death) -> bool:
     """Whether this is a consequence of another rank's fault rather than a fault of its own."""
     if isinstance(fault, Death):
-        return fault.asked
+        return fault.asked or silent(fault)
     return fault.aborted or bool(LOST_TEXT.search(fault.text))
 
 
+def silent(fault: Fault | Death) -> bool:
+    """Whether a rank ended without a word (``os._exit(0)``): no failure, but others may wait."""
+    return isinstance(fault, Death) and not fault.asked and not fault.signum and not fault.code
+
+
 def first_of(errors: dict[int, Fault | Death]) -> int:
-    """Return the rank whose fault came first, consequences left aside."""
-    return min(errors, key=lambda rank: (secondary(errors[rank]), errors[rank].at))
+    """Return the rank whose fault came first, consequences left aside.
+
+    If there is nothing else, it is one that ended without a word: the others have lost it.
+    """
+
+    def order(rank: int) -> tuple[bool, bool, float]:
+        fault = errors[rank]
+        return secondary(fault), not silent(fault), fault.at
+
+    return min(errors, key=order)
 
 
 def told_first(job: Job) -> str:

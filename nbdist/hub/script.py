@@ -410,7 +410,8 @@ class ScriptRun:
         """Say which ranks an elastic job that has ended well has lost since the last look."""
         for rank, fault in self._job.errors.items():
             stopped = fault.aborted if isinstance(fault, Fault) else ended_from_outside(fault)
-            if not stopped and rank not in self._ranks.without:
+            well = stopped or report.silent(fault)
+            if not well and rank not in self._ranks.without:
                 self._tell_lost(rank, fault, "has ended without it")
         self._job.errors.clear()
 

@@ -27,9 +27,13 @@ GOES_ON = False
 GIVEN_UP = ""
 WARM = (RANK, "nbdist.backends.torch_private.elastic", "nbdist.backends.torch_private.agents")
 FAILED = re.compile(
-    r"^(?!\[).*failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)", re.MULTILINE
+    r"^(?!\[).*(?:failed|silent) \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)",
+    re.MULTILINE,
 )
-"""How TorchElastic tells of a worker that has failed; of several agents' it knows no ranks."""
+"""How TorchElastic tells of a worker that has failed; of several agents' it knows no ranks.
+
+Of one that has ended by ``os._exit(0)`` we tell ourselves, see `torch_private.elastic`.
+"""
 ENDED = re.compile(r"^\[(\S+)\] nbdist: rank (\d+) \(pid (\d+)\) ended with (-?\d+)$", re.MULTILINE)
 """How our agents tell of it."""
 HOST = re.compile(r"^nbdist: host (\S+) is lost: (.*)$", re.MULTILINE)
@@ -149,7 +153,7 @@ def launch(flags: list[str], program: str) -> None:
 
 
 def failures(log: str) -> list[Failed]:
-    """Return the workers that failed."""
+    """Return the workers that failed, and those that ended without a word."""
     alone = [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]
     several = [Failed(int(rank), int(code), int(pid)) for _, rank, pid, code in ENDED.findall(log)]
     hosts = [Failed(-1, 1, 0, host, how) for host, how in HOST.findall(log)]

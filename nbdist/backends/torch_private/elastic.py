@@ -94,15 +94,24 @@ def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
     join, answered = context.join, set()
 
     def joined(*args: Any, **options: Any) -> Any:
-        over = join(*args, **options)
-        for rank, process in enumerate(context.processes):
-            if process.exitcode == 0 and rank not in answered:
-                answered.add(rank)
-                if returned[rank].empty():
-                    returned[rank].put(None)
-        return over
+        try:
+            return join(*args, **options)
+        finally:  # it raises where another has failed, as a rule since this one has gone
+            for rank, process in enumerate(context.processes):
+                if process.exitcode == 0 and rank not in answered:
+                    answered.add(rank)
+                    answer(rank, process)
+
+    def answer(rank: int, process: Any) -> None:
+        if returned[rank].empty():
+            sys.stderr.write(_told("silent", rank, process))
+            returned[rank].put(None)
 
     context.join = joined
+
+
+def _told(how: str, rank: int, process: Any) -> str:
+    return f"{how} (exitcode: {process.exitcode}) local_rank: {rank} (pid: {process.pid})\n"
 
 
 @contextmanager
@@ -117,10 +126,8 @@ def _exit_codes_told() -> Iterator[None]:
     def tell() -> None:
         for context in last:
             for rank, process in enumerate(context.processes):
-                code = process.exitcode
-                if code:
-                    told = f"failed (exitcode: {code}) local_rank: {rank} (pid: {process.pid})"
-                    sys.stderr.write(f"{told}\n")
+                if process.exitcode:
+                    sys.stderr.write(_told("failed", rank, process))
         last.clear()
 
     def started(*args: Any, **options: Any) -> Any:
