@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from nbdist.wire.messages import Display, decode_to_hub, encode
@@ -30,6 +32,17 @@ class Unsayable:
         raise SystemExit
 
 
+class NoClass:
+    """What it says of its class raises, as some proxies do."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise AttributeError
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
 def looped() -> list[Any]:
     loop: list[Any] = [1]
     loop += [loop, loop]
@@ -42,10 +55,14 @@ def looped() -> list[Any]:
         (2**70, "1180591620717411303424"),
         ("lone \ud800", "lone \\ud800"),
         (looped(), [1, "[1, [...], [...]]", "[1, [...], [...]]"]),
+        (10**5000, "<int, whose repr raises ValueError>"),
+        (Fraction(10**400), repr(Fraction(10**400))),
+        (np.int32(3), 3),
         (Unsayable(), "<Unsayable, whose repr raises SystemExit>"),
+        (NoClass(), "nothing"),
         ({1j: {"b": 2**64 - 1}}, {"1j": {"b": 2**64 - 1}}),
     ],
-    ids=["large", "surrogate", "loop", "raises", "keys"],
+    ids=["large", "surrogate", "loop", "huge", "fraction", "numpy", "raises", "classless", "keys"],
 )
 def test_odd_values_travel(odd: object, sent: object) -> None:
     display = Display("1", 0, "display_data", {"data": odd, "fine": 1.5})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,9 +21,10 @@ def plain(value: object, above: tuple[int, ...] = ()) -> Any:
     Lone surrogates, which stand for bytes that are no UTF-8, are written as ``\udc80``; integers
     that are too large, objects, and what holds itself, as what `repr` says of them.
     """
-    if isinstance(value, CONTAINERS) and id(value) not in above and len(above) < DEEPEST:
+    kind = type(value)  # what an object itself says of its class may raise
+    if issubclass(kind, CONTAINERS) and id(value) not in above and len(above) < DEEPEST:
         return _container(value, (*above, id(value)))
-    return _single(value)
+    return _single(value, kind)
 
 
 def _container(value: Any, above: tuple[int, ...]) -> Any:
@@ -30,19 +32,26 @@ def _container(value: Any, above: tuple[int, ...]) -> Any:
         fields = {name: plain(getattr(value, name), above) for name in value.__struct_fields__}
         return type(value)(**fields)
     if isinstance(value, dict):
-        return {_single(key): plain(part, above) for key, part in value.items()}
+        return {_single(key, type(key)): plain(part, above) for key, part in value.items()}
     return [plain(part, above) for part in value]
 
 
-def _single(value: object) -> Any:
-    if isinstance(value, AS_THEY_ARE):
+def _single(value: Any, kind: type) -> Any:
+    if issubclass(kind, AS_THEY_ARE):
         return value
-    if isinstance(value, numbers.Integral):
-        return int(value) if int(value) in INTS else str(int(value))
-    if isinstance(value, numbers.Real):
-        return float(value)
-    text = value if isinstance(value, str) else _text(value)
+    if issubclass(kind, numbers.Real):
+        return _number(value)
+    text = value if issubclass(kind, str) else _text(value)
     return text.encode(errors="backslashreplace").decode()
+
+
+def _number(value: numbers.Real) -> int | float | str:
+    with suppress(Exception):
+        if not isinstance(value, numbers.Integral):
+            return float(value)
+        if int(value) in INTS:
+            return int(value)
+    return _text(value)
 
 
 def _text(value: object) -> str:
