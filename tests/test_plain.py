@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nbdist.wire.messages import Display, decode_to_hub, encode
+from nbdist.wire.messages import Display, decode_to_hub, encode_to_hub
 from tests.faults import shown
 from tests.notebook import on_ranks
 
@@ -66,7 +66,7 @@ def looped() -> list[Any]:
 )
 def test_odd_values_travel(odd: object, sent: object) -> None:
     display = Display("1", 0, "display_data", {"data": odd, "fine": 1.5})
-    assert decode_to_hub(encode(display)) == Display(
+    assert decode_to_hub(encode_to_hub(display)) == Display(
         "1", 0, "display_data", {"data": sent, "fine": 1.5}
     )
 

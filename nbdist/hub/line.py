@@ -26,7 +26,7 @@ from nbdist.wire.messages import (
     Reply,
     Run,
     decode_to_hub,
-    encode,
+    encode_to_agent,
 )
 
 CALL_SECONDS = 5.0
@@ -82,11 +82,11 @@ class Line:
 
     def send(self, rank: int, message: Message) -> None:
         """Send to a rank's agent; one that is gone is left out, its death is told elsewhere."""
-        self._send(self._names[rank], encode(message))
+        self._send(self._names[rank], encode_to_agent(message))
 
     def send_cell(self, ranks: Iterable[int], run: Run) -> None:
         """Send a cell to the main threads of these ranks."""
-        body = encode(run)
+        body = encode_to_agent(run)
         for rank in ranks:
             self._send(self._names[rank] + CELLS, body)
 

@@ -30,7 +30,7 @@ from nbdist.system import private
 from nbdist.wire.messages import Call, Display, Done, Fault, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
 
     from nbdist.hub.line import Heard
@@ -314,7 +314,7 @@ class ScriptRun:
             elif self._plan.returns and self._all_done.is_set():
                 return NbdistError("what the ranks return could not be taken in time")
             elif self._plan.returns and self._ended_well():
-                self._note_nothing_returned()
+                self._note_nothing_returned(self._plan.returning)
         except NbdistError as err:
             return err
         return None
@@ -329,11 +329,11 @@ class ScriptRun:
                 )
                 job.returned[rank] = offer
             else:
-                self._note_nothing_returned(rank)
+                self._note_nothing_returned([rank])
 
-    def _note_nothing_returned(self, *ranks: int) -> None:
+    def _note_nothing_returned(self, ranks: Sequence[int]) -> None:
         why = "the rank ended without a word (os._exit)"
-        for rank in ranks or self._plan.returning:
+        for rank in ranks:
             self._job.returned[rank] = bring.no_offer(rank, self._plan.returns, why)
 
     async def _stop(self) -> None:

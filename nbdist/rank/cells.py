@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from nbdist.wire import channel
-from nbdist.wire.messages import Hello, Run, decode_to_agent, encode
+from nbdist.wire.messages import Hello, Run, decode_to_agent, encode_to_hub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,7 +40,7 @@ class CellSocket:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sock = channel.connect(context, spec.url, spec.keys, spec.identity + channel.CELLS)
-        self._sock.send(encode(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host)))
+        self._sock.send(encode_to_hub(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host)))
         self._loop.add_reader(self._sock.FD, self._pump)
         # The descriptor tells of news only to one who has found nothing before.
         self._loop.call_soon(self._pump)
@@ -50,7 +50,7 @@ class CellSocket:
         if threading.get_ident() != self._main:
             self._elsewhere(message)
             return
-        self._sock.send(encode(message))
+        self._sock.send(encode_to_hub(message))
         # The descriptor is edge-triggered: a send may swallow the edge of an arrival.
         self._loop.call_soon(self._pump)
 

@@ -18,7 +18,7 @@ import zmq
 
 from nbdist.rank.meter import Meter
 from nbdist.wire import channel
-from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode
+from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode_to_hub
 
 if TYPE_CHECKING:
     from nbdist.wire.channel import Keys
@@ -89,7 +89,7 @@ class Speaker(ABC):
     def _run(self) -> None:
         identity = f"{self._hello.rank}.{self._hello.incarnation}".encode()
         sock = channel.connect(self._context, self._url, self._keys, identity)
-        sock.send(encode(self._hello))
+        sock.send(encode_to_hub(self._hello))
         self._serve(sock)
         sock.close(int(1000 * self._linger))
 
@@ -103,14 +103,14 @@ class Speaker(ABC):
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
             while not self._outbox.empty():
-                sock.send(encode(self._outbox.get()))
+                sock.send(encode_to_hub(self._outbox.get()))
             if sock in ready:
                 self._hear(decode_to_agent(sock.recv()))
             if time.monotonic() >= next_pulse:
                 next_pulse = time.monotonic() + PULSE_SECONDS
                 pulse = self._pulse()
                 if pulse is not None:
-                    sock.send(encode(pulse))
+                    sock.send(encode_to_hub(pulse))
 
 
 def hello(rank: int, incarnation: int, host: str, device: str) -> Hello:

@@ -164,14 +164,17 @@ class Reply(Message, frozen=True):
 ToAgent = Run | Interrupt | Abort | Call | Quit
 ToHub = Hello | Done | Display | Pulse | Reply
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_to_agent = msgspec.msgpack.Encoder().encode
 decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
 decode_to_hub = msgspec.msgpack.Decoder(ToHub).decode
 
 
-def encode(message: Message) -> bytes:
-    """Encode a message; what a user's code put into it may be odd, and it travels all the same."""
+def encode_to_hub(message: Message) -> bytes:
+    """Encode a message; what a user's code put into it may be odd, and it travels all the same.
+
+    Not so to an agent: code must arrive as it is or not at all.
+    """
     try:
-        return _encode(message)
+        return encode_to_agent(message)
     except (TypeError, ValueError, OverflowError, RecursionError):  # a lone surrogate is the second
-        return _encode(plain(message))
+        return encode_to_agent(plain(message))
