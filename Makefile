@@ -12,7 +12,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test programs storm test-browser test-torch test-xla test-tensorflow test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo lab test programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,13 @@ test-tensorflow: .venv-tensorflow/made ## try TensorFlow through Horovod, in an 
 	PYTHON="$(PYTHON)" tools/make-env tensorflow
 	@touch $@
 
+# Anything that is lacking is told before anything is made, with exit code 2.
+test-gpu: ## try nbdist on a GPU with a Python that has torch; CONTRIBUTING says how (REHEARSE=1 without one)
+	@PYTHON="$(PYTHON)" WHEELS="$(WHEELS)" REHEARSE="$(REHEARSE)" LIMIT="$(LIMIT)" tools/test-gpu $(ARGS)
+
+gpu-wheels: ## download the wheels that test-gpu needs where there is no network (PYTHON_VERSION=3.12)
+	@PYTHON="$(PYTHON)" WHEELS="$(WHEELS)" PYTHON_VERSION="$(PYTHON_VERSION)" NUMPY="$(NUMPY)" tools/test-gpu wheels
+
 test-oldest: .venv-oldest/made $(if $(ARGS),,$(PAGE)) ## try the lowest versions that are allowed, on Python 3.10 (ARGS="-k name")
 	.venv-oldest/bin/python -m pytest $(ARGS)
 	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-oldest tools/page browser)
@@ -111,6 +118,6 @@ dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUT
 	$(BIN)/python tools/check_dist.py dist
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* .venv-oldest .venv-newest build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
+	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* .venv-oldest .venv-newest .venv-gpu build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/.yarn labextension/lib
 	rm -rf tests/browser/node_modules tests/browser/.yarn tests/browser/results

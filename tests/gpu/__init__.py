@@ -1,0 +1,1 @@
+"""Real kernels and real ranks on a GPU: `make test-gpu`."""

@@ -1,0 +1,186 @@
+"""Cells of two ranks that share a GPU: devices, training, names, vitals, metrics."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import shown
+from tests.gpu.machine import DEVICE, MEGABYTE, NAME, REHEARSAL, first_gpu, needs_gpu, needs_gpus
+from tests.gpu.models import DDP, FSDP
+from tests.notebook import on_ranks, printed_by
+
+if TYPE_CHECKING:
+    from tests.conftest import KernelFactory
+    from tests.gpu.conftest import Figure
+    from tests.kernel import Kernel
+
+pytestmark = pytest.mark.gpu
+
+SUM = """
+import torch, torch.distributed as dist
+total = torch.ones(1, device=device)
+dist.all_reduce(total)
+print(dist.get_backend(), device, world_size, int(total))
+"""
+EQUAL = """
+parts = [getattr(p, "full_tensor", lambda p=p: p)() for p in model.parameters()]
+mine = torch.cat([part.detach().flatten() for part in parts])
+theirs = [torch.empty_like(mine) for _ in range(2)]
+dist.all_gather(theirs, mine)
+assert torch.equal(*theirs), "the ranks have parted"
+assert mine.device == device, mine.device
+print("equal")
+"""
+COMPUTE = f"""
+work = torch.randn({64 if REHEARSAL else 2000}, {64 if REHEARSAL else 2000}, device=device)
+while True:
+    work = torch.tanh(work @ work)
+    float(work[0, 0])
+"""
+
+
+def status(kernel: Kernel) -> dict[str, dict[str, str]]:
+    """Return the table of `%dist status` by rank and title."""
+    head, *rows = kernel.run("%dist status").stdout.splitlines()
+    titles = [title for title in re.split(r"  +", head.strip()) if title]
+    found = [re.split(r"  +", row.strip()) for row in rows if re.match(r" *\d+  ", row)]
+    return {row[0]: dict(zip(titles, row, strict=False)) for row in found}
+
+
+def test_ranks_share_the_gpu_and_say_so(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel(env={} if REHEARSAL else first_gpu())
+    kernel.run("%load_ext nbdist")
+    first = on_ranks(kernel, SUM, "-np 2 --backend ddp")
+    assert first.stdout == f"gloo {NAME} 2 2\n"
+    assert printed_by(kernel, 1) == first.stdout
+    if not REHEARSAL:
+        assert re.search(r"2 ranks share (1 GPU|the GPU)", shown(first))
+        alone = on_ranks(kernel, SUM, "-np 1")
+        assert alone.stdout == f"nccl {NAME} 1 1\n"
+
+
+def test_there_is_a_rank_for_each_gpu_by_default(start_kernel: KernelFactory) -> None:
+    needs_gpu()
+    kernel = start_kernel(env=first_gpu())
+    kernel.run("%load_ext nbdist")
+    assert on_ranks(kernel, SUM).stdout == "nccl cuda:0 1 1\n"
+
+
+def test_each_rank_has_its_own_gpu_where_there_are_as_many(kernel: Kernel) -> None:
+    needs_gpus(2)
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, SUM, "-np 2")
+    found = [printed_by(kernel, rank) for rank in (0, 1)]
+    assert found == ["nccl cuda:0 2 2\n", "nccl cuda:1 2 2\n"]
+
+
+@pytest.mark.parametrize("model", [DDP, FSDP], ids=["ddp", "fsdp"])
+def test_training_keeps_the_ranks_equal(ranks: Kernel, model: str) -> None:
+    on_ranks(ranks, f"{model}\ntorch.manual_seed(rank)\nfor _ in range(5): step()")
+    assert on_ranks(ranks, EQUAL).stdout == "equal\n"
+    on_ranks(ranks, "del model, optimizer, step")
+
+
+def test_who_shows_devices_and_compares_values(ranks: Kernel) -> None:
+    on_ranks(ranks, "same = torch.ones(3, device=device)\nother = same * rank")
+    told = ranks.run("%dist who same other").stdout.splitlines()
+    rows = {row.split()[0]: row for row in told}
+    assert NAME in rows["same"]
+    assert rows["same"].endswith("equal")
+    assert re.search(r"values differ|rank 1: other values", rows["other"])
+
+
+def test_a_tensor_of_the_notebook_arrives_on_the_ranks_own_device(ranks: Kernel) -> None:
+    ranks.run(f"brought = torch.arange(6.0, device={DEVICE!r})")
+    seen = on_ranks(ranks, "assert brought.device == device\nprint(brought.sum().item())")
+    assert seen.stdout == "15.0\n"
+    assert printed_by(ranks, 1) == "15.0\n"
+    ranks.run("del brought")
+
+
+def test_what_is_returned_and_pulled_arrives_on_the_cpu(ranks: Kernel) -> None:
+    on_ranks(ranks, "made = torch.ones(3, device=device) * 2", "--return made")
+    assert ranks.run("print(made.device, made.sum().item())").stdout == "cpu 6.0\n"
+    on_ranks(ranks, "pulled = torch.nn.Linear(2, 2).to(device)")
+    ranks.run("%dist pull pulled")
+    assert ranks.run("print({p.device.type for p in pulled.parameters()})").stdout == "{'cpu'}\n"
+    ranks.run("del made, pulled")
+
+
+def test_status_has_the_gpu_of_idle_and_of_busy_ranks(ranks: Kernel) -> None:
+    on_ranks(ranks, "held = torch.ones(16_000_000, device=device)")
+    idle = status(ranks)
+    assert [idle[rank]["device"] for rank in "01"] == [NAME, NAME]
+    ranks.run(f"%%distributed --async\n{COMPUTE}")
+    time.sleep(2)  # what NVML tells is the use of the last second
+    busy = status(ranks)
+    ranks.run("nbdist.jobs()[-1].cancel()")
+    on_ranks(ranks, "del held")
+    assert [busy[rank]["device"] for rank in "01"] == [NAME, NAME]
+    assert all("running line" in busy[rank]["state"] for rank in "01"), busy
+    needs_gpu()
+    for table in (idle, busy):
+        assert all(re.fullmatch(r"[\d.]+ [MG]B", table[rank]["GPU memory"]) for rank in "01"), table
+        assert all(re.fullmatch(r"\d+ %", table[rank]["GPU"]) for rank in "01"), table
+    assert all(int(busy[rank]["GPU"].split()[0]) > 20 for rank in "01"), busy
+
+
+def test_scalars_are_logged_without_waiting_for_the_gpu(ranks: Kernel, figure: Figure) -> None:
+    size = 200 if REHEARSAL else 6000
+    cell = on_ranks(
+        ranks,
+        f"""
+        work = torch.randn({size}, {size}, device=device)
+        loss = torch.zeros((), device=device)
+        work @ work
+        finish = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+        finish()
+        began = time.perf_counter()
+        for step in range(20):
+            work = work @ work * 1e-4
+            loss.fill_(step)
+            nbdist.log(loss=loss)
+            loss.fill_(-1)
+        queued = time.perf_counter() - began
+        finish()
+        print("share", queued / (time.perf_counter() - began))
+        del work
+        """,
+    )
+    logged = ranks.run("print(nbdist.jobs()[-1].metrics['loss'].of(0).values.tolist())")
+    assert logged.stdout == f"{[float(step) for step in range(20)]}\n"
+    needs_gpu()
+    share = float(cell.stdout.split()[1])
+    figure("share of a loop's time in which it is queued, with log", f"{share:.1%}")
+    assert share < 0.5
+
+
+def test_curves_of_a_loop_on_the_gpu_are_complete(ranks: Kernel) -> None:
+    on_ranks(ranks, f"{DDP}\nfor _ in nbdist.progress(range(30), 'train'): nbdist.log(loss=step())")
+    seen = ranks.run("print(len(nbdist.jobs()[-1].metrics['loss'].of(1).values))")
+    assert seen.stdout == "30\n"
+    on_ranks(ranks, "del model, optimizer, step")
+
+
+def test_memory_of_a_failed_cell_is_let_go_and_free_gives_it_back(ranks: Kernel) -> None:
+    needs_gpu()
+    on_ranks(
+        ranks,
+        """
+        def hold():
+            held = torch.ones(64_000_000, device=device)
+            raise ValueError('boom')
+        hold()
+        """,
+        check=False,
+    )
+    show = "print(torch.cuda.memory_{}() < {})"
+    assert on_ranks(ranks, show.format("allocated", 16 * MEGABYTE)).text == "True\n"
+    assert on_ranks(ranks, show.format("reserved", 200 * MEGABYTE)).text == "False\n"
+    said = ranks.run("%dist free").stdout
+    assert "GPU, by tensors  GPU, by torch" in said.splitlines()[0]
+    assert on_ranks(ranks, show.format("reserved", 100 * MEGABYTE)).text == "True\n"

@@ -1,0 +1,146 @@
+"""Faults of a rank on a GPU: told plainly, in time, and the kept model trains on.
+
+Two ranks share the GPU under gloo, and under nccl where that lets them; or have two, under nccl.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults import ended_in_time, fails, shown
+from tests.gpu.conftest import EVERY_WAY, GLOO
+from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
+from tests.gpu.models import DDP, NOW, WAIT, goes_on
+from tests.notebook import distributed, on_ranks, printed_by
+
+if TYPE_CHECKING:
+    from tests.gpu.conftest import Figure
+    from tests.kernel import Kernel
+
+pytestmark = [pytest.mark.gpu, EVERY_WAY]
+
+BOOM = "raise ValueError(f'boom on 1, at={time.monotonic():.3f}')"
+IN_BACKWARD = f"""
+class Boom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        if rank == 1: {BOOM}
+        return g
+step(Boom.apply)
+"""
+TOO_MUCH = f"""
+step()
+if rank == 1: much = torch.empty(1 << 50, dtype=torch.uint8, device=device)
+{NOW}
+{WAIT}
+"""
+RAISE = {
+    "a collective": (f"step()\nif rank == 1: {BOOM}\n{WAIT}", "ValueError: boom on 1"),
+    "backward": (IN_BACKWARD, "ValueError: boom on 1"),
+    "lack of memory": (TOO_MUCH, "OutOfMemoryError: CUDA out of memory"),
+}
+COMPUTE = f"""
+work = torch.randn({64 if REHEARSAL else 2000}, {64 if REHEARSAL else 2000}, device=device)
+while True:
+    for _ in range(20): work = torch.tanh(work @ work)
+    float(work[0, 0])
+"""
+STOP = {
+    "computing": COMPUTE,
+    "training": "while True: step()",
+    "a collective": f"if rank == 0:\n    {WAIT.replace(chr(10), chr(10) + '    ')}\ntime.sleep(60)",
+}
+HANG = """
+if rank == 0:
+    dist.all_reduce(torch.ones(1, device=device))
+else:
+    time.sleep(4)
+    dist.all_reduce(torch.ones(1, device=device))
+print('went on')
+"""
+GIGABYTE = 1 << 30
+
+
+@pytest.fixture
+def trained(cluster: Kernel) -> Kernel:
+    """Return the kernel with a DDP model on its ranks that has taken a step."""
+    on_ranks(cluster, DDP)
+    return cluster
+
+
+@pytest.mark.parametrize("where", RAISE)
+def test_one_rank_raises_while_the_other_waits(trained: Kernel, way: str, where: str) -> None:
+    body, told = RAISE[where]
+    if "memory" in where:
+        needs_gpu()
+    failed = fails(trained, body)
+    ended_in_time(failed)
+    assert f"Rank 1 failed: {told}" in shown(failed).replace("torch.", "")
+    assert re.search(r"Rank 0 (was waiting in \w+|was stopped)", shown(failed))
+    assert failed.text.count("Traceback") == 1
+    if way != GLOO and where == "a collective":
+        assert re.search(r"cannot be trusted.*%dist sync", shown(failed), re.DOTALL)
+    goes_on(trained, failed)
+
+
+@pytest.mark.parametrize("inside", STOP)
+def test_the_stop_button_stops(trained: Kernel, inside: str) -> None:
+    trained.start(distributed("print('in', flush=True)\n" + STOP[inside]))
+    trained.expect("in")
+    time.sleep(0.5)  # until the other rank is there, too
+    pressed = time.monotonic()
+    trained.interrupt()
+    stopped = trained.wait(20)
+    ended_in_time(stopped, pressed)
+    assert "The cell was interrupted" in shown(stopped)
+    assert "Traceback" not in stopped.text
+    goes_on(trained, stopped)
+
+
+def test_a_hang_is_told_with_ranks_and_lines(cluster: Kernel, way: str) -> None:
+    if way != GLOO:
+        pytest.skip("under nccl a collective is only queued, and the line goes on")
+    done = on_ranks(cluster, HANG)
+    told = "\n".join(out.text for out in done.events if out.kind in ("display", "update"))
+    assert re.search(r"rank 0 waits in all_reduce #\d+ at cell line 3", told)
+    assert re.search(r"rank 1 is at cell line 5", told)
+    assert "The wait is over" in told
+    assert done.stdout == "went on\n"
+
+
+def test_a_killed_rank_gives_its_memory_back_and_is_replaced(trained: Kernel, way: str) -> None:
+    on_ranks(trained, f"if rank == 1: held = bytearray(1) if {REHEARSAL} else "
+             f"torch.empty({2 * GIGABYTE}, dtype=torch.uint8, device=device)")  # fmt: skip
+    before = used_memory(trained)
+    failed = fails(trained, f"{NOW}\nif rank == 1: os.kill(os.getpid(), 9)\nwhile True: step()")
+    ended_in_time(failed)
+    assert "Rank 1 was ended by SIGKILL" in failed.error
+    if way != "nccl-on-two-gpus" and not REHEARSAL:  # there it was another GPU's
+        deadline = time.monotonic() + 10
+        while used_memory(trained) > before - 2 * GIGABYTE and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert used_memory(trained) <= before - 2 * GIGABYTE
+    assert "Rank 1 was replaced." in trained.run("%dist restart 1 --like 0").stdout
+    own = "print({p.device for p in model.parameters()} == {device})"
+    assert on_ranks(trained, own).stdout == "True\n"
+    assert printed_by(trained, 1) == "True\n"
+    goes_on(trained, failed)
+
+
+def test_ten_faults_take_no_more_memory_than_two(trained: Kernel, way: str, figure: Figure) -> None:
+    used = []
+    for _ in range(3 if REHEARSAL else 10):
+        goes_on(trained, fails(trained, RAISE["a collective"][0]))
+        trained.run("%dist free")
+        used.append(used_memory(trained))
+    if REHEARSAL:
+        pytest.skip(NO_GPU)
+    more = (used[-1] - used[1]) / MEGABYTE
+    figure(f"GPU memory after ten faults over that after two, {way}", f"{more:+.0f} MiB")
+    assert more <= 64

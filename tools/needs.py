@@ -1,0 +1,24 @@
+"""Print what nbdist needs, a word each as pip takes it: `tools/needs.py kernels gpu` adds extras.
+
+For `make test-gpu`: nbdist runs from the sources there, so pip cannot read it off a package.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+
+def needs(group: str) -> list[str]:
+    """Return the requirements of one list of `pyproject.toml`; Python 3.10 cannot read TOML."""
+    found = re.search(rf"^{group} = \[(.*?)\]$", PROJECT.read_text(), re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise LookupError(f"{PROJECT} has no list {group}")
+    return re.findall(r'"([^"]+)"', found[1])
+
+
+if __name__ == "__main__":
+    print(*(need for group in ("dependencies", *sys.argv[1:]) for need in needs(group)), sep="\n")
