@@ -45,13 +45,12 @@ print(json.dumps(found))
 @functools.cache
 def facts() -> dict[str, Any]:
     """Return what torch sees, asked of a process of its own: this one opens no GPU."""
-    asked = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ASK], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-W", "ignore", "-c", ASK]
     try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         return dict(json.loads(asked.stdout.splitlines()[-1]))
-    except (IndexError, ValueError):
-        said = (asked.stderr.strip() or "nothing").splitlines()[-1]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        said = (str(getattr(error, "stderr", "")).strip() or repr(error)).splitlines()[-1]
         none = dict.fromkeys(("cuda", "nccl", "driver"))
         return {"torch": f"unknown ({said})", "gpus": [], **none}
 

@@ -126,7 +126,7 @@ def _torchrun(script: Path) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ran = subprocess.run(
         [*command, "--nproc-per-node", "2", str(script)],
-        env=os.environ | ({} if REHEARSAL else first_gpu()),
+        env={**os.environ, "TMPDIR": str(script.parent), **({} if REHEARSAL else first_gpu())},
         cwd=script.parent, capture_output=True, text=True, timeout=80, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -34,7 +34,8 @@ print("trained on", world_size)
 def test_torchrun_trains(one_gpu: Kernel, how: str) -> None:
     flags = f"-np 2 --launcher torchrun {how} --output all"
     told = on_ranks(one_gpu, TRAIN, flags, timeout=90).stdout
-    found = sorted(line for line in told.splitlines() if line.startswith("["))
+    # Between them torch warns, where a machine has no network.
+    found = sorted(re.findall(r"^\[\d\] (?:gloo|nccl) .*", told, re.MULTILINE))
     assert found == [f"[{rank}] gloo {NAME} True" for rank in (0, 1)]
 
 
