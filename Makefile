@@ -69,7 +69,7 @@ test-tensorflow: .venv-tensorflow/made ## try TensorFlow through Horovod, in an 
 	@touch $@
 
 # Anything that is lacking is told before anything is made, with exit code 2.
-test-gpu: ## try nbdist on a GPU with a Python that has torch; CONTRIBUTING says how (REHEARSE=1 without one)
+test-gpu: ## try two ranks on a GPU with PYTHON, which holds torch; see CONTRIBUTING (REHEARSE=1 without a GPU)
 	@PYTHON="$(PYTHON)" WHEELS="$(WHEELS)" REHEARSE="$(REHEARSE)" LIMIT="$(LIMIT)" tools/test-gpu $(ARGS)
 
 gpu-wheels: ## download the wheels that test-gpu needs where there is no network (PYTHON_VERSION=3.12)
