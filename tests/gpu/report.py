@@ -26,12 +26,16 @@ class Page:
         self.path = path
         self.began = time.strftime("%Y-%m-%d %H:%M %Z")
         self._clock = time.monotonic()
-        self._left = 0
+        self._left = self._not_chosen = 0
         self._now = ""
         self._passed: list[str] = []
         self._skipped: dict[str, list[str]] = {}
         self._failed: dict[str, str] = {}
         self._figures: dict[str, str] = {}
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        """Count what whoever started this left out."""
+        self._not_chosen += len(items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is to come."""
@@ -78,6 +82,8 @@ class Page:
             "\n".join(f"- {line}" for line in self._machine()),
             f"**{counts}**, in {time.monotonic() - self._clock:.0f} s.",
         ]
+        if self._not_chosen:
+            parts.append(f"**Some only: {self._not_chosen} tests were left out by choice.**")
         if self._left:
             at = f"; it stopped in, or is now at, `{self._now}`" if self._now else ""
             parts.append(f"**Not all was run: {self._left} more tests{at}.**")
