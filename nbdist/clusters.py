@@ -12,6 +12,7 @@ from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
 from nbdist.errors import NbdistError, UsageError
+from nbdist.gpus import environ_for
 from nbdist.hub import forming, living, mending, stacks
 from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop
@@ -48,7 +49,8 @@ class Cluster(Sharing, Inspecting):
     launcher
         ``engines``: ipyparallel engines that live until `stop`.
     gpus
-        The GPUs to use, by index; all by default.
+        The GPUs to use, counted among those that are visible (``CUDA_VISIBLE_DEVICES``); all of
+        these by default.
     env
         Environment variables for the ranks.
 
@@ -75,10 +77,8 @@ class Cluster(Sharing, Inspecting):
         if launcher != "engines":
             msg = f"unknown launcher {launcher!r}; there is 'engines'"
             raise UsageError(msg)
-        size = check_size(default_size(gpus) if np is None else np)
-        environ = dict(env or {})
-        if gpus is not None:
-            environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        environ = environ_for(gpus, env)
+        size = check_size(default_size(gpus, env) if np is None else np)
         self.backend, self.launcher, self.env, self.gpus = backend, launcher, environ, gpus
         self.np = size
         self.id, self.created = str(next(_ids)), time.time()

@@ -151,13 +151,14 @@ def remember(wish: Wish) -> None:
 
 def _merge(wish: Wish) -> Wish:
     gpus = wish.gpus if wish.gpus is not None else _last.gpus
+    env = wish.env if wish.env is not None else _last.env
     backend, launcher = _fitting(wish)
     return Wish(
-        np=wish.np if wish.np is not None else _last.np or default_size(gpus),
+        np=wish.np if wish.np is not None else _last.np or default_size(gpus, env),
         backend=backend,
         launcher=launcher,
         gpus=gpus,
-        env=wish.env if wish.env is not None else _last.env,
+        env=env,
     )
 
 

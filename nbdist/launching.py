@@ -166,7 +166,7 @@ def _size(np: int | None, slots: dict[str, int], backend: str) -> int:
         return size
     if backend == "xla":
         return xla.check_processes(np)
-    return check_size(default_size(None) if np is None else np)
+    return check_size(default_size(None, None) if np is None else np)
 
 
 def _script(function: Callable[..., Any], args: tuple[Any, ...], backend: str) -> Script:

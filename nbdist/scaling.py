@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from nbdist import gpus
 from nbdist.backends import xla
 from nbdist.current import Wish
 from nbdist.errors import UsageError
 from nbdist.hub.throughput import scaling
 from nbdist.launching import call_on_ranks
 from nbdist.metrics.scaling import Scaling
-from nbdist.sizes import check_size, core_count, gpu_count
+from nbdist.sizes import check_size, core_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,18 +74,20 @@ def scale(
 
 def cautions(sizes: list[int], wish: Wish) -> list[str]:
     """Return why figures of these sizes may mislead on this machine."""
-    gpus, cores, most = len(wish.gpus) if wish.gpus else gpu_count(), core_count(), max(sizes)
-    if gpus:
-        if most <= gpus:
+    environ = {**os.environ, **(wish.env or {})}
+    cores, most = core_count(), max(sizes)
+    there = len(wish.gpus) if wish.gpus else gpus.count(environ)
+    if there:
+        if most <= there:
             return []
-        return [f"{most} ranks on {_count(gpus, 'GPU')}: those that share one hold each other up."]
+        return [f"{most} ranks on {_count(there, 'GPU')}: those that share one hold each other up."]
     notes = []
     if most > cores:
         notes.append(
             f"{most} ranks on {_count(cores, 'core')} take turns: their figures say nothing about "
             "a machine with a core or GPU for each."
         )
-    if cores > 1 and "OMP_NUM_THREADS" not in {**os.environ, **(wish.env or {})}:
+    if cores > 1 and "OMP_NUM_THREADS" not in environ:
         notes.append(
             "On CPUs the ranks of a smaller run may use more cores each; with "
             "--env OMP_NUM_THREADS=1 all use one."

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nbdist import gpus
 from nbdist.errors import UsageError
 from nbdist.memory import free_memory, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 RANK_BYTES = 42 * 10**6
 """Memory of an idle rank, measured as what only it holds; see benchmarks."""
@@ -36,14 +37,17 @@ def check_size(size: int) -> int:
     return size
 
 
-def default_size(gpus: Sequence[int] | None = None) -> int:
-    """Return one rank for each GPU, or 2."""
-    return len(gpus) if gpus else gpu_count() or 2
+def default_size(chosen: Sequence[int] | None, env: Mapping[str, str] | None) -> int:
+    """Return one rank for each GPU that the ranks can use, or 2.
 
-
-def gpu_count() -> int:
-    """Return how many GPUs this machine has."""
-    return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
+    Parameters
+    ----------
+    chosen
+        What ``--gpus`` names.
+    env
+        What the ranks' environment has besides.
+    """
+    return len(chosen) if chosen else gpus.count({**os.environ, **(env or {})}) or 2
 
 
 def core_count() -> int:

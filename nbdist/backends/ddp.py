@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from nbdist import gpus
 from nbdist.backends import agreement, sockets
 from nbdist.backends.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
@@ -56,7 +57,7 @@ _FORM_LIMIT = timedelta(seconds=60)
 
 
 class Ddp:
-    """The ``ddp`` backend of one rank: nccl on GPUs, gloo on CPUs.
+    """The ``ddp`` backend of one rank: nccl with a GPU for each rank, else gloo.
 
     `install`, `form`, `sync` and `leave` belong to the main thread; `open_store`, `abort`,
     `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from any other.
@@ -106,10 +107,11 @@ class Ddp:
         self._pid = os.getpid()
 
     def device(self) -> torch.device:
-        """Return this rank's device, made the current one if it is a GPU."""
-        if not torch.cuda.is_available():
+        """Return this rank's device, made the current one if it is a GPU; ranks may share one."""
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not there:
             return torch.device("cpu")
-        device = torch.device("cuda", self.local_rank)
+        device = torch.device("cuda", gpus.of_rank(self.local_rank, there))
         torch.cuda.set_device(device)
         return device
 
@@ -365,10 +367,11 @@ class Ddp:
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
         """Return all of a DDP model that can travel to another rank; see `put_together`."""
         told = (self._in_place or self._anew).take_apart(model)
-        return {"told": told, "groups": groups_of(states_of(model))}
+        return {"told": told, "groups": groups_of(states_of(model)), "gpu": _own_gpu()}
 
     def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
         """Fill a DDP model from what `take_apart` returned: it can train, with the others'."""
+        models.move(state["told"], state["gpu"], _own_gpu())
         (self._in_place or self._anew).put_together(model, state["told"])
         for place, group in state["groups"].items():
             states_of(model)[place].process_group = group
@@ -397,6 +400,10 @@ class Ddp:
             ) from error
         client.set_timeout(_FORM_LIMIT)
         return stores.prefixed(f"nbdist/{generation}", client)
+
+
+def _own_gpu() -> int | None:
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
 current: Ddp | None = None

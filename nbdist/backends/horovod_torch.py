@@ -7,6 +7,7 @@ import importlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from nbdist import gpus
 from nbdist.backends.paths import at
 from nbdist.errors import UsageError
 
@@ -26,7 +27,8 @@ class Torch:
         """Return the rank's device, made the current one if it is a GPU."""
         if not self._torch.cuda.is_available():
             return self._torch.device("cpu")
-        device = self._torch.device("cuda", local_rank)
+        there = self._torch.cuda.device_count()
+        device = self._torch.device("cuda", gpus.of_rank(local_rank, there))
         self._torch.cuda.set_device(device)
         return device
 

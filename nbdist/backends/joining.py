@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from nbdist.backends.made import Made
+
+
+SHARED_GPU, SHARES_SINCE = "NCCL_MULTI_RANK_GPU_ENABLE", (2, 30)
+"""What NCCL reads, and since when; those before raise "Duplicate GPU detected"."""
 
 
 class Joining:
@@ -94,17 +99,27 @@ class Joining:
         """Return whether WORLD has the backends that `backend` names, on the devices there are."""
         if backend is None:
             return True
-        formed, wanted = _by_device(self.backend), _by_device(backend)
+        formed, wanted = by_device(self.backend), by_device(backend)
         present = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
         asked = {device: name for device, name in wanted.items() if device in present} or wanted
         return all(formed.get(device) == name for device, name in asked.items())
 
 
 def default_backend() -> str:
-    """Return the backend of ranks here, if nobody asks for another."""
-    return "nccl" if torch.cuda.is_available() else "gloo"
+    """Return the backend of ranks here, if nobody asks for another: nccl with a GPU for each."""
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not there or not dist.is_nccl_available():
+        return "gloo"
+    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= there
+    return "nccl" if alone or nccl_shares() else "gloo"
 
 
-def _by_device(backend: str) -> dict[str, str]:
+def nccl_shares() -> bool:
+    """Whether NCCL was told, and is able, to let several ranks have one GPU."""
+    version = torch.cuda.nccl.version() if dist.is_nccl_available() else (0, 0)
+    return os.environ.get(SHARED_GPU) == "1" and tuple(version) >= SHARES_SINCE
+
+
+def by_device(backend: str) -> dict[str, str]:
     """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
     return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from nbdist.backends.comm_hooks import counters, set_counters
 from nbdist.backends.comparing import is_shard, is_zero
+from nbdist.backends.joining import by_device
 from nbdist.backends.trained import KINDS, bare, ddp_in
 from nbdist.errors import UsageError
 
@@ -58,6 +59,31 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
         )
 
 
+def move(told: dict[str, Any], giver: int | None, taker: int | None) -> None:
+    """Have a DDP model that is to be put together name its new rank's GPU, not its old one's.
+
+    Parameters
+    ----------
+    told
+        Its constructor's arguments or its attributes, at any depth; changed in place.
+    giver, taker
+        The number of either rank's GPU, None without one.
+    """
+    if giver is None or taker is None:
+        return
+
+    def moved(which: Any) -> Any:
+        return {giver: taker, f"cuda:{giver}": f"cuda:{taker}"}.get(which, which)
+
+    for name, value in told.items():
+        if name == "device_ids" and value is not None:
+            told[name] = [moved(which) for which in value]
+        elif name == "output_device":
+            told[name] = moved(value)
+        elif isinstance(value, dict):
+            move(value, giver, taker)
+
+
 def has_group(model: DistributedDataParallel) -> bool:
     """Return whether torch still knows the model's process group."""
     try:
@@ -97,7 +123,7 @@ def _copy_optimizer(
     optimizer: torch.optim.Optimizer, source: int, group: dist.ProcessGroup | None
 ) -> None:
     """Send the state's outline first, then its tensors one by one, however large they are."""
-    device = optimizer.param_groups[0]["params"][0].device
+    device = _sent_from(optimizer.param_groups[0]["params"][0].device, group)
     state = pytree.tree_map_only(torch.Tensor, _dense_parts, optimizer.state_dict())
     if dist.get_rank() == source:
         told = [pytree.tree_map_only(torch.Tensor, _Outline.of, state)]
@@ -156,7 +182,15 @@ class _Outline:
 
 @torch.no_grad()
 def _broadcast(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None) -> None:
-    whole = tensor.contiguous()
+    whole = tensor.contiguous().to(_sent_from(tensor.device, group))
     dist.broadcast(whole, src=source, group=group)
     if whole is not tensor:
         tensor.copy_(whole)
+
+
+def _sent_from(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
+    """Return a device that the group can send from: nccl has GPUs only, gloo no Apple's."""
+    kinds = by_device(dist.get_backend_config(group))
+    if device.type in kinds:
+        return device
+    return torch.device("cpu") if "cpu" in kinds else torch.device(next(iter(kinds)))

@@ -44,16 +44,19 @@ local_rank = int(os.environ["LOCAL_RANK"])
 world_size = int(os.environ["WORLD_SIZE"])
 """
 TORCH_DEVICE = """\
-device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+_gpus = torch.cuda.device_count()  # ranks share them where there are more ranks
+device = torch.device("cuda", local_rank % _gpus) if _gpus else torch.device("cpu")
 """
 SET_DEVICE = """\
 if device.type == "cuda":
     torch.cuda.set_device(device)
 """
 FORM = """\
-torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-if device.type == "cpu":
-    torch.distributed.barrier()  # gloo: or a rank that is soon through leaves others connecting
+if int(os.environ["LOCAL_WORLD_SIZE"]) <= _gpus:  # nccl wants a GPU for each rank
+    torch.distributed.init_process_group("nccl", device_id=device)
+else:
+    torch.distributed.init_process_group("gloo")
+    torch.distributed.barrier()  # or a rank that is soon through leaves others connecting
 """
 LEAVE = """\
 if torch.distributed.is_initialized():

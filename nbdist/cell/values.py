@@ -164,14 +164,19 @@ class Packer:
             return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
         if isinstance(obj, CellType):
             return _reduced_cell(obj)
+        own: Any = self._look_at_gpus(obj) or look_at(type(obj), None)
+        found = own is not None and not issubclass(type(obj), _storages()) and own(obj)
+        return found if found and found is not NotImplemented else None
+
+    def _look_at_gpus(self, obj: Any) -> Any:
+        """Note a tensor on a GPU; return what makes of the notebook's GPU the rank's own."""
         torch: Any = sys.modules.get("torch")
-        if torch is not None and isinstance(obj, torch.Tensor):
-            self.gpu |= obj.is_cuda
-        own: Any = look_at(type(obj), None)
-        if own is None or issubclass(type(obj), _storages()):
+        if torch is None:
             return None
-        refused = own(obj)
-        return None if refused is NotImplemented else refused
+        if isinstance(obj, torch.Tensor):
+            self.gpu |= obj.is_cuda
+        on_gpu = isinstance(obj, torch.device) and obj.type == "cuda"
+        return (lambda _: (torch.device, ("cuda",))) if on_gpu else None
 
     def note_value(self, obj: Any, needs: dict[str, None]) -> None:
         """Note a function or class that travels by value."""

@@ -10,6 +10,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from nbdist import gpus
 from nbdist.backends.choice import check_torch
 from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
@@ -17,6 +20,7 @@ from nbdist.hub import copying
 from nbdist.hub.jobs import how_died, show_ranks
 from nbdist.hub.line import NoAnswer
 from nbdist.launchers import horovodrun
+from nbdist.wire.groups import GroupInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 20.0
 """A probe that is not over by then is not waited for: groups are formed anew."""
+GPU_SECONDS, GPU_LOOK_SECONDS = 10.0, 0.05
+"""How long a driver may need to free the GPU memory of a process, and how often it is asked."""
 GIVE_SECONDS = 20.0
 """A rank that is to be replaced has this long to hand out its variables."""
 
@@ -71,6 +77,7 @@ async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
     for rank in ranks:
         await hub.end([rank])
         await hub.host.forget_engine(rank)
+    await _gpus_let_go(hub, ranks)
     await hub.bear(ranks, hub.size, engine)
     await form(hub)
     others = [rank for rank in hub.ranks if rank not in ranks]
@@ -78,6 +85,21 @@ async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
         return {rank: set() for rank in ranks}
     names = set(await hub.call(others[0], "names"))
     return {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+
+
+async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
+    """Wait until the driver has taken back what processes that are gone had on GPUs."""
+    gone = {hub.ranks[rank].pid: rank for rank in ranks if hub.ranks[rank].gpu_memory}
+    deadline = hub.loop.time() + GPU_SECONDS
+    while gone and (holding := gone.keys() & await asyncio.to_thread(gpus.holders)):
+        if hub.loop.time() > deadline:
+            hub.notes += [
+                f"The GPU memory of the process that rank {gone[pid]} was (pid {pid}) is not free "
+                f"after {GPU_SECONDS:.0f} s; the rank may find its GPU full."
+                for pid in sorted(holding)
+            ]
+            return
+        await asyncio.sleep(GPU_LOOK_SECONDS)
 
 
 async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
@@ -125,14 +147,24 @@ async def form(hub: Hub) -> None:
             hub.given_up |= way == ANEW
             continue
         hub.stale = hub.given_up = False
-        if not first:
-            hub.notes += _told(way, lost, tried, recovery)
+        hub.notes += await _sharing(hub) if first else _told(way, lost, tried, recovery)
         if tried or way == ANEW:
             _pass_over_output(hub)
         return
     if first or hub.replacing:
         raise InVain(tried)
     await _replace(hub, tried)
+
+
+async def _sharing(hub: Hub) -> list[str]:
+    """Say that ranks share GPUs, where they do: it is slower, and people want to know."""
+    used = {rank.device for rank in hub.ranks.values() if rank.device.startswith("cuda")}
+    if hub.backend != "ddp" or not used or len(used) == hub.size:
+        return []
+    world, *_ = msgspec.convert(await hub.call(0, "groups"), list[GroupInfo], from_attributes=True)
+    told = f"{hub.size} ranks share {len(used)} GPU{'s' * (len(used) > 1)}"
+    slower = f"{told}. The process group uses {world.backend}, for nccl wants a GPU for each rank."
+    return [f"{told} under nccl." if world.backend == "nccl" else slower]
 
 
 def _way_to_begin_with(hub: Hub) -> str:

@@ -28,6 +28,8 @@ class Rank:
     state: str = "starting"
     """starting, idle, busy or dead."""
     device: str = ""
+    gpu_memory: int | None = None
+    """Bytes it has on its GPU, also while it is idle."""
     logs: Path | None = None
     """The folder its log is in."""
     log_end: int = 0

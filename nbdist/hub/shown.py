@@ -32,6 +32,8 @@ def rank_of_cluster(rank: Rank) -> RankRecord:
         told.state, told.words, told.line = "busy", rows.doing(rank.pulse), rank.pulse.line
         told.cpu, told.memory = taken.cpu, taken.rss
         told.gpu, told.gpu_memory = taken.gpu, taken.gpu_memory
+    else:  # what it holds is what one looks for where a GPU is full
+        told.gpu_memory = rank.gpu_memory
     return told
 
 

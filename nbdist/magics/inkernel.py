@@ -94,7 +94,7 @@ def _runtime(wish: current.Wish) -> tuple[Any, str]:
         check_size(wish.np)
     now = current.wished(wish)
     before = inkernel.running()
-    usual = now.np or default_size()
+    usual = now.np or default_size(now.gpus, now.env)
     if before is None:
         current.remember(now)  # also where XLA does not start: the next cell is not for ranks
     runtime = inkernel.runtime_for(wish.np, usual, wish.env or {})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbdist import current, scripts
+from nbdist import current, gpus, scripts
 from nbdist.backends import xla
 from nbdist.cell.defined import cell_number
 from nbdist.cell.script import make_script
@@ -125,9 +125,7 @@ def submit_script(
         arguments=args.arguments,
     )  # fmt: skip
     environ = dict(xla.PROCESS_ENVIRON) if wish.backend == "xla" else {}
-    environ |= wish.env or {}
-    if wish.gpus is not None:
-        environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, wish.gpus))
+    environ |= _with_gpus(wish, hosts)
     plan = Plan(
         script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
         timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
@@ -145,6 +143,13 @@ def submit_script(
         script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
+
+
+def _with_gpus(wish: current.Wish, hosts: dict[str, int]) -> dict[str, str]:
+    """Return what ranks get into their environment; each host knows its own GPUs."""
+    if wish.gpus is None or not hosts:
+        return gpus.environ_for(wish.gpus, wish.env)
+    return {**(wish.env or {}), gpus.CHOSEN: ",".join(map(str, wish.gpus))}
 
 
 def elastic_wish(

@@ -17,13 +17,14 @@ import zmq
 
 from nbdist.backends import sockets
 from nbdist.errors import NbdistError
-from nbdist.rank import metrics, pace, progress, vitals
+from nbdist.rank import gpu, metrics, pace, progress, vitals
 from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
 from nbdist.rank.errors import text_of
 from nbdist.rank.names import Names
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.rank.who import Who, free
+from nbdist.wire.doing import Vitals
 from nbdist.wire.inspection import Completions, Freed, State
 from nbdist.wire.messages import (
     Abort,
@@ -65,10 +66,13 @@ class Agent(Speaker):
         self._rank, self._namespace = spec.rank, shell.user_ns
         # Left to the process's end: the main thread uses it too.
         context = zmq.Context()
-        device = str(self._namespace.get("device", ""))
+        self._device = str(self._namespace.get("device", ""))
+        self._held: int | None = None
+        """Bytes on the GPU that the hub was told of while this rank was idle."""
         super().__init__(
-            context, spec.url, spec.keys, hello(spec.rank, spec.incarnation, spec.host, device)
-        )
+            context, spec.url, spec.keys,
+            hello(spec.rank, spec.incarnation, spec.host, self._device),
+        )  # fmt: skip
         self._loop, self._runner, self._backend = loop, runner, backend
         self._names = Names(shell)
         self._cells = CellSocket(context, spec, self._run_cell, self.send)
@@ -190,14 +194,25 @@ class Agent(Speaker):
         return lost
 
     def _pulse(self) -> Pulse | None:
-        return self._doing() if self._runner.job else None
+        if self._runner.job:
+            return self._doing()
+        held = gpu.memory()
+        if held == self._held:
+            return None
+        self._held = held  # nothing else of an idle rank is asked for again and again
+        return Pulse("", None, "", None, Vitals(0, gpu_memory=held), device=self._on())
 
     def _doing(self) -> Pulse:
         runner, waiting = self._runner, self._backend.waiting()
         return Pulse(
             runner.job, runner.line(), vitals.where(runner.main), waiting, self._meter.read(),
-            progress.bars(), str(self._namespace.get("device", "")),
+            progress.bars(), self._on(),
         )  # fmt: skip
+
+    def _on(self) -> str:
+        """Return what this rank computes on: what it was given, or a GPU that a cell has taken."""
+        found = gpu.device()
+        return self._device if found == "cpu" else found
 
     def _vitals(self) -> dict[str, Any]:
         pulse = self._doing()

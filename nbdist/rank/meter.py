@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
+from typing import Any
 
 import psutil
 
+from nbdist.rank import gpu
 from nbdist.wire.doing import Vitals
 
 
@@ -22,19 +23,19 @@ class Meter:
         """Return what it takes now, the CPU since the last call."""
         with self._process.oneshot():
             rss, cpu = self._process.memory_info().rss, self._process.cpu_percent()
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_initialized():
+        own, cuda = gpu.number(), gpu.in_use()
+        if own is None:
             return Vitals(rss, cpu)
-        return Vitals(rss, cpu, self._gpu_use(), int(torch.cuda.memory_reserved()))
+        return Vitals(rss, cpu, self._gpu_use(cuda, own), int(cuda.memory_reserved(own)))
 
-    def _gpu_use(self) -> float | None:
+    def _gpu_use(self, cuda: Any, own: int) -> float | None:
         """Return the GPU's use as torch has it from NVML, which needs nvidia-ml-py."""
         if not self._sees_gpu:
             return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return float(sys.modules["torch"].cuda.utilization())
+                return float(cuda.utilization(own))
         except Exception:  # no NVML, no right to ask it, a card that does not tell: each its own
             self._sees_gpu = False
             return None

@@ -238,9 +238,26 @@ class Pickler(ByValue):
         if tensors is not None and isinstance(obj, tensors.DTensor):
             msg = "it holds shards, and each rank has others: those of the replaced rank are lost"
             raise pickle.PicklingError(msg)
+        moved = _to_own_gpu(obj)
+        if moved is not NotImplemented:
+            return moved
         if keras_models.trained_by_horovod(obj):
             raise pickle.PicklingError(f"{keras_models.LIVES_THERE}: compile it there")
         return super().reducer_override(obj)
+
+
+def _to_own_gpu(obj: Any) -> Any:
+    """Say how what lies on this rank's GPU comes to lie on the other's own."""
+    torch = sys.modules.get("torch")
+    if torch is None or not type(obj).__module__.startswith("torch"):
+        return NotImplemented
+    from nbdist.rank import storages
+
+    if isinstance(obj, torch.storage.TypedStorage):
+        return storages.reduce_typed(obj)
+    if isinstance(obj, torch.UntypedStorage):
+        return storages.reduce_for_rank(obj)
+    return storages.reduce_device_for_rank(obj) if isinstance(obj, torch.device) else NotImplemented
 
 
 def _ddp() -> Any:  # the rank's `Ddp`, where torch is

@@ -95,6 +95,8 @@ def _look_at_torch(torch: Any, kind: type, devices: int | None, *, trial: bool) 
     if issubclass(kind, torch.UntypedStorage):
         reduce = storages.check if trial else storages.reduce
         return lambda storage: reduce(storage, devices)
+    if issubclass(kind, torch.device) and devices is not None:
+        return storages.reduce_device
     for place, name, what, remedy in TORCH_REFUSED:
         # One that was never imported has no instances.
         found = getattr(sys.modules.get(place), name, None)

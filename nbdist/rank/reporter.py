@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import msgspec
 import zmq
 
 from nbdist.lives import here
-from nbdist.rank import metrics, pace, progress, vitals
+from nbdist.rank import gpu, metrics, pace, progress, vitals
 from nbdist.rank.speaker import Speaker
 from nbdist.wire.messages import Call, Hello, Interrupt, Message, Pulse, Reply
 
@@ -102,16 +101,8 @@ class Reporter(Speaker):
             self._waiting(),
             self._meter.read(),
             progress.bars(),
-            self.device(),
+            gpu.device(),
         )
-
-    @staticmethod
-    def device() -> str:
-        """Return the device this process computes on, as far as it has chosen one."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            return f"cuda:{torch.cuda.current_device()}"
-        return "xla" if "torch_xla" in sys.modules else "cpu"
 
     def end_job(self) -> None:
         """Have all that was logged on disk, and tell how far the loops have come. Main thread."""

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from nbdist import gpus
 from nbdist.backends import horovod_calls, horovod_sockets, recovery
-from nbdist.backends.sockets import LOOPBACK, interface_towards
+from nbdist.backends.sockets import LOOPBACK, interface_towards, loopback_interface
 from nbdist.rank import metrics, place, vitals
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
@@ -124,8 +125,9 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
     if os.path.isdir(program.temp):  # noqa: PTH112  # another host may not have been able to
         process.current_process()._config["tempdir"] = program.temp  # type: ignore[attr-defined]
     reseed()
+    gpus.take()
     if program.loopback:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback_interface()
     else:
         _choose_interface(program)
     look = _settle_torch(program)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
-import sys
 from contextlib import suppress
 from fnmatch import translate
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
 
-from nbdist.rank import kept
+from nbdist.rank import gpu, kept
 from nbdist.rank.bounded import OutOfTime, at_most, silence
 from nbdist.rank.describe import describe
 from nbdist.rank.digests import Digester, TooMuch
@@ -92,12 +91,12 @@ def _fitting(patterns: list[str]) -> Callable[[str, object], bool]:
 def memory() -> Memory:
     """Return how much memory this process has."""
     full = psutil.Process().memory_full_info()
-    cuda = _cuda()
+    own, cuda = gpu.number(), gpu.in_use()
     return Memory(
         full.rss,
         getattr(full, "uss", None),
-        None if cuda is None else int(cuda.memory_allocated()),
-        None if cuda is None else int(cuda.memory_reserved()),
+        None if own is None else int(cuda.memory_allocated(own)),
+        None if own is None else int(cuda.memory_reserved(own)),
     )
 
 
@@ -117,7 +116,7 @@ def free(shell: InteractiveShell, forget: Callable[[], None]) -> Freed:
     kept.forget_values(shell)
     with silence():  # a user's `__del__` may print
         gc.collect()
-    cuda = _cuda()
+    cuda = gpu.in_use()
     if cuda is not None:
         cuda.empty_cache()
     trim = getattr(
@@ -126,9 +125,3 @@ def free(shell: InteractiveShell, forget: Callable[[], None]) -> Freed:
     if trim is not None:
         trim(0)
     return Freed(State(), before, memory())
-
-
-def _cuda() -> Any:
-    """Return `torch.cuda` where this process uses a GPU, else None."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and cuda.is_initialized() else None

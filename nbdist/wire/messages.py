@@ -138,7 +138,10 @@ class Display(Message, frozen=True):
 
 
 class Pulse(Message, frozen=True):
-    """What a busy rank is doing, about twice a second, and once more before `Done`."""
+    """What a busy rank is doing, about twice a second, and once more before `Done`.
+
+    Of an idle one, whose `job` is '', it tells what it holds of its GPU when that has changed.
+    """
 
     job: str
     line: int | None

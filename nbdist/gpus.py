@@ -1,0 +1,164 @@
+"""Which GPUs a process may use, told without opening one: a GPU that is open cannot be forked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+CHOSEN = "NBDIST_GPUS"
+"""Environment name: GPUs that ranks on other hosts choose among those that they see there."""
+DEVICES = Path("/dev")
+AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+def count(environ: Mapping[str, str]) -> int:
+    """Return how many GPUs a process with this environment can use; 0 where that is unknown."""
+    return len(visible(environ) or ())
+
+
+def visible(environ: Mapping[str, str]) -> list[str] | None:
+    """Return the GPUs that a process with this environment can use, as `VISIBLE` names them.
+
+    They are read as CUDA reads them: numbers up to the first that is none of a GPU here, or UUIDs
+    of GPUs and of parts of them (MIG). A name twice leaves none.
+
+    Returns
+    -------
+    list of str or None
+        None where there is no telling: Windows' GPUs in its Linux, say.
+    """
+    there, named = _present(), environ.get(VISIBLE)
+    if named is None:
+        return None if there is None else [str(number) for number in range(there)]
+    names = list(_read(named, there))
+    return names if len(set(names)) == len(names) else []
+
+
+def chosen(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
+    """Return what `VISIBLE` must be for some of the GPUs that this environment allows.
+
+    Parameters
+    ----------
+    gpus
+        Which, counted among those that are visible, from 0.
+    environ
+        Of the process that chooses.
+
+    Raises
+    ------
+    UsageError
+        If there are not so many.
+    """
+    there = visible(environ)
+    if there is None:
+        return ",".join(map(str, gpus))
+    wrong = [gpu for gpu in gpus if not 0 <= gpu < len(there)]
+    if not wrong:
+        return ",".join(there[gpu] for gpu in gpus)
+    asked = f"--gpus {','.join(map(str, gpus))}"
+    allotted = f" with {VISIBLE}={environ[VISIBLE]}" if VISIBLE in environ else ""
+    if not there:
+        raise UsageError(f"{asked}: no GPU is to be seen on this machine{allotted}")
+    raise UsageError(
+        f"{asked}: there is no GPU {wrong[0]}; {len(there)} can be used here{allotted}, and "
+        f"--gpus counts them from 0 to {len(there) - 1}"
+    )
+
+
+def environ_for(gpus: Sequence[int] | None, env: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what ranks on this machine get into their environment.
+
+    Parameters
+    ----------
+    gpus
+        See `chosen`; None leaves them all that are visible.
+    env
+        What was asked for besides.
+
+    Raises
+    ------
+    UsageError
+        If there are not so many GPUs.
+    """
+    environ = dict(env or {})
+    if gpus is not None:
+        environ[VISIBLE] = chosen(gpus, {**os.environ, **environ})
+    return environ
+
+
+def take() -> None:
+    """Make what was asked for of ranks on any host true on this one.
+
+    Raises
+    ------
+    UsageError
+        If there are not so many GPUs.
+    """
+    wanted = os.environ.pop(CHOSEN, "")
+    if wanted:
+        os.environ[VISIBLE] = chosen([int(gpu) for gpu in wanted.split(",")], os.environ)
+
+
+def of_rank(local_rank: int, there: int) -> int:
+    """Return the number of a rank's own GPU; ranks share GPUs where there are more ranks."""
+    return local_rank % there
+
+
+def own(there: int) -> int:
+    """Return the number of this process's own GPU, of so many."""
+    return of_rank(int(os.environ.get("LOCAL_RANK", "0")), there)
+
+
+def holders() -> set[int]:
+    """Return the processes that have memory on this machine's GPUs, as far as the driver tells.
+
+    It needs nvidia-ml-py, and tells nothing of processes that run in another container.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # not installed, or no driver: each raises its own
+        return set()
+    try:
+        cards = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        return {
+            process.pid
+            for card in cards
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(card)
+        }
+    except Exception:  # a card that does not tell
+        return set()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _read(named: str, there: int | None) -> Iterator[str]:
+    for name in (part.strip() for part in named.split(",")):
+        if name.startswith(("GPU-", "MIG-")):
+            yield name
+        elif name.isdecimal() and (there is None or int(name) < there):
+            yield str(int(name))
+        else:
+            return
+
+
+def _present() -> int | None:
+    """Return how many GPUs this machine shows, None where it does not number them."""
+    names = os.listdir(DEVICES)
+    nvidia = sum(name.startswith("nvidia") and name[6:].isdigit() for name in names)
+    if nvidia or "dxg" not in names:
+        return nvidia or _amd()
+    return None
+
+
+def _amd() -> int:
+    nodes = AMD_NODES.glob("*/gpu_id")
+    return sum(node.read_text(encoding="ascii").strip() not in ("", "0") for node in nodes)

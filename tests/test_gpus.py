@@ -1,0 +1,402 @@
+"""Which GPU is whose. There need be none: stand-ins take the place of the driver and of torch's.
+
+What a real GPU does is in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nbdist import gpus, scaling, sizes
+from nbdist.cell.preamble import preamble
+from nbdist.current import Wish
+from nbdist.errors import UsageError
+from nbdist.hub.hub import Hub
+from nbdist.hub.ranks import Rank
+from nbdist.hub.shown import rank_of_cluster
+from nbdist.rank import gpu
+from nbdist.rank.meter import Meter
+from nbdist.wire.doing import Vitals
+from nbdist.wire.messages import Pulse
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kernel import Kernel
+
+torch: Any = pytest.importorskip("torch")
+
+GB = 10**9
+
+
+@pytest.fixture
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process see eight GPUs: a folder of files stands for /dev."""
+    for number in range(8):
+        (tmp_path / f"nvidia{number}").touch()
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [
+        (None, ["0", "1", "2", "3", "4", "5", "6", "7"]),
+        ("4,5", ["4", "5"]),
+        (" 6 , 02", ["6", "2"]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("3,-1,4", ["3"]),
+        ("3,8,4", ["3"]),
+        ("3,3", []),
+        ("GPU-5a1f,GPU-77", ["GPU-5a1f", "GPU-77"]),
+        ("MIG-1,MIG-2,MIG-3", ["MIG-1", "MIG-2", "MIG-3"]),
+    ],
+)
+@pytest.mark.usefixtures("eight")
+def test_visible_gpus_are_read_as_cuda_reads_them(named: str | None, seen: list[str]) -> None:
+    environ = {} if named is None else {gpus.VISIBLE: named}
+    assert gpus.visible(environ) == seen
+    assert sizes.default_size(None, environ) == (len(seen) or 2)
+
+
+@pytest.mark.usefixtures("eight")
+def test_gpus_that_are_chosen_are_counted_among_those_allotted() -> None:
+    allotted = {gpus.VISIBLE: "4,5,GPU-77"}
+    assert gpus.chosen([0, 1], allotted) == "4,5"
+    assert gpus.chosen([2], allotted) == "GPU-77"
+    assert gpus.environ_for([1], allotted) == {gpus.VISIBLE: "5"}
+    assert sizes.default_size([0, 1], allotted) == 2
+    with pytest.raises(UsageError, match="there is no GPU 3; 3 can be used here with CUDA_VIS"):
+        gpus.chosen([0, 3], allotted)
+    with pytest.raises(UsageError, match="no GPU is to be seen on this machine with CUDA_VIS"):
+        gpus.chosen([0], {gpus.VISIBLE: ""})
+
+
+def test_gpus_that_cannot_be_counted_are_taken_at_their_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    assert gpus.count({}) == 0
+    (tmp_path / "dxg").touch()  # Windows' GPUs in its Linux
+    assert gpus.chosen([1], {}) == "1"
+    assert gpus.visible({gpus.VISIBLE: "1"}) == ["1"]
+
+
+@pytest.mark.usefixtures("eight")
+def test_ranks_on_other_hosts_choose_among_those_that_they_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(gpus.VISIBLE, "6,7")
+    monkeypatch.setenv(gpus.CHOSEN, "1")
+    gpus.take()
+    assert gpus.visible(dict(os.environ)) == ["7"]
+
+
+@pytest.mark.usefixtures("eight")
+def test_scaling_warns_by_what_is_allotted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpus.VISIBLE, "4,5")
+    assert scaling.cautions([1, 2], Wish()) == []
+    assert "4 ranks on 2 GPUs" in scaling.cautions([1, 4], Wish())[0]
+    assert "2 ranks on 1 GPU:" in scaling.cautions([2], Wish(gpus=[1]))[0]
+
+
+LOOK = "import os\nprint(local_rank, os.environ.get('CUDA_VISIBLE_DEVICES'))"
+
+
+def test_a_notebook_with_two_of_eight_gpus(kernel: Kernel, eight: None) -> None:
+    del eight
+    kernel.run(
+        "%load_ext nbdist\n"
+        "import os, pathlib, nbdist.gpus\n"
+        f"nbdist.gpus.DEVICES = pathlib.Path({str(gpus.DEVICES)!r})\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '4,5'"
+    )
+    shown = on_ranks(kernel, LOOK, "--backend none --output all").text
+    assert "0 4,5" in shown
+    assert "1 4,5" in shown
+    assert "2 4,5" not in shown, "one rank for each that is allotted"
+    assert "0 5" in on_ranks(kernel, LOOK, "--gpus 1 -np 1").text
+    assert "0 5" in on_ranks(kernel, LOOK, "--launcher torchrun -np 1 --gpus 1").text
+    wrong = on_ranks(kernel, LOOK, "--gpus 2", check=False)
+    assert "--gpus 2: there is no GPU 2; 2 can be used here with CUDA_VISIBLE_DEVICES=4,5" in (
+        wrong.seen()
+    )
+
+
+# -- what torch says ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Let torch have four GPUs, of which the bytes that this process holds are returned.
+
+    As torch does, the stand-in has a current one for each thread, number 0 at first.
+    """
+    held = dict.fromkeys(range(4), 0)
+    current = threading.local()
+
+    def here(number: int | None = None) -> int:
+        return getattr(current, "number", 0) if number is None else number
+
+    fake = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: len(held),
+        "current_device": here,
+        "set_device": lambda device: setattr(current, "number", device.index),
+        "memory_reserved": lambda number=None: held[here(number)],
+        "memory_allocated": lambda number=None: held[here(number)] // 2,
+        "utilization": lambda number=None: 10 * here(number),
+    }
+    for name, value in fake.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return held
+
+
+def on_another_thread(look: Any) -> Any:
+    """Return what it returns on a thread of its own, as the agent's is."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(look()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_ranks_vitals_are_those_of_its_own_gpu(
+    cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert on_another_thread(gpu.device) == "cuda:3"
+    cards[3] = 5 * GB
+    taken: Vitals = on_another_thread(Meter().read)
+    assert (taken.gpu, taken.gpu_memory) == (30, 5 * GB)
+    cards[3], cards[1] = 0, GB  # the script has chosen another one
+    assert on_another_thread(gpu.device) == "cuda:1"
+    assert on_another_thread(gpu.memory) == GB
+
+
+def test_ranks_share_gpus_where_there_are_more_ranks(
+    cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbdist.backends import joining
+    from nbdist.backends.ddp import Ddp
+
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 7))
+    own = [Ddp(rank=r, local_rank=r, world_size=6).device().index for r in range(6)]
+    assert own == [0, 1, 2, 3, 0, 1]
+    backends = {}
+    for size in (4, 5):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
+        backends[size] = joining.default_backend()
+    assert backends == {4: "nccl", 5: "gloo"}
+    monkeypatch.setenv(joining.SHARED_GPU, "1")
+    assert joining.default_backend() == "nccl", "this NCCL can be told to share"
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+    assert joining.default_backend() == "gloo"
+    del cards
+
+
+@pytest.mark.parametrize(("size", "backend"), [(2, "nccl"), (3, "gloo")])
+def test_a_script_forms_the_group_that_its_gpus_allow(
+    size: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+    formed: list[Any] = []
+    cuda = SimpleNamespace(device_count=lambda: 2, set_device=chosen.append)
+    distributed = SimpleNamespace(
+        init_process_group=lambda *args, **more: formed.append((args, more)), barrier=lambda: None
+    )
+    stand_in = SimpleNamespace(cuda=cuda, distributed=distributed, device=torch.device)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
+    monkeypatch.setenv("LOCAL_RANK", str(size - 1))
+    around = preamble("ddp", set(), forms_group=False)
+    space: dict[str, Any] = {"os": os, "torch": stand_in}
+    exec(around.anywhere + around.joining, space)  # noqa: S102  # a script's own beginning
+    device = torch.device("cuda", (size - 1) % 2)
+    assert (space["device"], chosen) == (device, [device])
+    assert formed == [((backend,), {"device_id": device} if backend == "nccl" else {})]
+
+
+# -- what a rank holds while it is idle --------------------------------------------------------
+
+
+def test_an_idle_ranks_gpu_memory_is_seen() -> None:
+    rank = Rank(0, state="idle", device="cuda:0")
+    hub: Any = SimpleNamespace(ranks={0: rank}, running={})
+    Hub._hear_agent(hub, 0, 0, Pulse("", None, "", None, Vitals(0, gpu_memory=3 * GB)))
+    told = rank_of_cluster(rank)
+    assert (told.state, told.gpu_memory, told.device) == ("idle", 3 * GB, "cuda:0")
+
+
+def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(
+        kernel,
+        "import torch\n"  # stands for a GPU, on the rank itself
+        "held = 7 * 10**9\n"
+        "torch.cuda.is_initialized = lambda: True\n"
+        "torch.cuda.device_count = lambda: 1\n"
+        "torch.cuda.memory_reserved = lambda device=None: held",
+        "-np 1",
+    )
+    kernel.run(
+        "import time, nbdist\n"
+        "from nbdist.hub.shown import rank_of_cluster\n"
+        "def wait_for(size):\n"
+        "    end = time.monotonic() + 10\n"
+        "    while (seen := rank_of_cluster(nbdist.cluster().ranks[0])).gpu_memory != size:\n"
+        "        assert time.monotonic() < end, seen\n"
+        "        time.sleep(0.05)\n"
+        "    return seen\n"
+        "assert wait_for(7 * 10**9).state == 'idle'"
+    )
+    on_ranks(kernel, "held = 0")
+    kernel.run("wait_for(0)")
+
+
+# -- copies ------------------------------------------------------------------------------------
+
+
+def test_what_lay_on_a_ranks_own_gpu_lies_on_the_others_own(
+    cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbdist.rank import storages
+
+    del cards
+    moved: list[Any] = []
+
+    class Stored:
+        """Stands for a storage on a GPU, which a machine without one cannot have."""
+
+        def __init__(self, where: str) -> None:
+            self.device = torch.device(where)
+
+        def cpu(self) -> Any:
+            return torch.tensor([1, 2, 3], dtype=torch.uint8).untyped_storage()
+
+    def sent(where: str, giver: int, taker: int) -> str:
+        monkeypatch.setenv("LOCAL_RANK", str(giver))
+        rebuild, (data, told) = storages.reduce_for_rank(Stored(where))  # type: ignore[arg-type]
+        buffer = io.BytesIO()
+        pickle.Pickler(buffer, protocol=5).dump(data)
+        monkeypatch.setenv("LOCAL_RANK", str(taker))
+
+        def move(storage: Any, device: Any) -> Any:
+            moved.append(device)
+            return storage
+
+        monkeypatch.setattr(torch.UntypedStorage, "to", move)
+        rebuild(pickle.loads(buffer.getvalue()), told)  # noqa: S301  # what was just pickled
+        return str(moved[-1])
+
+    assert sent("cuda:0", 0, 1) == "cuda:1"
+    assert sent("cuda:2", 2, 0) == "cuda:0"
+    assert sent("cuda:3", 0, 1) == "cuda:3", "one that is not its own stays"
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert storages.reduce_device_for_rank(torch.device("cpu")) is NotImplemented
+    rebuild, args = storages.reduce_device_for_rank(torch.device("cuda:0"))
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert rebuild(*args) == torch.device("cuda:2")
+
+
+def test_names_that_are_brought_land_on_each_ranks_own_gpu(
+    cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbdist import memory
+    from nbdist.rank.parcels import Packing, unpack
+
+    del cards
+    packing = Packing(1)
+    packing.add("where", {"device": torch.device("cuda:0"), "plain": torch.device("cpu")})
+    blocks = memory.Blocks()
+    parcel = packing.close(blocks, {})
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    (_, value), *_ = unpack(parcel)
+    blocks.close()
+    assert value == {"device": torch.device("cuda:3"), "plain": torch.device("cpu")}
+
+
+def test_a_scripts_values_name_no_gpu_of_the_notebooks() -> None:
+    from nbdist.cell.values import Packer
+
+    packer = Packer(lambda _: "", {})
+    ending, content = packer.dump({"where": [torch.device("cuda:1"), torch.device("cpu")]})
+    assert ending == "pkl"
+    found = pickle.loads(content)  # noqa: S301  # what was just pickled
+    assert found == {"where": [torch.device("cuda"), torch.device("cpu")]}
+
+
+def test_a_ddp_model_names_its_new_ranks_gpu() -> None:
+    from nbdist.backends import models
+
+    told: dict[str, Any] = {
+        "state": {"device_ids": [0], "output_device": 0, "dim": 0},
+        "builtin": None,
+    }
+    models.move(told, 0, 2)
+    assert told["state"] == {"device_ids": [2], "output_device": 2, "dim": 0}
+    arguments = {"arguments": {"device_ids": ["cuda:0"], "output_device": None}}
+    models.move(arguments, 0, 1)
+    assert arguments["arguments"] == {"device_ids": ["cuda:1"], "output_device": None}
+    models.move(told, None, None)
+    assert told["state"]["device_ids"] == [2]
+
+
+def test_what_a_group_cannot_send_goes_by_way_of_what_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from nbdist.backends import models
+
+    for config, device, way in [
+        ("cuda:nccl", "cpu", "cuda"), ("cuda:nccl", "cuda:1", "cuda:1"),
+        ("cpu:gloo,cuda:gloo", "cuda:1", "cuda:1"), ("cpu:gloo,cuda:gloo", "mps", "cpu"),
+    ]:  # fmt: skip
+        monkeypatch.setattr(torch.distributed, "get_backend_config", lambda _, is_=config: is_)
+        assert models._sent_from(torch.device(device), None) == torch.device(way)
+
+
+# -- the memory of a process that is gone ------------------------------------------------------
+
+
+NVML = """
+import itertools, sys, types, nbdist
+looks = itertools.count()
+dead = nbdist.cluster().ranks[1].pid
+def running(card):  # stands for a driver that takes its time
+    return [types.SimpleNamespace(pid=dead)] if next(looks) < {looks} else []
+sys.modules["pynvml"] = types.SimpleNamespace(
+    nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 1,
+    nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetComputeRunningProcesses=running,
+)
+nbdist.cluster().hub.ranks[1].gpu_memory = 10**9
+"""
+
+
+def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2 --backend none")
+    kernel.run(NVML.format(looks=3))
+    kernel.run("%dist restart 1")
+    assert int(kernel.run("print(next(looks))").stdout) >= 4
+    kernel.run("import nbdist.hub.forming\nnbdist.hub.forming.GPU_SECONDS = 0.2")
+    kernel.run(NVML.format(looks=10**9))
+    told = kernel.run("%dist restart 1").seen()
+    assert "The GPU memory of the process that rank 1 was (pid" in told
+
+
+def test_without_a_driver_nobody_holds_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpus.holders() == set()
