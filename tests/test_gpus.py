@@ -190,7 +190,7 @@ def test_a_ranks_vitals_are_those_of_its_own_gpu(
 def test_ranks_share_gpus_where_there_are_more_ranks(
     cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nbdist.backends import joining
+    from nbdist.backends import nccl
     from nbdist.backends.ddp import Ddp
 
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
@@ -200,12 +200,12 @@ def test_ranks_share_gpus_where_there_are_more_ranks(
     backends = {}
     for size in (4, 5):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
-        backends[size] = joining.default_backend()
+        backends[size] = nccl.default_backend()
     assert backends == {4: "nccl", 5: "gloo"}
-    monkeypatch.setenv(joining.SHARED_GPU, "1")
-    assert joining.default_backend() == "nccl", "this NCCL can be told to share"
+    monkeypatch.setenv(nccl.SHARED_GPU, "1")
+    assert nccl.default_backend() == "nccl", "this NCCL can be told to share"
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
-    assert joining.default_backend() == "gloo"
+    assert nccl.default_backend() == "gloo"
     del cards
 
 

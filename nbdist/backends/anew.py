@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from nbdist.backends import nccl
 from nbdist.backends.comm_hooks import begin_again
 from nbdist.backends.comparing import is_shard
 from nbdist.backends.made import BUILTIN, Group, Made, Model
@@ -57,7 +58,7 @@ class Before:
 
 
 class Anew:
-    """Destroys groups and makes them again. Main thread, but for `abort_nccl`."""
+    """Destroys groups and makes them again. Main thread, but for `on_nccl`."""
 
     def __init__(self, made: Made, joining: Joining) -> None:
         self._made, self._joining = made, joining
@@ -87,11 +88,14 @@ class Anew:
         ]
         return [world, *others]
 
-    def abort_nccl(self) -> None:
-        """Free who waits in NCCL. Any thread. Not tried on GPUs yet."""
+    def on_nccl(self) -> list[Any]:
+        """Return what there is of NCCL's to abort. Any thread."""
+        found: list[Any] = []
         for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
-            with suppress(Exception):  # no group, none of this rank's, or one without NCCL
-                group.abort()
+            with suppress(Exception):  # no group, or none of this rank's
+                if nccl.bound_device(dist.get_backend_config(group)) is not None:
+                    found.append(group)
+        return found
 
     def give_up(self, before: Before) -> None:
         """Destroy all groups, without a word to the other ranks.

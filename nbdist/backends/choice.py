@@ -50,6 +50,9 @@ class Backend(Protocol):
     """How ranks talk to each other; see `nbdist.backends.ddp.Ddp` for the full one."""
 
     name: str
+    broken_off: set[str]
+    """Collectives that were broken off, and behind which a GPU went on; whoever reads it empties
+    it."""
 
     def device(self) -> Any: ...  # a torch.device, or a word without torch
     def names(self) -> dict[str, Any]: ...
@@ -66,6 +69,7 @@ class Backend(Protocol):
     ) -> dict[str, str]: ...
     def meet_at(self, port: int) -> None: ...
     def abort(self) -> None: ...
+    def goes_on_when_freed(self) -> bool: ...
     def formed(self) -> bool: ...
     def groups(self) -> list[GroupInfo]: ...
     def waiting(self) -> Waiting | None: ...
@@ -81,6 +85,9 @@ class NoBackend:
     """Ranks that do not talk to each other (`--backend none`)."""
 
     name = "none"
+
+    def __init__(self) -> None:
+        self.broken_off: set[str] = set()
 
     def device(self) -> str:
         """Return the word for plain memory; there need not be a torch."""
@@ -115,6 +122,10 @@ class NoBackend:
 
     def abort(self) -> None:
         """Do nothing: no rank waits for another."""
+
+    def goes_on_when_freed(self) -> bool:
+        """Return False: nothing is freed."""
+        return False
 
     def formed(self) -> bool:
         """Return True: nothing can be missing."""

@@ -32,15 +32,15 @@ except ImportError as error:
 
 from torch.nn import Module
 
-from nbdist.backends import anew, models, stores
+from nbdist.backends import anew, models, nccl, stores
 from nbdist.backends.anew import Anew, Before
 from nbdist.backends.comm_hooks import groups_of, states_of
 from nbdist.backends.comparing import Comparing, leaves, weight
-from nbdist.backends.joining import Joining, default_backend
+from nbdist.backends.joining import Joining
 from nbdist.backends.made import Made
 from nbdist.backends.paths import at, has
 from nbdist.backends.trained import bare, settle_scalers, trained
-from nbdist.backends.waiting import Watch
+from nbdist.backends.waiting import Watch, unfinished
 
 if TYPE_CHECKING:
     import socket
@@ -54,6 +54,13 @@ _CONNECT_LIMIT = timedelta(seconds=10)
 
 _FORM_LIMIT = timedelta(seconds=60)
 """How long ranks wait for each other when they form a generation."""
+
+
+ABORT_SECONDS = 2.0
+"""A rank's agent waits so long for NCCL; it has other things to do, and asks again."""
+
+LET_GO_SECONDS = 10.0
+"""NCCL, and then the GPU, have this long to end what was aborted."""
 
 
 class Ddp:
@@ -102,6 +109,9 @@ class Ddp:
         self._server: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
+        self._aborting = nccl.Aborting()
+        self.broken_off: set[str] = set()
+        """Collectives of this rank's GPU that were aborted since somebody last asked."""
         self._whole = False
         self._port = self._generation = self._meeting = 0
         self._pid = os.getpid()
@@ -121,10 +131,10 @@ class Ddp:
 
     def install(self) -> None:
         """Take over where torch makes and destroys groups; once, before there is any."""
-        # NCCL: it is ours to abort, and torch's watchdog must not end the process over it.
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        # `waiting` reads torch's flight recorder; the last few collectives are enough.
-        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "16")
+        for name, value in nccl.ENVIRON.items():
+            os.environ.setdefault(name, value)
+        # `waiting` reads torch's flight recorder. On a GPU many collectives may be under way.
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128" if torch.cuda.is_available() else "16")
         global current  # a process is one rank
         current = self
         self._made.install()
@@ -187,6 +197,7 @@ class Ddp:
         """
         self.abort()
         self._end_cut()
+        self._end_aborts()
         self._far = frozenset({(self._host, port)})
         self._port, self._generation = port, generation
         self._joining.on(self._connect(port, generation))
@@ -217,7 +228,7 @@ class Ddp:
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)
         if not kept:
-            self._joining.begin(default_backend(), self._timeout)
+            self._joining.begin(nccl.default_backend(), self._timeout)
         count = max(roster.group_count for roster in rosters) or 1
         in_place.settle(count, namespace, fsdp=settle_fsdp)
 
@@ -236,7 +247,7 @@ class Ddp:
         kept = agreement.kept(rosters)
         first = kept[0] if kept else None
         self._joining.begin(
-            first.backend if first is not None else default_backend(),
+            first.backend if first is not None else nccl.default_backend(),
             timedelta(seconds=first.timeout) if first and first.timeout else self._timeout,
         )
         self._anew.make_again(kept, before)
@@ -287,9 +298,38 @@ class Ddp:
         self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
         # Whoever is still not free is freed by the other ends.
         sockets.end(cut_before)
+        if torch.cuda.is_initialized() and (parts := self._on_nccl()):
+            self.broken_off |= unfinished()
+            self._aborting.begin(parts)
+            self._aborting.over_within(ABORT_SECONDS)
+
+    def goes_on_when_freed(self) -> bool:
+        """Whether what waits in a collective goes on after `abort` as if it had ended well."""
+        return torch.cuda.is_initialized() and bool(self._on_nccl())
+
+    def _on_nccl(self) -> list[Any]:
+        return (self._in_place or self._anew).on_nccl()
+
+    def _end_aborts(self) -> None:
+        """Wait until nothing of the groups before is at work. Main thread.
+
+        Raises
+        ------
+        NbdistError
+            If NCCL or the GPU does not let go.
+        """
         if not torch.cuda.is_initialized():
             return
-        (self._anew if self._in_place is None else self._in_place).abort_nccl()
+        if not self._aborting.over_within(LET_GO_SECONDS):
+            raise NbdistError(
+                f"NCCL has not let go of rank {self.rank} within {LET_GO_SECONDS:.0f} s"
+            )
+        self._aborting.forget()
+        if not nccl.settled_within(LET_GO_SECONDS):
+            raise NbdistError(
+                f"the GPU of rank {self.rank} is still at work {LET_GO_SECONDS:.0f} s after its "
+                "collectives were broken off"
+            )
 
     def formed(self) -> bool:
         """Return whether WORLD is there and whole.

@@ -106,6 +106,8 @@ class Horovod:
         self.hvd = self._framework.hvd
         self._watch = horovod_calls.Watch()
         self._server: Any = None
+        self.broken_off: set[str] = set()
+        """Stays empty: what Horovod breaks off raises."""
         self._joined = False
         """Whether ``hvd.init()`` was ever called."""
 
@@ -185,6 +187,10 @@ class Horovod:
         thread = threading.Thread(target=self.hvd.shutdown, name="nbdist-shutdown", daemon=True)
         thread.start()
         thread.join(SHUTDOWN_SECONDS)
+
+    def goes_on_when_freed(self) -> bool:
+        """Return False: what Horovod breaks off raises."""
+        return False
 
     def formed(self) -> bool:
         """Return whether Horovod is initialised; it is not after `abort` or the user's shutdown."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InPlace:
-    """Renews groups and models in place. Main thread, but for `abort_nccl`."""
+    """Renews groups and models in place. Main thread, but for `on_nccl`."""
 
     def __init__(self, rank: int, host: str, made: Made, *, quiet: bool) -> None:
         self._rank, self._made = rank, made
@@ -38,9 +38,9 @@ class InPlace:
         hooks.guard_split()
         hooks.watch_ddp(made.note)  # also those that were unpickled
 
-    def abort_nccl(self) -> None:
-        """Free who waits in NCCL. Any thread."""
-        groups.abort_nccl()
+    def on_nccl(self) -> list[Any]:
+        """Return what there is of NCCL's to abort. Any thread."""
+        return groups.on_nccl()
 
     def groups(self) -> list[GroupInfo]:
         """Return this rank's process groups, WORLD first."""

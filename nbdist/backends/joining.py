@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,16 +11,13 @@ import torch.distributed as dist
 
 from nbdist.backends import stores
 from nbdist.backends.made import kept_excepthook, replace_everywhere
+from nbdist.backends.nccl import bound_device, by_device, default_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
     from nbdist.backends.made import Made
-
-
-SHARED_GPU, SHARES_SINCE = "NCCL_MULTI_RANK_GPU_ENABLE", (2, 30)
-"""What NCCL reads, and since when; those before raise "Duplicate GPU detected"."""
 
 
 class Joining:
@@ -92,6 +88,8 @@ class Joining:
         size = asked.get("world_size", -1)
         self.size = self._ranks if size < 0 else size
         self.backend, self.timeout = asked.get("backend") or default_backend(), asked.get("timeout")
+        if asked.get("device_id") is None and (device := bound_device(asked.get("backend"))):
+            asked["device_id"] = device
         with self._made.noting_sockets():
             self._torchs_own(**asked)
 
@@ -103,23 +101,3 @@ class Joining:
         present = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
         asked = {device: name for device, name in wanted.items() if device in present} or wanted
         return all(formed.get(device) == name for device, name in asked.items())
-
-
-def default_backend() -> str:
-    """Return the backend of ranks here, if nobody asks for another: nccl with a GPU for each."""
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not there or not dist.is_nccl_available():
-        return "gloo"
-    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= there
-    return "nccl" if alone or nccl_shares() else "gloo"
-
-
-def nccl_shares() -> bool:
-    """Whether NCCL was told, and is able, to let several ranks have one GPU."""
-    version = torch.cuda.nccl.version() if dist.is_nccl_available() else (0, 0)
-    return os.environ.get(SHARED_GPU) == "1" and tuple(version) >= SHARES_SINCE
-
-
-def by_device(backend: str) -> dict[str, str]:
-    """Return which backend serves which device: ``{"cpu": "gloo", "cuda": "nccl"}``."""
-    return dict(dist.BackendConfig(dist.Backend(backend)).get_device_backend_map())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.backends import sockets
+from nbdist.backends import nccl, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,13 +159,13 @@ class Made:
         @functools.wraps(make)
         def new_group(*args: Any, **kwargs: Any) -> Any:
             number, self.count = self.count, self.count + 1
-            with self.noting_sockets():
-                group = make(*args, **kwargs)
+            asked = signature.bind(*args, **kwargs)
+            with self.noting_sockets(), nccl.unbound() as device:
+                group = make(*args, **(kwargs | _bound(asked.arguments, device)))
             if not self._quiet:
-                asked = dict(signature.bind(*args, **kwargs).arguments)
-                ranks = asked.get("ranks")
+                ranks = asked.arguments.get("ranks")
                 everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
-                self.groups.append(Group(number, everyone, asked, group))
+                self.groups.append(Group(number, everyone, dict(asked.arguments), group))
             return group
 
         @functools.wraps(end)
@@ -179,6 +179,14 @@ class Made:
 
         replace_everywhere("new_group", make, new_group)
         replace_everywhere("destroy_process_group", end, destroy_process_group)
+
+
+def _bound(asked: dict[str, Any], device: Any) -> dict[str, Any]:
+    """Return what else ``new_group`` is to be called with, so that NCCL is there at once."""
+    if device is None or asked.get("device_id") is not None:
+        return {}
+    backend = asked.get("backend") or dist.get_backend_config()
+    return {} if nccl.bound_device(backend) is None else {"device_id": device}
 
 
 def replace_everywhere(name: str, old: object, new: object) -> None:

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from nbdist.backends.comm_hooks import counters, set_counters
 from nbdist.backends.comparing import is_shard, is_zero
-from nbdist.backends.joining import by_device
+from nbdist.backends.nccl import by_device
 from nbdist.backends.trained import KINDS, bare, ddp_in
 from nbdist.errors import UsageError
 

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from nbdist.backends.torch_private import recorder
 from nbdist.wire.groups import Waiting
 
@@ -29,11 +31,17 @@ _PLACES = {
 """Where collectives start in C++: one runs there if the flight recorder says so."""
 
 
+END_SECONDS = 0.2
+"""What is only not over yet gets this long before it is aborted."""
+BEFORE_SECONDS = 2.0
+"""A collective on a GPU is given up so long before torch would."""
+
+
 @dataclass
 class Watch:
     """Looks at the main thread; asked by one other thread, again and again.
 
-    Torch's flight recorder knows when a collective began. Where it knows nothing (``new_group``,
+    Torch's flight recorders know when a collective began. Where they know nothing (``new_group``,
     a store), the wait is counted from the first look that found the main thread in the same call.
     """
 
@@ -42,27 +50,25 @@ class Watch:
     _first_seen: float = 0.0
 
     def look(self) -> Waiting | None:
-        """Return the collective that the main thread is inside, or None."""
+        """Return the collective that the main thread is inside, or waits for, or None."""
         frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
         inside = _collective(frame)
         place = None if inside else _place(frame)
-        if inside is None and place is None:
+        if inside is None:
             self._call = None
-            return None
-        record = _oldest(recorder.running_collectives())
+        on_gpu = _oldest(recorder.on_gpu())
+        if inside is None and place is None:
+            # Whatever waits for the GPU waits for this, be it a `.item()`.
+            return None if on_gpu is None else _of_gpu(on_gpu, _named(on_gpu))
+        record = _oldest([*recorder.running_collectives(), *([on_gpu] if on_gpu else [])])
         if record is None:
             return self._in_call(inside) if inside else None
-        op = str(record["profiling_name"]).partition(":")[2]
+        op = _named(record)
         if inside is not None:
             op = inside.f_code.co_name
         elif place:
             op = f"{op} in {place}"
-        return Waiting(
-            op,
-            str(record["process_group"][0]),
-            int(record["collective_seq_id"]),
-            time.time() - record["time_created_ns"] / 1e9,
-        )
+        return _of_gpu(record, op) if record is on_gpu else _of(record, op)
 
     def _in_call(self, inside: FrameType) -> Waiting:
         op, now = inside.f_code.co_name, time.time()
@@ -92,6 +98,40 @@ def _place(frame: FrameType | None) -> str | None:
                 return name
         frame = frame.f_back
     return None
+
+
+def unfinished() -> set[str]:
+    """Return the collectives that this rank's GPU is about to be freed from, in words. Any thread.
+
+    Those that only have not ended yet get a moment.
+    """
+    if not recorder.knows_gpu():
+        return {"a collective that this torch does not name"}
+    deadline = time.monotonic() + END_SECONDS
+    while (records := recorder.on_gpu()) and time.monotonic() < deadline:
+        time.sleep(END_SECONDS / 20)
+    return {f"{_named(record)} #{record['collective_seq_id']}" for record in records}
+
+
+def _named(record: dict[str, Any]) -> str:
+    return str(record["profiling_name"]).partition(":")[2]
+
+
+def _of(record: dict[str, Any], op: str) -> Waiting:
+    return Waiting(
+        op,
+        str(record["process_group"][0]),
+        int(record["collective_seq_id"]),
+        time.time() - record["time_created_ns"] / 1e9,
+    )
+
+
+def _of_gpu(record: dict[str, Any], op: str) -> Waiting:
+    """Return a wait that nobody but us will end."""
+    # Torch's watchdog, which is not to end it, takes it out of the books when its time is up.
+    limit = int(record["timeout_ms"]) / 1e3
+    sooner = max(limit - BEFORE_SECONDS, limit / 2)
+    return msgspec.structs.replace(_of(record, op), limit=sooner)
 
 
 def _oldest(records: list[dict[str, Any]]) -> dict[str, Any] | None:

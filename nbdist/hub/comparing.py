@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
-from nbdist.hub.jobs import show_ranks
+from nbdist.hub.jobs import name_ranks, show_ranks
 from nbdist.memory import in_words
 from nbdist.wire.groups import NO_WAY, Digest
 
@@ -68,12 +68,14 @@ async def compare(
     ranks = [rank.rank for rank in hub.ranks.values() if rank.state == "idle"]
     # With a busy rank the others are compared now, and all of them when it is idle.
     hub.uncompared = any(rank.state == "busy" for rank in hub.ranks.values())
+    broken, hub.broken_off = hub.broken_off, {}
     try:
         told = await _digests(hub, ranks, pressed or asyncio.Event(), tell)
     except NbdistError as err:
         hub.uncompared = True
-        return [f"What the ranks train was not compared: {err}. The next cell compares it."]
-    return _parted(told, words) + _unknown(told)
+        why = f"What the ranks train was not compared: {err}. The next cell compares it."
+        return [*_doubtful(broken, {}), why]
+    return [*_doubtful(broken, told), *_parted(told, words, broken), *_unknown(told)]
 
 
 async def _digests(
@@ -108,7 +110,38 @@ async def _from_all(
     return answers
 
 
-def _parted(told: Told, words: str) -> list[str]:
+def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
+    """Say which ranks went on with what a collective had not finished, and what to do."""
+    if not broken:
+        return []
+    ranks = sorted(broken)
+    what = ", ".join(dict.fromkeys(each for rank in ranks for each in broken[rank]))
+    note = (
+        f"On {name_ranks(ranks)} the GPU went on behind what was broken off ({what}). What it has "
+        "changed since, the last step of an optimizer above all, cannot be trusted, also where "
+        "ranks are equal."
+    )
+    paths = [path for path in _paths(told) if any(path in told[r] for r in ranks if r in told)]
+    shards = any(one[path].sharded for one in told.values() for path in paths if path in one)
+    whole = [path for path in _without_others(paths, told) if not path.endswith(NO_WAY)]
+    source = _sound(broken, told, paths)
+    if not paths:
+        return [note]
+    if source is None or shards or not whole:
+        return [f"{note} No other rank has it: load a checkpoint, or make it anew."]
+    way = f"`%dist sync {' '.join(map(_word, whole))} --from {source}`"
+    return [f"{note} On rank {source} nothing was broken off: {way} gives all ranks what it has."]
+
+
+def _sound(broken: dict[int, list[str]], told: Told, paths: list[str]) -> int | None:
+    """Return a rank that has all of this, and on which nothing was broken off."""
+    return min(
+        (rank for rank, has in told.items() if rank not in broken and has.keys() >= set(paths)),
+        default=None,
+    )
+
+
+def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
     whole: list[str] = []
     shards: list[str] = []
     for path in _paths(told):
@@ -123,7 +156,8 @@ def _parted(told: Told, words: str) -> list[str]:
         notes.append(f"{words}: {listed}.")
         reachable = [_word(path) for path in whole if not path.endswith(NO_WAY)]
         if reachable:
-            notes[0] += f" `%dist sync {' '.join(reachable)} --from 0` makes them equal."
+            source = _sound(broken, told, whole) or 0
+            notes[0] += f" `%dist sync {' '.join(reachable)} --from {source}` makes them equal."
     if shards:
         listed = ", ".join(f"`{path}`" for path in shards)
         notes.append(

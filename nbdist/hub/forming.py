@@ -204,7 +204,11 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
     ended, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
     problems = {calls[call]: call.exception() for call in ended if call.exception()}
     if not problems:
-        return {name: why for call in calls for name, why in (call.result() or {}).items()}
+        answers = {rank: call.result() for call, rank in calls.items()}
+        hub.broken_off |= {
+            r: each["broken_off"] for r, each in answers.items() if each["broken_off"]
+        }
+        return {name: why for each in answers.values() for name, why in each["lost"].items()}
     why = str(next(iter(problems.values())))
     await hub.free({calls[call]: call for call in waiting}, why)
     stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)

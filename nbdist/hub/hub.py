@@ -86,6 +86,9 @@ class Hub:
         """Whether the process group must be formed anew before the next cell."""
         self.uncompared = False
         """Whether ranks may have parted and were not all compared since (`comparing`)."""
+        self.broken_off: dict[int, list[str]] = {}
+        """By rank, collectives behind which its GPU went on when they were aborted; told with what
+        is compared."""
         self.notes: list[str] = []
         """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
         self.replacing = False

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from nbdist.backends.choice import Backend
     from nbdist.rank.execute import CellRunner
     from nbdist.rank.spec import RankSpec
+    from nbdist.wire.groups import Waiting
     from nbdist.wire.messages import ToAgent
 
 INSPECT_SECONDS = 1.0
@@ -121,10 +122,17 @@ class Agent(Speaker):
             self._runner.interrupt(message.job)
         elif isinstance(message, Abort):
             if self._runner.job == message.job:
-                self._runner.abort(message.job, self._backend.waiting())
-                self._backend.abort()
+                self._free(message.job)
         elif isinstance(message, Call):
             self._call(message)
+
+    def _free(self, job: str) -> None:
+        """Free the main thread from whatever collective it waits in."""
+        self._runner.abort(job, self._backend.waiting())
+        if job and self._backend.goes_on_when_freed():
+            # What it goes on with would be wrong: it must not reach its next line.
+            self._runner.interrupt(job)
+        self._backend.abort()
 
     def _call(self, message: Call) -> None:
         if message.method in self._now:
@@ -187,11 +195,12 @@ class Agent(Speaker):
 
     def _form(
         self, port: int, master_port: int, generation: int, way: str, fsdp: str
-    ) -> dict[str, str]:
+    ) -> dict[str, Any]:
         lost = self._backend.form(port, generation, way, self._namespace, fsdp=fsdp)
         self._backend.meet_at(master_port)
         os.environ["MASTER_PORT"] = str(master_port)
-        return lost
+        broken, self._backend.broken_off = sorted(self._backend.broken_off), set()
+        return {"lost": lost, "broken_off": broken}
 
     def _pulse(self) -> Pulse | None:
         if self._runner.job:
@@ -204,10 +213,23 @@ class Agent(Speaker):
 
     def _doing(self) -> Pulse:
         runner, waiting = self._runner, self._backend.waiting()
+        if waiting is not None and 0 < waiting.limit < waiting.since:
+            self._end_wait(waiting)
         return Pulse(
             runner.job, runner.line(), vitals.where(runner.main), waiting, self._meter.read(),
             progress.bars(), self._on(),
         )  # fmt: skip
+
+    def _end_wait(self, waiting: Waiting) -> None:
+        """End a wait on a GPU that is past its group's limit, as torch ends those on CPUs."""
+        number = "" if waiting.seq is None else f" #{waiting.seq}"
+        error = TimeoutError(
+            f"{waiting.op}{number} has waited {waiting.since:.0f} s for other ranks, which is the "
+            f"limit of its process group ({waiting.group or 'unnamed'}); another limit is for "
+            "`timeout=` of new_group or init_process_group"
+        )
+        self._runner.fail(self._runner.job, error)
+        self._backend.abort()
 
     def _on(self) -> str:
         """Return what this rank computes on: what it was given, or a GPU that a cell has taken."""

@@ -78,6 +78,8 @@ class CellRunner:
         """The job whose cell is running, '' when idle."""
         self._aborted = False
         self._freed_from: Waiting | None = None
+        self._raising: BaseException | None = None
+        """What the next SIGINT raises, KeyboardInterrupt if None."""
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
         if self.own:  # IPython says how to leave IPython wherever code calls `sys.exit`
@@ -100,7 +102,8 @@ class CellRunner:
         """Raise in user code that is running, cancel user code that awaits, else do nothing."""
         while frame is not None:
             if frame.f_code.co_filename == self._filename:
-                raise KeyboardInterrupt
+                error, self._raising = self._raising or KeyboardInterrupt(), None
+                raise error
             frame = frame.f_back
         if self._task is not None:
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
@@ -118,11 +121,17 @@ class CellRunner:
         if self.job == job and not self._showing:
             self._aborted, self._freed_from = True, self._freed_from or waiting
 
+    def fail(self, job: str, error: BaseException) -> None:
+        """Raise an error in the cell of `job`, as soon as Python runs there again. Any thread."""
+        if self.job == job and not self._aborted and not self._showing:
+            self._raising = error
+            signal.pthread_kill(self.main, signal.SIGINT)
+
     async def run(self, run: Run, formed: Callable[[], bool]) -> Done:
         """Run one cell to its end and say how it ended."""
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
-            self._freed_from, self._failed_at = None, 0.0
+            self._freed_from, self._raising, self._failed_at = None, None, 0.0
             began = False
             try:
                 self._begin(run)

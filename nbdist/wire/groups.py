@@ -16,18 +16,19 @@ class GroupInfo(msgspec.Struct, frozen=True):
     description: str = "undefined"
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """The collective a rank is inside right now.
 
     `op` is named as torch names it (``all_reduce``, ``new_group``, ``backward``), `group` is the
     process group's name (empty when unknown), `seq` its count of collectives, and `since` the
-    seconds the rank has been inside.
+    seconds the rank has been inside. `limit` is when we have to end it; 0 where torch does.
     """
 
     op: str
     group: str
     seq: int | None
     since: float
+    limit: float = 0.0
 
 
 class Roster(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 
+from nbdist.backends import nccl
 from nbdist.backends.torch_private import releases
 from nbdist.errors import NbdistError
 from nbdist.wire.groups import GroupInfo
@@ -139,7 +140,8 @@ def free(group: ProcessGroup) -> None:
 def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int) -> None:
     """Put fresh backends on `store` into an emptied group. All its ranks at once."""
     ranks = [] if info.world else info.ranks
-    with _name_free(group, info.name):
+    device = group.bound_device_id
+    with _name_free(group, info.name), nccl.unbound() as worlds:
         # An emptied group does not know its own size and rank any more, since torch 2.14.
         fresh, prefixed = c10d._new_process_group_helper(
             len(info.ranks),
@@ -149,7 +151,7 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
             store,
             releases.group_name(info.name),
             timeout=timedelta(seconds=info.timeout),
-            device_id=group.bound_device_id,
+            device_id=device or (worlds and nccl.bound_device(info.backend)),
             group_desc=info.description,
         )
         releases.forget(fresh)
@@ -164,16 +166,18 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
 
 def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
     """Build a subgroup that other ranks already have, under its name. All its ranks at once."""
-    group, _ = c10d._new_process_group_helper(
-        len(info.ranks),
-        info.ranks.index(rank),
-        info.ranks,
-        dist.Backend(info.backend),
-        store,
-        releases.group_name(info.name),
-        timeout=timedelta(seconds=info.timeout),
-        group_desc=info.description,
-    )
+    with nccl.unbound() as device:
+        group, _ = c10d._new_process_group_helper(
+            len(info.ranks),
+            info.ranks.index(rank),
+            info.ranks,
+            dist.Backend(info.backend),
+            store,
+            releases.group_name(info.name),
+            timeout=timedelta(seconds=info.timeout),
+            device_id=device and nccl.bound_device(info.backend),
+            group_desc=info.description,
+        )
     c10d._world.pg_group_ranks[group] = {r: i for i, r in enumerate(info.ranks)}
     built: ProcessGroup = group
     return built
@@ -223,23 +227,12 @@ def _own_number(generation: int) -> Any:  # an enum value torch has no name for
     return dist.ProcessGroup.BackendType(number)
 
 
-def abort_nccl() -> None:
-    """Free whoever waits in an NCCL collective. Any thread.
-
-    Not tried on GPUs yet. All groups' aborts go between one ``ncclGroupStart`` and
-    ``ncclGroupEnd``, as in torch's own `_abort_process_group`, so that they do not wait for each
-    other; unlike there, the groups stay in torch's books, to be filled again.
-    """
-    backends = [
-        backend
-        for group in members().values()
-        for backend in _backends(group).values()
-        if isinstance(backend, c10d.ProcessGroupNCCL)
-    ]
-    if backends:
-        backends[0]._group_start()
-        try:
-            for backend in backends:
-                backend.abort()
-        finally:
-            backends[0]._group_end()
+def on_nccl() -> list[Any]:
+    """Return the parts of this rank's groups that are NCCL's. Any thread."""
+    found = []
+    for group in members().values():
+        for backend in _backends(group).values():
+            part = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            if part.name().startswith(nccl.NAME):
+                found.append(part)
+    return found

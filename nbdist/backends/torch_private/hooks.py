@@ -42,10 +42,11 @@ def free_destroyed() -> None:
 
 
 def guard_split() -> None:
-    """Let ``split_group`` work on groups that were filled again, once.
+    """Let ``split_group`` work on groups that were filled again, and on GPUs, once.
 
     In C++ it asks the group for the store it was made with, which went with the old backends: a
-    crash. What it does, ``new_group`` among the members can do as well.
+    crash. On GPUs it waits in NCCL for all ranks of the group, and cannot be freed there. What it
+    does, ``new_group`` among the members can do as well.
     """
     bare = dist.ProcessGroup.split_group
     original: Callable[..., ProcessGroup | None] = c10d.split_group
@@ -60,7 +61,8 @@ def guard_split() -> None:
         **kwargs: Any,
     ) -> ProcessGroup | None:
         parent = parent_pg or groups.world()
-        if parent is None or not groups.was_emptied(parent) or not split_ranks:
+        spared = parent is not None and (groups.was_emptied(parent) or parent.bound_device_id)
+        if parent is None or not spared or not split_ranks:
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **kwargs)
         everyone = dist.get_process_group_ranks(parent)
         for part in split_ranks:

@@ -1,21 +1,56 @@
-"""Torch's flight recorder: the collectives of this process, with their numbers."""
+"""Torch's flight recorders: the collectives of this process, with their numbers.
+
+Gloo writes to one, NCCL to another. That of NCCL looks at the GPU when it is read, so that what it
+says is true then; it knows when a collective was queued, not when it began.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-try:
-    from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
-        _dump_fr_trace_json as dump,
-    )
-except ImportError:  # a torch without it: waits are told by the Python line alone
-    dump = None
+from torch._C import _distributed_c10d
+
+_gloo = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
+_nccl = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)
+"""None in a torch without it: waits are told by the Python line alone."""
 
 
 def running_collectives() -> list[dict[str, Any]]:
-    """Return the flight recorder's records of collectives that began and have not ended."""
+    """Return the records of gloo's collectives that began and have not ended."""
+    return _read(_gloo)
+
+
+def on_gpu() -> list[dict[str, Any]]:
+    """Return the records of NCCL's collectives that were queued and have not ended."""
+    found = _read(_nccl)
+    if any(each["is_p2p"] for each in found):
+        found = _without_strays(found)
+    return found
+
+
+def knows_gpu() -> bool:
+    """Whether `on_gpu` can tell anything."""
+    return _nccl is not None
+
+
+def _without_strays(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the parts of a batch of sends and receives: none of them is ever noted as ended."""
+    every = _read(_nccl, everything=True)
+    batches = {each["p2p_seq_id"] for each in every if _is_batch(each)}
+    return [
+        each
+        for each in found
+        if not each["is_p2p"] or _is_batch(each) or each["p2p_seq_id"] not in batches
+    ]
+
+
+def _is_batch(record: dict[str, Any]) -> bool:
+    return str(record["profiling_name"]).endswith("coalesced")
+
+
+def _read(dump: Any, *, everything: bool = False) -> list[dict[str, Any]]:
     if dump is None:
         return []
-    entries = json.loads(dump(includeCollectives=True, onlyActive=True)).get("entries", [])
-    return [entry for entry in entries if not entry["retired"]]
+    told = json.loads(dump(includeCollectives=True, onlyActive=not everything))
+    return [each for each in told.get("entries", []) if everything or not each["retired"]]

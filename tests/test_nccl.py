@@ -1,0 +1,297 @@
+"""What nbdist does with NCCL: stand-ins take the place of NCCL and of its recorder.
+
+What NCCL itself does is in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nbdist.hub import comparing, forming
+from nbdist.hub.ranks import Rank
+from nbdist.wire.groups import Digest, GroupInfo
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from tests.kernel import Kernel
+
+torch: Any = pytest.importorskip("torch")
+# They need torch, too.
+from nbdist.backends import nccl, waiting  # noqa: E402
+from nbdist.backends.joining import Joining  # noqa: E402
+from nbdist.backends.made import Made  # noqa: E402
+from nbdist.backends.torch_private import recorder  # noqa: E402
+
+
+def record(**parts: Any) -> dict[str, Any]:
+    """Return a record as NCCL's flight recorder writes it."""
+    return {
+        "profiling_name": "nccl:all_reduce", "process_group": ["0", "default_pg"],
+        "collective_seq_id": 7, "p2p_seq_id": 0, "is_p2p": False, "state": "scheduled",
+        "retired": False, "timeout_ms": 600_000, "time_created_ns": int(time.time() * 1e9),
+    } | parts  # fmt: skip
+
+
+def recording(monkeypatch: pytest.MonkeyPatch, *records: dict[str, Any]) -> None:
+    """Have NCCL's recorder hold this."""
+
+    def dump(*, includeCollectives: bool, onlyActive: bool) -> bytes:  # noqa: N803  # torch's names
+        del includeCollectives
+        ended = [] if onlyActive else [each for each in records if each["state"] == "completed"]
+        active = [each for each in records if each["state"] != "completed"]
+        return json.dumps({"entries": active + ended} if active + ended else {}).encode()
+
+    monkeypatch.setattr(recorder, "_nccl", dump)
+
+
+def test_a_collective_on_a_gpu_is_waited_for_wherever_the_main_thread_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ago = int((time.time() - 20) * 1e9)
+    recording(
+        monkeypatch,
+        record(collective_seq_id=8),
+        record(time_created_ns=ago),
+        record(collective_seq_id=6, time_created_ns=1, retired=True),
+    )
+    seen = waiting.Watch().look()  # this thread is in no call of torch's
+    assert seen is not None
+    assert (seen.op, seen.group, seen.seq, seen.limit) == ("all_reduce", "0", 7, 598)
+    assert 19 < seen.since < 30
+    recording(monkeypatch)
+    assert waiting.Watch().look() is None
+
+
+def test_parts_of_a_batch_that_are_never_noted_as_ended_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = record(profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=3)
+    alone = record(profiling_name="nccl:recv 0<-1", is_p2p=True, p2p_seq_id=4)
+    batch = record(
+        profiling_name="nccl:coalesced", is_p2p=True, p2p_seq_id=3, state="completed", retired=True
+    )
+    recording(monkeypatch, part, alone, batch)
+    assert recorder.on_gpu() == [alone]
+
+
+def test_what_only_has_not_ended_yet_is_not_called_broken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([[record()], [record()], []])
+    monkeypatch.setattr(recorder, "_nccl", lambda **_: b"{}")
+    monkeypatch.setattr(recorder, "on_gpu", lambda: next(answers))
+    assert waiting.unfinished() == set()
+    monkeypatch.setattr(recorder, "on_gpu", lambda: [record(), record(collective_seq_id=8)])
+    assert waiting.unfinished() == {"all_reduce #7", "all_reduce #8"}
+    monkeypatch.setattr(recorder, "_nccl", None)
+    assert waiting.unfinished() == {"a collective that this torch does not name"}
+
+
+class Stuck:
+    """Stands for a communicator whose abort ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls, self.let_go = 0, threading.Event()
+
+    def abort(self) -> None:
+        """Wait, then raise as a communicator does that was aborted before."""
+        self.calls += 1
+        self.let_go.wait(10)
+        raise RuntimeError("NCCL communicator was aborted")
+
+
+def test_nobody_waits_for_an_abort_longer_than_he_wants() -> None:
+    aborting, first, second = nccl.Aborting(), Stuck(), Stuck()
+    second.let_go.set()
+    aborting.begin([first, second])
+    began = time.monotonic()
+    assert not aborting.over_within(0.1)
+    aborting.begin([first, second])
+    assert not aborting.over_within(0)
+    assert time.monotonic() - began < 5
+    first.let_go.set()
+    assert aborting.over_within(5)
+    assert (first.calls, second.calls) == (1, 1)
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let torch have a GPU, number 3."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    return torch.device("cuda", 3)
+
+
+def test_the_group_of_all_ranks_is_bound_to_the_ranks_gpu(one_gpu: Any) -> None:
+    asked: list[Any] = []
+    joining = Joining(0, 2, Made(connections=False), lambda: False)
+    joining._torchs_own = lambda **args: asked.append(args.get("device_id"))
+    for backend in ("nccl", "cpu:gloo,cuda:nccl", "gloo", None):
+        joining._begin(backend=backend)
+    joining._begin(backend="nccl", device_id=torch.device("cuda", 1))
+    assert asked == [one_gpu, one_gpu, None, None, torch.device("cuda", 1)]
+
+
+SUBGROUPS = """
+import warnings
+warnings.simplefilter("ignore")  # this torch has no NCCL
+import torch, torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0  # stands for a GPU
+world, device, helper = dist.group.WORLD, torch.device("cuda", 0), c10d._new_process_group_helper
+def noting(*args, **kwargs):
+    print(str(args[3]), world.bound_device_id, kwargs.get("device_id"))
+    raise ValueError("seen")
+def make(call, *args, **kwargs):
+    world.bound_device_id, c10d._new_process_group_helper = device, noting
+    try:
+        call(*args, **kwargs)
+    except ValueError as error:
+        assert str(error) == "seen", error
+    finally:
+        print(world.bound_device_id)
+        world.bound_device_id, c10d._new_process_group_helper = None, helper
+make(dist.new_group, [0], backend="nccl")
+make(dist.new_group, [0], backend="gloo")
+from nbdist.backends.torch_private import groups
+info = groups.describe(world)
+import msgspec
+part = msgspec.structs.replace(info, name="9", world=False, backend="nccl")
+make(groups.build, part, 0, c10d._get_default_store())
+"""
+
+
+def test_subgroups_are_never_split_from_the_group_of_all_ranks(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    shown = on_ranks(kernel, SUBGROUPS, "-np 1").stdout
+    eager = "nccl None cuda:0\ncuda:0\n"
+    assert shown == f"{eager}gloo None None\ncuda:0\n{eager}"
+
+
+NCCL = """
+import json, time, torch, nbdist.backends.ddp, nbdist.backends.nccl as nccl
+from nbdist.backends.torch_private import recorder
+class Communicator:  # stands for one that hangs until it is aborted
+    hangs, aborted_in = 0.0, ""
+    def abort(self):
+        Communicator.aborted_in, Communicator.hangs = str(interrupted), 0.0
+interrupted = False
+communicator = Communicator()
+backend = nbdist.backends.ddp.current
+backend._on_nccl = lambda: [communicator]
+torch.cuda.is_initialized, nccl.settled_within = lambda: True, lambda seconds: True
+limit = 600
+def dump(includeCollectives, onlyActive):
+    entry = {
+        "profiling_name": "nccl:all_reduce", "process_group": ["0", ""], "collective_seq_id": 7,
+        "p2p_seq_id": 0, "is_p2p": False, "retired": False, "timeout_ms": 1000 * limit,
+        "time_created_ns": 1e9 * Communicator.hangs,
+    }
+    return json.dumps({"entries": [entry] if Communicator.hangs else []}).encode()
+recorder._nccl = dump
+def wait_for_gpu():  # as `.item()` does: it returns when the communicator is aborted
+    global interrupted
+    Communicator.hangs = time.time()
+    while Communicator.hangs:
+        try:
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+model = torch.nn.Linear(2, 2)
+"""
+"""Ranks that believe in NCCL; what they send goes by gloo. `torch.cuda` says that it is in use, and
+has no GPU, so that nothing else takes place there."""
+
+
+def test_what_a_gpu_did_after_an_abort_is_not_trusted(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, NCCL, "-np 3")
+    failed = on_ranks(
+        kernel, "if rank == 1:\n    raise ValueError('boom')\nwait_for_gpu()", check=False
+    ).seen()
+    assert "Rank 1 failed: ValueError: boom" in failed
+    assert "Ranks 0,2 were waiting in all_reduce at cell line" in failed
+    assert "On ranks 0,2 the GPU went on behind what was broken off (all_reduce #7)." in failed
+    assert "cannot be trusted, also where ranks are equal. On rank 1 nothing was broken" in failed
+    assert "`%dist sync model --from 1` gives all ranks what it has" in failed
+    seen = on_ranks(kernel, "print(rank, Communicator.aborted_in)", "--output all").text
+    assert "0 True" in seen, "its next line must not run with what was not finished"
+    assert "1 " in seen
+    kernel.run("%dist sync model --from 1")
+    assert "cannot be trusted" not in on_ranks(kernel, "print(1)").seen(), "it is told once"
+
+
+def test_a_wait_on_a_gpu_ends_with_the_limit_of_its_group(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, NCCL, "-np 1")
+    failed = on_ranks(kernel, "limit = 3\nwait_for_gpu()", check=False, timeout=20).seen()
+    assert "Rank 0 failed: TimeoutError: all_reduce #7 has waited" in failed
+    assert "which is the limit of its process group (0)" in failed
+    assert "(cell line 3)" in failed
+    assert on_ranks(kernel, "print('on')").stdout == "on\n"
+
+
+def test_ranks_that_stay_keep_torchs_watchdog_from_ending_them(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    show = "import os\nprint([os.environ.get(name) for name in sorted({names!r})])"
+    shown = on_ranks(kernel, show.format(names=list(nccl.ENVIRON)), "-np 1").stdout
+    assert shown == f"{[nccl.ENVIRON[name] for name in sorted(nccl.ENVIRON)]}\n"
+
+
+def digest(content: str, **parts: Any) -> Digest:
+    """Return what a rank tells of something it trains."""
+    return Digest("outline", content, **parts)
+
+
+def test_without_a_sound_rank_nothing_is_advised_that_does_not_help() -> None:
+    told = {rank: {"model": digest("same")} for rank in (0, 1)}
+    broken = {0: ["all_reduce #7"], 1: ["all_reduce #8"]}
+    assert comparing._doubtful({}, told) == []
+    (note,) = comparing._doubtful(broken, told)
+    assert note.startswith(
+        "On ranks 0-1 the GPU went on behind what was broken off (all_reduce #7, "
+    )
+    assert note.endswith("No other rank has it: load a checkpoint, or make it anew.")
+    shards = {rank: {"model": digest("x", sharded=True)} for rank in (0, 1)}
+    (note,) = comparing._doubtful({0: ["reduce_scatter #2"]}, shards)
+    assert note.endswith("load a checkpoint, or make it anew.")
+    (note,) = comparing._doubtful({0: ["all_reduce #7"]}, {0: {}, 1: {}})
+    assert note.endswith("also where ranks are equal.")
+    parted = {0: {"model": digest("a")}, 1: {"model": digest("b")}}
+    (note,) = comparing._parted(parted, comparing.PARTED, {0: ["all_reduce #7"]})
+    assert "--from 1` makes them equal" in note
+
+
+async def _sharing(devices: list[str], backend: str) -> list[str]:
+    async def call(rank: int, method: str) -> list[GroupInfo]:
+        assert (rank, method) == (0, "groups")
+        return [GroupInfo("0", list(range(len(devices))), backend, 600.0, world=True)]
+
+    ranks = {rank: Rank(rank, device=device) for rank, device in enumerate(devices)}
+    hub: Any = SimpleNamespace(backend="ddp", ranks=ranks, size=len(ranks), call=call)
+    return await forming._sharing(hub)
+
+
+SLOWER = "The process group uses gloo, for nccl wants a GPU for each rank."
+
+
+@pytest.mark.parametrize(
+    ("devices", "backend", "told"),
+    [
+        (["cpu", "cpu"], "gloo", []),
+        (["cuda:0", "cuda:1"], "nccl", []),
+        (["cuda:0", "cuda:1", "cuda:0"], "gloo", [f"3 ranks share 2 GPUs. {SLOWER}"]),
+        (["cuda:0", "cuda:0"], "nccl", ["2 ranks share 1 GPU under nccl."]),
+    ],
+)
+def test_that_ranks_share_gpus_is_told(devices: list[str], backend: str, told: list[str]) -> None:
+    assert asyncio.run(_sharing(devices, backend)) == told
