@@ -59,8 +59,8 @@ _FORM_LIMIT = timedelta(seconds=60)
 ABORT_SECONDS = 2.0
 """A rank's agent waits so long for NCCL; it has other things to do, and asks again."""
 
-LET_GO_SECONDS = 10.0
-"""NCCL, and then the GPU, have this long to end what was aborted."""
+LET_GO_SECONDS, SETTLE_SECONDS = 10.0, 30.0
+"""NCCL, and then the GPU with all that was queued on it, have this long to end after an abort."""
 
 
 class Ddp:
@@ -318,16 +318,16 @@ class Ddp:
         NbdistError
             If NCCL or the GPU does not let go.
         """
-        if not torch.cuda.is_initialized():
+        if not self._aborting.any:
             return
         if not self._aborting.over_within(LET_GO_SECONDS):
             raise NbdistError(
                 f"NCCL has not let go of rank {self.rank} within {LET_GO_SECONDS:.0f} s"
             )
         self._aborting.forget()
-        if not nccl.settled_within(LET_GO_SECONDS):
+        if not nccl.settled_within(SETTLE_SECONDS):
             raise NbdistError(
-                f"the GPU of rank {self.rank} is still at work {LET_GO_SECONDS:.0f} s after its "
+                f"the GPU of rank {self.rank} is still at work {SETTLE_SECONDS:.0f} s after its "
                 "collectives were broken off"
             )
 

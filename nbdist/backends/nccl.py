@@ -114,6 +114,11 @@ class Aborting:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
 
+    @property
+    def any(self) -> bool:
+        """Whether anything was begun that is not forgotten."""
+        return bool(self._begun)
+
     def forget(self) -> None:
         """Let go of what was aborted. It is over."""
         with self._lock:

@@ -32,6 +32,8 @@ PROBE_SECONDS = 20.0
 """A probe that is not over by then is not waited for: groups are formed anew."""
 GPU_SECONDS, GPU_LOOK_SECONDS = 10.0, 0.05
 """How long a driver may need to free the GPU memory of a process, and how often it is asked."""
+GPU_PATIENCE = 4
+"""So many times as long: NCCL takes seconds to connect, and a GPU may have much to end first."""
 GIVE_SECONDS = 20.0
 """A rank that is to be replaced has this long to hand out its variables."""
 
@@ -188,7 +190,8 @@ async def recovery_of(hub: Hub) -> Recovery:
 async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
     """Form a generation; return the variables that are lost by it, and why."""
     hub.generation += 1
-    seconds = hub.settings.form_seconds
+    on_gpus = any(rank.device.startswith("cuda") for rank in hub.ranks.values())
+    seconds = hub.settings.form_seconds * (GPU_PATIENCE if on_gpus else 1)
     try:
         port, master_port = await hub.call(0, "open_store", timeout=seconds)
     except NbdistError as err:

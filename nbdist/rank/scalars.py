@@ -50,7 +50,8 @@ class OnGpu(Later):
         self._event.synchronize()
         if device not in _streams:
             _streams[device] = torch.cuda.Stream(device)
-        with torch.cuda.stream(_streams[device]):
+        # Alone, the stream would leave this thread on GPU 0, and every rank with memory there.
+        with torch.cuda.device(device), torch.cuda.stream(_streams[device]):
             return float(self._copy.item())
 
 
