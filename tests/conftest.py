@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Jupyter's server is large; `make test-gpu` does without it and the tests of the sidebar.
 pytest_plugins = ["pytest_jupyter.jupyter_server"] if find_spec("jupyter_server") else []
 
-HAS_GPU = Path("/dev/nvidiactl").exists() or "NBDIST_TEST_GPU" in os.environ
+HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
 
 

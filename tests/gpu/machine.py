@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import HAS_GPU
+
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
-REHEARSAL = os.environ.get("NBDIST_TEST_GPU") == "rehearsal"
-"""On the CPU: that the tests' own code runs."""
+REHEARSAL = os.environ.get("NBDIST_TEST_GPU", "" if HAS_GPU else "rehearsal") == "rehearsal"
+"""On the CPU: that the tests' own code runs. It is part of the suite where there is no GPU."""
 DEVICE = "cpu" if REHEARSAL else "cuda"
 """What a notebook calls its device."""
 NAME = "cpu" if REHEARSAL else "cuda:0"

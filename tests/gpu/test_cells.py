@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tests.gpu.conftest import Figure
     from tests.kernel import Kernel
 
-pytestmark = pytest.mark.gpu
-
 SUM = """
 import torch, torch.distributed as dist
 total = torch.ones(1, device=device)

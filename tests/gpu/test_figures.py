@@ -9,8 +9,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.faults import fails
 from tests.gpu.machine import NAME, REHEARSAL, first_gpu
 from tests.gpu.models import DDP, WAIT
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.gpu.conftest import Figure
     from tests.kernel import Kernel
-
-pytestmark = pytest.mark.gpu
 
 TURNS, CELLS = (2, 10) if REHEARSAL else (5, 10)
 STEPS, BATCH = (10, 16) if REHEARSAL else (300, 256)

@@ -14,8 +14,6 @@ from tests.notebook import on_ranks
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
-pytestmark = pytest.mark.gpu
-
 TRAIN = f"""{DDP}
 torch.manual_seed(rank)
 for _ in range(5): step()
