@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from tests.notebook import distributed, plain
@@ -96,6 +97,20 @@ LOST = re.compile(
 def shown(cell: Cell) -> str:
     """Return all a cell has shown, without colours."""
     return plain(cell.seen())
+
+
+def stopped_by_button(kernel: Kernel, body: str, settle: float) -> Cell:
+    """Press stop when a cell has begun on rank zero, and so many seconds have gone; return it."""
+    kernel.start(distributed("print('in', flush=True)\n" + dedent(body)))
+    kernel.expect("in")
+    time.sleep(settle)  # until the other rank is there, too
+    pressed = time.monotonic()
+    kernel.interrupt()
+    stopped = kernel.wait(20)
+    ended_in_time(stopped, pressed)
+    assert "The cell was interrupted" in shown(stopped)
+    assert "Traceback" not in stopped.text
+    return stopped
 
 
 def ended_in_time(cell: Cell, fault: float | None = None) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import MODELS, ended_in_time, fails, shown, trains_on
+from tests.faults import MODELS, ended_in_time, fails, shown, stopped_by_button, trains_on
 from tests.notebook import distributed, on_ranks
 
 if TYPE_CHECKING:
@@ -124,16 +123,7 @@ def test_one_rank_raises_while_the_other_waits(trained: Kernel, where: str) -> N
 @pytest.mark.parametrize("inside", STOP)
 def test_the_stop_button_stops(trained: Kernel, inside: str) -> None:
     on_ranks(trained, "step()")
-    trained.start(distributed("print('in', flush=True)\n" + dedent(STOP[inside])))
-    trained.expect("in")
-    time.sleep(0.2)  # until the other rank is there, too
-    pressed = time.monotonic()
-    trained.interrupt()
-    stopped = trained.wait(20)
-    ended_in_time(stopped, pressed)
-    assert "The cell was interrupted" in shown(stopped)
-    assert "Traceback" not in stopped.text
-    trains_on(trained, stopped)
+    trains_on(trained, stopped_by_button(trained, STOP[inside], 0.2))
 
 
 def test_the_stop_button_pressed_twice(cluster: Kernel) -> None:

@@ -182,7 +182,10 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
                 help="engines that stay (default), a script run by torchrun or horovodrun, or the "
                 "notebook's kernel (xla)",
             ),
-            argument("--gpus", type=gpus_list, metavar="0,1", help="the GPUs to use"),
+            argument(
+                "--gpus", type=gpus_list, metavar="0,1",
+                help="the GPUs to use, counted among those that are visible",
+            ),
             argument(
                 "--env", type=assignment, action="append", metavar="KEY=VALUE",
                 help="environment variable for the ranks; may be given several times",

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import ended_in_time, fails, shown
+from tests.faults import ended_in_time, fails, shown, stopped_by_button
 from tests.gpu.conftest import EVERY_WAY, GLOO
 from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
 from tests.gpu.models import DDP, NOW, WAIT, goes_on
-from tests.notebook import distributed, on_ranks, printed_by
+from tests.notebook import on_ranks, printed_by
 
 if TYPE_CHECKING:
     from tests.gpu.conftest import Figure
@@ -91,16 +91,7 @@ def test_one_rank_raises_while_the_other_waits(trained: Kernel, way: str, where:
 
 @pytest.mark.parametrize("inside", STOP)
 def test_the_stop_button_stops(trained: Kernel, inside: str) -> None:
-    trained.start(distributed("print('in', flush=True)\n" + STOP[inside]))
-    trained.expect("in")
-    time.sleep(0.5)  # until the other rank is there, too
-    pressed = time.monotonic()
-    trained.interrupt()
-    stopped = trained.wait(20)
-    ended_in_time(stopped, pressed)
-    assert "The cell was interrupted" in shown(stopped)
-    assert "Traceback" not in stopped.text
-    goes_on(trained, stopped)
+    goes_on(trained, stopped_by_button(trained, STOP[inside], 0.5))
 
 
 def test_a_hang_is_told_with_ranks_and_lines(cluster: Kernel, way: str) -> None:
