@@ -267,6 +267,17 @@ def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(kernel: Kernel) -> 
     kernel.run("wait_for(0)")
 
 
+def test_an_error_that_spoils_a_process_says_what_to_do(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    body = "if rank == 1:\n    raise RuntimeError('CUDA error: {}')"
+    told = on_ranks(kernel, body.format("device-side assert triggered"), "-np 2", check=False)
+    assert "Rank 1 cannot use its GPU any more after such an error: `%dist restart 1" in told.seen()
+    assert (
+        "cannot use its GPU"
+        not in on_ranks(kernel, body.format("out of memory"), check=False).seen()
+    )
+
+
 # -- copies ------------------------------------------------------------------------------------
 
 

@@ -90,8 +90,11 @@ def test_what_only_has_not_ended_yet_is_not_called_broken_off(
     assert waiting.unfinished() == set()
     monkeypatch.setattr(recorder, "on_gpu", lambda: [record(), record(collective_seq_id=8)])
     assert waiting.unfinished() == {"all_reduce #7", "all_reduce #8"}
+    monkeypatch.setattr(recorder, "on_gpu", lambda: [{"name": "another form"}])
+    assert waiting.unfinished() == {waiting.NAMELESS}
+    assert waiting.Watch().look() is None
     monkeypatch.setattr(recorder, "_nccl", None)
-    assert waiting.unfinished() == {"a collective that this torch does not name"}
+    assert waiting.unfinished() == {waiting.NAMELESS}
 
 
 class Stuck:

@@ -31,6 +31,9 @@ _PLACES = {
 """Where collectives start in C++: one runs there if the flight recorder says so."""
 
 
+UNREADABLE = (LookupError, TypeError, ValueError)
+"""What reading a recorder may raise with a torch that writes otherwise: then waits are unknown."""
+NAMELESS = "a collective that this torch does not name"
 END_SECONDS = 0.2
 """What is only not over yet gets this long before it is aborted."""
 BEFORE_SECONDS = 2.0
@@ -51,6 +54,12 @@ class Watch:
 
     def look(self) -> Waiting | None:
         """Return the collective that the main thread is inside, or waits for, or None."""
+        try:
+            return self._look()
+        except UNREADABLE:
+            return None
+
+    def _look(self) -> Waiting | None:
         frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
         inside = _collective(frame)
         place = None if inside else _place(frame)
@@ -106,11 +115,14 @@ def unfinished() -> set[str]:
     Those that only have not ended yet get a moment.
     """
     if not recorder.knows_gpu():
-        return {"a collective that this torch does not name"}
+        return {NAMELESS}
     deadline = time.monotonic() + END_SECONDS
-    while (records := recorder.on_gpu()) and time.monotonic() < deadline:
-        time.sleep(END_SECONDS / 20)
-    return {f"{_named(record)} #{record['collective_seq_id']}" for record in records}
+    try:
+        while (records := recorder.on_gpu()) and time.monotonic() < deadline:
+            time.sleep(END_SECONDS / 20)
+        return {f"{_named(record)} #{record['collective_seq_id']}" for record in records}
+    except UNREADABLE:
+        return {NAMELESS}
 
 
 def _named(record: dict[str, Any]) -> str:

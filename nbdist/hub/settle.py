@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub import comparing, forming, report
 from nbdist.hub.jobs import WITH_CLUSTER
+from nbdist.wire.messages import Fault
+from nbdist.wire.rounds import SPOILT_GPU
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,8 +44,15 @@ async def settle(
     if why == WITH_CLUSTER:
         job.state, errors, job.errors = "interrupted", job.errors, {}
         return report.interrupted(job, why) if errors else None
+    spoilt = _without_gpu(hub, job)
     await _renew(hub, job, pressed)
     _tell_of_losses(hub, job)
+    job.notes += [
+        f"Rank {rank} cannot use its GPU any more after such an error: `%dist restart {rank} "
+        "--like RANK` puts a new process in its place and copies another rank's variables."
+        for rank, pid in spoilt.items()
+        if hub.ranks[rank].pid == pid and hub.ranks[rank].alive
+    ]
     if not job.errors:
         for note in job.notes:
             job.tell(note, note)
@@ -66,6 +75,15 @@ async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
                 job.notes.append(str(err))
             job.notes += forming.drain(hub)
         job.notes += await comparing.compare(hub, lambda text: job.tell(text, text), pressed)
+
+
+def _without_gpu(hub: Hub, job: Job) -> dict[int, int]:
+    """Return the ranks whose process an error of CUDA's has spoilt, each with its pid."""
+    return {
+        rank: hub.ranks[rank].pid
+        for rank, fault in job.errors.items()
+        if isinstance(fault, Fault) and SPOILT_GPU.search(fault.text)
+    }
 
 
 def _tell_of_losses(hub: Hub, job: Job) -> None:

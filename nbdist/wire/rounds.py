@@ -22,3 +22,8 @@ LOST_TEXT = re.compile(
     r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
 )
 """How a rank complains that another has gone."""
+SPOILT_GPU = re.compile(
+    r"CUDA error: (device-side assert|an illegal|misaligned address|unspecified launch failure|"
+    r"operation not supported on global|invalid program counter|hardware stack error|.*ECC)"
+)
+"""How a rank complains that its process cannot use its GPU any more."""

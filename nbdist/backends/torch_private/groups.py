@@ -52,9 +52,13 @@ def world() -> ProcessGroup | None:
 
 
 def members() -> dict[str, ProcessGroup]:
-    """Return this rank's groups by name, WORLD first, then in the order they were made."""
+    """Return this rank's groups by name, WORLD first, then in the order they were made.
+
+    Any thread: the main thread may be making or ending groups meanwhile.
+    """
     names = c10d._world.pg_names
-    groups = {str(names[group]): group for group in c10d._world.pg_map}
+    named = [(names.get(group), group) for group in list(c10d._world.pg_map)]
+    groups = {str(name): group for name, group in named if name is not None}
     return dict(sorted(groups.items(), key=lambda item: item[1] is not world()))
 
 
