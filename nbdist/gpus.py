@@ -21,7 +21,9 @@ AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 def count(environ: Mapping[str, str]) -> int:
     """Return how many GPUs a process with this environment can use; 0 where that is unknown."""
-    return len(visible(environ) or ())
+    names = visible(environ) or []
+    # Of MIG's parts CUDA shows a process the first one.
+    return min(1, len(names)) if names and names[0].startswith("MIG-") else len(names)
 
 
 def visible(environ: Mapping[str, str]) -> list[str] | None:
@@ -114,7 +116,8 @@ def of_rank(local_rank: int, there: int) -> int:
 
 def own(there: int) -> int:
     """Return the number of this process's own GPU, of so many."""
-    return of_rank(int(os.environ.get("LOCAL_RANK", "0")), there)
+    number = os.environ.get("LOCAL_RANK", "")  # which a cell may have changed
+    return of_rank(int(number) if number.isdecimal() else 0, there)
 
 
 def holders() -> set[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nbdist.errors import UsageError
 from nbdist.hub import comparing, forming
 from nbdist.hub.ranks import Rank
 from nbdist.wire.groups import Digest, GroupInfo
@@ -49,6 +50,7 @@ def recording(monkeypatch: pytest.MonkeyPatch, *records: dict[str, Any]) -> None
         return json.dumps({"entries": active + ended} if active + ended else {}).encode()
 
     monkeypatch.setattr(recorder, "_nccl", dump)
+    monkeypatch.setattr(recorder, "_since", 0)
 
 
 def test_a_collective_on_a_gpu_is_waited_for_wherever_the_main_thread_is(
@@ -74,11 +76,17 @@ def test_parts_of_a_batch_that_are_never_noted_as_ended_are_left_out(
 ) -> None:
     part = record(profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=3)
     alone = record(profiling_name="nccl:recv 0<-1", is_p2p=True, p2p_seq_id=4)
+    other = record(
+        profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=3, process_group=["5", "mine"]
+    )
     batch = record(
         profiling_name="nccl:coalesced", is_p2p=True, p2p_seq_id=3, state="completed", retired=True
     )
-    recording(monkeypatch, part, alone, batch)
-    assert recorder.on_gpu() == [alone]
+    recording(monkeypatch, part, alone, other, batch)
+    assert recorder.on_gpu() == [alone, other]
+    seen = waiting.Watch().look()
+    assert seen is not None
+    assert seen.limit == 0, "one that was broken off is never noted as ended: it is told only"
 
 
 def test_what_only_has_not_ended_yet_is_not_called_broken_off(
@@ -95,6 +103,15 @@ def test_what_only_has_not_ended_yet_is_not_called_broken_off(
     assert waiting.Watch().look() is None
     monkeypatch.setattr(recorder, "_nccl", None)
     assert waiting.unfinished() == {waiting.NAMELESS}
+
+
+def test_what_was_broken_off_is_no_wait_of_the_groups_that_came_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recording(monkeypatch, record(time_created_ns=int((time.time() - 900) * 1e9)))
+    assert len(recorder.on_gpu()) == 1
+    recorder.forget_older()
+    assert recorder.on_gpu() == []
 
 
 class Stuck:
@@ -136,10 +153,26 @@ def test_the_group_of_all_ranks_is_bound_to_the_ranks_gpu(one_gpu: Any) -> None:
     asked: list[Any] = []
     joining = Joining(0, 2, Made(connections=False), lambda: False)
     joining._torchs_own = lambda **args: asked.append(args.get("device_id"))
-    for backend in ("nccl", "cpu:gloo,cuda:nccl", "gloo", None):
-        joining._begin(backend=backend)
-    joining._begin(backend="nccl", device_id=torch.device("cuda", 1))
-    assert asked == [one_gpu, one_gpu, None, None, torch.device("cuda", 1)]
+    for backend in ("nccl", "cpu:gloo,cuda:nccl", "gloo"):
+        joining.begin(backend, None)
+    joining.begin("nccl", None, bound=False)  # as the ranks have it that were there before
+    assert asked == [one_gpu, one_gpu, None, None]
+
+
+def test_nccl_is_refused_where_ranks_share_a_gpu_and_the_group_stays(
+    one_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del one_gpu
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    joining = Joining(0, 2, Made(connections=False), lambda: True)
+    joining.backend = "gloo"
+    joining.ask()  # the formed one is given
+    with pytest.raises(
+        UsageError, match="nccl wants a GPU for each rank, and the ranks here share 1"
+    ):
+        joining.ask("nccl")
 
 
 SUBGROUPS = """
@@ -166,7 +199,7 @@ make(dist.new_group, [0], backend="gloo")
 from nbdist.backends.torch_private import groups
 info = groups.describe(world)
 import msgspec
-part = msgspec.structs.replace(info, name="9", world=False, backend="nccl")
+part = msgspec.structs.replace(info, name="9", world=False, backend="nccl", bound=True)
 make(groups.build, part, 0, c10d._get_default_store())
 """
 
@@ -176,6 +209,28 @@ def test_subgroups_are_never_split_from_the_group_of_all_ranks(kernel: Kernel) -
     shown = on_ranks(kernel, SUBGROUPS, "-np 1").stdout
     eager = "nccl None cuda:0\ncuda:0\n"
     assert shown == f"{eager}gloo None None\ncuda:0\n{eager}"
+
+
+LATE = """
+import torch, torch.distributed as dist, nbdist.backends.nccl as nccl
+kept, device_of, world = rank, nccl.bound_device, dist.group.WORLD
+nccl.bound_device = lambda backend: torch.device("cuda", 0)  # stands for a GPU
+world.bound_device_id = torch.device("cuda", 0)
+try:
+    if rank == 1:
+        raise ValueError("boom")
+    dist.new_group([0, 1], backend="nccl")
+finally:
+    nccl.bound_device, world.bound_device_id = device_of, None
+"""
+
+
+def test_who_is_early_for_a_group_on_gpus_can_be_freed(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    failed = on_ranks(kernel, LATE, "-np 2", check=False).seen()
+    assert "Rank 1 failed: ValueError: boom" in failed
+    assert "Rank 0 was waiting in new_group at cell line" in failed
+    assert on_ranks(kernel, "print(kept)").stdout == "0\n"
 
 
 NCCL = """

@@ -94,7 +94,7 @@ class Anew:
         for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
             with suppress(Exception):  # no group, or none of this rank's
                 if nccl.bound_device(dist.get_backend_config(group)) is not None:
-                    found.append(group)
+                    found.append(nccl.part_of(group))
         return found
 
     def give_up(self, before: Before) -> None:

@@ -39,6 +39,7 @@ from nbdist.backends.comparing import Comparing, leaves, weight
 from nbdist.backends.joining import Joining
 from nbdist.backends.made import Made
 from nbdist.backends.paths import at, has
+from nbdist.backends.torch_private import recorder
 from nbdist.backends.trained import bare, settle_scalers, trained
 from nbdist.backends.waiting import Watch, unfinished
 
@@ -54,6 +55,9 @@ _CONNECT_LIMIT = timedelta(seconds=10)
 
 _FORM_LIMIT = timedelta(seconds=60)
 """How long ranks wait for each other when they form a generation."""
+
+_STORE_LIMIT = timedelta(minutes=30)
+"""How long they wait in the store afterwards if the group has no limit of its own; torch's own."""
 
 
 ABORT_SECONDS = 2.0
@@ -107,6 +111,7 @@ class Ddp:
         self._far: frozenset[sockets.Address] = frozenset()
         """Where the peers' gloo and the store listen; what leads there, this rank made."""
         self._server: stores.TCPStore | None = None
+        self._client: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
         self._aborting = nccl.Aborting()
@@ -131,12 +136,13 @@ class Ddp:
 
     def install(self) -> None:
         """Take over where torch makes and destroys groups; once, before there is any."""
-        for name, value in nccl.ENVIRON.items():
+        for name, value in nccl.environ().items():
             os.environ.setdefault(name, value)
         # `waiting` reads torch's flight recorder. On a GPU many collectives may be under way.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128" if torch.cuda.is_available() else "16")
         global current  # a process is one rank
         current = self
+        self._made.meet = self._joining.meet
         self._made.install()
         self._joining.install()
         if self.recovery.groups:
@@ -200,6 +206,7 @@ class Ddp:
         self._end_aborts()
         self._far = frozenset({(self._host, port)})
         self._port, self._generation = port, generation
+        recorder.forget_older()
         self._joining.on(self._connect(port, generation))
         with suppress(Exception):  # a torch that counts elsewhere
             from nbdist.backends.torch_private import rendezvous
@@ -213,6 +220,8 @@ class Ddp:
         else:
             lost = self._form_anew(variables)
         settle_scalers(variables)
+        if self._client is not None:  # whoever makes a group later may be late, and is not lost
+            self._client.set_timeout(self._joining.timeout or _STORE_LIMIT)
         self._whole = True
         return lost
 
@@ -298,7 +307,7 @@ class Ddp:
         self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
         # Whoever is still not free is freed by the other ends.
         sockets.end(cut_before)
-        if torch.cuda.is_initialized() and (parts := self._on_nccl()):
+        if torch.cuda.is_initialized() and (parts := self._aborting.new(self._on_nccl())):
             self.broken_off |= unfinished()
             self._aborting.begin(parts)
             self._aborting.over_within(ABORT_SECONDS)
@@ -421,7 +430,7 @@ class Ddp:
         self._end_cut()
         if dist.is_initialized():
             dist.destroy_process_group()
-        self._joining.store = self._server = None
+        self._joining.store = self._server = self._client = None
         self._whole = False
 
     def _end_cut(self) -> None:
@@ -439,6 +448,7 @@ class Ddp:
                 "the process group was not formed; %dist restart starts the ranks anew"
             ) from error
         client.set_timeout(_FORM_LIMIT)
+        self._client = client
         return stores.prefixed(f"nbdist/{generation}", client)
 
 

@@ -55,7 +55,7 @@ class InPlace:
         kept: list[GroupInfo],
         store: Store,
         generation: int,
-        start: Callable[[str, timedelta | None], None],
+        start: Callable[..., None],
     ) -> None:
         """Bring this rank's groups to what was agreed: WORLD is begun by `start` on a new rank."""
         mine = groups.members()
@@ -71,7 +71,7 @@ class InPlace:
             if info.name in mine:
                 groups.refill(mine[info.name], info, self._rank, store, generation)
             elif info.world:
-                start(info.backend, timedelta(seconds=info.timeout))
+                start(info.backend, timedelta(seconds=info.timeout), bound=info.bound)
             elif self._rank in info.ranks:
                 groups.build(info, self._rank, store)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +13,17 @@ import torch.distributed as dist
 
 from nbdist.backends import stores
 from nbdist.backends.made import kept_excepthook, replace_everywhere
-from nbdist.backends.nccl import bound_device, by_device, default_backend
+from nbdist.backends.nccl import NAME, bound_device, by_device, default_backend
+from nbdist.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
+    from collections.abc import Callable, Sequence
 
     from nbdist.backends.made import Made
+
+
+MEET_LIMIT = timedelta(minutes=10)
+"""How long members of a group wait for each other if nobody has said; torch's own for NCCL."""
 
 
 class Joining:
@@ -45,6 +51,8 @@ class Joining:
         self.timeout: timedelta | None = None
         self.size = size
         """What WORLD was begun with last."""
+        self._met: Counter[tuple[int, ...]] = Counter()
+        """How often ranks have met in this generation."""
 
     def install(self) -> None:
         """Put `ask` in the place of ``init_process_group``."""
@@ -59,14 +67,41 @@ class Joining:
     def on(self, store: stores.Store) -> None:
         """Begin what comes on a fresh store."""
         self.store, self._asked = store, 0
+        self._met.clear()
 
-    def begin(self, backend: str, timeout: timedelta | None) -> None:
-        """Begin WORLD. All ranks at once."""
+    def begin(self, backend: str, timeout: timedelta | None, *, bound: bool = True) -> None:
+        """Begin WORLD. All ranks at once, which have just met.
+
+        Parameters
+        ----------
+        backend, timeout
+            What ``init_process_group`` is called with.
+        bound
+            Whether to bind it to this rank's GPU where NCCL serves that, as on the other ranks.
+        """
+        device = bound_device(backend) if bound else None
         with kept_excepthook():
             self._begin(
                 backend=backend, store=self.store, rank=self._rank, world_size=self._ranks,
-                timeout=timeout,
+                timeout=timeout, **({} if device is None else {"device_id": device}),
             )  # fmt: skip
+
+    def meet(self, ranks: Sequence[int], limit: timedelta | None) -> None:
+        """Wait until these ranks are here, where `Ddp.abort` can free who waits; in NCCL it cannot.
+
+        Parameters
+        ----------
+        ranks
+            The members of a group, this rank among them, in the same order on all.
+        limit
+            How long they may take.
+        """
+        if self.store is None:
+            return
+        self._met[tuple(ranks)] += 1
+        name = f"met/{'-'.join(map(str, ranks))}/{self._met[tuple(ranks)]}"
+        self.store.set(f"{name}/{self._rank}", "")
+        self.store.wait([f"{name}/{rank}" for rank in ranks], limit or self.timeout or MEET_LIMIT)
 
     def ask(self, *args: Any, **kwargs: Any) -> None:
         """Give a user's call the group that is formed, or form the one it asks for."""
@@ -75,6 +110,7 @@ class Joining:
         ours = rank in {-1, self._rank} and size in {-1, self._ranks}
         if self._formed() and ours and self._serves(asked.get("backend")):
             return
+        _refuse_shared(asked.get("backend"))
         if dist.is_initialized():
             dist.destroy_process_group()
         if self.store is not None and ours:
@@ -82,14 +118,16 @@ class Joining:
             asked.pop("init_method", None)
             asked["store"] = stores.prefixed(f"user/{self._asked}", self.store)
             asked["rank"], asked["world_size"] = self._rank, self._ranks
+            device = bound_device(asked.get("backend"))
+            if device is not None and asked.get("device_id") is None:
+                self.meet(range(self._ranks), asked.get("timeout"))
+                asked["device_id"] = device
         self._begin(**asked)
 
     def _begin(self, **asked: Any) -> None:
         size = asked.get("world_size", -1)
         self.size = self._ranks if size < 0 else size
         self.backend, self.timeout = asked.get("backend") or default_backend(), asked.get("timeout")
-        if asked.get("device_id") is None and (device := bound_device(asked.get("backend"))):
-            asked["device_id"] = device
         with self._made.noting_sockets():
             self._torchs_own(**asked)
 
@@ -101,3 +139,13 @@ class Joining:
         present = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
         asked = {device: name for device, name in wanted.items() if device in present} or wanted
         return all(formed.get(device) == name for device, name in asked.items())
+
+
+def _refuse_shared(backend: str | None) -> None:
+    """Refuse NCCL, which would, where ranks share GPUs; the group that is formed stays."""
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if there and bound_device(backend) is not None and default_backend() != NAME:
+        raise UsageError(
+            f"nccl wants a GPU for each rank, and the ranks here share {there}: leave the backend "
+            "out, or say gloo, and the group that is formed is given to you"
+        )

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from nbdist.backends import nccl, sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from datetime import timedelta
 
 
 BUILTIN = "_register_builtin_comm_hook"
@@ -74,6 +75,8 @@ class Made:
         self.reached: set[sockets.Address] = set()
         """Where those of other ranks do, as far as this process has connected to them."""
         self._quiet = False
+        self.meet: Callable[[list[int], timedelta | None], None] = lambda _ranks, _limit: None
+        """Waits for these ranks; see `nbdist.backends.joining.Joining.meet`."""
 
     def note(self, model: DistributedDataParallel) -> None:
         """Note a model that is not yet, such as one that was unpickled."""
@@ -152,6 +155,13 @@ class Made:
 
         setattr(model_type, BUILTIN, register)
 
+    def _meet(self, asked: dict[str, Any]) -> None:
+        """Wait for the other members of a group that NCCL is about to connect."""
+        ranks = asked.get("ranks")
+        members = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
+        if dist.get_rank() in members:
+            self.meet(members, asked.get("timeout"))
+
     def _note_groups(self) -> None:
         make, end = dist.new_group, dist.destroy_process_group
         signature = inspect.signature(make)
@@ -161,7 +171,10 @@ class Made:
             number, self.count = self.count, self.count + 1
             asked = signature.bind(*args, **kwargs)
             with self.noting_sockets(), nccl.unbound() as device:
-                group = make(*args, **(kwargs | _bound(asked.arguments, device)))
+                bound = _bound(asked.arguments, device)
+                if bound:
+                    self._meet(asked.arguments)
+                group = make(*args, **(kwargs | bound))
             if not self._quiet:
                 ranks = asked.arguments.get("ranks")
                 everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)

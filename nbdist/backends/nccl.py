@@ -3,9 +3,10 @@
 Nothing here is private to torch. Read in torch 2.9 to 2.15 and NCCL 2.27 to 2.30:
 
 - A communicator that is made by the first collective is made in sockets that nobody can cut, and
-  cannot be aborted before it is whole. With a bound device (``device_id=``) it is made while the
-  group is formed, where all ranks have just met. But torch then splits a subgroup's from WORLD's,
-  which takes all ranks of WORLD: `unbound` keeps it from that.
+  cannot be aborted before it is whole. With a bound device (``device_id=``) it is made with the
+  group, whose members meet in our store first (`Joining.meet`): who waits there can be freed. But
+  torch then splits a subgroup's from WORLD's, which takes all ranks of WORLD: `unbound` keeps it
+  from that.
 - ``abort()`` waits until NCCL has let go, without a limit that holds: each has a thread of its own.
 - After it nothing raises. What waits for the GPU goes on, and so do kernels queued behind.
 """
@@ -38,10 +39,21 @@ ENVIRON = {
     # its groups, and its flight recorder loses sight of those that are renewed.
     "TORCH_DIST_USE_NCCL2": "0",
 }
-"""What ranks that stay need of torch's NCCL; a user's own values go before."""
+"""What ranks that stay need of torch's NCCL; a user's own values go before. Each group that is made
+reads them, so they stay in the environment, also that of what a cell starts."""
+CLEAN_UP_ONLY = "2"
 NAME = "nccl"
 SHARED_GPU, SHARES_SINCE = "NCCL_MULTI_RANK_GPU_ENABLE", (2, 30)
 """What NCCL reads, and since when; those before raise "Duplicate GPU detected"."""
+
+
+def environ() -> dict[str, str]:
+    """Return what `ENVIRON` comes to in this process."""
+    found = dict(ENVIRON)
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
+        # With that torch takes 0 for its default, by which an error ends the process.
+        found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY
+    return found
 
 
 def default_backend() -> str:
@@ -71,6 +83,12 @@ def bound_device(backend: str | None) -> torch.device | None:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpus else None
 
 
+def part_of(group: Any) -> Any:
+    """Return NCCL's part of a group; the group itself where torch does not give it away."""
+    part = getattr(group, "get_backend", getattr(group, "_get_backend", None))
+    return group if part is None else part(torch.device("cuda"))
+
+
 @contextmanager
 def unbound() -> Iterator[torch.device | None]:
     """Let groups be made that are not split from WORLD; yields the device it is bound to."""
@@ -94,16 +112,20 @@ class Aborting:
         """By the id of what is aborted; it must live as long."""
         self._lock = threading.Lock()
 
-    def begin(self, things: Iterable[Any]) -> None:
-        """Abort groups, or parts of them, that are not being aborted yet."""
+    def new(self, things: Iterable[Any]) -> list[Any]:
+        """Return which of these groups, or parts of them, are not being aborted yet."""
         with self._lock:
-            for thing in things:
-                if id(thing) not in self._begun:
-                    thread = threading.Thread(
-                        target=_abort, args=(thing,), name="nbdist-abort", daemon=True
-                    )
-                    self._begun[id(thing)] = thing, thread
-                    thread.start()
+            return [thing for thing in things if id(thing) not in self._begun]
+
+    def begin(self, things: Iterable[Any]) -> None:
+        """Abort those that are not being aborted yet."""
+        for thing in self.new(things):
+            thread = threading.Thread(
+                target=_abort, args=(thing,), name="nbdist-abort", daemon=True
+            )
+            with self._lock:
+                self._begun[id(thing)] = thing, thread
+            thread.start()
 
     def over_within(self, seconds: float) -> bool:
         """Wait for them all for so long; return whether they are over."""
@@ -133,13 +155,14 @@ def _abort(thing: Any) -> None:
 def settled_within(seconds: float) -> bool:
     """Wait until this rank's GPU has done what was queued; return whether it has. Main thread.
 
-    To ask does not wait, as ``synchronize`` would behind a collective that hangs.
+    Another thread waits for all its streams; one that hangs it never leaves.
     """
-    deadline = time.monotonic() + seconds
-    done = torch.cuda.Event()
-    done.record()
-    while not done.query():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
+    device, done = torch.cuda.current_device(), threading.Event()
+
+    def wait() -> None:
+        with suppress(Exception):  # an error that the next operation will raise again
+            torch.cuda.synchronize(device)
+        done.set()
+
+    threading.Thread(target=wait, name="nbdist-settle", daemon=True).start()
+    return done.wait(seconds)

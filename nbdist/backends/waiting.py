@@ -22,7 +22,11 @@ _AROUND = (
     "/torch/distributed/c10d_logger.py",
     "/nbdist/backends/torch_private/hooks.py",  # gloo groups are made through it
     "/nbdist/backends/waits.py",  # waits are timed there
+    "/nbdist/backends/joining.py",  # ranks meet there before NCCL connects them
+    "/nbdist/backends/made.py",
 )
+_CALLS = ("new_group", "init_process_group")
+"""What a user calls, where it is ours."""
 _PLACES = {
     "/torch/autograd/graph.py": "backward",
     "/torch/nn/parallel/distributed.py": "DDP forward",
@@ -93,7 +97,8 @@ def _collective(frame: FrameType | None) -> FrameType | None:
     """Return the outermost of the calls into torch's collectives, if the inner end is there."""
     found = None
     while frame is not None and frame.f_code.co_filename.endswith(_AROUND):
-        if frame.f_code.co_filename.endswith(_COLLECTIVES):
+        code = frame.f_code
+        if code.co_filename.endswith(_COLLECTIVES) or code.co_name in _CALLS:
             found = frame
         frame = frame.f_back
     return found
@@ -140,6 +145,8 @@ def _of(record: dict[str, Any], op: str) -> Waiting:
 
 def _of_gpu(record: dict[str, Any], op: str) -> Waiting:
     """Return a wait that nobody but us will end."""
+    if record["is_p2p"]:  # a batch that was broken off looks like one that hangs: it is told only
+        return _of(record, op)
     # Torch's watchdog, which is not to end it, takes it out of the books when its time is up.
     limit = int(record["timeout_ms"]) / 1e3
     sooner = max(limit - BEFORE_SECONDS, limit / 2)

@@ -215,8 +215,9 @@ class Agent(Speaker):
         runner, waiting = self._runner, self._backend.waiting()
         if waiting is not None and 0 < waiting.limit < waiting.since:
             self._end_wait(waiting)
+        taken = self._meter.read(0.0 if waiting is None else waiting.since)
         return Pulse(
-            runner.job, runner.line(), vitals.where(runner.main), waiting, self._meter.read(),
+            runner.job, runner.line(), vitals.where(runner.main), waiting, taken,
             progress.bars(), self._on(),
         )  # fmt: skip
 
@@ -233,8 +234,7 @@ class Agent(Speaker):
 
     def _on(self) -> str:
         """Return what this rank computes on: what it was given, or a GPU that a cell has taken."""
-        found = gpu.device()
-        return self._device if found == "cpu" else found
+        return self._device if self._meter.device == "cpu" else self._meter.device
 
     def _vitals(self) -> dict[str, Any]:
         pulse = self._doing()

@@ -24,16 +24,24 @@ def number() -> int | None:
     if not there:
         return None
     own = gpus.own(there)
-    if cuda.memory_reserved(own):
+    # Others than torch's own allocator may take hold of a GPU that is only asked about.
+    if there == 1 or _held(cuda, own) or cuda.get_allocator_backend() != "native":
         return own
-    held = [cuda.memory_reserved(each) for each in range(there)]
+    held = [_held(cuda, each) for each in range(there)]
     return held.index(max(held)) if any(held) else own
 
 
 def memory() -> int | None:
     """Return the bytes that this process has on its GPU, None where it uses none."""
-    own, cuda = number(), in_use()
-    return None if own is None else int(cuda.memory_reserved(own))
+    own = number()
+    return None if own is None else _held(in_use(), own)
+
+
+def _held(cuda: Any, which: int) -> int:
+    try:
+        return int(cuda.memory_reserved(which))
+    except RuntimeError:  # an allocator that does not tell
+        return 0
 
 
 def device() -> str:

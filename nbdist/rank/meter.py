@@ -10,6 +10,8 @@ import psutil
 from nbdist.rank import gpu
 from nbdist.wire.doing import Vitals
 
+LONG_SECONDS = 1.0
+
 
 class Meter:
     """Reads this process's use of CPU, memory and GPU; what cannot be read is None."""
@@ -18,15 +20,28 @@ class Meter:
         self._process = psutil.Process()
         self._process.cpu_percent()  # it is told since the call before
         self._sees_gpu = True
+        self._gpu: tuple[float | None, int | None] = None, None
+        """How busy its GPU was, and what it had there, when that was asked last."""
+        self.device = "cpu"
+        """What it computed on then, in torch's words."""
 
-    def read(self) -> Vitals:
-        """Return what it takes now, the CPU since the last call."""
+    def read(self, waited: float = 0.0) -> Vitals:
+        """Return what it takes now, the CPU since the last call.
+
+        Parameters
+        ----------
+        waited
+            Seconds the main thread has waited for other ranks. If that is long the GPU is not
+            asked, whose allocator may be locked by who waits: what it said last is told.
+        """
         with self._process.oneshot():
             rss, cpu = self._process.memory_info().rss, self._process.cpu_percent()
-        own, cuda = gpu.number(), gpu.in_use()
-        if own is None:
-            return Vitals(rss, cpu)
-        return Vitals(rss, cpu, self._gpu_use(cuda, own), int(cuda.memory_reserved(own)))
+        if waited < LONG_SECONDS:
+            self.device = gpu.device()
+            own = gpu.number()
+            use = None if own is None else self._gpu_use(gpu.in_use(), own)
+            self._gpu = use, gpu.memory()
+        return Vitals(rss, cpu, *self._gpu)
 
     def _gpu_use(self, cuda: Any, own: int) -> float | None:
         """Return the GPU's use as torch has it from NVML, which needs nvidia-ml-py."""

@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from nbdist.lives import here
-from nbdist.rank import gpu, metrics, pace, progress, vitals
+from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.speaker import Speaker
 from nbdist.wire.messages import Call, Hello, Interrupt, Message, Pulse, Reply
 
@@ -94,14 +94,15 @@ class Reporter(Speaker):
         return None if self._over else self._doing()
 
     def _doing(self) -> Pulse:
+        waiting = self._waiting()
         return Pulse(
             self._program.job,
             self._program.line_now(self._main),
             vitals.where(self._main),
-            self._waiting(),
-            self._meter.read(),
+            waiting,
+            self._meter.read(0.0 if waiting is None else waiting.since),
             progress.bars(),
-            gpu.device(),
+            self._meter.device,
         )
 
     def end_job(self) -> None:

@@ -11,6 +11,7 @@ import queue
 import socket
 import threading
 import time
+import traceback
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ class Speaker(ABC):
             end.setblocking(False)
         self._end = threading.Event()
         self._meter = Meter()
+        self._complained = False
 
     @abstractmethod
     def _hear(self, message: ToAgent) -> None:
@@ -105,12 +107,29 @@ class Speaker(ABC):
             while not self._outbox.empty():
                 sock.send(encode_to_hub(self._outbox.get()))
             if sock in ready:
-                self._hear(decode_to_agent(sock.recv()))
+                self._hear_safely(decode_to_agent(sock.recv()))
             if time.monotonic() >= next_pulse:
                 next_pulse = time.monotonic() + PULSE_SECONDS
-                pulse = self._pulse()
+                pulse = self._pulse_safely()
                 if pulse is not None:
                     sock.send(encode_to_hub(pulse))
+
+    def _hear_safely(self, message: ToAgent) -> None:
+        # Whatever torch raises while the main thread changes what is looked at: a rank whose agent
+        # has ended can be neither freed nor stopped.
+        try:
+            self._hear(message)
+        except Exception:
+            traceback.print_exc()
+
+    def _pulse_safely(self) -> Pulse | None:
+        try:
+            return self._pulse()
+        except Exception:  # as above; the next one is due soon
+            if not self._complained:
+                traceback.print_exc()
+            self._complained = True
+            return None
 
 
 def hello(rank: int, incarnation: int, host: str, device: str) -> Hello:

@@ -14,6 +14,8 @@ class GroupInfo(msgspec.Struct, frozen=True):
     timeout: float
     world: bool = False
     description: str = "undefined"
+    bound: bool = False
+    """Whether it was made with this rank's GPU, so that NCCL was connected at once."""
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -82,6 +82,7 @@ def describe(group: ProcessGroup) -> GroupInfo:
         timeout=_timeout(group).total_seconds(),
         world=group is world(),
         description=group.group_desc,
+        bound=group.bound_device_id is not None,
     )
 
 
@@ -145,7 +146,7 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
     """Put fresh backends on `store` into an emptied group. All its ranks at once."""
     ranks = [] if info.world else info.ranks
     device = group.bound_device_id
-    with _name_free(group, info.name), nccl.unbound() as worlds:
+    with _name_free(group, info.name), nccl.unbound():
         # An emptied group does not know its own size and rank any more, since torch 2.14.
         fresh, prefixed = c10d._new_process_group_helper(
             len(info.ranks),
@@ -155,7 +156,7 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
             store,
             releases.group_name(info.name),
             timeout=timedelta(seconds=info.timeout),
-            device_id=device or (worlds and nccl.bound_device(info.backend)),
+            device_id=device,
             group_desc=info.description,
         )
         releases.forget(fresh)
@@ -170,7 +171,7 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
 
 def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
     """Build a subgroup that other ranks already have, under its name. All its ranks at once."""
-    with nccl.unbound() as device:
+    with nccl.unbound():
         group, _ = c10d._new_process_group_helper(
             len(info.ranks),
             info.ranks.index(rank),
@@ -179,7 +180,7 @@ def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
             store,
             releases.group_name(info.name),
             timeout=timedelta(seconds=info.timeout),
-            device_id=device and nccl.bound_device(info.backend),
+            device_id=nccl.bound_device(info.backend) if info.bound else None,
             group_desc=info.description,
         )
     c10d._world.pg_group_ranks[group] = {r: i for i, r in enumerate(info.ranks)}

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nbdist.backends import sockets
 from nbdist.backends.made import replace_everywhere
-from nbdist.backends.torch_private import groups
+from nbdist.backends.torch_private import groups, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,16 +65,20 @@ def guard_split() -> None:
         if parent is None or not spared or not split_ranks:
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **kwargs)
         everyone = dist.get_process_group_ranks(parent)
+        found: ProcessGroup | None = releases.outside_of_split()
         for part in split_ranks:
-            if parent.rank() in part:
-                group: ProcessGroup = dist.new_group(
+            mine = parent.rank() in part
+            if mine or parent is groups.world():  # all ranks count the groups of all
+                made = dist.new_group(
                     [everyone[rank] for rank in sorted(part)],
                     timeout,
-                    use_local_synchronization=True,
+                    backend=kwargs.get("backend"),
+                    pg_options=pg_options,
+                    use_local_synchronization=parent is not groups.world(),
                     group_desc=group_desc,
                 )
-                return group
-        return None
+                found = made if mine else found
+        return found
 
     @functools.wraps(bare)
     def split_bare(self: ProcessGroup, *args: Any, **kwargs: Any) -> ProcessGroup | None:

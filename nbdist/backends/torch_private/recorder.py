@@ -7,6 +7,7 @@ says is true then; it knows when a collective was queued, not when it began.
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from torch._C import _distributed_c10d
@@ -16,6 +17,16 @@ _nccl = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)
 """None in a torch without it: waits are told by the Python line alone."""
 
 
+_since = 0
+"""When groups were formed, in nanoseconds. What was broken off before is never noted as ended."""
+
+
+def forget_older() -> None:
+    """Leave out what was recorded until now: groups are formed anew. Main thread."""
+    global _since  # a process is one rank
+    _since = time.time_ns()
+
+
 def running_collectives() -> list[dict[str, Any]]:
     """Return the records of gloo's collectives that began and have not ended."""
     return _read(_gloo)
@@ -23,7 +34,7 @@ def running_collectives() -> list[dict[str, Any]]:
 
 def on_gpu() -> list[dict[str, Any]]:
     """Return the records of NCCL's collectives that were queued and have not ended."""
-    found = _read(_nccl)
+    found = [each for each in _read(_nccl) if each["time_created_ns"] >= _since]
     if any(each["is_p2p"] for each in found):
         found = _without_strays(found)
     return found
@@ -37,12 +48,16 @@ def knows_gpu() -> bool:
 def _without_strays(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out the parts of a batch of sends and receives: none of them is ever noted as ended."""
     every = _read(_nccl, everything=True)
-    batches = {each["p2p_seq_id"] for each in every if _is_batch(each)}
+    batches = {_number(e) for e in every if _is_batch(e) and e["time_created_ns"] >= _since}
     return [
         each
         for each in found
-        if not each["is_p2p"] or _is_batch(each) or each["p2p_seq_id"] not in batches
+        if not each["is_p2p"] or _is_batch(each) or _number(each) not in batches
     ]
+
+
+def _number(record: dict[str, Any]) -> tuple[str, int]:
+    return str(record["process_group"][0]), int(record["p2p_seq_id"])
 
 
 def _is_batch(record: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,6 +25,12 @@ group_name: Callable[[str], Any] = getattr(c10d, "GroupName", str)
 
 _BOOKS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_coalesce_state")
 """Where ``_world`` keeps what it knows of a group."""
+
+
+def outside_of_split() -> Any:
+    """Return what ``split_group`` gives a rank that is in no part: since 2.15 no None."""
+    told = str(inspect.signature(c10d.split_group).return_annotation)
+    return c10d.GroupMember.NON_GROUP_MEMBER if "NonGroupMember" in told else None
 
 
 def forget(group: ProcessGroup) -> None:
