@@ -298,6 +298,30 @@ def test_a_wait_on_a_gpu_ends_with_the_limit_of_its_group(kernel: Kernel) -> Non
     assert on_ranks(kernel, "print('on')").stdout == "on\n"
 
 
+BROKEN = """
+import time, nbdist.backends.ddp
+from nbdist.backends.torch_private import recorder
+def look(**_):
+    raise {error}("as torch has never done before")
+recorder._nccl = look
+time.sleep(1.5)
+"""
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "AssertionError"])
+def test_a_rank_whose_recorder_cannot_be_read_hears_and_speaks_on(
+    kernel: Kernel, error: str
+) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, BROKEN.format(error=error), "-np 2")
+    stuck = "import torch.distributed as dist\nprint('in', flush=True)\nif not rank: dist.barrier()"
+    kernel.start(f"%%distributed\n{stuck}\ntime.sleep(60)")
+    kernel.expect("in")
+    kernel.interrupt()
+    assert "The cell was interrupted" in kernel.wait(10).seen()
+    assert on_ranks(kernel, "print(1)").stdout == "1\n"
+
+
 def test_ranks_that_stay_keep_torchs_watchdog_from_ending_them(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     show = "import os\nprint([os.environ.get(name) for name in sorted({names!r})])"

@@ -35,7 +35,7 @@ _PLACES = {
 """Where collectives start in C++: one runs there if the flight recorder says so."""
 
 
-UNREADABLE = (LookupError, TypeError, ValueError)
+UNREADABLE = (LookupError, RuntimeError, TypeError, ValueError)
 """What reading a recorder may raise with a torch that writes otherwise: then waits are unknown."""
 NAMELESS = "a collective that this torch does not name"
 END_SECONDS = 0.2
@@ -126,7 +126,7 @@ def unfinished() -> set[str]:
         while (records := recorder.on_gpu()) and time.monotonic() < deadline:
             time.sleep(END_SECONDS / 20)
         return {f"{_named(record)} #{record['collective_seq_id']}" for record in records}
-    except UNREADABLE:
+    except Exception:  # whatever it is, it must not be in the way of the abort
         return {NAMELESS}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -128,7 +129,10 @@ class Agent(Speaker):
 
     def _free(self, job: str) -> None:
         """Free the main thread from whatever collective it waits in."""
-        self._runner.abort(job, self._backend.waiting())
+        waiting = None
+        with suppress(Exception):  # who is freed is more important than from what
+            waiting = self._backend.waiting()
+        self._runner.abort(job, waiting)
         if job and self._backend.goes_on_when_freed():
             # What it goes on with would be wrong: it must not reach its next line.
             self._runner.interrupt(job)
