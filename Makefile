@@ -9,7 +9,7 @@ PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.l
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
 TORCH ?= 2.15.0
-TORCH_TESTS := torch_private nccl gpus recovery ddp_backend faults deaths hangs torchrun launch orphans names
+TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo lab test programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
