@@ -99,7 +99,7 @@ def shown(cell: Cell) -> str:
     return plain(cell.seen())
 
 
-def stopped_by_button(kernel: Kernel, body: str, settle: float) -> Cell:
+def stopped_by_button(kernel: Kernel, body: str, settle: float, limit: float = SECONDS) -> Cell:
     """Press stop when a cell has begun on rank zero, and so many seconds have gone; return it."""
     kernel.start(distributed("print('in', flush=True)\n" + dedent(body)))
     kernel.expect("in")
@@ -107,13 +107,13 @@ def stopped_by_button(kernel: Kernel, body: str, settle: float) -> Cell:
     pressed = time.monotonic()
     kernel.interrupt()
     stopped = kernel.wait(20)
-    ended_in_time(stopped, pressed)
+    ended_in_time(stopped, pressed, limit)
     assert "The cell was interrupted" in shown(stopped)
     assert "Traceback" not in stopped.text
     return stopped
 
 
-def ended_in_time(cell: Cell, fault: float | None = None) -> None:
+def ended_in_time(cell: Cell, fault: float | None = None, limit: float = SECONDS) -> None:
     """Check that a cell ended soon after a fault, by default at the time its text tells (``at=``).
 
     Times are ``time.monotonic()``, which all processes of a machine share.
@@ -123,7 +123,7 @@ def ended_in_time(cell: Cell, fault: float | None = None) -> None:
         stamps = re.findall(r"at=(\d+\.\d+)", cell.text)
         assert stamps, cell.seen()
         fault = float(stamps[0])
-    took, limit = cell.sent + cell.seconds - fault, SECONDS * slowdown()
+    took, limit = cell.sent + cell.seconds - fault, limit * slowdown()
     assert took < limit, f"{took:.2f} s, not {limit:.2f}\n{cell.seen()}"
 
 

@@ -225,6 +225,33 @@ finally:
 """
 
 
+ALONE = """
+import datetime, torch.distributed as dist, nbdist.backends.joining, nbdist.backends.ddp
+nbdist.backends.joining.MEET_LIMIT = datetime.timedelta(seconds=1)
+joining = nbdist.backends.ddp.current._joining
+joining.timeout = None
+try:
+    if rank == 0:
+        joining.meet([0, 1], None)
+        print("met")
+except dist.DistError:
+    print("nobody came")
+dist.barrier()
+joining.meet([0, 1], None)
+print("met")
+"""
+
+
+def test_who_gives_up_waiting_for_a_group_lets_nobody_pass_alone(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    shown = on_ranks(kernel, ALONE, "-np 2").stdout  # torch complains, too
+    assert shown.endswith("nobody came\nmet\n")
+    known = "try:\n    dist.new_group([0, 1, 2])\nexcept ValueError as error:\n    print('told')"
+    stand_in = "dist.group.WORLD.bound_device_id = torch.device('cuda', 0)"
+    body = f"import torch\n{stand_in}\n{known}\ndist.group.WORLD.bound_device_id = None"
+    assert on_ranks(kernel, body).stdout == "told\n", "of ranks that there are none"
+
+
 def test_who_is_early_for_a_group_on_gpus_can_be_freed(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     failed = on_ranks(kernel, LATE, "-np 2", check=False).seen()
@@ -314,6 +341,7 @@ def test_a_rank_whose_recorder_cannot_be_read_hears_and_speaks_on(
 ) -> None:
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, BROKEN.format(error=error), "-np 2")
+    assert on_ranks(kernel, "for _ in nbdist.progress(range(3)): pass\nprint(2)").stdout == "2\n"
     stuck = "import torch.distributed as dist\nprint('in', flush=True)\nif not rank: dist.barrier()"
     kernel.start(f"%%distributed\n{stuck}\ntime.sleep(60)")
     kernel.expect("in")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +97,24 @@ class Joining:
         limit
             How long they may take.
         """
-        if self.store is None:
+        if self.store is None or self._is_elsewhere():
             return
         self._met[tuple(ranks)] += 1
         name = f"met/{'-'.join(map(str, ranks))}/{self._met[tuple(ranks)]}"
-        self.store.set(f"{name}/{self._rank}", "")
-        self.store.wait([f"{name}/{rank}" for rank in ranks], limit or self.timeout or MEET_LIMIT)
+        own, most = f"{name}/{self._rank}", max(limit or self.timeout or MEET_LIMIT, MEET_LIMIT)
+        self.store.set(own, "")
+        try:
+            self.store.wait([f"{name}/{rank}" for rank in ranks], most)
+        except BaseException:
+            with suppress(Exception):  # who is late must not pass alone
+                self.store.delete_key(own)
+            self._met[tuple(ranks)] -= 1
+            raise
+
+    def _is_elsewhere(self) -> bool:
+        """Whether WORLD is one of the user's own, of other ranks than ours."""
+        ours = self._rank, self._ranks
+        return dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != ours
 
     def ask(self, *args: Any, **kwargs: Any) -> None:
         """Give a user's call the group that is formed, or form the one it asks for."""
@@ -110,7 +123,8 @@ class Joining:
         ours = rank in {-1, self._rank} and size in {-1, self._ranks}
         if self._formed() and ours and self._serves(asked.get("backend")):
             return
-        _refuse_shared(asked.get("backend"))
+        if ours and self._ranks > 1:
+            _refuse_shared(asked.get("backend"))
         if dist.is_initialized():
             dist.destroy_process_group()
         if self.store is not None and ours:
@@ -118,8 +132,8 @@ class Joining:
             asked.pop("init_method", None)
             asked["store"] = stores.prefixed(f"user/{self._asked}", self.store)
             asked["rank"], asked["world_size"] = self._rank, self._ranks
-            device = bound_device(asked.get("backend"))
-            if device is not None and asked.get("device_id") is None:
+            device = asked.get("device_id") or bound_device(asked.get("backend"))
+            if device is not None:
                 self.meet(range(self._ranks), asked.get("timeout"))
                 asked["device_id"] = device
         self._begin(**asked)

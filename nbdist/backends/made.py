@@ -158,8 +158,10 @@ class Made:
     def _meet(self, asked: dict[str, Any]) -> None:
         """Wait for the other members of a group that NCCL is about to connect."""
         ranks = asked.get("ranks")
-        members = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
-        if dist.get_rank() in members:
+        everyone = set(range(dist.get_world_size()))
+        members = sorted(everyone if ranks is None else ranks)
+        known = len(set(members)) == len(members) and everyone.issuperset(members)
+        if known and dist.get_rank() in members:  # of others torch complains
             self.meet(members, asked.get("timeout"))
 
     def _note_groups(self) -> None:
@@ -172,7 +174,7 @@ class Made:
             asked = signature.bind(*args, **kwargs)
             with self.noting_sockets(), nccl.unbound() as device:
                 bound = _bound(asked.arguments, device)
-                if bound:
+                if bound or asked.arguments.get("device_id") is not None:
                     self._meet(asked.arguments)
                 group = make(*args, **(kwargs | bound))
             if not self._quiet:

@@ -86,7 +86,10 @@ def bound_device(backend: str | None) -> torch.device | None:
 def part_of(group: Any) -> Any:
     """Return NCCL's part of a group; the group itself where torch does not give it away."""
     part = getattr(group, "get_backend", getattr(group, "_get_backend", None))
-    return group if part is None else part(torch.device("cuda"))
+    if part is None:
+        return group
+    found = part(torch.device("cuda"))
+    return getattr(found, "wrapped_pg", found)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
 
 
 @contextmanager

@@ -160,7 +160,8 @@ async def form(hub: Hub) -> None:
 
 async def _sharing(hub: Hub) -> list[str]:
     """Say that ranks share GPUs, where they do: it is slower, and people want to know."""
-    used = {rank.device for rank in hub.ranks.values() if rank.device.startswith("cuda")}
+    on_gpus = [rank for rank in hub.ranks.values() if rank.device.startswith("cuda")]
+    used = {(rank.host, rank.device) for rank in on_gpus}
     if hub.backend != "ddp" or not used or len(used) == hub.size:
         return []
     world, *_ = msgspec.convert(await hub.call(0, "groups"), list[GroupInfo], from_attributes=True)

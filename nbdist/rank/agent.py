@@ -129,11 +129,12 @@ class Agent(Speaker):
 
     def _free(self, job: str) -> None:
         """Free the main thread from whatever collective it waits in."""
-        waiting = None
-        with suppress(Exception):  # who is freed is more important than from what
+        waiting, goes_on = None, True
+        with suppress(Exception):  # to free it is more important than from what
             waiting = self._backend.waiting()
+            goes_on = self._backend.goes_on_when_freed()
         self._runner.abort(job, waiting)
-        if job and self._backend.goes_on_when_freed():
+        if job and goes_on:
             # What it goes on with would be wrong: it must not reach its next line.
             self._runner.interrupt(job)
         self._backend.abort()
@@ -153,8 +154,11 @@ class Agent(Speaker):
         metrics.end()
         paces, bars = pace.paces(), progress.end()
         if bars:
-            last = msgspec.structs.replace(self._doing(), job=message.job, bars=bars, paces=paces)
-            self._cells.send(last)
+            with suppress(Exception):  # what is looked at here must not keep `Done` back
+                last = msgspec.structs.replace(
+                    self._doing(), job=message.job, bars=bars, paces=paces
+                )
+                self._cells.send(last)
         self._names.let_go_of_rebound()
         return done
 
@@ -212,7 +216,8 @@ class Agent(Speaker):
         held = gpu.memory()
         if held == self._held:
             return None
-        self._held = held  # nothing else of an idle rank is asked for again and again
+        # Nothing else of an idle rank is asked for again and again.
+        self._held, self._meter.device = held, gpu.device()
         return Pulse("", None, "", None, Vitals(0, gpu_memory=held), device=self._on())
 
     def _doing(self) -> Pulse:

@@ -10,7 +10,8 @@ import psutil
 from nbdist.rank import gpu
 from nbdist.wire.doing import Vitals
 
-LONG_SECONDS = 1.0
+LONG_SECONDS = 5.0
+"""What is queued on a GPU for so long is no ordinary step any more."""
 
 
 class Meter:
@@ -20,8 +21,9 @@ class Meter:
         self._process = psutil.Process()
         self._process.cpu_percent()  # it is told since the call before
         self._sees_gpu = True
-        self._gpu: tuple[float | None, int | None] = None, None
-        """How busy its GPU was, and what it had there, when that was asked last."""
+        self._own: int | None = None
+        self._held: int | None = None
+        """The GPU's number, and the bytes it had there when that was asked last."""
         self.device = "cpu"
         """What it computed on then, in torch's words."""
 
@@ -31,17 +33,15 @@ class Meter:
         Parameters
         ----------
         waited
-            Seconds the main thread has waited for other ranks. If that is long the GPU is not
-            asked, whose allocator may be locked by who waits: what it said last is told.
+            Seconds the main thread has waited for other ranks. If that is long the GPU's allocator
+            is not asked, which may be locked by who waits: what it said last is told.
         """
         with self._process.oneshot():
             rss, cpu = self._process.memory_info().rss, self._process.cpu_percent()
         if waited < LONG_SECONDS:
-            self.device = gpu.device()
-            own = gpu.number()
-            use = None if own is None else self._gpu_use(gpu.in_use(), own)
-            self._gpu = use, gpu.memory()
-        return Vitals(rss, cpu, *self._gpu)
+            self.device, self._own, self._held = gpu.device(), gpu.number(), gpu.memory()
+        use = None if self._own is None else self._gpu_use(gpu.in_use(), self._own)
+        return Vitals(rss, cpu, use, self._held)
 
     def _gpu_use(self, cuda: Any, own: int) -> float | None:
         """Return the GPU's use as torch has it from NVML, which needs nvidia-ml-py."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import ended_in_time, fails, shown, stopped_by_button
+from tests.faults import SECONDS, ended_in_time, fails, shown, stopped_by_button
 from tests.gpu.conftest import EVERY_WAY, GLOO
 from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
 from tests.gpu.models import DDP, NOW, WAIT, goes_on
@@ -67,6 +67,11 @@ print('went on')
 GIGABYTE = 1 << 30
 
 
+def limit(way: str) -> float:
+    """Return how long a cell may take to end after a fault; NCCL takes seconds to connect anew."""
+    return SECONDS if way == GLOO else 10.0
+
+
 @pytest.fixture
 def trained(cluster: Kernel) -> Kernel:
     """Return the kernel with a DDP model on its ranks that has taken a step."""
@@ -80,7 +85,7 @@ def test_one_rank_raises_while_the_other_waits(trained: Kernel, way: str, where:
     if "memory" in where:
         needs_gpu()
     failed = fails(trained, body)
-    ended_in_time(failed)
+    ended_in_time(failed, limit=limit(way))
     assert f"Rank 1 failed: {told}" in shown(failed).replace("torch.", "")
     assert re.search(r"Rank 0 (was waiting in \w+|was stopped)", shown(failed))
     assert failed.text.count("Traceback") == 1
@@ -90,8 +95,8 @@ def test_one_rank_raises_while_the_other_waits(trained: Kernel, way: str, where:
 
 
 @pytest.mark.parametrize("inside", STOP)
-def test_the_stop_button_stops(trained: Kernel, inside: str) -> None:
-    goes_on(trained, stopped_by_button(trained, STOP[inside], 0.5))
+def test_the_stop_button_stops(trained: Kernel, way: str, inside: str) -> None:
+    goes_on(trained, stopped_by_button(trained, STOP[inside], 0.5, limit(way)))
 
 
 def test_a_hang_is_told_with_ranks_and_lines(cluster: Kernel, way: str) -> None:
@@ -109,7 +114,7 @@ def test_a_killed_rank_gives_its_memory_back_and_is_replaced(trained: Kernel, wa
              f"torch.empty({2 * GIGABYTE}, dtype=torch.uint8, device=device)")  # fmt: skip
     before = used_memory(trained)
     failed = fails(trained, f"{NOW}\nif rank == 1: os.kill(os.getpid(), 9)\nwhile True: step()")
-    ended_in_time(failed)
+    ended_in_time(failed, limit=limit(way))
     assert "Rank 1 was ended by SIGKILL" in failed.error
     if way != "nccl-on-two-gpus" and not REHEARSAL:  # there it was another GPU's
         deadline = time.monotonic() + 10
