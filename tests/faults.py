@@ -56,6 +56,17 @@ MODELS = {
 }
 """Cells that make a model, its optimizer and `step()` on two ranks."""
 
+BOOM = "raise ValueError(f'boom on 1, at={time.monotonic():.3f}')"
+BOOM_IN_BACKWARD = f"""
+class Boom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        if rank == 1: {BOOM}
+        return g
+"""
+"""`Boom.apply` is what it gets, and raises on rank 1 in the backward."""
 TRAIN = """
 def numbers():
     parts = [getattr(p, "to_local", lambda p=p: p)() for p in model.parameters()]

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 import time
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import MODELS, ended_in_time, fails, shown, stopped_by_button, trains_on
+from tests.faults import (
+    BOOM,
+    BOOM_IN_BACKWARD,
+    MODELS,
+    ended_in_time,
+    fails,
+    shown,
+    stopped_by_button,
+    trains_on,
+)
 from tests.notebook import distributed, on_ranks
 
 if TYPE_CHECKING:
@@ -17,7 +27,6 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
-BOOM = "raise ValueError(f'boom on 1, at={time.monotonic():.3f}')"
 RAISE = {
     "a collective": f"step()\nif rank == 1: {BOOM}\ndist.all_reduce(torch.ones(2))",
     "forward": f"""
@@ -33,14 +42,7 @@ RAISE = {
         finally:
             if rank == 1 and model is not None: hook.remove()
     """,
-    "backward": f"""
-        class Boom(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x): return x.clone()
-            @staticmethod
-            def backward(ctx, g):
-                if rank == 1: {BOOM}
-                return g
+    "backward": f"""{indent(BOOM_IN_BACKWARD, " " * 8)}
         if model is None:
             Boom.apply(torch.ones(2, requires_grad=True)).sum().backward()
             dist.barrier()

@@ -119,7 +119,7 @@ class Speaker(ABC):
         # has ended can be neither freed nor stopped.
         try:
             self._hear(message)
-        except Exception:
+        except Exception:  # it is in the rank's log, and the next message is heard
             traceback.print_exc()
 
     def _pulse_safely(self) -> Pulse | None:

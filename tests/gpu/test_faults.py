@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import SECONDS, ended_in_time, fails, shown, stopped_by_button
+from tests.faults import (
+    BOOM,
+    BOOM_IN_BACKWARD,
+    SECONDS,
+    ended_in_time,
+    fails,
+    shown,
+    stopped_by_button,
+)
 from tests.gpu.conftest import EVERY_WAY, GLOO
 from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
 from tests.gpu.models import DDP, NOW, WAIT, goes_on
@@ -23,17 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = EVERY_WAY
 
-BOOM = "raise ValueError(f'boom on 1, at={time.monotonic():.3f}')"
-IN_BACKWARD = f"""
-class Boom(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x): return x.clone()
-    @staticmethod
-    def backward(ctx, g):
-        if rank == 1: {BOOM}
-        return g
-step(Boom.apply)
-"""
+IN_BACKWARD = f"{BOOM_IN_BACKWARD}\nstep(Boom.apply)"
 TOO_MUCH = f"""
 step()
 if rank == 1: much = torch.empty(1 << 50, dtype=torch.uint8, device=device)
