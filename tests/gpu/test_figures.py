@@ -58,6 +58,7 @@ device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 torch.distributed.init_process_group("gloo")
 {TRAIN}
 torch.distributed.destroy_process_group()
+time.sleep(0.3)  # gloo's threads let go of their last work; while Python ends, they would abort
 """
 RAISE = f"""
 if rank == 1:
