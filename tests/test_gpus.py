@@ -136,6 +136,17 @@ def test_a_notebook_with_two_of_eight_gpus(kernel: Kernel, eight: None) -> None:
     )
 
 
+@pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
+def test_what_another_host_lacks_is_said_in_a_line(kernel: Kernel, how: str) -> None:
+    kernel.run("%load_ext nbdist")
+    flags = (
+        f"-np 1 --launcher torchrun {how} --env {gpus.CHOSEN}=7"  # as ranks on other hosts are told
+    )
+    told = on_ranks(kernel, "print(1)", flags, check=False).seen()
+    assert "nbdist: --gpus 7: no GPU is to be seen on this machine" in told
+    assert "Traceback" not in told
+
+
 # -- what torch says ---------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ import msgspec
 from nbdist import gpus
 from nbdist.backends import horovod_calls, horovod_sockets, recovery
 from nbdist.backends.sockets import LOOPBACK, interface_towards, loopback_interface
+from nbdist.errors import NbdistError
 from nbdist.rank import metrics, place, vitals
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
@@ -65,6 +66,9 @@ def main(path: str) -> None:
             fault = _take_part(program, rank, log, reporter)
         finally:
             reporter.close()
+    except NbdistError as error:  # what was asked for cannot be on this host
+        print(f"nbdist: {error}", file=sys.stderr)
+        sys.exit(1)
     except BaseException as error:
         if not _by_launcher(error):  # a fault of ours; the launcher would keep it to itself
             traceback.print_exc()
