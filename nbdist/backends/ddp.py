@@ -59,7 +59,6 @@ _FORM_LIMIT = timedelta(seconds=60)
 _STORE_LIMIT = timedelta(minutes=30)
 """How long they wait in the store afterwards if the group has no limit of its own; torch's own."""
 
-
 ABORT_SECONDS = 2.0
 """A rank's agent waits so long for NCCL; it has other things to do, and asks again."""
 
@@ -71,7 +70,8 @@ class Ddp:
     """The ``ddp`` backend of one rank: nccl with a GPU for each rank, else gloo.
 
     `install`, `form`, `sync` and `leave` belong to the main thread; `open_store`, `abort`,
-    `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from any other.
+    `goes_on_when_freed`, `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from
+    any other.
 
     Parameters
     ----------

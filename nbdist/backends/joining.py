@@ -95,7 +95,8 @@ class Joining:
         ranks
             The members of a group, this rank among them, in the same order on all.
         limit
-            How long they may take.
+            Of the group's collectives. Members may take as long to come, or `MEET_LIMIT` if that is
+            longer: they come from work of their own.
         """
         if self.store is None or self._is_elsewhere():
             return
