@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_tensorflow(tmp_path: Path) -> None:
     shown = run("07_tensorflow_horovod", tmp_path)
     places = re.findall(r"^\[(\d)\] rank (\d) of 2, on this host (\d): /CPU:0", shown, re.MULTILINE)
-    assert places == [("0", "0", "0"), ("1", "1", "1")]
+    assert sorted(places) == [("0", "0", "0"), ("1", "1", "1")]  # who prints first is open
     assert "digits of each rank: [720, 720]" in shown
     averaged = re.findall(r"^over ranks: \[(.*)\]", shown, re.MULTILINE)[0].split(", ")
     assert len(averaged) == 5
