@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass
@@ -90,8 +94,17 @@ class Cell:
         """Describe the cell so far, for the message of a failing test."""
         state = "done" if self.done else f"not done after {time.monotonic() - self.sent:.1f} s"
         lines = [f"--- cell ({state}) ---", self.code, "--- seen ---"]
-        lines += [f"{out.seconds:7.2f}s {out.kind}: {out.text.rstrip()}" for out in self.events]
+        lines += [f"{out.seconds:7.2f}s {out.kind}: {out.text.rstrip()}" for out in self._pieces()]
         return "\n".join([*lines, self.error])
+
+    def _pieces(self) -> Iterator[Output]:
+        """Return what arrived; text of a stream that came in several messages is one piece."""
+        for kind, outs in groupby(self.events, key=lambda out: out.kind):
+            if kind in ("stdout", "stderr"):
+                found = list(outs)
+                yield replace(found[0], text="".join(out.text for out in found))
+            else:
+                yield from outs
 
     def receive(self, kind: str, content: dict[str, Any]) -> Output | None:
         """Take in one message of the kernel; returns what it displays or updates, if so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import re
 import time
 from typing import TYPE_CHECKING
@@ -40,6 +41,30 @@ def test_lines_are_labelled() -> None:
 def test_equal_lines_are_shown_once_and_odd_ones_apart() -> None:
     shown = merged((0, "a\nb\nc\n"), (2, "a\nodd\nc\n"), (1, "a\nb\nc\n"), collapse=True)
     assert shown == "[0-2] a\n[2] odd\n[0-1] b\n[0-2] c\n"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_lines_in_common_are_found_whoever_is_heard_first(first: int) -> None:
+    prints = [(0, "same\nlate\n"), (1, "same\nodd\n")]
+    shown = merged(prints[first], prints[1 - first], (1, "late\n"), collapse=True)
+    assert shown == "[0-1] same\n[1] odd\n[0-1] late\n"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_each_ranks_lines_stay_whole_and_in_order(seed: int) -> None:
+    drawn = random.Random(seed)  # noqa: S311
+    merger, shown = Merger((0, 1, 2), collapse=True), ""
+    printed: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for step in range(60):
+        rank, letter = drawn.randrange(3), drawn.choice("abcdef")
+        printed[rank].append(letter)
+        merger.feed(rank, f"{letter}\n", step / 20)
+        shown += merger.ready(step / 20)
+    found: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    lines = re.findall(r"^\[(.*)\] (.)$", shown + merger.flush(3), flags=re.MULTILINE)
+    for rank, own in found.items():
+        own += [letter for label, letter in lines if label == "0-2" or str(rank) in label]
+    assert found == printed
 
 
 def test_a_late_rank_is_waited_for_and_not_for_ever() -> None:

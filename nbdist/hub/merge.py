@@ -119,7 +119,31 @@ class Merger:
             line = self._lines[place - self._gone]
             if line.text == text and rank not in line.ranks:
                 return place
+        return self._move_down(rank, text)
+
+    def _move_down(self, rank: int, text: str) -> int | None:
+        """Move a line that others printed, and the rank prints only now, to where the rank is.
+
+        A rank that is heard second has its own lines put before those of the first; which of them
+        is heard first must not decide whether a line is theirs in common.
+        """
+        here = self._next[rank]
+        between: set[int] = set()  # the ranks of the lines that it moves past
+        for place in range(here - 1, max(here - WINDOW, self._gone) - 1, -1):
+            line = self._lines[place - self._gone]
+            if line.text == text and rank not in line.ranks and not between & line.ranks:
+                self._move(place, here - 1)
+                return here - 1
+            between |= line.ranks
         return None
+
+    def _move(self, place: int, to: int) -> None:
+        line = self._lines[place - self._gone]
+        del self._lines[place - self._gone]
+        self._lines.insert(to - self._gone, line)
+        for other, position in self._next.items():
+            if place < position <= to + 1:
+                self._next[other] = to + 1 if other in line.ranks else position - 1
 
     def ready(self, now: float, *, final: bool = False) -> str:
         """Return the lines that wait for no rank any more."""
