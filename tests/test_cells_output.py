@@ -199,7 +199,7 @@ def test_a_thread_that_outlives_its_cell_is_heard(notebook: Kernel) -> None:
         print("cell over")
     """
     first = on_ranks(notebook, code).stdout
-    assert first.endswith("cell over\n")
+    assert "cell over\n" in first  # where the cell took longer, more of the thread follows
     second = on_ranks(notebook, "talker.join()\nprint('second over')").stdout
     heard = [line for line in (first + second).splitlines() if line.startswith("late")]
     assert heard == [f"late {number}" for number in range(6)], (first, second)
