@@ -188,21 +188,25 @@ def test_logging_set_up_in_an_earlier_cell_goes_on(notebook: Kernel) -> None:
 
 def test_a_thread_that_outlives_its_cell_is_heard(notebook: Kernel) -> None:
     code = """
-        import threading, time
+        import os, threading, time
+        begun = threading.Event()
         def talk():
             for number in range(6):
+                while number == 2 and not os.path.exists("cell-over"):
+                    begun.set()
+                    time.sleep(0.02)
                 print("late", number)
                 time.sleep(0.15)
         talker = threading.Thread(target=talk)
         talker.start()
-        time.sleep(0.2)
+        begun.wait(20)
         print("cell over")
     """
-    first = on_ranks(notebook, code).stdout
-    assert "cell over\n" in first  # where the cell took longer, more of the thread follows
+    assert on_ranks(notebook, code).stdout == "late 0\nlate 1\ncell over\n"
+    notebook.run("import pathlib; pathlib.Path('cell-over').touch()")
+    time.sleep(0.3)  # some of it while no cell runs
     second = on_ranks(notebook, "talker.join()\nprint('second over')").stdout
-    heard = [line for line in (first + second).splitlines() if line.startswith("late")]
-    assert heard == [f"late {number}" for number in range(6)], (first, second)
+    assert second == "".join(f"late {number}\n" for number in range(2, 6)) + "second over\n"
 
 
 def test_logs_and_jobs_tell_each_ranks_output(notebook: Kernel) -> None:
