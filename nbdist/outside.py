@@ -16,8 +16,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import UsageError
+from nbdist.hub import news, shown
 from nbdist.hub import record as records
-from nbdist.hub import shown
 from nbdist.hub.beacon import Beacon, Commands
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.record import ClusterRecord, JobRecord, Record
@@ -79,6 +79,7 @@ def show_cluster(cluster: Shown) -> None:
 def hide_cluster(cluster: Shown) -> None:
     """Let a cluster be seen no more."""
     _clusters.pop(cluster.id, None)
+    _changed()
 
 
 def show_job(job: Job, launcher: str, cluster: str = "") -> None:
@@ -98,6 +99,12 @@ def _begin() -> None:
             _beacon = Beacon(_tell, COMMANDS)
             hub_loop().soon(_beacon.start())
             atexit.register(_end, os.getpid())
+            return
+    _changed()
+
+
+def _changed() -> None:
+    hub_loop().loop.call_soon_threadsafe(news.happened)
 
 
 def _end(pid: int) -> None:

@@ -46,7 +46,7 @@ async def shining(record: records.Record, **taken: Any) -> AsyncIterator[Beacon]
     beacon = Beacon(lambda: record, taken)
     await beacon.start()
     try:
-        await until(lambda: beacon._task is None or shown())
+        await until(lambda: beacon._next is None or shown())
         yield beacon
     finally:
         await beacon.stop()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
+from nbdist.hub import news
 from nbdist.hub import record as records
 from nbdist.lives import BEAT_SECONDS
 from nbdist.system import write_whole
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
     from nbdist.hub.record import Record
 
 log = logging.getLogger(__name__)
-LOOK_SECONDS = 0.15
+LOOK_SECONDS = 0.2
+"""What is shown is made anew no more often."""
+SOON_SECONDS = 0.05
+"""After news the hub gets on first with what it does."""
+SELDOM_SECONDS = 1.0
+"""It is made anew so often if nobody says that something has changed."""
 LONGEST_PATH = 100
 """Bytes the name of a socket may have."""
 
@@ -63,7 +69,8 @@ class Beacon:
         self._shown = b""
         self._beat_at = 0.0
         self._server: asyncio.Server | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.TimerHandle | None = None
+        self._looked_at = 0.0
         self.control = ""
 
     async def start(self) -> None:
@@ -80,7 +87,8 @@ class Beacon:
             os.chmod(self.control, 0o600)  # noqa: PTH101  # nobody waits
         except OSError:
             log.debug("no commands are taken from outside", exc_info=True)
-        self._task = asyncio.get_running_loop().create_task(self._show())
+        news.listeners.append(self.nudge)
+        self._show()
 
     def _socket_path(self) -> str:
         beside = str(self._path.with_suffix(".sock"))
@@ -90,13 +98,22 @@ class Beacon:
         place = None if len(os.fsencode(temp)) < LONGEST_PATH // 2 else "/tmp"  # noqa: S108  # 0700
         return str(Path(tempfile.mkdtemp(prefix="nbdist-", dir=place)) / "control.sock")
 
-    async def _show(self) -> None:
-        while True:
-            try:
-                self._look()
-            except Exception:  # a full disk, or a fault of ours: there is another time
-                log.debug("the state could not be shown", exc_info=True)
-            await asyncio.sleep(LOOK_SECONDS)
+    def _show(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._look()
+        except Exception:  # a full disk, or a fault of ours: there is another time
+            log.debug("the state could not be shown", exc_info=True)
+        self._looked_at = loop.time()
+        self._next = loop.call_later(SELDOM_SECONDS, self._show)
+
+    def nudge(self) -> None:
+        """Look soon: something may have changed. On the loop."""
+        loop = asyncio.get_running_loop()
+        due = max(self._looked_at + LOOK_SECONDS, loop.time() + SOON_SECONDS)
+        if self._next is not None and self._next.when() > due:
+            self._next.cancel()
+            self._next = loop.call_at(due, self._show)
 
     def _look(self) -> None:
         record = self._tell()
@@ -150,12 +167,13 @@ class Beacon:
 
     async def stop(self, *, leave: Record | None = None) -> None:
         """Be steered no more, and seen no more unless something is to be left to see."""
-        if self._task is not None:
-            self._task.cancel()
         if self._server is not None:
             self._server.close()
-        if self._task is None:
+        if self._next is None:
             return
+        self._next.cancel()
+        self._next = None
+        news.listeners.remove(self.nudge)
         with contextlib.suppress(OSError, RuntimeError):
             records.remove(self._path, self.control)
             if leave is not None:

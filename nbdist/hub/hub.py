@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import LaunchError
+from nbdist.hub import news
 from nbdist.hub.jobs import WITH_CLUSTER, Death, show_ranks
 from nbdist.hub.line import Heard, Line
 from nbdist.hub.logs import Logs
@@ -184,6 +185,7 @@ class Hub:
             log = tail_in_words(self.host.folder / f"rank{rank.rank}.log")
             arrival.set_exception(LaunchError(f"rank {rank.rank} did not start: {why}; {log}"))
         self.line.lost(rank.rank)
+        news.happened()
         for listener in list(self.running.values()):
             listener.died(death)
 

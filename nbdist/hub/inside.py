@@ -103,6 +103,7 @@ class InsideRun:
         """Take what the cell shows, and what it has come to at its end."""
         if isinstance(message, Display):
             self._output.display(message)
+            self._watch.wake()
         elif isinstance(message, Pulse):
             self._job.pulses[0] = message
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError, UsageError
+from nbdist.hub import news
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -262,6 +263,7 @@ class Job:
     def tell(self, key: str, text: str) -> None:
         """Show a line of ours, in the place of an earlier one with this key. Hub's thread."""
         self.told_of[key] = text
+        news.happened()
         self.events.put(Notice(key, text))
 
     def next_event(self, meanwhile: Callable[[], None] = lambda: None) -> Event:
@@ -288,6 +290,7 @@ class Job:
             self.returned.clear()  # nobody takes what a job returns that has failed
         self.on_cancel = lambda _: None
         self._ended.set()
+        news.happened()
         self.events.put(None)
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ import zmq
 
 from nbdist.backends.sockets import LOOPBACK
 from nbdist.errors import NbdistError
+from nbdist.hub import news
 from nbdist.wire.channel import CELLS, Keys, Listener
 from nbdist.wire.messages import (
     Call,
@@ -105,6 +106,7 @@ class Line:
                 frames = sock.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            news.happened()
             try:
                 identity, body = frames
                 name = identity.removesuffix(CELLS)

@@ -145,6 +145,11 @@ class Merger:
             if place < position <= to + 1:
                 self._next[other] = to + 1 if other in line.ranks else position - 1
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are lines that wait for other ranks."""
+        return bool(self._lines)
+
     def ready(self, now: float, *, final: bool = False) -> str:
         """Return the lines that wait for no rank any more."""
         shown = []

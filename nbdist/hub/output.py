@@ -12,6 +12,8 @@ from nbdist.hub.screen import TAIL, Screen
 from nbdist.hub.tail import Tail
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nbdist.hub.jobs import Job
     from nbdist.wire.messages import Display
 
@@ -54,13 +56,24 @@ class Output:
         """Show this as soon as the log before it has been shown."""
         self._displays.append(display)
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """Pass on what was new at the last look: a display that belongs before it has come by now.
 
         Displays and text take different ways, and the text's is the shorter one.
         """
-        self._read_all(self._sizes)
+        all_read = self._read_all(self._sizes)
         self._sizes = {rank: tail.size() for rank, tail in self._tails.items()}
+        grown = any(tail.at < (self._sizes[rank] or 0) for rank, tail in self._tails.items())
+        return grown or not all_read or self._waiting()
+
+    def _waiting(self) -> bool:
+        """Whether lines wait for other ranks, or a bar to be drawn anew."""
+        merger = self._merger
+        return merger is not None and (merger.waits or merger.bars() != self._bars)
+
+    def logs(self) -> list[Path]:
+        """See `nbdist.hub.watch.Output`."""
+        return [self._job.log(rank) for rank in self._ranks]
 
     def finish(self) -> bool:
         """Pass on all up to the job's end; False if the viewer is too far behind for it."""

@@ -83,6 +83,7 @@ class Run(JobListener):
         """Pass on a rich display of the shown rank."""
         del rank
         self._output.display(display)
+        self._watch.wake()
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
         """Note what a rank is doing."""

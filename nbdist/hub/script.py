@@ -57,7 +57,7 @@ class ScriptRun:
         self._how = launcher(plan.launcher)
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
-        self._watch = Watch(job, output, hang_seconds, self)
+        self._watch = Watch(job, output, hang_seconds, self, far=bool(plan.far))
         self._ranks = Ends(job, self._how.failures)
         self._reached: Reached | None = None
         self._launcher = 0
@@ -73,6 +73,7 @@ class ScriptRun:
 
     def _hear(self, rank: int, incarnation: int, message: Heard) -> None:
         ranks = self._ranks
+        self._watch.wake()
         if isinstance(message, Hello):
             if incarnation > ranks.restart:
                 self._restarted(incarnation, message.size)

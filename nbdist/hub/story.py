@@ -91,7 +91,10 @@ class Writer:
         self._count = self._room = 0
         self._changed: dict[int, Display] = {}
         self._redrawn_at = 0.0
-        self.begin = self.look
+
+    def begin(self) -> None:
+        """See `nbdist.hub.watch.Output`."""
+        self.look()
 
     def _write(self, record: Record) -> None:
         self._file.write(msgspec.json.encode(record) + b"\n")
@@ -101,7 +104,11 @@ class Writer:
         """See `nbdist.hub.watch.Output`."""
         self._write(Quiet())
 
-    def look(self) -> None:
+    def logs(self) -> list[Path]:
+        """See `nbdist.hub.watch.Output`; it reads none."""
+        return []
+
+    def look(self) -> bool:
         """Write what there is to tell."""
         with contextlib.suppress(queue.Empty):
             while True:
@@ -110,6 +117,7 @@ class Writer:
                     self._write(Told(event.key, event.text))
         if self._changed and time.monotonic() - self._redrawn_at > REDRAW_SECONDS:
             self._redraw()
+        return bool(self._changed)
 
     def finish(self) -> bool:
         """Write the rest."""

@@ -6,17 +6,20 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from nbdist.hub import hang
+from nbdist.hub.growth import Growth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from nbdist.hub.jobs import Job
     from nbdist.wire.messages import Display, Pulse
 
 LOOK_SECONDS = 0.01
-"""How often the shown ranks' logs are looked at."""
-LOOKS_AT_RANKS = 50
-"""The ranks themselves are looked at that much more seldom."""
+"""How often the shown ranks' logs are looked at while they grow, or nobody tells that they do."""
+LOOK_AT_RANKS_SECONDS = 0.5
+SHORT_SECONDS = 0.25
+"""For a job that is over by then it is not worth asking to be told."""
 
 
 class Output(Protocol):
@@ -31,8 +34,11 @@ class Output(Protocol):
     def quiet(self) -> None:
         """Leave out what ranks complain of from now on, having been cut off on purpose."""
 
-    def look(self) -> None:
-        """Pass on what is new."""
+    def look(self) -> bool:
+        """Pass on what is new; return whether there is more, which should wait a moment."""
+
+    def logs(self) -> list[Path]:
+        """Return the files that it reads."""
 
     def finish(self) -> bool:
         """Pass on all up to the job's end; False if the viewer is too far behind for it."""
@@ -64,26 +70,43 @@ class Watch:
         Knows its ranks.
     outside
         Ranks of the cluster that have no part in the job.
+    far
+        Whether other hosts write logs: of what they write nobody is told.
     """
 
     def __init__(
         self, job: Job, output: Output, patience: float, watched: Watched,
-        outside: Sequence[int] = (),
+        outside: Sequence[int] = (), *, far: bool = False,
     ) -> None:  # fmt: skip
         self._job, self._output, self._patience, self._watched = job, output, patience, watched
-        self._outside = outside
+        self._outside, self._far = outside, far
+        self._growth = Growth()
         self._hang = ""
 
     async def run(self) -> None:
         """Follow the job until cancelled."""
-        looks = 0
+        try:
+            await self._follow()
+        finally:
+            self._growth.close()
+
+    async def _follow(self) -> None:
+        clock = asyncio.get_running_loop().time
+        told_from, look_at = clock() + SHORT_SECONDS, clock() + LOOK_AT_RANKS_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self._output.look()
-            looks += 1
-            if looks % LOOKS_AT_RANKS == 0:
+            more, now = self._output.look(), clock()
+            if now >= look_at:
+                look_at = now + LOOK_AT_RANKS_SECONDS
                 self._look_for_hang()
                 self._watched.looked()
+            if more or now < told_from or self._far or not self._growth.sees(self._output.logs()):
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                await self._growth.wait(look_at - now)
+
+    def wake(self) -> None:
+        """Look at once: there is something to pass on that no log tells of."""
+        self._growth.wake()
 
     def _look_for_hang(self) -> None:
         running, ended = self._watched.running(), self._watched.ended()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ def controller(order: StartController) -> None:
     _write_to(order.log)
     from ipyparallel.controller.app import IPController  # imported before the fork
 
+    from nbdist.launchers import hearts
+
+    with contextlib.suppress(AttributeError):  # of another release: it beats all the time
+        hearts.beat_when_awaited()
     # Its heart monitor is a process of its own, which would not see that everybody has been killed.
     os.register_at_fork(after_in_child=die_with_parent)
     IPController.launch_instance(order.args)

@@ -113,8 +113,8 @@ class Host:
             "--location=127.0.0.1",
             "--IPController.use_threads=True",
             "--log-level=30",
-            # Registration waits for a heartbeat; deaths we see ourselves, at once, so that a
-            # frozen engine need never be given up.
+            # Registration waits for a beat, see `hearts`; deaths we see ourselves, at once, so that
+            # a frozen engine need never be given up.
             "--HeartMonitor.period=100",
             "--HeartMonitor.max_heartmonitor_misses=1000000",
         ]

@@ -1,0 +1,89 @@
+"""Tells when files grow, so that nobody need look at them a hundred times a second. Hub's thread.
+
+Linux tells it (inotify) of what processes of this machine write. Elsewhere, and of files that other
+hosts write, nobody is told: there one has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+IN_MODIFY = 2
+"""Of Linux's inotify(7): somebody has written."""
+ROOM = 1 << 16
+"""Bytes of news read at a time; what they say is all the same."""
+
+
+class Growth:
+    """Waits for files to grow."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+        self._watched: set[Path] = set()
+        self._inotify = -1
+        self._refused = False
+        """Whether the system has no more of these, or none at all."""
+
+    def sees(self, files: Iterable[Path]) -> bool:
+        """Watch files from now on; return whether all of them are there and watched."""
+        for path in files:
+            if path not in self._watched and not self._refused:
+                try:
+                    self._watch(path)
+                except FileNotFoundError:
+                    return False
+                except OSError:
+                    self._refused = True
+        return not self._refused
+
+    def _watch(self, path: Path) -> None:
+        if self._inotify < 0:
+            self._inotify = _call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
+        _call("inotify_add_watch", self._inotify, os.fsencode(path), IN_MODIFY)
+        self._watched.add(path)
+
+    def wake(self) -> None:
+        """End a wait that is under way, or the next one."""
+        self._news.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until a file has grown since the last wait, so many seconds at most."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(seconds, self._news.set)
+        if self._inotify >= 0:
+            # Only meanwhile: what is written all the time must not wake the loop all the time.
+            loop.add_reader(self._inotify, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+            self._news.clear()
+            if self._inotify >= 0:
+                loop.remove_reader(self._inotify)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._inotify, ROOM)
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._inotify >= 0:
+            os.close(self._inotify)
+            self._inotify = -1
+
+
+def _call(function: str, *arguments: int | bytes) -> int:
+    try:
+        found = int(getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments))
+    except AttributeError as err:  # no Linux
+        raise OSError(str(err)) from err
+    if found < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return found

@@ -1,0 +1,20 @@
+"""Says that what others see of this process may have changed. Hub's thread.
+
+So nobody compares all of it many times a second while nothing happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+listeners: list[Callable[[], None]] = []
+"""Called whenever there may be news."""
+
+
+def happened() -> None:
+    """Tell all listeners."""
+    for listener in listeners:
+        listener()
