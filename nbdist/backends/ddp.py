@@ -138,8 +138,7 @@ class Ddp:
         """Take over where torch makes and destroys groups; once, before there is any."""
         for name, value in nccl.environ().items():
             os.environ.setdefault(name, value)
-        # `waiting` reads torch's flight recorder. On a GPU many collectives may be under way.
-        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128" if torch.cuda.is_available() else "16")
+        recorder.hold_few()
         global current  # a process is one rank
         current = self
         self._made.meet = self._joining.meet

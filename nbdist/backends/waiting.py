@@ -67,6 +67,8 @@ class Watch:
         place = None if inside else _place(frame)
         if inside is None:
             self._call = None
+        if recorder.rests():
+            return self._in_call(inside) if inside else None
         on_gpu = _oldest(recorder.on_gpu())
         if inside is None and place is None:
             # Whatever waits for the GPU waits for this, be it a `.item()`.

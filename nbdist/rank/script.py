@@ -159,9 +159,11 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
     try:
         import torch
 
+        from nbdist.backends.torch_private import recorder
         from nbdist.backends.waiting import Watch
     except ImportError:
         return lambda: None
+    recorder.hold_few()
     threads = os.environ.get("OMP_NUM_THREADS")
     # Set after torch was imported, where this process was forked. It may be a list, a number for
     # each level of nested regions; what is neither OpenMP leaves alone, too.

@@ -7,18 +7,42 @@ says is true then; it knows when a collective was queued, not when it began.
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
 from torch._C import _distributed_c10d
+
+from nbdist import gpus
 
 _gloo = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
 _nccl = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)
 """None in a torch without it: waits are told by the Python line alone."""
 
 
+ROOM = "TORCH_FR_BUFFER_SIZE"
+"""Environment name: how many collectives a recorder holds."""
+LONG_SECONDS, SHARE = 0.005, 0.005
+"""A recorder that takes so long to read is read in this part of the time at most: whoever reads it
+has Python's lock."""
+
+_rested = 0.0
+"""Until when the recorders are not read."""
 _since = 0
 """When groups were formed, in nanoseconds. What was broken off before is never noted as ended."""
+
+
+def hold_few() -> None:
+    """Have recorders hold no more than is looked at here, unless the user wants more.
+
+    Torch's own 2,000 take 25 ms to read. On a GPU many collectives may be under way.
+    """
+    os.environ.setdefault(ROOM, "16" if gpus.visible(os.environ) == [] else "128")
+
+
+def rests() -> bool:
+    """Whether reading has just taken so long that it is not to be done again yet."""
+    return time.perf_counter() < _rested
 
 
 def forget_older() -> None:
@@ -65,7 +89,12 @@ def _is_batch(record: dict[str, Any]) -> bool:
 
 
 def _read(dump: Any, *, everything: bool = False) -> list[dict[str, Any]]:
+    global _rested  # see there
     if dump is None:
         return []
+    began = time.thread_time()
     told = json.loads(dump(includeCollectives=True, onlyActive=not everything))
+    took = time.thread_time() - began
+    if took > LONG_SECONDS:
+        _rested = time.perf_counter() + took / SHARE
     return [each for each in told.get("entries", []) if everything or not each["retired"]]
