@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WITH_CLUSTER = "ended with its cluster"
 """Why a job was stopped whose cluster was."""
-LOOK_SECONDS = 0.125
+LOOK_SECONDS = 0.25
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
 REPORTS = ("hang", "restart", "lost", "countdown")
 """Keys of lines that a person should see who looks at all jobs."""

@@ -21,8 +21,8 @@ LOOK_SECONDS = 0.25
 """How often what was logged is read, and a widget drawn anew."""
 PICTURE_SECONDS = 1.0
 """How often a picture is drawn anew where there are no widgets."""
-SHARE, LONGEST_PAUSE = 0.1, 3.0
-"""Drawing takes at most this part of the time, but for pauses longer than so many seconds."""
+SHARE, LONGEST_PAUSE = 0.01, 10.0
+"""Drawing takes at most this part of a core, which the ranks lack, but for longer pauses."""
 NO_WIDGET = "This front end shows no widgets: the metrics are drawn here when the cell is over."
 
 
@@ -57,7 +57,7 @@ class LiveMetrics:
         now = time.monotonic()
         if now < self._next or self._job.began is None:
             return
-        begun = self._begun
+        begun, busy = self._begun, time.thread_time()
         try:
             if self._begun or seen.has_something(self._job):
                 self._begin()
@@ -66,7 +66,7 @@ class LiveMetrics:
             log.warning("the metrics of job %s cannot be shown", self._job.id, exc_info=True)
             self._how = "end"
         pause = PICTURE_SECONDS if self._begun and self._how == "picture" else LOOK_SECONDS
-        took = time.monotonic() - now if begun else 0.0  # the first loads what draws
+        took = time.thread_time() - busy if begun else 0.0  # the first loads what draws
         self._next = time.monotonic() + max(pause, min(took / SHARE, LONGEST_PAUSE))
 
     def _begin(self) -> None:
