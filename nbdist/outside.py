@@ -79,7 +79,7 @@ def show_cluster(cluster: Shown) -> None:
 def hide_cluster(cluster: Shown) -> None:
     """Let a cluster be seen no more."""
     _clusters.pop(cluster.id, None)
-    _changed()
+    hub_loop().loop.call_soon_threadsafe(news.happened)
 
 
 def show_job(job: Job, launcher: str, cluster: str = "") -> None:
@@ -99,12 +99,6 @@ def _begin() -> None:
             _beacon = Beacon(_tell, COMMANDS)
             hub_loop().soon(_beacon.start())
             atexit.register(_end, os.getpid())
-            return
-    _changed()
-
-
-def _changed() -> None:
-    hub_loop().loop.call_soon_threadsafe(news.happened)
 
 
 def _end(pid: int) -> None:

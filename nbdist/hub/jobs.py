@@ -112,6 +112,8 @@ class Job:
     """By rank, its host, as far as they are known; empty where all are on this machine."""
     parts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """Where each rank's output begins and ends in its log; None while it grows."""
+    unlogged: set[int] = field(default_factory=set)
+    """Ranks that are done and have logged no metrics."""
     pulses: dict[int, Pulse] = field(default_factory=dict)
     """By rank, what it was doing when last heard of."""
     notes: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub import bring, comparing, forming, report
+from nbdist.hub import bring, comparing, forming, news, report
 from nbdist.hub.hub import Hub, JobListener
 from nbdist.hub.jobs import Death, Job, in_time, show_ranks
 from nbdist.hub.output import Output
@@ -70,6 +70,8 @@ class Run(JobListener):
         if rank not in self._pending:
             return
         self._pending.discard(rank)
+        if not done.logged:
+            self._job.unlogged.add(rank)
         self._close_part(rank, done.log_end)
         self._unformed |= not done.formed
         if done.fault is not None:
@@ -127,6 +129,7 @@ class Run(JobListener):
         job = self._job
         error: NbdistError | None = None
         self._waiting = asyncio.current_task()
+        news.happened()
         self._tell_of_queue()
         try:
             if self._why:  # pressed before this task had begun

@@ -93,16 +93,17 @@ class Watch:
     async def _follow(self) -> None:
         clock = asyncio.get_running_loop().time
         told_from, look_at = clock() + SHORT_SECONDS, clock() + LOOK_AT_RANKS_SECONDS
+        more, now = True, clock()
         while True:
+            if more or now < told_from or self._far or not self._growth.sees(self._output.logs()):
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                await self._growth.wait(look_at - now)
             more, now = self._output.look(), clock()
             if now >= look_at:
                 look_at = now + LOOK_AT_RANKS_SECONDS
                 self._look_for_hang()
                 self._watched.looked()
-            if more or now < told_from or self._far or not self._growth.sees(self._output.logs()):
-                await asyncio.sleep(LOOK_SECONDS)
-            else:
-                await self._growth.wait(look_at - now)
 
     def wake(self) -> None:
         """Look at once: there is something to pass on that no log tells of."""

@@ -40,6 +40,7 @@ from nbdist.magics.save import save
 from nbdist.magics.scale import check_alone, run_series
 from nbdist.magics.show import notice, show
 from nbdist.rank.lines import align
+from nbdist.rank.plain import transformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,7 +278,7 @@ def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's 
     """
     code = align(cell, lines).python
     try:
-        code = shell.transform_cell(code)
+        code = transformed(shell, code)
         if "run_line_magic('dist'," in code:
             raise UsageMistake(
                 "%dist steers the cluster from the notebook and is unknown on the ranks: give it a "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ def metrics_how(shell: InteractiveShell) -> str:
         return "picture" if wanted == "widget" and not built() else wanted
     if not in_notebook(shell):
         return "end"
-    if not built() or importlib.util.find_spec("anywidget") is None:
+    if not built():
         return "picture"
     request = shell.kernel.get_parent("shell") or {}  # type: ignore[attr-defined]  # a kernel's
     named = "cellId" in request.get("metadata", {})

@@ -151,7 +151,8 @@ class Agent(Speaker):
         self._names.bind(message.parcel)
         metrics.begin(message.logs, message.job, self._rank)
         done = await self._runner.run(message, self._backend.formed)
-        metrics.end()
+        if not metrics.end():
+            done = msgspec.structs.replace(done, logged=False)
         paces, bars = pace.paces(), progress.end()
         if bars:
             with suppress(Exception):  # what is looked at here must not keep `Done` back

@@ -7,6 +7,7 @@ and calls `interrupt()`; all else belongs to the main thread.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbdist.rank import kept, output
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.lines import Aligned, align
+from nbdist.rank.plain import transformed
 from nbdist.rank.questions import no_questions, refuse_breakpoint
 from nbdist.wire.messages import Display, Done, Fault, Run
 
@@ -82,6 +84,9 @@ class CellRunner:
         """What the next SIGINT raises, KeyboardInterrupt if None."""
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
+        # IPython asks for it once more, and ipykernel's is made of each character, in Python.
+        name_of: Any = shell.compile.get_code_name
+        vars(shell.compile)["get_code_name"] = functools.lru_cache(maxsize=1)(name_of)
         if self.own:  # IPython says how to leave IPython wherever code calls `sys.exit`
             warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
 
@@ -195,7 +200,7 @@ class CellRunner:
         cell = code = self._aligned.code
         problem = None
         try:
-            cell = shell.transform_cell(code)
+            cell = transformed(shell, code)
         except Exception:  # IPython shows whatever a transformer raised
             problem = sys.exc_info()
         self._filename = shell.compile.get_code_name(code, cell, run.execution_count)

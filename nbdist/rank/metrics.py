@@ -53,10 +53,7 @@ class Recorder:
     """
 
     def __init__(self, folder: str, job: str, rank: int, start: int = 0) -> None:
-        self.name = f"{Path(folder).name}-{job}"
-        """No other job has it, in whichever kernel."""
-        self._path = points_file(folder, job, rank)
-        self._start = start
+        self._folder, self._job, self._rank, self._start = folder, job, rank, start
         self.waiting: deque[Record] = deque()
         self.later = False
         """Whether scalars of a GPU have been logged."""
@@ -71,6 +68,11 @@ class Recorder:
         self.names: set[str] = set()
         """Those that were found to be good ones."""
         self._broken = False
+
+    @property
+    def name(self) -> str:
+        """A name that no other job has, in whichever kernel."""
+        return f"{Path(self._folder).name}-{self._job}"
 
     def add(self, step: int | None, values: dict[str, Any]) -> None:
         """Queue values that `read` has seen. Any thread."""
@@ -149,7 +151,8 @@ class Recorder:
     def _write(self, columns: dict[str, Numbers]) -> None:
         if self._file < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._path, flags, 0o600)
+            path = points_file(self._folder, self._job, self._rank)
+            self._file = os.open(path, flags, 0o600)
         packed = [
             Column(str.__str__(name), *(each.tobytes() for each in three))
             for name, three in columns.items()
@@ -158,11 +161,13 @@ class Recorder:
         while data:  # a signal may cut it short
             data = data[os.write(self._file, data) :]
 
-    def end(self) -> None:
-        """Write the rest. Whoever ends the cell."""
+    def end(self) -> bool:
+        """Write the rest; return whether anything was logged. Whoever ends the cell."""
         self._over.set()
         with self._lock:  # a thread of the user's may just be starting ours
             thread = self._thread
+        if thread is None and not self.waiting:
+            return False
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self.pack(wait=SETTLE_SECONDS)
@@ -171,6 +176,7 @@ class Recorder:
             self._file = -1
         if self.left_out:
             print(f"nbdist.log: {self.left_out} steps never came from the GPU", file=sys.stderr)
+        return True
 
 
 def _there(values: dict[str, Any], until: float) -> bool:
@@ -286,12 +292,17 @@ def begin(folder: str, job: str, rank: int, start: int = 0) -> None:
     _recorder = Recorder(folder, job, rank, start)
 
 
-def end() -> None:
-    """Take nothing more, and have all that was logged on disk. Main thread."""
+def end() -> bool:
+    """Take nothing more, and have all that was logged on disk. Main thread.
+
+    Returns
+    -------
+    bool
+        Whether anything was logged.
+    """
     global _recorder
     recorder, _recorder = _recorder, None
-    if recorder is not None:
-        recorder.end()
+    return recorder is not None and recorder.end()
 
 
 def _in_fork() -> None:

@@ -33,7 +33,9 @@ class Seen(NamedTuple):
 def has_something(job: Job) -> bool:
     """Whether a job has logged anything, or shows how far it is."""
     return any(not bar.tqdm for pulse in list(job.pulses.values()) for bar in pulse.bars) or any(
-        points_file(job.folder, job.id, rank).exists() for rank in job.ranks
+        points_file(job.folder, job.id, rank).exists()
+        for rank in job.ranks
+        if rank not in job.unlogged
     )
 
 

@@ -125,6 +125,8 @@ class Done(Message, frozen=True):
     fault: Fault | None = None
     formed: bool = True
     """Whether the process group is still the one the hub formed."""
+    logged: bool = True
+    """Whether it may have logged metrics."""
 
 
 class Display(Message, frozen=True):
