@@ -68,7 +68,7 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.logs = Logs(settings)
         self.host = Host(settings.home, self._hear)
-        self.line = Line(self._hear_agent)
+        self.line = Line(self._hear_agent, cells=self.host.cells)
         self.send, self.call, self.call_all = self.line.send, self.line.call, self.line.call_all
         self.ranks: dict[int, Rank] = {}
         self.turns = Turns()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
@@ -16,7 +16,8 @@ import zmq
 from nbdist.backends.sockets import LOOPBACK
 from nbdist.errors import NbdistError
 from nbdist.hub import news
-from nbdist.wire.channel import CELLS, Keys, Listener
+from nbdist.hub.cells import CellSockets
+from nbdist.wire.channel import Keys, Listener
 from nbdist.wire.messages import (
     Call,
     Display,
@@ -29,6 +30,11 @@ from nbdist.wire.messages import (
     decode_to_hub,
     encode_to_agent,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.wire.stream import Stream
 
 CALL_SECONDS = 5.0
 
@@ -52,6 +58,8 @@ class Line:
         Whether a later incarnation is expected as soon as it says hello: others start the ranks.
     host
         The address of this machine at which agents find it.
+    cells
+        Path of the socket that the main threads of ranks that stay find.
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class Line:
         *,
         newcomers: bool = False,
         host: str = LOOPBACK,
+        cells: Path | None = None,
     ) -> None:
         self._newcomers = newcomers
         self.keys = Keys.new()
@@ -75,6 +84,9 @@ class Line:
         self._call_ids = itertools.count(1)
         self._calls: dict[int, tuple[int, asyncio.Future[Any]]] = {}
         self._loop.add_reader(self._listener.socket.FD, self._pump)
+        self._cells = None if cells is None else CellSockets(cells, self._hear_of_cells)
+        self._cell_streams: dict[bytes, Stream] = {}
+        self._cell_names: dict[Stream, bytes] = {}
 
     def expect(self, rank: int, incarnation: int) -> None:
         """Take this incarnation for the rank from now on, and listen to no earlier one."""
@@ -87,9 +99,29 @@ class Line:
 
     def send_cell(self, ranks: Iterable[int], run: Run) -> None:
         """Send a cell to the main threads of these ranks."""
+        assert self._cells is not None
         body = encode_to_agent(run)
         for rank in ranks:
-            self._send(self._names[rank] + CELLS, body)
+            stream = self._cell_streams.get(self._names[rank])
+            if stream is not None:
+                self._cells.send(stream, body)
+
+    def _hear_of_cells(self, stream: Stream, body: bytes) -> None:
+        assert self._cells is not None
+        news.happened()
+        try:
+            message = decode_to_hub(body)
+            if isinstance(message, Hello):
+                name = f"{message.rank}.{message.incarnation}".encode()
+                self._cell_streams[name], self._cell_names[stream] = stream, name
+            name = self._cell_names[stream]
+        except (KeyError, msgspec.DecodeError):
+            self.garbage += 1
+            self._cells.drop(stream)
+            return
+        rank, incarnation = map(int, name.split(b"."))
+        if self._names.get(rank) == name and not isinstance(message, Reply):
+            self._hear(rank, incarnation, message)
 
     def _send(self, name: bytes, body: bytes) -> None:
         try:
@@ -108,8 +140,7 @@ class Line:
                 return
             news.happened()
             try:
-                identity, body = frames
-                name = identity.removesuffix(CELLS)
+                name, body = frames
                 rank, incarnation = map(int, name.split(b"."))
                 message = decode_to_hub(body)
             except (ValueError, msgspec.DecodeError):
@@ -196,3 +227,5 @@ class Line:
         """Close the socket."""
         self._loop.remove_reader(self._listener.socket.FD)
         self._listener.close()
+        if self._cells is not None:
+            self._cells.close()

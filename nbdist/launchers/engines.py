@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from nbdist.wire.channel import Keys
 
 CONTROLLER_SECONDS = 30.0
+LONGEST_TEMP = 60
+"""Characters of a folder in which sockets can lie: the system takes a path of about 100."""
 AGAIN_SECONDS = 60.0
 """Imports that went well before have this long in a new warm process."""
 _numbers = itertools.count(1)
@@ -75,7 +77,8 @@ class Host:
         self.folder = home / "clusters" / self.id
         self.profile = self.folder / "profile"
         # In the temp folder and with a short name, since a socket's path must be short.
-        self.temp = Path(tempfile.gettempdir(), f"nbd-{self.id}")
+        temp = tempfile.gettempdir()
+        self.temp = Path(temp if len(temp) < LONGEST_TEMP else "/tmp", f"nbd-{self.id}")  # noqa: S108
         make_folder(self.folder)
         # Signed before anything else is made: whoever comes later knows then what to clear.
         leftovers.sign(self.folder, str(self.temp))
@@ -120,6 +123,11 @@ class Host:
         ]
         environ = {"IPP_CLUSTER_ID": self.id, "IPP_PROFILE_DIR": str(self.profile)}
         self.warm.order(StartController(args, environ, str(self.folder / "controller.log")))
+
+    @property
+    def cells(self) -> Path:
+        """Path of the hub's socket for cells."""
+        return self.temp / "cells"
 
     def connection_file(self, kind: str) -> Path:
         """Return the file of ipyparallel's connection info for `engine` or `client`."""
@@ -293,6 +301,7 @@ def make_specs(
             recovery=recovery,
             url=url,
             keys=keys,
+            cells=str(host.cells),
             folder=str(host.folder),
             temp=str(host.temp),
             engine=engine,

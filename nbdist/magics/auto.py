@@ -17,6 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.magics.arguments import DASHES, UsageMistake, parse
 from nbdist.magics.distributed import DistributedMagics
+from nbdist.rank import plain
 from nbdist.rank.lines import MAGIC, PYTHON_MAGICS
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def add_auto(shell: Any) -> None:  # IPython's shell
     _auto = Auto(shell)
     shell.register_magics(LocalMagics)
     shell.input_transformers_cleanup.append(strip_local)
+    plain.harmless.append(strip_local)
 
 
 def remove_auto(shell: Any) -> None:  # IPython's shell
@@ -129,6 +131,7 @@ def remove_auto(shell: Any) -> None:  # IPython's shell
         _auto.switch_off()
     _auto = None
     shell.input_transformers_cleanup.remove(strip_local)
+    plain.harmless.remove(strip_local)
     shell.magics_manager.magics["cell"].pop("local", None)
 
 

@@ -30,8 +30,8 @@ from nbdist.wire.inspection import Completions, Freed, State
 from nbdist.wire.messages import (
     Abort,
     Call,
-    Done,
     Interrupt,
+    Message,
     Pulse,
     Quit,
     Reply,
@@ -77,8 +77,10 @@ class Agent(Speaker):
         )  # fmt: skip
         self._loop, self._runner, self._backend = loop, runner, backend
         self._names = Names(shell)
-        self._cells = CellSocket(context, spec, self._run_cell, self.send)
-        runner.start(self._cells.send)
+        self._cells = CellSocket(spec, self._run_cell)
+        self._displayed = False
+        """Whether the running cell has displayed something."""
+        runner.start(self._display)
         engine = {thread.ident for thread in threading.enumerate() if thread.ident} - {runner.main}
         who, completing = Who(shell), Completing(shell)
         self._now: dict[str, Callable[..., Any]] = {
@@ -147,21 +149,28 @@ class Agent(Speaker):
         else:
             self._loop.add_callback(self._call_on_main, message)
 
-    async def _run_cell(self, message: Run) -> Done:
+    def _display(self, message: Message) -> None:
+        self._displayed = True
+        self.send(message)
+
+    async def _run_cell(self, message: Run) -> None:
+        self._displayed = False
         self._names.bind(message.parcel)
         metrics.begin(message.logs, message.job, self._rank)
         done = await self._runner.run(message, self._backend.formed)
         if not metrics.end():
             done = msgspec.structs.replace(done, logged=False)
+        # What the cell has displayed must not be overtaken by its end.
+        send = self.send if self._displayed else self._cells.send
         paces, bars = pace.paces(), progress.end()
         if bars:
             with suppress(Exception):  # what is looked at here must not keep `Done` back
                 last = msgspec.structs.replace(
                     self._doing(), job=message.job, bars=bars, paces=paces
                 )
-                self._cells.send(last)
+                send(last)
         self._names.let_go_of_rebound()
-        return done
+        send(done)
 
     def _inspect(self, call: Call) -> None:
         if self._runner.lock.locked():

@@ -1,69 +1,60 @@
-"""The main thread's own socket: cells in, rich displays and outcomes out.
+"""The main thread's own socket: cells in, outcomes out.
 
 It is apart from the agent's so that a cell costs no hop between threads, in a process whose
-threads share one interpreter lock and, often, one core with other ranks. Main thread only; what
-other threads of the user's display goes through the agent.
+threads share one interpreter lock and, often, one core with other ranks. Main thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import threading
+import select
+import socket
 from typing import TYPE_CHECKING
 
-import zmq
-
-from nbdist.wire import channel
 from nbdist.wire.messages import Hello, Run, decode_to_agent, encode_to_hub
+from nbdist.wire.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
     from nbdist.rank.spec import RankSpec
-    from nbdist.wire.messages import Done, Message
+    from nbdist.wire.messages import Message
 
 
 class CellSocket:
     """Runs the cells that come, one after the other."""
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        spec: RankSpec,
-        run: Callable[[Run], Coroutine[Any, Any, Done]],
-        elsewhere: Callable[[Message], None],
-    ) -> None:
-        self._run, self._elsewhere = run, elsewhere
-        self._main = threading.get_ident()
+    def __init__(self, spec: RankSpec, run: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
+        self._run = run
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sock = channel.connect(context, spec.url, spec.keys, spec.identity + channel.CELLS)
-        self._sock.send(encode_to_hub(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host)))
-        self._loop.add_reader(self._sock.FD, self._pump)
-        # The descriptor tells of news only to one who has found nothing before.
-        self._loop.call_soon(self._pump)
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(spec.cells)
+        sock.setblocking(False)
+        self._stream = Stream(sock)
+        self._loop.add_reader(sock, self._receive)
+        self.send(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host))
 
     def send(self, message: Message) -> None:
-        """Send to the hub. Any thread."""
-        if threading.get_ident() != self._main:
-            self._elsewhere(message)
-            return
-        self._sock.send(encode_to_hub(message))
-        # The descriptor is edge-triggered: a send may swallow the edge of an arrival.
-        self._loop.call_soon(self._pump)
+        """Send to the hub, which reads at any time.
 
-    def _pump(self) -> None:
-        while True:
-            try:
-                message = decode_to_agent(self._sock.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                return
-            if isinstance(message, Run):
-                task = self._loop.create_task(self._answer(message))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+        Not while code of the user's is on the stack: an interrupt would cut the message in two.
+        """
+        with contextlib.suppress(OSError):  # the kernel has gone, and this process goes with it
+            sent = self._stream.send(encode_to_hub(message))
+            while not sent:
+                select.select([], [self._stream.socket], [])
+                sent = self._stream.flush()
 
-    async def _answer(self, run: Run) -> None:
-        self.send(await self._run(run))
+    def _receive(self) -> None:
+        try:
+            for message in map(decode_to_agent, self._stream.received()):
+                if isinstance(message, Run):
+                    task = self._loop.create_task(self._run(message))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        except OSError:
+            self._loop.remove_reader(self._stream.socket)

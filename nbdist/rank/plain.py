@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 PROMPT = "In ["
 """Pasted with a prompt, code may be Python by chance; IPython takes the prompt away."""
-_ITS_OWN = TransformerManager()
+_KINDS = ("cleanup_transforms", "line_transforms", "token_transformers")
+harmless: list[object] = [each for kind in _KINDS for each in getattr(TransformerManager(), kind)]
+"""Transformers that leave alone what is Python already: IPython's own, and ours."""
 
 
 def transformed(shell: InteractiveShell, code: str) -> str:
@@ -27,18 +29,16 @@ def transformed(shell: InteractiveShell, code: str) -> str:
     SyntaxError
         If a transformer refuses the cell.
     """
-    if PROMPT not in code and _only_its_own(shell) and _is_python(code):
+    if PROMPT not in code and _nobody_else_looks(shell) and _is_python(code):
         return code if code.endswith("\n") else f"{code}\n"
-    return shell.transform_cell(code)
+    return str(shell.transform_cell(code))
 
 
-def _only_its_own(shell: InteractiveShell) -> bool:
+def _nobody_else_looks(shell: InteractiveShell) -> bool:
     """Whether no transformer of the user's or an extension's wants to see every cell."""
     used = shell.input_transformer_manager
-    return not shell.input_transformers_post and all(
-        getattr(used, kind) == getattr(_ITS_OWN, kind)
-        for kind in ("cleanup_transforms", "line_transforms", "token_transformers")
-    )
+    lists = [shell.input_transformers_post, *(getattr(used, kind) for kind in _KINDS)]
+    return all(each in harmless for transformers in lists for each in transformers)
 
 
 def _is_python(code: str) -> bool:

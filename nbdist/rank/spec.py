@@ -29,6 +29,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     url: str
     """Where the hub listens."""
     keys: Keys
+    cells: str
+    """Path of the hub's socket for cells."""
     folder: str
     """The cluster's own folder: engine logs and stack dumps of this host."""
     temp: str
@@ -42,11 +44,6 @@ class RankSpec(msgspec.Struct, frozen=True):
     """Variables set besides the torchrun ones."""
     threads: int
     """Threads each rank may use for one operation (cores shared out over the host's ranks)."""
-
-    @property
-    def identity(self) -> bytes:
-        """Name of this rank's socket at the hub."""
-        return f"{self.rank}.{self.incarnation}".encode()
 
     def torchrun_environ(self) -> dict[str, str]:
         """Return the variables a torchrun worker finds, so that other libraries feel at home."""

@@ -8,8 +8,6 @@ from zmq.auth.thread import ThreadAuthenticator
 
 MAX_MESSAGE = 256 * 2**20
 """Bytes; a larger message is refused by the socket itself."""
-CELLS = b".cells"
-"""Ends the name of the socket that belongs to a rank's main thread."""
 HANDSHAKE_SECONDS = 5
 """A connection that has not proved its key by then is closed."""
 
