@@ -91,8 +91,8 @@ def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     monkeypatch.setattr(sys, "executable", str(program))
     spec = RankSpec(
         rank=0, local_rank=0, world_size=1, local_world_size=1, host="", incarnation=0,
-        backend="none", recovery=Recovery(), url="", keys=Keys.new(), cells="", folder=str(tmp_path),
-        temp="", engine="", profile_dir="", cluster_id="", cwd="",
+        backend="none", recovery=Recovery(), url="", keys=Keys.new(), folder=str(tmp_path),
+        cells="", temp="", engine="", profile_dir="", cluster_id="", cwd="",
         environ={"LARGE": "x" * 1_000_000}, threads=1,
     )  # fmt: skip
     with pytest.raises(BrokenPipeError):
