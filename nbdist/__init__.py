@@ -65,7 +65,11 @@ def __getattr__(name: str) -> Any:  # whatever the name stands for
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics, and start what the first cell will need (``%load_ext nbdist``)."""
-    from nbdist.magics import register  # for notebooks only
+    from nbdist.hub import living  # for notebooks only
+
+    # First of all: torch is imported there, for a second or more, while the rest is imported here.
+    living.prepare()
+    from nbdist.magics import register
 
     register(shell)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 def controller(order: StartController) -> None:
     """Be ipyparallel's controller."""
+    gc.enable()
     os.umask(0o077)  # of what ipyparallel writes, only some is private by itself
     os.environ.update(order.environ)
     _write_to(order.log)
-    from ipyparallel.controller.app import IPController  # imported before the fork
+    # Not before the fork: this is another core, and the other one has torch to import.
+    from ipyparallel.controller.app import IPController
 
     from nbdist.launchers import hearts
 

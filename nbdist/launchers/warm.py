@@ -149,9 +149,10 @@ class Supervisor:
     def _settle(self) -> str:
         """Let forks share the pages; return why none can be ranks after these imports, or ''."""
         self._plain = self._plain or why_not_fork()
-        # As long as no collection touches what lives.
-        gc.collect()
+        # No collection touches what lives, here or in forks. What little of it is garbage stays: to
+        # find that takes longer than to start a rank.
         gc.freeze()
+        gc.enable()
         return self._plain
 
     def _read_orders(self) -> bool:
@@ -273,11 +274,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Found here, once: that takes a file, which a fork that is killed meanwhile would leave.
     tempfile.gettempdir()
+    gc.disable()  # what is imported stays: to look for garbage meanwhile takes a sixth of the time
     # The controller is forked before torch is imported: it shares what engines import anyway, and
     # comes up on another core meanwhile.
     with supervisor.leaving_with_kernel():
-        for name in ("nbdist.rank.engine", "ipyparallel.controller.app"):
-            importlib.import_module(name)
+        importlib.import_module("nbdist.rank.engine")
     supervisor.read_early()
     supervisor.warm_up(["torch.distributed", "nbdist.backends.ddp"])
     supervisor.serve()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist import boards, current
-from nbdist.hub import living
 from nbdist.magics.auto import add_auto, remove_auto
 from nbdist.magics.background import add_display, remove_display
 from nbdist.magics.complete import add_completer, remove_completer
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
 
 
 def register(shell: InteractiveShell) -> None:
-    """Make the magics known and start the warm process behind them."""
+    """Make the magics known."""
     shell.register_magics(DistributedMagics, DistMagics)
     register_px(shell)
     add_completer(shell)
     add_display(shell)
     add_auto(shell)
-    living.prepare()
 
 
 def unregister(shell: InteractiveShell) -> None:
