@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nbdist.launchers.engines import Host
 
 EXIT_SECONDS = 3.0
+START_SECONDS = 1.0
 
 _living: list[Hub] = []
 preloaded: list[str] = []
@@ -26,10 +28,15 @@ _preparing: Future[Hub] | None = None
 
 
 def prepare() -> None:
-    """Start the warm process and the controller ahead of the first cluster, without waiting."""
+    """Start the warm process and the controller ahead of the first cluster.
+
+    They come up by themselves. Only until they are started this waits: the hub's thread would have
+    to share Python's lock with whatever the caller does next. What goes wrong is told by `take`.
+    """
     global _preparing  # there is one to come
     if _preparing is None:
         _preparing = hub_loop().soon(_new())
+        wait([_preparing], START_SECONDS)
 
 
 async def _new() -> Hub:
