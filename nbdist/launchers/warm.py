@@ -53,6 +53,17 @@ if TYPE_CHECKING:
     from nbdist.launchers.supervised import Order
     from nbdist.rank.spec import RankSpec
 
+RANKS_IMPORT = (
+    "IPython.core.completerlib", "IPython.core.logger", "IPython.core.oinspect",
+    "IPython.extensions.storemagic", "sqlite3", "tornado.locks", "tornado.platform.asyncio",
+    "tornado.queues",
+)  # fmt: skip
+"""What engines import when they start; here once for all of them."""
+DDP_IMPORTS = (
+    "nbdist.backends.in_place", "nbdist.backends.torch_private.models",
+    "nbdist.backends.torch_private.rendezvous", "nbdist.backends.torch_private.timing",
+)  # fmt: skip
+"""The same of ranks with a process group, behind torch."""
 CONTROLLER = "controller"
 HOROVOD = "nbdist.backends.horovod_part"
 LOOK_SECONDS = 1.0
@@ -138,7 +149,8 @@ class Supervisor:
         tempfile.tempdir = self._folders[-1]  # what an import leaves there goes with the cluster
         for name in modules:
             # Without torch its backend refuses in its own words; `none` needs neither.
-            with contextlib.suppress(ImportError, NbdistError):
+            # Private parts that this torch lacks are missed by the probe, which says so.
+            with contextlib.suppress(ImportError, AttributeError, NbdistError):
                 importlib.import_module(name)
         with contextlib.suppress(Exception):  # no torch, or another one than is known
             from nbdist.backends.torch_private import releases
@@ -279,8 +291,11 @@ def main() -> None:
     # comes up on another core meanwhile.
     with supervisor.leaving_with_kernel():
         importlib.import_module("nbdist.rank.engine")
+        for name in RANKS_IMPORT:
+            with contextlib.suppress(ImportError):  # of another release
+                importlib.import_module(name)
     supervisor.read_early()
-    supervisor.warm_up(["torch.distributed", "nbdist.backends.ddp"])
+    supervisor.warm_up(["torch.distributed", "nbdist.backends.ddp", *DDP_IMPORTS])
     supervisor.serve()
 
 

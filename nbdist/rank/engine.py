@@ -30,6 +30,9 @@ class RankEngine(IPEngine):
 
     spec: RankSpec
 
+    def parse_command_line(self, argv: Any = None) -> None:  # traitlets' name
+        """Do nothing: there is no command line, and to get ready for one takes 10 ms."""
+
     async def complete_registration(self, *args: Any) -> None:  # passed through
         """Finish ipyparallel's own start, then meet the hub."""
         with _without_debugger():
