@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 LOOPBACK = "127.0.0.1"
+LOOK_SECONDS = 0.002
 _FD_FOLDER = "/dev/fd"
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+"""Linux's, of all sockets."""
+_LISTENS = "0A"
 _INTERNET = {socket.AF_INET, socket.AF_INET6}
 
 
@@ -57,6 +63,27 @@ def interface_of(address: str) -> str:
 def loopback_interface() -> str:
     """Return what this machine calls its loopback interface."""
     return interface_of(LOOPBACK) or "lo"
+
+
+def until_listening(port: int, seconds: float) -> None:
+    """Wait until somebody on this machine listens at a port; go on after so many seconds."""
+    until = time.monotonic() + seconds
+    while not _is_listening(port) and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_listening(port: int) -> bool:
+    """Whether somebody does; where there is no telling, too."""
+    try:
+        tables = [table.read_text(encoding="ascii").splitlines() for table in _TABLES]
+    except OSError:
+        return True
+    wanted = f":{port:04X}"
+    return any(
+        line[1].endswith(wanted) and line[3] == _LISTENS
+        for table in tables
+        for line in map(str.split, table)
+    )
 
 
 def listening() -> set[Address]:

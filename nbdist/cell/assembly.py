@@ -60,6 +60,8 @@ class Assembly:
     packer: Packer | None
     arguments: list[str] = field(default_factory=list)
     """What it is called with."""
+    saved: bool = False
+    """Whether it is for the user to keep, and to run anywhere."""
     data: dict[str, bytes] = field(default_factory=dict)
     """Its files, once there is a text."""
 
@@ -132,7 +134,9 @@ class Assembly:
         ]
         names = {getattr(func, "attr", getattr(func, "id", "")) for func in calls}
         modules = {_module(line) for line in self.parts.imports}
-        return preamble(self.backend, modules, forms_group="init_process_group" in names)
+        return preamble(
+            self.backend, modules, forms_group="init_process_group" in names, lingers=self.saved
+        )
 
     def _imports(self, around: Preamble) -> str:
         ours = {*around.imports, *(f"import {name}" for name in self.cell.imports)}

@@ -61,6 +61,8 @@ else:
 LEAVE = """\
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
+"""
+LINGER = """\
     time.sleep(0.1)  # gloo's threads let go of their last work; while Python ends, they would abort
 """
 JOIN_XLA = """\
@@ -101,7 +103,9 @@ class Preamble:
     """After a cell that ended well; after an error, the process just ends."""
 
 
-def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
+def preamble(
+    backend: str, modules: set[str], *, forms_group: bool, lingers: bool = False
+) -> Preamble:
     """Return what stands around a cell.
 
     Parameters
@@ -112,11 +116,16 @@ def preamble(backend: str, modules: set[str], *, forms_group: bool) -> Preamble:
         What else the script imports.
     forms_group
         Whether its own code calls ``init_process_group``.
+    lingers
+        Whether Python is taken down at its end, as it is where no rank of ours runs it.
     """
     if backend == "ddp":
         joining = SET_DEVICE if forms_group else SET_DEVICE + FORM
-        imports = ["import os", "import time", "import torch", "import torch.distributed"]
-        return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, LEAVE)
+        imports = ["import os", "import torch", "import torch.distributed"]
+        leaving = LEAVE
+        if lingers:
+            imports, leaving = [*imports, "import time"], LEAVE + LINGER
+        return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, leaving)
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
     if backend == "xla":

@@ -146,7 +146,7 @@ def make_script(
     if automatic:
         given = {"hvd"} if backend == "horovod" else set()
         _check_known(plain, parts, done.imports | given, futures)
-    made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments))
+    made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments), saved)
     text, line = made.text(cell_number(shell))
     height = done.text.count("\n") + 1
     shows = not saved and shows_value(parsed.source, cell)

@@ -7,13 +7,16 @@ import inspect
 import logging
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
+from multiprocessing import connection
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch.multiprocessing as mp
 from torch.distributed import run as torchrun
 from torch.distributed.elastic import events
+from torch.distributed.elastic.agent.server import api as agent
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.utils import logging as elastic_logging
 from torch.distributed.launcher.api import elastic_launch
@@ -30,8 +33,29 @@ LOOKING_AROUND = (dynamic_rendezvous, events, elastic_logging)
 """Modules that use `inspect`."""
 MULTIPROCESSING = "torch.distributed.elastic.multiprocessing.api"
 """The logger of what starts the workers."""
+LISTEN_SECONDS = 30.0
+"""Rank zero's store is looked for so long; torch looks for it after that, too."""
+LOOK_SECONDS = 0.5
+"""The agent looks at its workers so often where none has anything to say."""
 RETURNED = 5
 """Which argument of TorchElastic's worker holds, by rank, the queues of returned values."""
+
+
+class _Watched:
+    """The workers of an agent, which sleeps between two looks until one has something to say."""
+
+    def __init__(self) -> None:
+        self._silent: set[Any] = set()
+        """What becomes readable when a worker returns, or ends."""
+
+    def watch(self, context: Any, returned: dict[int, Any]) -> None:
+        """Listen to workers that have just been started, and to no others."""
+        readers = {getattr(queue, "_reader", None) for queue in returned.values()} - {None}
+        self._silent = readers | {process.sentinel for process in context.processes}
+
+    def sleep(self, seconds: float) -> None:
+        """Do the agent's `time.sleep`; each of them ends it once."""
+        self._silent -= set(connection.wait(self._silent, max(seconds, LOOK_SECONDS)))
 
 
 def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> None:
@@ -50,6 +74,7 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     logging.getLogger(MULTIPROCESSING).addFilter(_without_trace)
     tempfile.tempdir = config.logs_specs.root_log_dir  # it would leave files behind
     name_callers_quickly()
+    _meet_at_once()
     with _exit_codes_told():
         elastic_launch(config, entry)(path)
 
@@ -74,6 +99,17 @@ def name_callers_quickly() -> None:
     """
     for module in LOOKING_AROUND:
         vars(module)["inspect"] = SimpleNamespace(stack=_stack, getmodule=inspect.getmodule)
+
+
+def _meet_at_once() -> None:
+    """Leave out the pause, of 0.3 s at most, that keeps many agents from meeting all at once."""
+    delay = vars(dynamic_rendezvous).get("_delay")
+
+    def unless_by_chance(seconds: Any) -> None:
+        if delay is not None and not isinstance(seconds, tuple):
+            delay(seconds)
+
+    vars(dynamic_rendezvous)["_delay"] = unless_by_chance
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
@@ -122,6 +158,8 @@ def _exit_codes_told() -> Iterator[None]:
     """
     start = vars(mp)["start_processes"]
     last: list[Any] = []
+    watched = _Watched()
+    vars(agent)["time"] = SimpleNamespace(**vars(time) | {"sleep": watched.sleep})
 
     def tell() -> None:
         for context in last:
@@ -134,6 +172,7 @@ def _exit_codes_told() -> Iterator[None]:
         tell()
         last.append(start(*args, **options))
         _answer_for_silent(last[0], options["args"][RETURNED])
+        watched.watch(last[0], options["args"][RETURNED])
         return last[0]
 
     vars(mp)["start_processes"] = started
@@ -142,6 +181,7 @@ def _exit_codes_told() -> Iterator[None]:
     finally:
         tell()
         vars(mp)["start_processes"] = start
+        vars(agent)["time"] = time
 
 
 def keep_stores_private(*, loopback: bool) -> None:
@@ -162,6 +202,8 @@ def keep_stores_private(*, loopback: bool) -> None:
         if is_master:
             where = sockets.LOOPBACK if loopback else host_name
             return stores.listening(make, where, host_name, port, *args, **options)
+        if loopback:  # torch would try once, and then wait for half a second
+            sockets.until_listening(port, LISTEN_SECONDS)
         return make(host_name, port, *args, is_master=is_master, **options)
 
     rendezvous.TCPStore = in_one_place
