@@ -14,7 +14,7 @@ from benchmarks.systems import NBDIST, PLAIN, Options, System
 if TYPE_CHECKING:
     from benchmarks.notebook import Notebook
 
-TARGETS = {2: 1.25, 8: 1.6, 16: 2.5}
+TARGETS = {2: 1.35, 8: 2.0, 16: 2.8}
 TURN = 10  # cells of one system, then of the other: what the machine does besides hits both
 HOW = """
     A cell `pass` is sent through jupyter_client to a real kernel; the time runs until the kernel's

@@ -62,7 +62,7 @@ class Notebook:
 
     def __init__(self, module: str, environ: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nbdist-bench-"))
-        self._family = Family()
+        self.family = Family()
         self._manager = KernelManager(kernel_name="python3")
         assert self._manager.kernel_spec is not None
         self._manager.kernel_spec.argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
@@ -112,6 +112,10 @@ class Notebook:
             raise CellError(reply.text.strip() or f"failed without a word: {cells[-1]}")
         return reply
 
+    def send(self, cell: str) -> None:
+        """Send a cell and wait for nothing of it."""
+        self._client.execute(cell)
+
     def _receive(self, until: float) -> tuple[dict[str, Any] | None, int]:
         """Return the next message of iopub and its bytes, None if none comes by then."""
         channel = self._client.iopub_channel
@@ -133,7 +137,7 @@ class Notebook:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that came of this kernel, the kernel itself left out."""
-        return [process for process in self._family.living() if process.pid != self.pid]
+        return [process for process in self.family.living() if process.pid != self.pid]
 
     def settle(self, quiet: float = 0.5, timeout: float = 60) -> None:
         """Wait until what the kernel started uses no processor time for a while."""
@@ -152,7 +156,7 @@ class Notebook:
             self._client.stop_channels()
         with suppress(Exception):  # a kernel that died or never lived
             self._manager.shutdown_kernel(now=True)
-        self._family.end()
+        self.family.end()
         self._manager.cleanup_resources()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -163,7 +167,7 @@ class Notebook:
     def _environ(self) -> dict[str, str]:
         # Settings and profiles of whoever runs this stay out; so does what a peer would write.
         own = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")
-        return self._family.environ | {name: str(self.folder / name.lower()) for name in own}
+        return self.family.environ | {name: str(self.folder / name.lower()) for name in own}
 
 
 def _text(content: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PACKAGES = ("nbdist", "torch", "ipykernel", "ipyparallel", "nbdistributed", "jupyter-distributed")
 
 
+DOUBT = 0.05
 T = TypeVar("T")
 
 
@@ -35,6 +37,20 @@ class Measured:
     def median(self) -> float:
         """What the table shows and the target is held against."""
         return statistics.median(self.values)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between what the true median lies with 95 % certainty; of few values, all of them.
+
+        By the sign test: below the median lie as many of `n` values as a coin shows heads.
+        """
+        ordered, n = sorted(self.values), len(self.values)
+        outside = 0  # values on either side that it leaves out
+        chance = 0.5**n + n * 0.5**n  # that the median lies beyond one more of them
+        while chance <= DOUBT / 2:
+            outside += 1
+            chance += math.comb(n, outside + 1) * 0.5**n
+        return ordered[outside], ordered[n - 1 - outside]
 
     def show(self, unit: str) -> str:
         """Median (quartiles) unit, note."""
@@ -70,12 +86,17 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Whether nbdist meets the target; a figure that could not be measured does not."""
+        """Whether nbdist meets the target; a figure that could not be measured does not.
+
+        Where the spread is so large that it may be either, it says so.
+        """
         if self.target is None:
             return ""
         mine = self.measured.get(NBDIST.name)
-        met = isinstance(mine, Measured) and self.target.met(mine.median)
-        return "met" if met else "MISSED"
+        if not isinstance(mine, Measured):
+            return "MISSED"
+        ends = {self.target.met(end) for end in mine.range}
+        return "not shown" if len(ends) > 1 else "met" if ends == {True} else "MISSED"
 
     @property
     def aim(self) -> str:
@@ -122,7 +143,9 @@ def write(path: Path, sections: Sequence[Section], load: float) -> None:
     names = [system.name for system in ALL]
     about = (
         f"`make bench` wrote this on {time.strftime('%Y-%m-%d %H:%M %Z')}, all of it measured in "
-        "this one run on this one machine. Medians of repeated measurements, quartiles in brackets."
+        "this one run on this one machine. Medians of repeated measurements, quartiles in "
+        "brackets. "
+        'Where the target lies within what chance may have made of the median, it is "not shown".'
     )
     rows = [
         [

@@ -22,12 +22,12 @@ HOW = """
     A cell (for torchrun: a script of the same lines) forms the group, finishes one `all_reduce` and
     prints the time; the figure runs from sending the cell, or starting `torchrun --standalone`, to
     that. Each repeat is divided by the torchrun run just before it; the first, warm launch of a
-    kernel is not counted. `--cold` is nbdist's plain command line of torchrun. Beside it, timed the
-    same way: accelerate's `debug_launcher` and torchrunx's `Launcher`, each in a fresh Python
-    that has imported them before the time runs. The same with Horovod: an `allreduce` of a cell
-    under warm horovodrun, over `horovodrun --gloo` with a script of the same lines. Then one kernel
-    launches {launches} scripts; what it and its warm process have grown by since the tenth is what
-    is shown.
+    kernel is not counted. The whole job runs to the end of the cell, or of torchrun. `--cold` is
+    nbdist's plain command line of torchrun. Beside it, timed the same way: accelerate's
+    `debug_launcher` and torchrunx's `Launcher`, each in a fresh Python that has imported them
+    before the time runs. The same with Horovod: an `allreduce` of a cell under warm horovodrun,
+    over `horovodrun --gloo` with a script of the same lines. Then one kernel launches {launches}
+    scripts; what it and its warm process have grown by since the tenth is what is shown.
 """
 CELL = """
 import time, torch, torch.distributed as dist
@@ -106,6 +106,12 @@ def measure(options: Options) -> Section:
         )
         for np in (2, 4)
     ]
+    figures.append(
+        Figure(
+            "the whole job of a script on 2 ranks, warm, over torchrun's", "x",
+            Target("<=", 0.1), {NBDIST.name: measured(partial(_whole, 2, repeats))},
+        )
+    )  # fmt: skip
     grown = measured(partial(_grown, launches))
     figures.append(
         Figure(
@@ -135,6 +141,25 @@ def _ratio(np: int, flag: str, repeats: int, options: Options) -> Measured:
                 f"; {name} {_beside(text, np, notebook.folder)}"
                 for name, text in (("accelerate", ACCELERATE), ("torchrunx", TORCHRUNX))
             )
+    return Measured(tuple(m / t for m, t in zip(mine, theirs, strict=True)), note)
+
+
+def _whole(np: int, repeats: int) -> Measured:
+    """Time from the start to the end of all."""
+    mine, theirs = [], []
+    cell = f"%%distributed -np {np} --launcher torchrun\n{CELL}"
+    with Notebook("ipykernel_launcher") as notebook:
+        notebook.run("%load_ext nbdist")
+        notebook.settle()
+        notebook.run(cell)
+        script = notebook.folder / "script.py"
+        script.write_text(SCRIPT.format(cell=CELL))
+        for _ in range(repeats):
+            began = time.time()
+            _torchrun(script, np)
+            theirs.append(time.time() - began)
+            mine.append(notebook.run(cell).seconds)
+    note = f"{statistics.median(mine):.2f} s over {statistics.median(theirs):.2f} s"
     return Measured(tuple(m / t for m, t in zip(mine, theirs, strict=True)), note)
 
 

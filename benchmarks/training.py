@@ -1,129 +1,276 @@
-"""Throughput of the demo's training loop, over the same script under torchrun."""
+"""Training at nbdist's pace and at torchrun's, each alone on the machine in its turn."""
 
 from __future__ import annotations
 
-import json
-import re
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
 
 from benchmarks.notebook import CellError
-from benchmarks.processes import Family
-from benchmarks.report import Figure, Measured, Section, Target, measured
-from benchmarks.systems import NBDIST, Options
+from benchmarks.processes import Family, processor_seconds
+from benchmarks.report import Figure, Measured, Section, Target
+from benchmarks.systems import NBDIST, Options, cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-RANKS = 2
-EPOCHS = 8  # a turn: half a second of training on a small machine
-DEMO = Path(__file__).parent.parent / "notebooks" / "quickstart.ipynb"
-HOW = f"""
-    The quickstart's own cells up to its training loop, joined, on two ranks with one torch thread
-    each. Its own epochs are the warm-up. Then nbdist's ranks and those of `torchrun --standalone
-    --nproc-per-node 2`, which stay up for it, take turns of {EPOCHS} more epochs, printing after
-    each as the demo does, timed on rank zero; each pair of turns gives one ratio.
+TURN_SECONDS = 1.2  # of training; a turn is short against what the machine's neighbours do
+TURNS, LIVES = 10, 4
+HANGS_SECONDS = 60.0
+QUIET, LOOKS = 0.1, 2  # ready is what takes less than so much of a second, so many times in a row
+HOW = """
+    A DDP model of linear layers trains on as many ranks as there are cores ({ranks}), one torch
+    thread each, printing its loss every 50 steps. The same text is run by `torchrun` and by nbdist:
+    on ranks that stay, as a warm and as a cold script, and with `nbdist.progress` and `nbdist.log`
+    in every step (torchrun's without either). Each is alone on the machine in its turn: all
+    processes of the others (kernel, controller, launchers, ranks) are stopped meanwhile. They take
+    turns of about {seconds} s, {turns} each, in rounds that run forth and back; then all processes
+    are made anew, {lives} times, since two torchruns alone differ by some percent for as long as
+    they live. A round gives one ratio. Clock: steps a second over torchrun's. Processor: the time
+    that all processes of torchrun take for a step over that of all processes of nbdist, kernel
+    included.
 """
-THREADS = "import torch\ntorch.set_num_threads(1)\n"
-TURN = f"""
-import time
-dist.barrier()
-start = time.perf_counter()
-for epoch in range(epoch + 1, epoch + 1 + {EPOCHS}):
-    train_epoch(epoch)
-    print(f"epoch {{epoch}}: loss {{losses[-1]:.4f}}")
-seconds = time.perf_counter() - start
-if rank == 0:
-    print(f"throughput {{{EPOCHS} * len(sampler) * world_size / seconds:.1f}}", flush=True)
+PROGRAM = """
+{first}
+import os, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+if not dist.is_initialized():
+    dist.init_process_group("gloo")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+me = dist.get_rank()
+layers = [nn.Linear({width}, {width}) if i % 2 == 0 else nn.ReLU() for i in range(8)]
+model = DistributedDataParallel(nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x = torch.randn({batch}, {width})
+def train(steps):
+    for step in {loop}:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        value = loss.item()
+        {log}
+        if me == 0 and step % 50 == 0:
+            print(f"step {{step}}: loss {{value:.4f}}", flush=True)
+train(20)
+for turn in range({turns}):
+    while me == 0 and not os.path.exists(f"{place}-go-{{turn}}"):
+        time.sleep(0.02)
+    dist.barrier()
+    began = time.perf_counter()
+    train({steps})
+    seconds = time.perf_counter() - began
+    dist.barrier()
+    if me == 0:
+        with open("{place}-part", "w") as file:
+            file.write(str(seconds))
+        os.rename("{place}-part", f"{place}-end-{{turn}}")
 """
-JOIN = """
-import os
-import torch
-import torch.distributed as dist
-rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device = torch.device("cpu")
-dist.init_process_group("gloo")
-"""
-WAIT_FOR_TURN = """
-while rank == 0 and not os.path.exists(f"turn-{turn}"):
-    time.sleep(0.05)  # seldom: the other has its turn
-"""
+
+
+class Size(NamedTuple):
+    """Of a model whose step takes about so long on a small machine."""
+
+    milliseconds: int
+    width: int
+    batch: int
+    ways: tuple[str, ...]
+
+
+KEPT, WARM, COLD = "ranks that stay", "a warm script", "a cold script"
+LOGGED = ", with `log` and `progress`"
+SIZES = (
+    Size(1, 128, 64, (KEPT,)),
+    Size(4, 128, 550, (KEPT, WARM, COLD, KEPT + LOGGED, WARM + LOGGED)),
+    Size(20, 256, 960, (KEPT, KEPT + LOGGED)),
+)
+CELLS = {
+    KEPT: "%%distributed\n",
+    WARM: "%%distributed -np {np} --launcher torchrun\n",
+    COLD: "%%distributed -np {np} --launcher torchrun --cold\n",
+}
+
+
+class Turn(NamedTuple):
+    """What came of one."""
+
+    seconds: float
+    processor: float
+    """Seconds that all its processes took."""
+
+
+@dataclass
+class Trainer:
+    """One family of processes that trains when it is its turn, and is stopped otherwise."""
+
+    family: Family
+    place: Path
+    """Begins the names of the files by which it is told, and tells."""
+    turn: int = 0
+    members: list[psutil.Process] = field(default_factory=list)
+
+    def pause(self) -> None:
+        """Have nothing of it run."""
+        self.members = self.family.living()
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def train(self) -> Turn:
+        """Give it its turn."""
+        self.resume()
+        time.sleep(0.1)  # what was due meanwhile is done
+        before = self.processor()
+        self._file("go").touch()
+        end, until = self._file("end"), time.monotonic() + HANGS_SECONDS
+        while not end.exists():
+            if time.monotonic() > until:
+                raise CellError(f"{self.place.name} has not trained in {HANGS_SECONDS:.0f} s")
+            time.sleep(0.02)
+        after = self.processor()
+        self.turn += 1
+        self.pause()
+        return Turn(float(end.read_text()), after - before)
+
+    def _file(self, what: str) -> Path:
+        return self.place.with_name(f"{self.place.name}-{what}-{self.turn}")
+
+    def _signal(self, number: int) -> None:
+        for process in self.members:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def processor(self) -> float:
+        """Return the seconds of processor time that its processes have taken."""
+        return sum(processor_seconds(process.pid) for process in self.members)
 
 
 def measure(options: Options) -> Section:
-    """Train in turns under nbdist and under torchrun."""
-    figure = Figure(
-        "samples/s of the demo's training loop, 2 ranks, over torchrun's",
-        "x",
-        Target(">=", 0.99),
-        {NBDIST.name: measured(partial(_measure, _demo(), turns=10 if options.quick else 40))},
-    )
-    return Section("training", HOW, [figure])
+    """Train at all sizes in all ways."""
+    turns, lives = (6, 1) if options.quick else (TURNS, LIVES)
+    figures: list[Figure] = []
+    for size in SIZES:
+        figures += _figures(size, turns, lives)
+    how = HOW.format(ranks=cores(), seconds=TURN_SECONDS, turns=turns, lives=lives)
+    return Section("training", how, figures)
 
 
-def _demo() -> str:
-    cells: list[str] = []
-    for cell in json.loads(DEMO.read_text())["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "code" and not source.startswith("%load_ext"):
-            cells.append(source.partition("\n")[2] if source.startswith("%%") else source)
-            if "def train_epoch" in source:
-                return THREADS + "\n".join(cells)
-    raise LookupError(f"no cell of {DEMO} defines train_epoch")
+def _figures(size: Size, turns: int, lives: int) -> list[Figure]:
+    rounds: list[dict[str, Turn]] = []
+    failed = ""
+    for _ in range(lives):
+        try:
+            rounds += _life(size, turns)
+        except Exception as error:  # it becomes a line of the table
+            failed = f"failed: {error}"
+            break
+    steps = _steps(size)
+    plain = [1e3 * turn["torchrun"].seconds / steps for turn in rounds]
+    figures = []
+    for way in size.ways:
+        bound = None
+        if size.milliseconds >= 4:  # below, each step is mostly waiting
+            bound = Target(">=", 0.985 if LOGGED in way else 0.99)
+        what = f"steps of {size.milliseconds} ms on {way}, over torchrun's"
+        for kind, ratio in (("clock", _by_clock), ("processor", _by_processor)):
+            found: Measured | str = failed
+            if not failed:
+                note = f"torchrun's steps {statistics.median(plain):.2f} ms"
+                found = Measured(tuple(ratio(turn["torchrun"], turn[way]) for turn in rounds), note)
+            figures.append(Figure(f"{what}, by the {kind}", "x", bound, {NBDIST.name: found}))
+    return figures
 
 
-def _measure(demo: str, turns: int) -> Measured:
-    ours, theirs = [], []
-    with NBDIST.open(RANKS, join=True) as notebook:
-        notebook.run(NBDIST.cell(demo))
-        with _torchrun(demo, notebook.folder, turns) as train:
-            for _ in range(turns):
-                ours.append(_throughput(notebook.run(NBDIST.cell(TURN)).text))
-                theirs.append(train())
-    note = f"{statistics.median(ours):.0f} over {statistics.median(theirs):.0f} samples/s"
-    return Measured(tuple(o / t for o, t in zip(ours, theirs, strict=True)), note)
+def _by_clock(plain: Turn, mine: Turn) -> float:
+    return plain.seconds / mine.seconds
 
 
-@contextmanager
-def _torchrun(demo: str, folder: Path, turns: int) -> Iterator[Callable[[], float]]:
-    """Start torchrun; what is yielded trains one turn there and returns its throughput."""
-    loop = "\n".join("    " + line for line in (WAIT_FOR_TURN + TURN).splitlines())
-    script, log = folder / "train.py", folder / "train.log"
-    script.write_text(f"{JOIN}{demo}\nimport time\nfor turn in range({turns}):\n{loop}\n")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    taken = 0
-
-    with Family() as family, log.open("w") as output:
-        process = subprocess.Popen(
-            [*torchrun, "--nproc-per-node", str(RANKS), str(script)],
-            cwd=folder,
-            env=family.environ,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-
-        def train() -> float:
-            nonlocal taken
-            (folder / f"turn-{taken}").touch()
-            taken += 1
-            until = time.monotonic() + 60
-            while log.read_text().count("throughput") < taken:
-                if process.poll() is not None or time.monotonic() > until:
-                    raise CellError(f"torchrun failed:\n{log.read_text()}")
-                time.sleep(0.05)
-            return _throughput(log.read_text())
-
-        yield train
+def _by_processor(plain: Turn, mine: Turn) -> float:
+    return plain.processor / mine.processor
 
 
-def _throughput(text: str) -> float:
-    found = re.findall(r"throughput ([\d.]+)", text)
-    if not found:
-        raise CellError(f"no throughput was printed:\n{text}")
-    return float(found[-1])
+def _steps(size: Size) -> int:
+    return max(10, round(1e3 * TURN_SECONDS / size.milliseconds))
+
+
+def _life(size: Size, turns: int) -> list[dict[str, Turn]]:
+    """Start all, give each its turns, end all."""
+    with ExitStack() as stack:
+        trainers: dict[str, Trainer] = {}
+        for way in ("torchrun", *size.ways):
+            start: Callable[..., Trainer] = _torchrun if way == "torchrun" else _nbdist
+            trainers[way] = trainer = start(way, size, turns + 1, stack)
+            stack.callback(trainer.resume)  # a stopped process is not ended politely
+            trainer.train()  # not counted: buckets and caches are made
+        return [_round(trainers, forth=number % 2 == 0) for number in range(turns)]
+
+
+def _round(trainers: dict[str, Trainer], *, forth: bool) -> dict[str, Turn]:
+    ways = list(trainers)
+    return {way: trainers[way].train() for way in (ways if forth else ways[::-1])}
+
+
+def _torchrun(way: str, size: Size, turns: int, stack: ExitStack) -> Trainer:
+    family = stack.enter_context(Family())
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="nbdist-bench-")))
+    script = folder / "train.py"
+    script.write_text(_program(size, turns, folder / way))
+    launch = ["--standalone", "--nproc-per-node", str(cores()), str(script)]
+    with (folder / "train.log").open("w") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *launch],
+            cwd=folder, env=family.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    return _begun(Trainer(family, folder / way))
+
+
+def _nbdist(way: str, size: Size, turns: int, stack: ExitStack) -> Trainer:
+    kind = way.removesuffix(LOGGED)
+    if kind == KEPT:
+        notebook = stack.enter_context(NBDIST.open(cores(), join=True))
+    else:
+        notebook = stack.enter_context(NBDIST.notebook(cores()))
+        notebook.run("%load_ext nbdist")
+    place = notebook.folder / kind.replace(" ", "-")
+    notebook.send(CELLS[kind].format(np=cores()) + _program(size, turns, place, logged=kind != way))
+    return _begun(Trainer(notebook.family, place))
+
+
+def _begun(trainer: Trainer) -> Trainer:
+    """Wait until it is ready for its first turn, and have seen all its processes."""
+    quiet, until = 0, time.monotonic() + HANGS_SECONDS
+    before = -1.0
+    while quiet < LOOKS:
+        if time.monotonic() > until:
+            raise CellError(f"{trainer.place.name} is not ready after {HANGS_SECONDS:.0f} s")
+        time.sleep(1)
+        trainer.members = trainer.family.living()
+        now = trainer.processor()
+        quiet = quiet + 1 if now - before < QUIET and len(trainer.members) > cores() else 0
+        before = now
+    trainer.pause()
+    return trainer
+
+
+def _program(size: Size, turns: int, place: Path, *, logged: bool = False) -> str:
+    return PROGRAM.format(
+        first="import nbdist" if logged else "",
+        loop="nbdist.progress(range(steps))" if logged else "range(steps)",
+        log="nbdist.log(loss=value)" if logged else "pass",
+        width=size.width, batch=size.batch, steps=_steps(size), turns=turns, place=place,
+    )  # fmt: skip

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 4096
 """Ranks that may knock at once."""
+AGAIN_SECONDS = 0.5
+"""A kernel that has too many open files lets ranks in as soon as it has fewer."""
 
 
 class CellSockets:
@@ -33,47 +35,51 @@ class CellSockets:
     """
 
     def __init__(self, path: Path, hear: Callable[[Stream, bytes], None]) -> None:
-        self.path = str(path)
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._streams: set[Stream] = set()
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.setblocking(False)
-        self._listening.bind(self.path)
+        self._listening.bind(str(path))
         path.chmod(0o600)
         self._listening.listen(MOST_WAITING)
-        self._loop.add_reader(self._listening, self._accept)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._listening.fileno() >= 0:
+            self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listening.accept()
-        except OSError:  # it has gone again, or there are too many open files
+        except BlockingIOError:  # it has gone again
             return
-        sock.setblocking(False)
+        except OSError:
+            self._loop.remove_reader(self._listening)
+            self._loop.call_later(AGAIN_SECONDS, self._listen)
+            return
         stream = Stream(sock)
         self._streams.add(stream)
         self._loop.add_reader(sock, self._receive, stream)
 
     def _receive(self, stream: Stream) -> None:
-        try:
-            for message in stream.received():
-                self._hear(stream, message)
-        except OSError:
+        messages = stream.receive()
+        if stream.gone:
             self.drop(stream)
+        for message in messages:
+            self._hear(stream, message)
 
     def send(self, stream: Stream, message: bytes) -> None:
         """Send a message; to a rank that has gone nothing is sent, its death is told elsewhere."""
-        try:
-            if not stream.send(message):
-                self._loop.add_writer(stream.socket, self._flush, stream)
-        except OSError:
+        if stream in self._streams and not stream.send(message):
+            self._loop.add_writer(stream.socket, self._flush, stream)
+        if stream.gone:
             self.drop(stream)
 
     def _flush(self, stream: Stream) -> None:
-        try:
-            if stream.flush():
-                self._loop.remove_writer(stream.socket)
-        except OSError:
+        if stream.flush():
+            self._loop.remove_writer(stream.socket)
+        if stream.gone:
             self.drop(stream)
 
     def drop(self, stream: Stream) -> None:

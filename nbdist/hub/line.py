@@ -85,8 +85,8 @@ class Line:
         self._calls: dict[int, tuple[int, asyncio.Future[Any]]] = {}
         self._loop.add_reader(self._listener.socket.FD, self._pump)
         self._cells = None if cells is None else CellSockets(cells, self._hear_of_cells)
-        self._cell_streams: dict[bytes, Stream] = {}
-        self._cell_names: dict[Stream, bytes] = {}
+        self._cell_streams: dict[int, Stream] = {}
+        """By rank, that of its last incarnation."""
 
     def expect(self, rank: int, incarnation: int) -> None:
         """Take this incarnation for the rank from now on, and listen to no earlier one."""
@@ -102,8 +102,8 @@ class Line:
         assert self._cells is not None
         body = encode_to_agent(run)
         for rank in ranks:
-            stream = self._cell_streams.get(self._names[rank])
-            if stream is not None:
+            stream = self._cell_streams.get(rank)
+            if stream is not None and stream.name == self._names[rank]:  # not a predecessor's
                 self._cells.send(stream, body)
 
     def _hear_of_cells(self, stream: Stream, body: bytes) -> None:
@@ -112,15 +112,15 @@ class Line:
         try:
             message = decode_to_hub(body)
             if isinstance(message, Hello):
-                name = f"{message.rank}.{message.incarnation}".encode()
-                self._cell_streams[name], self._cell_names[stream] = stream, name
-            name = self._cell_names[stream]
-        except (KeyError, msgspec.DecodeError):
+                stream.name = f"{message.rank}.{message.incarnation}".encode()
+                if stream.name == self._names.get(message.rank):
+                    self._cell_streams[message.rank] = stream
+            rank, incarnation = map(int, stream.name.split(b"."))
+        except (ValueError, msgspec.DecodeError):
             self.garbage += 1
             self._cells.drop(stream)
             return
-        rank, incarnation = map(int, name.split(b"."))
-        if self._names.get(rank) == name and not isinstance(message, Reply):
+        if self._names.get(rank) == stream.name and not isinstance(message, Reply):
             self._hear(rank, incarnation, message)
 
     def _send(self, name: bytes, body: bytes) -> None:

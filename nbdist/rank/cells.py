@@ -7,9 +7,7 @@ threads share one interpreter lock and, often, one core with other ranks. Main t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import select
 import socket
 from typing import TYPE_CHECKING
 
@@ -33,7 +31,6 @@ class CellSocket:
         self._tasks: set[asyncio.Task[None]] = set()
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(spec.cells)
-        sock.setblocking(False)
         self._stream = Stream(sock)
         self._loop.add_reader(sock, self._receive)
         self.send(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host))
@@ -43,18 +40,13 @@ class CellSocket:
 
         Not while code of the user's is on the stack: an interrupt would cut the message in two.
         """
-        with contextlib.suppress(OSError):  # the kernel has gone, and this process goes with it
-            sent = self._stream.send(encode_to_hub(message))
-            while not sent:
-                select.select([], [self._stream.socket], [])
-                sent = self._stream.flush()
+        self._stream.send_all(encode_to_hub(message))
 
     def _receive(self) -> None:
-        try:
-            for message in map(decode_to_agent, self._stream.received()):
-                if isinstance(message, Run):
-                    task = self._loop.create_task(self._run(message))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
-        except OSError:
+        for message in map(decode_to_agent, self._stream.receive()):
+            if isinstance(message, Run):
+                task = self._loop.create_task(self._run(message))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if self._stream.gone:  # and the kernel with it: this process ends, too
             self._loop.remove_reader(self._stream.socket)

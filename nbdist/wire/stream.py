@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,64 +12,79 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 4
 MAX_MESSAGE = 256 * 2**20
-"""Bytes; whoever announces more is not one of ours."""
+"""Bytes; whoever announces more is none of ours."""
 ROOM = 1 << 16
 
 
 class Stream:
-    """One end of a connection; the socket must not block."""
+    """One end of a connection.
+
+    Parameters
+    ----------
+    sock
+        It is not to block.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
         self.socket = sock
+        self.name = b""
+        """Whose it is, as soon as that has been said."""
+        self.gone = False
+        """Whether the other end has gone, or was found to be none of ours."""
         self._inbox = bytearray()
         self._outbox = bytearray()
 
-    def received(self) -> Iterator[bytes]:
-        """Return the messages that have come, without waiting.
-
-        Raises
-        ------
-        OSError
-            If the other end has gone, or is none of ours.
-        """
-        gone = False
-        with contextlib.suppress(BlockingIOError):
-            while not gone:
-                data = self.socket.recv(ROOM)
+    def receive(self) -> list[bytes]:
+        """Return the messages that have come, without waiting, also when the other end has gone."""
+        try:
+            while data := self.socket.recv(ROOM):
                 self._inbox += data
-                gone = not data
-                if len(data) < ROOM:
-                    break
-        yield from self._whole()
-        if gone:
-            raise ConnectionResetError
+            self.gone = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.gone = True
+        return list(self._whole())
 
     def _whole(self) -> Iterator[bytes]:
-        inbox = self._inbox
-        while len(inbox) >= HEAD_BYTES:
-            end = HEAD_BYTES + int.from_bytes(inbox[:HEAD_BYTES], "big")
-            if end > MAX_MESSAGE:
-                raise ConnectionAbortedError
-            if len(inbox) < end:
-                return
-            message = bytes(inbox[HEAD_BYTES:end])
-            del inbox[:end]
-            yield message
+        at, inbox = 0, self._inbox
+        while len(inbox) - at >= HEAD_BYTES:
+            begin = at + HEAD_BYTES
+            size = int.from_bytes(inbox[at:begin], "big")
+            if size > MAX_MESSAGE:
+                self.gone = True
+                break
+            if len(inbox) < begin + size:
+                break
+            at = begin + size
+            yield bytes(inbox[begin:at])
+        del inbox[:at]
 
     def send(self, message: bytes) -> bool:
         """Send a message as far as there is room; return whether nothing is left to be sent.
 
-        Raises
-        ------
-        OSError
-            If the other end has gone.
+        To one that is gone nothing is sent.
         """
         self._outbox += len(message).to_bytes(HEAD_BYTES, "big") + message
         return self.flush()
 
+    def send_all(self, message: bytes) -> None:
+        """Send a message, waiting until there is room for all of it; see `send`."""
+        room = select.poll()
+        room.register(self.socket, select.POLLOUT)
+        sent = self.send(message)
+        while not sent:
+            room.poll()
+            sent = self.flush()
+
     def flush(self) -> bool:
         """Send of what is left as much as there is room for; see `send`."""
-        with contextlib.suppress(BlockingIOError):
-            while self._outbox:
-                del self._outbox[: self.socket.send(self._outbox)]
+        try:
+            with contextlib.suppress(BlockingIOError):
+                while self._outbox:
+                    del self._outbox[: self.socket.send(self._outbox)]
+        except OSError:
+            self.gone = True
+            self._outbox.clear()
         return not self._outbox

@@ -1,0 +1,146 @@
+"""Cells and outcomes on Unix sockets: whole, in order, and open to nobody else's messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from nbdist.hub.line import Line
+from nbdist.wire.messages import Display, Done, Hello, Run, decode_to_agent, encode_to_hub
+from nbdist.wire.stream import HEAD_BYTES, MAX_MESSAGE, Stream
+from tests.notebook import on_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from nbdist.hub.line import Heard
+    from tests.kernel import Kernel
+
+LARGE = 5_000_000
+
+
+@asynccontextmanager
+async def line_at(path: Path, heard: list[Heard]) -> AsyncIterator[Line]:
+    """Listen for ranks."""
+    line = Line(lambda _rank, _incarnation, message: heard.append(message), cells=path)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def rank_at(path: Path, rank: int = 0, incarnation: int = 0) -> Stream:
+    """Be the main thread of a rank."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(path))
+    stream = Stream(sock)
+    stream.send_all(encode_to_hub(Hello(rank, incarnation, os.getpid(), "here")))
+    return stream
+
+
+async def until(holds: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until something holds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not holds():
+        assert loop.time() < deadline
+        await asyncio.sleep(0.005)
+
+
+def a_cell(code: str) -> Run:
+    return Run(
+        job="1", code=code, filename_line=1, execution_count=1, logs="", shown=0, cwd="",
+        sys_path=[], environ={}, arguments=[], autoreload="", parcel="",
+    )  # fmt: skip
+
+
+async def test_large_messages_are_whole_both_ways(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    async with line_at(tmp_path / "cells", heard) as line:
+        line.expect(0, 0)
+        rank = rank_at(tmp_path / "cells")
+        await until(lambda: heard)
+        codes = [f"{number}" * LARGE for number in range(3)]
+        for code in codes:
+            line.send_cell([0], a_cell(code))  # returns at once: the rank reads later
+        came: list[bytes] = []
+        while len(came) < len(codes):
+            came += rank.receive()
+            await asyncio.sleep(0)
+        taken = [decode_to_agent(each) for each in came]
+        assert [each.code for each in taken if isinstance(each, Run)] == codes
+
+        def answer() -> None:  # it waits until the hub has read most of it
+            for number in range(3):
+                rank.send_all(encode_to_hub(Display("1", number, "x" * LARGE, {})))
+            rank.send_all(encode_to_hub(Done("1", 0)))
+
+        talking = threading.Thread(target=answer)
+        talking.start()
+        await until(lambda: len(heard) == 5)
+        talking.join()
+        displays = [each for each in heard if isinstance(each, Display)]
+        assert [(each.offset, len(each.kind)) for each in displays] == [
+            (number, LARGE) for number in range(3)
+        ]
+        assert isinstance(heard[-1], Done)
+        rank.socket.close()
+
+
+async def test_the_last_words_of_one_that_goes_are_heard(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    async with line_at(tmp_path / "cells", heard) as line:
+        line.expect(0, 0)
+        rank = rank_at(tmp_path / "cells")
+        rank.send_all(encode_to_hub(Done("1", 7)))
+        rank.socket.close()
+        await until(lambda: len(heard) == 2)
+        assert isinstance(heard[1], Done)
+        line.send_cell([0], a_cell("pass"))  # nobody is there: its death is told elsewhere
+
+
+async def test_strangers_and_predecessors_are_not_listened_to(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    path = tmp_path / "cells"
+    async with line_at(path, heard) as line:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        line.expect(0, 1)
+        old, new, nameless = rank_at(path, 0, 0), rank_at(path, 0, 1), Stream(_connected(path))
+        await until(lambda: heard)
+        old.send_all(encode_to_hub(Done("1", 0)))
+        nameless.send_all(encode_to_hub(Done("1", 0)))
+        garbage, huge = Stream(_connected(path)), _connected(path)
+        garbage.send_all(b"\xc1 no message")
+        huge.sendall((MAX_MESSAGE + 1).to_bytes(HEAD_BYTES, "big"))
+        new.send_all(encode_to_hub(Done("1", 1)))
+        await until(lambda: len(heard) == 2 and line.garbage == 2)
+        assert [each.log_end for each in heard if isinstance(each, Done)] == [1]
+        huge.settimeout(20)
+        assert huge.recv(1) == b""  # it was hung up on
+        line.send_cell([0], a_cell("mine"))
+        await until(new.receive)
+        assert not old.receive()
+        for each in (old, new, nameless, garbage):
+            each.socket.close()
+        huge.close()
+
+
+def _connected(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(path))
+    return sock
+
+
+def test_what_a_cell_displays_comes_before_its_end(notebook: Kernel) -> None:
+    code = "from IPython.display import display\nfor number in range(50): display(number)"
+    for _ in range(3):
+        cell = on_ranks(notebook, f"{code}\nprint('printed')")
+        words = cell.seen().split()
+        assert [int(word) for word in words if word.isdecimal()] == [*range(50)]
+        assert words[-1] == "printed"
