@@ -11,10 +11,10 @@ from nbdist import outside
 from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
-from nbdist.errors import NbdistError, UsageError
+from nbdist.errors import LaunchError, NbdistError, UsageError
 from nbdist.gpus import environ_for
 from nbdist.hub import forming, living, mending, stacks
-from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
@@ -226,13 +226,26 @@ class Cluster(Sharing, Inspecting):
         Raises
         ------
         LaunchError
-            If ipyparallel's controller has died; our own cells do not need it.
+            If ipyparallel's controller has died, or has lost ranks; our own cells do not need it.
         """
         self._check_alive()
         self.hub.host.check_controller()
         if self._client is None:
             self._client = self._connect()
+        elif len(self._client.ids) < self.np:
+            self._wait_for_replaced(self._client)
         return self._client
+
+    def _wait_for_replaced(self, client: ipyparallel.Client) -> None:
+        """Wait for a rank that was replaced just now: without it `%px` would leave it out."""
+        try:
+            client.wait_for_engines(self.np, timeout=CLIENT_SECONDS, interactive=False)
+        except TimeoutError:
+            there = name_ranks(client.ids)
+            raise LaunchError(
+                f"ipyparallel's controller knows only {there} of {self.np}: `%dist restart` starts "
+                "the whole cluster anew"
+            ) from None
 
     def _connect(self) -> ipyparallel.Client:
         import ipyparallel  # half a second, and few need it

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -69,6 +70,41 @@ def test_a_collective_on_a_gpu_is_waited_for_wherever_the_main_thread_is(
     assert 19 < seen.since < 30
     recording(monkeypatch)
     assert waiting.Watch().look() is None
+
+
+def test_a_recorder_that_takes_long_to_read_is_read_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recording(monkeypatch, record())
+    monkeypatch.setattr(recorder, "_rested", 0.0)
+    assert recorder.on_gpu()
+    assert not recorder.rests()
+    quick: Any = recorder._nccl
+
+    def slow(**options: bool) -> Any:
+        until = time.thread_time() + 2 * recorder.LONG_SECONDS
+        while time.thread_time() < until:
+            pass
+        return quick(**options)
+
+    monkeypatch.setattr(recorder, "_nccl", slow)
+    assert waiting.Watch().look() is not None
+    assert recorder.rests()
+    assert waiting.Watch().look() is None, "it was read again at once"
+    assert recorder._rested - time.perf_counter() < 10 * recorder.LONG_SECONDS / recorder.SHARE
+    assert recorder.on_gpu(), "whoever must know is told"
+
+
+def test_recorders_hold_what_is_looked_at_unless_the_user_wants_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for before, after in ((None, "16"), ("5000", "5000")):
+        monkeypatch.setenv(recorder.ROOM, before or "")
+        if before is None:
+            monkeypatch.delenv(recorder.ROOM)
+        recorder.hold_few()
+        assert os.environ[recorder.ROOM] == after
 
 
 def test_parts_of_a_batch_that_are_never_noted_as_ended_are_left_out(

@@ -6,6 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+import psutil
+
 from tests.notebook import on_ranks, plain, printed_by
 
 if TYPE_CHECKING:
@@ -160,3 +162,25 @@ def test_a_client_of_the_users_own_keeps_its_magics(notebook: Kernel) -> None:
     notebook.run("one = nbdist.cluster().client[[1]]\none.block = True\none.activate('_one')")
     assert by_rank(notebook.run("%px_one print('one', rank)")) == {1: "one 1\n"}
     assert set(by_rank(notebook.run("%px print('all', rank)"))) == {0, 1}
+
+
+def test_a_rank_that_was_replaced_just_now_is_waited_for(notebook: Kernel) -> None:
+    assert set(by_rank(notebook.run("%px print(rank)"))) == {0, 1}
+    for _ in range(3):
+        notebook.run("%dist restart 1")
+        assert set(by_rank(notebook.run("%px print(rank)"))) == {0, 1}
+
+
+def test_nobody_listens_to_hearts_of_engines_that_are_there(notebook: Kernel) -> None:
+    told = notebook.run("print(nbdist.cluster().hub.host.warm.pid)").stdout
+    monitors = [
+        monitor
+        for child in psutil.Process(int(told)).children()
+        for monitor in child.children()
+        if monitor.name() == child.name()
+    ]
+    assert len(monitors) == 1, "ipyparallel's controller has one child, its heart monitor"
+    notebook.run("%px pass")
+    before = monitors[0].num_ctx_switches().voluntary
+    time.sleep(2)
+    assert monitors[0].num_ctx_switches().voluntary - before < 10  # twenty beats, each some

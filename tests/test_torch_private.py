@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import _composable_state, device_mesh, rpc
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.elastic.agent.server import api as server_api
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
@@ -48,6 +51,9 @@ NAMES = [
     (torch.autograd.graph, "_engine_run_backward"),
     (LocalElasticAgent, "_start_workers _monitor_workers _exit_barrier _restart_workers"),
     (api, "LocalElasticAgent elastic_launch"),
+    (server_api, "time"),
+    (dynamic_rendezvous, "_delay"),
+    (torch.multiprocessing.SimpleQueue(), "_reader"),
     (import_module("torch.distributed.rendezvous"), "_create_c10d_store TCPStore"),
     (rpc, "_init_counter"),
     (rpc.api, "_is_current_rpc_agent_set _all_gather_sequence_id"),
@@ -62,6 +68,33 @@ def test_torch_still_has(where: object, name: str) -> None:
 def test_the_agent_counts_its_restarts_where_we_do() -> None:
     assert "self._remaining_restarts > 0" in inspect.getsource(LocalElasticAgent._invoke_run)
     assert multiprocessing_api.logger.name == elastic.MULTIPROCESSING
+
+
+def test_the_agent_sleeps_and_is_delayed_where_we_take_a_hand() -> None:
+    assert "time.sleep(monitor_interval)" in inspect.getsource(LocalElasticAgent._invoke_run)
+    source = inspect.getsource(dynamic_rendezvous.DynamicRendezvousHandler.next_rendezvous)
+    assert "_delay(seconds=(0, 0.3))" in source
+
+
+def test_the_agents_sleep_ends_when_a_worker_returns_or_ends_and_once_for_each() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    returned = {rank: context.SimpleQueue() for rank in range(2)}
+    processes = [context.Process(target=time.sleep, args=(60,)) for _ in returned]
+    for process in processes:
+        process.start()
+    watched = elastic._Watched()
+    watched.watch(SimpleNamespace(processes=processes), returned)
+    began = time.monotonic()
+    returned[0].put(None)
+    watched.sleep(30)
+    processes[1].kill()
+    watched.sleep(30)
+    assert time.monotonic() - began < 20
+    watched.sleep(0.0)
+    assert time.monotonic() - began >= elastic.LOOK_SECONDS, "nobody has said anything new"
+    processes[0].kill()
+    for process in processes:
+        process.join()
 
 
 def test_groups_can_be_emptied() -> None:
