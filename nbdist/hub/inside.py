@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from nbdist.hub import report
+from nbdist.hub import news, report
 from nbdist.hub.jobs import in_time
 from nbdist.hub.output import Output
 from nbdist.hub.watch import Watch
@@ -101,6 +101,7 @@ class InsideRun:
 
     def hear(self, message: Message) -> None:
         """Take what the cell shows, and what it has come to at its end."""
+        news.happened()
         if isinstance(message, Display):
             self._output.display(message)
             self._watch.wake()
