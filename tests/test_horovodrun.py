@@ -142,7 +142,7 @@ def test_a_rank_lost_just_before_a_good_end_is_told(horovod: Kernel, tmp_path: P
     script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
     script.chmod(0o700)
     # As if the job ended between two looks at its ranks.
-    looks = "nbdist.hub.watch.LOOKS_AT_RANKS"
+    looks = "nbdist.hub.watch.LOOK_AT_RANKS_SECONDS"
     horovod.run(f"import nbdist.hub.watch\nlooks, {looks} = {looks}, 10**9")
     try:
         cell = on_ranks(
