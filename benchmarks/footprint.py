@@ -96,7 +96,7 @@ def _percent(pids: list[int]) -> float:
     """Return the part of a core that processes take."""
 
     def taken() -> float:
-        return sum(processor_seconds(pid) - processor_seconds(pid, of=GLOO) for pid in pids)
+        return sum(processor_seconds(pid, without=GLOO) for pid in pids)
 
     before = taken()
     time.sleep(IDLE)

@@ -52,19 +52,20 @@ class Family:
             time.sleep(0.02)
 
 
-def processor_seconds(pid: int, *, of: str = "") -> float:
-    """Return the processor time of a process's threads, in Linux's own nanoseconds.
+def processor_seconds(pid: int, *, without: str = "") -> float:
+    """Return the processor time of a process's living threads, in Linux's own nanoseconds.
 
     Parameters
     ----------
     pid
         Whose.
-    of
-        Only threads whose names begin so.
+    without
+        Threads whose names begin so are left out.
     """
     found = 0
-    with suppress(OSError):  # it, or a thread, has ended
+    with suppress(OSError):  # it has ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            if (thread / "comm").read_text().startswith(of):
-                found += int((thread / "schedstat").read_text().split()[0])
+            with suppress(OSError):  # this thread has
+                if not without or not (thread / "comm").read_text().startswith(without):
+                    found += int((thread / "schedstat").read_text().split()[0])
     return found / 1e9

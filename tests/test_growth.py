@@ -31,9 +31,15 @@ def add(path: Path) -> None:
         file.write("more\n")
 
 
+def watches(seen: Growth, *files: Path) -> bool:
+    """Whether files are watched; who asks first has to look at them once more."""
+    assert not seen.sees(files)
+    return seen.sees(files)
+
+
 async def test_a_wait_ends_when_a_file_grows(log: Path) -> None:
     seen, began = Growth(), time.monotonic()
-    assert seen.sees([log])
+    assert watches(seen, log)
     asyncio.get_running_loop().call_later(SHORT, add, log)
     await seen.wait(LONG)
     assert time.monotonic() - began < LONG / 2
@@ -42,7 +48,7 @@ async def test_a_wait_ends_when_a_file_grows(log: Path) -> None:
 
 async def test_what_grew_before_the_wait_began_ends_it(log: Path) -> None:
     seen, began = Growth(), time.monotonic()
-    assert seen.sees([log])
+    assert watches(seen, log)
     add(log)
     await seen.wait(LONG)
     assert time.monotonic() - began < LONG / 2
@@ -54,7 +60,7 @@ async def test_what_grew_before_the_wait_began_ends_it(log: Path) -> None:
 
 async def test_a_wait_ends_by_itself_or_is_ended(log: Path) -> None:
     seen, began = Growth(), time.monotonic()
-    assert seen.sees([log])
+    assert watches(seen, log)
     await seen.wait(SHORT)
     seen.wake()
     await seen.wait(LONG)
@@ -68,7 +74,7 @@ async def test_files_that_are_not_there_yet_or_cannot_be_watched_are_to_be_looke
     seen, late = Growth(), log.with_name("rank1.log")
     assert not seen.sees([log, late])
     late.touch()
-    assert seen.sees([log, late])
+    assert watches(seen, log, late)
     seen.close()
 
     def refuse(*_: object) -> int:
@@ -85,7 +91,7 @@ async def test_nothing_is_left_open(log: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         seen = Growth()
-        assert seen.sees([log])
+        assert watches(seen, log)
         await seen.wait(0.0)
         seen.close()
     assert set(os.listdir("/proc/self/fd")) == before

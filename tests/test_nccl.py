@@ -88,10 +88,17 @@ def test_a_recorder_that_takes_long_to_read_is_read_seldom(
         return quick(**options)
 
     monkeypatch.setattr(recorder, "_nccl", slow)
-    assert waiting.Watch().look() is not None
+    watch = waiting.Watch()
+    first = watch.look()
+    assert first is not None
+    assert first.limit > 0
     assert recorder.rests()
+    again = watch.look()
+    assert again is not None, "the wait is not over because nobody looks"
+    assert (again.op, again.seq, again.limit) == (first.op, first.seq, 0), "it is told, and no more"
+    assert again.since >= first.since
     assert waiting.Watch().look() is None, "it was read again at once"
-    assert recorder._rested - time.perf_counter() < 10 * recorder.LONG_SECONDS / recorder.SHARE
+    assert recorder._rested - time.perf_counter() < recorder.REST_SECONDS < waiting.BEFORE_SECONDS
     assert recorder.on_gpu(), "whoever must know is told"
 
 
@@ -105,6 +112,10 @@ def test_recorders_hold_what_is_looked_at_unless_the_user_wants_more(
             monkeypatch.delenv(recorder.ROOM)
         recorder.hold_few()
         assert os.environ[recorder.ROOM] == after
+    monkeypatch.delenv(recorder.ROOM)
+    monkeypatch.setenv(recorder.OTHER_ROOM, "7000")
+    recorder.hold_few()
+    assert recorder.ROOM not in os.environ, "torch would not look at the other"
 
 
 def test_parts_of_a_batch_that_are_never_noted_as_ended_are_left_out(

@@ -36,6 +36,9 @@ CELLS = {
     "no Python": "x = = 1\n",
     "a null byte": "x = '\0'\n",
     "no valid text": "x = '\udce4'\n",
+    "a prompt in a text": "'''\n   ...: hi\n'''\n",
+    "questions": "# really?\nx = 1  # why?\n",
+    "marks within lines": "print('%d!' % 3, x != 1, x / 2); y = 1\n",
     "deep": "(" * 300 + ")" * 300 + "\n",
 }
 
@@ -85,3 +88,9 @@ def test_ours_in_the_notebook_is_known(notebook: Kernel) -> None:
     assert not any("strip_local" in str(each) for each in plain.harmless)  # it is not ours here
     for body in ("print('once')", "print('once')\n%who_ls Path"):  # Python alone, and not alone
         assert on_ranks(notebook, body).stdout.startswith("once\n")
+
+
+def test_warnings_of_libraries_are_told_once(notebook: Kernel) -> None:
+    first = on_ranks(notebook, "import warnings\ndef old(): warnings.warn('old')\nold()")
+    assert "UserWarning: old" in first.text
+    assert "UserWarning" not in on_ranks(notebook, "old()\nold()").text

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 LOOPBACK = "127.0.0.1"
-LOOK_SECONDS = 0.002
+SOON_SECONDS, LOOK_SECONDS = 0.002, 0.1
+"""Pauses between looks: the first, and the longest."""
 _FD_FOLDER = "/dev/fd"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 """Linux's, of all sockets."""
@@ -67,9 +68,10 @@ def loopback_interface() -> str:
 
 def until_listening(port: int, seconds: float) -> None:
     """Wait until somebody on this machine listens at a port; go on after so many seconds."""
-    until = time.monotonic() + seconds
+    until, pause = time.monotonic() + seconds, SOON_SECONDS
     while not _is_listening(port) and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(pause)
+        pause = min(LOOK_SECONDS, 1.2 * pause)
 
 
 def _is_listening(port: int) -> bool:

@@ -35,6 +35,8 @@ _PLACES = {
 """Where collectives start in C++: one runs there if the flight recorder says so."""
 
 
+Place = tuple["int | None", "str | None"]
+"""A call into torch's collectives, or a place from where they start in C++."""
 NAMELESS = "a collective that this torch does not name"
 END_SECONDS = 0.2
 """What is only not over yet gets this long before it is aborted."""
@@ -53,6 +55,8 @@ class Watch:
     main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
     _call: tuple[int, str] | None = None
     _first_seen: float = 0.0
+    _before: tuple[Place, Waiting | None, float] = (None, None), None, 0.0
+    """Where the main thread was when the recorders were read last, what they told, and when."""
 
     def look(self) -> Waiting | None:
         """Return the collective that the main thread is inside, or waits for, or None."""
@@ -67,8 +71,22 @@ class Watch:
         place = None if inside else _place(frame)
         if inside is None:
             self._call = None
+        where = inside and id(inside), place
         if recorder.rests():
-            return self._in_call(inside) if inside else None
+            return self._as_before(where, inside)
+        found = self._read(inside, place)
+        self._before = where, found, time.time()
+        return found
+
+    def _as_before(self, where: Place, inside: FrameType | None) -> Waiting | None:
+        """Return what was found last, if the main thread has not moved; it is told, and no more."""
+        then, found, at = self._before
+        if found is not None and then == where:
+            since = found.since + time.time() - at
+            return msgspec.structs.replace(found, since=since, limit=0.0)
+        return self._in_call(inside) if inside else None
+
+    def _read(self, inside: FrameType | None, place: str | None) -> Waiting | None:
         on_gpu = _oldest(recorder.on_gpu())
         if inside is None and place is None:
             # Whatever waits for the GPU waits for this, be it a `.item()`.

@@ -33,16 +33,20 @@ class Growth:
         """Whether the system has no more of these, or none at all."""
 
     def sees(self, files: Iterable[Path]) -> bool:
-        """Watch files from now on; return whether all of them are there and watched."""
+        """Watch files from now on; return whether all of them have been watched since before.
+
+        What was written before a file is watched nobody tells of: it has to be looked at once more.
+        """
+        before = set(self._watched)
         for path in files:
-            if path not in self._watched and not self._refused:
+            if path not in before and not self._refused:
                 try:
                     self._watch(path)
                 except FileNotFoundError:
                     return False
                 except OSError:
                     self._refused = True
-        return not self._refused
+        return not self._refused and before == self._watched
 
     def _watch(self, path: Path) -> None:
         if self._inotify < 0:

@@ -68,7 +68,11 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.logs = Logs(settings)
         self.host = Host(settings.home, self._hear)
-        self.line = Line(self._hear_agent, cells=self.host.cells)
+        try:
+            self.line = Line(self._hear_agent, cells=self.host.cells)
+        except BaseException:  # no socket can be made: what was started ends
+            self.host.abandon()
+            raise
         self.send, self.call, self.call_all = self.line.send, self.line.call, self.line.call_all
         self.ranks: dict[int, Rank] = {}
         self.turns = Turns()

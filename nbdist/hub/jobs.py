@@ -292,8 +292,8 @@ class Job:
             self.returned.clear()  # nobody takes what a job returns that has failed
         self.on_cancel = lambda _: None
         self._ended.set()
-        news.happened()
         self.events.put(None)
+        news.happened()
 
     def __repr__(self) -> str:
         return f"<job {self.id}: {self.state}{self._so_far()} on {name_ranks(self.ranks)}>"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 CONTROLLER_SECONDS = 30.0
 LONGEST_TEMP = 60
-"""Characters of a folder in which sockets can lie: the system takes a path of about 100."""
+"""Bytes of a folder in which sockets can lie: the system takes a path of about 100."""
 AGAIN_SECONDS = 60.0
 """Imports that went well before have this long in a new warm process."""
 _numbers = itertools.count(1)
@@ -78,7 +78,8 @@ class Host:
         self.profile = self.folder / "profile"
         # In the temp folder and with a short name, since a socket's path must be short.
         temp = tempfile.gettempdir()
-        self.temp = Path(temp if len(temp) < LONGEST_TEMP else "/tmp", f"nbd-{self.id}")  # noqa: S108
+        short = len(os.fsencode(temp)) < LONGEST_TEMP
+        self.temp = Path(temp if short else "/tmp", f"nbd-{self.id}")  # noqa: S108
         make_folder(self.folder)
         # Signed before anything else is made: whoever comes later knows then what to clear.
         leftovers.sign(self.folder, str(self.temp))

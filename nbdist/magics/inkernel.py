@@ -19,6 +19,7 @@ from IPython.core.getipython import get_ipython
 from nbdist import current, inkernel
 from nbdist.cell.defined import cell_number
 from nbdist.errors import UsageError
+from nbdist.hub.loop import hub_loop
 from nbdist.magics.area import NotebookArea, TerminalArea
 from nbdist.magics.arguments import UsageMistake
 from nbdist.magics.front_end import in_notebook, metrics_how
@@ -153,7 +154,8 @@ def _shown(shell: Any, job: Job) -> Iterator[None]:
             yield
         finally:
             if not job.done:
-                job.end(None)  # a fault of ours is on its way
+                # A fault of ours is on its way.
+                hub_loop().loop.call_soon_threadsafe(job.end, None)
             thread.join()
 
 

@@ -55,7 +55,10 @@ INSPECT_SECONDS = 1.0
 
 
 class Agent(Speaker):
-    """Cells in; output positions, pulses and outcomes back."""
+    """Questions and interrupts in; pulses, displays and answers back.
+
+    It also makes the main thread's socket, on which cells come and their outcomes leave.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Agent(Speaker):
         )  # fmt: skip
         self._loop, self._runner, self._backend = loop, runner, backend
         self._names = Names(shell)
-        self._cells = CellSocket(spec, self._run_cell)
+        self._cells = CellSocket(spec, self._run_cell, loop.stop)
         self._displayed = False
         """Whether the running cell has displayed something."""
         runner.start(self._display)

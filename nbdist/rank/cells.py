@@ -23,10 +23,26 @@ if TYPE_CHECKING:
 
 
 class CellSocket:
-    """Runs the cells that come, one after the other."""
+    """Runs the cells that come, one after the other.
 
-    def __init__(self, spec: RankSpec, run: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
-        self._run = run
+    Parameters
+    ----------
+    spec
+        Whose it is, and where the hub listens.
+    run
+        Runs a cell, and sends what came of it.
+    leave
+        Called when the hub has hung up. A rank that hears of no cell is none: it ends, and is
+        replaced if the hub lives.
+    """
+
+    def __init__(
+        self,
+        spec: RankSpec,
+        run: Callable[[Run], Coroutine[Any, Any, None]],
+        leave: Callable[[], None],
+    ) -> None:
+        self._run, self._leave = run, leave
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         sock = socket.socket(socket.AF_UNIX)
@@ -48,5 +64,6 @@ class CellSocket:
                 task = self._loop.create_task(self._run(message))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-        if self._stream.gone:  # and the kernel with it: this process ends, too
+        if self._stream.gone:
             self._loop.remove_reader(self._stream.socket)
+            self._leave()

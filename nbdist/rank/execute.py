@@ -84,10 +84,11 @@ class CellRunner:
         """What the next SIGINT raises, KeyboardInterrupt if None."""
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
-        # IPython asks for it once more, and ipykernel's is made of each character, in Python.
-        name_of: Any = shell.compile.get_code_name
-        vars(shell.compile)["get_code_name"] = functools.lru_cache(maxsize=1)(name_of)
-        if self.own:  # IPython says how to leave IPython wherever code calls `sys.exit`
+        if self.own:
+            # IPython asks for it once more, and ipykernel's is made of each character, in Python.
+            name_of: Any = shell.compile.get_code_name
+            vars(shell.compile)["get_code_name"] = functools.lru_cache(maxsize=1)(name_of)
+            # IPython says how to leave IPython wherever code calls `sys.exit`
             warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
 
     def start(self, send: Callable[[Message], None]) -> None:

@@ -45,17 +45,17 @@ class _Watched:
     """The workers of an agent, which sleeps between two looks until one has something to say."""
 
     def __init__(self) -> None:
-        self._silent: set[Any] = set()
-        """What becomes readable when a worker returns, or ends."""
+        self._unheard: set[Any] = set()
+        """Of each worker what becomes readable when it returns, and when it ends."""
 
     def watch(self, context: Any, returned: dict[int, Any]) -> None:
         """Listen to workers that have just been started, and to no others."""
         readers = {getattr(queue, "_reader", None) for queue in returned.values()} - {None}
-        self._silent = readers | {process.sentinel for process in context.processes}
+        self._unheard = readers | {process.sentinel for process in context.processes}
 
     def sleep(self, seconds: float) -> None:
         """Do the agent's `time.sleep`; each of them ends it once."""
-        self._silent -= set(connection.wait(self._silent, max(seconds, LOOK_SECONDS)))
+        self._unheard -= set(connection.wait(self._unheard, max(seconds, LOOK_SECONDS)))
 
 
 def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> None:
@@ -105,11 +105,11 @@ def _meet_at_once() -> None:
     """Leave out the pause, of 0.3 s at most, that keeps many agents from meeting all at once."""
     delay = vars(dynamic_rendezvous).get("_delay")
 
-    def unless_by_chance(seconds: Any) -> None:
-        if delay is not None and not isinstance(seconds, tuple):
+    def not_by_chance(seconds: Any) -> None:
+        if delay is not None and not isinstance(seconds, tuple):  # between what it is drawn
             delay(seconds)
 
-    vars(dynamic_rendezvous)["_delay"] = unless_by_chance
+    vars(dynamic_rendezvous)["_delay"] = not_by_chance
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
@@ -203,7 +203,9 @@ def keep_stores_private(*, loopback: bool) -> None:
             where = sockets.LOOPBACK if loopback else host_name
             return stores.listening(make, where, host_name, port, *args, **options)
         if loopback:  # torch would try once, and then wait for half a second
-            sockets.until_listening(port, LISTEN_SECONDS)
+            limit = options.get("timeout")
+            longest = LISTEN_SECONDS if limit is None else limit.total_seconds()
+            sockets.until_listening(port, min(LISTEN_SECONDS, longest))
         return make(host_name, port, *args, is_master=is_master, **options)
 
     rendezvous.TCPStore = in_one_place

@@ -22,9 +22,11 @@ _nccl = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)
 
 ROOM = "TORCH_FR_BUFFER_SIZE"
 """Environment name: how many collectives a recorder holds."""
-LONG_SECONDS, SHARE = 0.005, 0.005
-"""A recorder that takes so long to read is read in this part of the time at most: whoever reads it
-has Python's lock."""
+OTHER_ROOM = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+"""Its older name, which counts only where the other is not set."""
+LONG_SECONDS, SHARE, REST_SECONDS = 0.005, 0.005, 1.0
+"""A recorder that takes so long to read is read in this part of the time only, but once a second:
+whoever reads it has Python's lock."""
 
 _rested = 0.0
 """Until when the recorders are not read."""
@@ -37,7 +39,8 @@ def hold_few() -> None:
 
     Torch's own 2,000 take 25 ms to read. On a GPU many collectives may be under way.
     """
-    os.environ.setdefault(ROOM, "16" if gpus.visible(os.environ) == [] else "128")
+    if OTHER_ROOM not in os.environ:
+        os.environ.setdefault(ROOM, "16" if gpus.visible(os.environ) == [] else "128")
 
 
 def rests() -> bool:
@@ -96,5 +99,5 @@ def _read(dump: Any, *, everything: bool = False) -> list[dict[str, Any]]:
     told = json.loads(dump(includeCollectives=True, onlyActive=not everything))
     took = time.thread_time() - began
     if took > LONG_SECONDS:
-        _rested = time.perf_counter() + took / SHARE
+        _rested = time.perf_counter() + min(took / SHARE, REST_SECONDS)
     return [each for each in told.get("entries", []) if everything or not each["retired"]]
