@@ -75,6 +75,11 @@ def test_commands_stay_in_the_notebook(auto: Kernel) -> None:
     assert "on: plain cells run on the ranks" in auto.run("%dist auto").stdout
 
 
+def test_a_line_alone_may_be_a_magic_without_its_sign(auto: Kernel) -> None:
+    folder = auto.run("import os\nprint(os.getcwd())").stdout.strip()
+    assert auto.run("pwd").text.strip() == repr(folder)
+
+
 def test_errors_name_the_line_of_the_notebook(auto: Kernel) -> None:
     failed = plain(shown(auto.run("a = 1\na / 0", check=False)))
     assert "Ranks 0-1 failed: ZeroDivisionError: division by zero (cell line 2)" in failed

@@ -243,7 +243,7 @@ class Host:
         self._remove_folders()
 
     def _remove_folders(self) -> None:
-        for folder in (self.folder, self.temp):
+        for folder in (self.temp, self.folder):  # what is signed last: it names the other
             shutil.rmtree(folder, ignore_errors=True)
 
 

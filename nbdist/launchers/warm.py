@@ -107,7 +107,7 @@ class Supervisor:
 
     def _end(self) -> None:
         self._children.end_all()
-        for folder in self._folders:
+        for folder in reversed(self._folders):  # what is signed last: it names the others
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager

@@ -15,10 +15,12 @@ harmless: list[object] = [each for kind in _KINDS for each in getattr(Transforme
 """Transformers that change nothing without what `_SPECIAL` finds: IPython's own, and ours."""
 _SPECIAL = re.compile(
     r"""
-    \A\s                                      # empty lines first, or indented: taken away
-    | ^\s* ([%!?,;/] | >>> | \.\.\. | In\ \[) # magics, commands, help, calls, prompts
-    | \? [^\S\n]* (\#.*)? $                   # help
-    | = \s* [%!]                              # x = %magic, x = !command
+    \A\s                                 # empty lines first, or indented: taken away
+    | ^\s* ([%!?,;/] | >>> | \.\.\.)        # magics, commands, help, calls, Python's prompts
+    | ^\s* (\[(ins|nav)\])? \s* In\ \[      # IPython's
+    | \? [^\S\n]* (\#.*)? $              # help
+    | = \s* [%!]                         # x = %magic, x = !command
+    | [\r\v\f\x1c-\x1e\x85\u2028\u2029]  # what ends a line to `splitlines`, and not here
     """,
     re.MULTILINE | re.VERBOSE,
 )
@@ -35,9 +37,14 @@ def transformed(shell: InteractiveShell, code: str) -> str:
     SyntaxError
         If a transformer refuses the cell.
     """
-    if code and _nobody_else_looks(shell) and not _SPECIAL.search(code):
+    if _has_lines(code) and _nobody_else_looks(shell) and not _SPECIAL.search(code):
         return code if code.endswith("\n") else f"{code}\n"
     return str(shell.transform_cell(code))
+
+
+def _has_lines(code: str) -> bool:
+    """Whether there is more than one: one alone may be a macro, or a magic without its sign."""
+    return "\n" in code[:-1]
 
 
 def _nobody_else_looks(shell: InteractiveShell) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import socket
 import sys
 import tempfile
 import time
@@ -33,7 +34,8 @@ LOOKING_AROUND = (dynamic_rendezvous, events, elastic_logging)
 """Modules that use `inspect`."""
 MULTIPROCESSING = "torch.distributed.elastic.multiprocessing.api"
 """The logger of what starts the workers."""
-LISTEN_SECONDS = 30.0
+HERE = (sockets.LOOPBACK, "localhost", socket.gethostname())
+LISTEN_SECONDS = 5.0
 """Rank zero's store is looked for so long; torch looks for it after that, too."""
 LOOK_SECONDS = 0.5
 """The agent looks at its workers so often where none has anything to say."""
@@ -202,9 +204,9 @@ def keep_stores_private(*, loopback: bool) -> None:
         if is_master:
             where = sockets.LOOPBACK if loopback else host_name
             return stores.listening(make, where, host_name, port, *args, **options)
-        if loopback:  # torch would try once, and then wait for half a second
+        if loopback and host_name in HERE:  # torch would try once, and then wait for half a second
             limit = options.get("timeout")
-            longest = LISTEN_SECONDS if limit is None else limit.total_seconds()
+            longest = LISTEN_SECONDS if limit is None else limit.total_seconds() / 2
             sockets.until_listening(port, min(LISTEN_SECONDS, longest))
         return make(host_name, port, *args, is_master=is_master, **options)
 
