@@ -50,6 +50,20 @@ def test_lines_in_common_are_found_whoever_is_heard_first(first: int) -> None:
     assert shown == "[0-1] same\n[1] odd\n[0-1] late\n"
 
 
+def test_a_line_whose_end_is_on_its_way_is_no_bar() -> None:
+    merger = Merger((0, 1), collapse=False)
+    merger.feed(0, "begun", 10.0)
+    assert merger.bars(10.0) == ""
+    merger.feed(0, "\n", 10.01)
+    assert merger.bars(10.3) == ""
+    assert merger.ready(10.3) == "[0] begun\n"
+    for step, at in enumerate((11.0, 11.05, 11.2)):  # drawn again and again
+        merger.feed(1, f"\r{step} of 3", at)
+    merger.feed(0, "at once", 11.2)
+    assert merger.bars(11.2) == "[1] 2 of 3"
+    assert merger.bars() == "[0] at once\n[1] 2 of 3"
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_each_ranks_lines_stay_whole_and_in_order(seed: int) -> None:
     drawn = random.Random(seed)  # noqa: S311

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ WINDOW = 200
 """Lines looked through for one that another rank has printed already."""
 MOST_LINES = 10_000
 """Lines that may wait for other ranks."""
+OPEN_SECONDS = 0.1
+"""A line that is not finished after so long is a bar, or the like."""
 LATE_SECONDS = 1.0
 """A line waits this long for the other ranks to print it too."""
 
@@ -86,10 +89,16 @@ class Merger:
         self._lines: deque[_Line] = deque()
         self._gone = 0  # lines that have been shown; positions below count them
         self._next = dict.fromkeys(ranks, 0)
+        self._open_at: dict[int, float] = {}
+        """When each rank began its unfinished line."""
 
     def feed(self, rank: int, text: str, now: float) -> None:
         """Take output of a rank at a time in seconds."""
-        self._add(rank, self._rows[rank].feed(text), now)
+        was_open = bool(self._rows[rank].open())
+        lines = self._rows[rank].feed(text)
+        if lines or not was_open:  # what is open now has begun just now
+            self._open_at[rank] = now
+        self._add(rank, lines, now)
 
     def _add(self, rank: int, lines: list[str], now: float) -> None:
         for text in lines:
@@ -163,9 +172,17 @@ class Merger:
             shown.append(f"[{show_ranks(list(line.ranks))}] {line.text}\n")
         return "".join(shown)
 
-    def bars(self) -> str:
-        """Return each rank's unfinished lines, such as progress bars."""
-        open_ = {rank: rows.open().splitlines() for rank, rows in self._rows.items()}
+    def bars(self, now: float = math.inf) -> str:
+        """Return each rank's unfinished lines, such as progress bars.
+
+        Those that were begun just before `now` are left out: as a rule their end is on its way,
+        since Python writes a line and its end one after the other.
+        """
+        open_ = {
+            rank: rows.open().splitlines()
+            for rank, rows in self._rows.items()
+            if now - self._open_at.get(rank, now) >= OPEN_SECONDS
+        }
         return "\n".join(f"[{rank}] {row}" for rank, rows in open_.items() for row in rows)
 
     def flush(self, now: float) -> str:

@@ -131,7 +131,7 @@ class Output:
             self._screen.text(self._merger.ready(now, final=final))
             if self._screen.full:
                 self._screen.latest("".join(self._last.values()))
-            bars = self._merger.bars()
+            bars = self._merger.bars(now)
             if bars != self._bars and now - self._bars_at > BARS_SECONDS:
                 self._bars, self._bars_at = bars, now
                 self._job.events.put(Notice("bars", bars))
