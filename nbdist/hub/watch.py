@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.01
 """How often the shown ranks' logs are looked at while they grow, or nobody tells that they do."""
+WRITE_SECONDS = 0.005
+"""Whoever has begun to write has this long to go on: Python writes a line and its end separately."""
 LOOK_AT_RANKS_SECONDS = 0.5
 SHORT_SECONDS = 0.25
 """For a job that is over by then it is not worth asking to be told."""
@@ -99,6 +101,7 @@ class Watch:
                 await asyncio.sleep(LOOK_SECONDS)
             else:
                 await self._growth.wait(look_at - now)
+                await asyncio.sleep(WRITE_SECONDS)
             more, now = self._output.look(), clock()
             if now >= look_at:
                 look_at = now + LOOK_AT_RANKS_SECONDS
