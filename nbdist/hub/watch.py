@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.01
 """How often the shown ranks' logs are looked at while they grow, or nobody tells that they do."""
 WRITE_SECONDS = 0.005
-"""Whoever has begun to write has this long to go on: Python writes a line and its end separately."""
+"""Whoever has begun to write has so long to go on: Python writes a line and its end apart."""
 LOOK_AT_RANKS_SECONDS = 0.5
 SHORT_SECONDS = 0.25
 """For a job that is over by then it is not worth asking to be told."""
