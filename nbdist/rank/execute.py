@@ -18,9 +18,11 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbdist.rank import kept, output
+from nbdist.rank import kept
+from nbdist.rank.display import RichDisplay, as_text
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.lines import Aligned, align
+from nbdist.rank.output import Log
 from nbdist.rank.plain import transformed
 from nbdist.rank.questions import no_questions, refuse_breakpoint
 from nbdist.wire.messages import Display, Done, Fault, Run
@@ -61,8 +63,8 @@ class CellRunner:
         self.mirror = mirror
         self._names = names
         """What every cell finds defined, also after `%reset`."""
-        self._display = output.RichDisplay(shell, own=self.own)
-        self._log = output.Log()
+        self._display = RichDisplay(shell, own=self.own)
+        self._log = Log()
         self._send: Callable[[Message], None]
         self.lock = asyncio.Lock()
         """Held by whoever uses the shell: our cells, `%px` cells, the forming of groups."""
@@ -192,7 +194,7 @@ class CellRunner:
         def show(kind: str, content: dict[str, Any]) -> None:
             self._send(Display(run.job, self._log.size(), kind, content))
 
-        stack.enter_context(self._display.to(show if run.shown == self._rank else output.as_text))
+        stack.enter_context(self._display.to(show if run.shown == self._rank else as_text))
         stack.enter_context(self._questions())
         stack.enter_context(self._keep_traceback())
         stack.enter_context(self._sigint())

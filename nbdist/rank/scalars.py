@@ -102,13 +102,7 @@ def read(name: str, value: Any) -> float | Later:
         return _float(name, value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if value.numel() != 1 or value.is_complex():
-            raise TypeError(_refused(name, value))
-        if value.is_cuda:
-            return OnGpu(value)
-        if value.device.type == "xla" and OnXla.unsent < MOST_UNSENT:
-            return OnXla(value)
-        return float(value.item())
+        return _of_tensor(name, value)
     item = getattr(value, "item", None)
     if item is not None:
         try:
@@ -118,6 +112,21 @@ def read(name: str, value: Any) -> float | Later:
     if value is None or isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(_refused(name, value))
     return _float(name, value)
+
+
+def _of_tensor(name: str, value: Any) -> float | Later:
+    # In a training loop each look at a tensor takes a microsecond: one on the CPU is read at once.
+    if not value.is_cpu:
+        if value.numel() != 1 or value.is_complex():
+            raise TypeError(_refused(name, value))
+        if value.is_cuda:
+            return OnGpu(value)
+        if value.device.type == "xla" and OnXla.unsent < MOST_UNSENT:
+            return OnXla(value)
+    try:
+        return float(value.item())
+    except (RuntimeError, TypeError) as err:  # more than one element, or a complex one
+        raise TypeError(_refused(name, value)) from err
 
 
 def _float(name: str, value: Any) -> float:

@@ -33,7 +33,7 @@ from nbdist.rank.output import Log
 from nbdist.rank.program import Program
 from nbdist.rank.reporter import Reporter
 from nbdist.rank.showing import LAST, Showing
-from nbdist.system import die_with_parent, reseed
+from nbdist.system import die_with_parent, no_collection, reseed
 from nbdist.wire.messages import Done, Fault
 from nbdist.wire.rounds import LOST, LOST_TEXT
 
@@ -134,7 +134,8 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback_interface()
     else:
         _choose_interface(program)
-    look = _settle_torch(program)
+    with no_collection():
+        look = _settle_torch(program)
     if program.launcher != "horovodrun":
         return look
     if program.loopback:
@@ -176,9 +177,9 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
 
         hooks.quiet_gloo()
     with suppress(Exception):  # a torch whose insides have moved runs scripts all the same
-        from nbdist.backends.torch_private import elastic
+        from nbdist.backends.torch_private import rendezvous
 
-        elastic.keep_stores_private(loopback=program.loopback)
+        rendezvous.keep_stores_private(loopback=program.loopback)
     with suppress(Exception):  # see above: waits for other ranks stay unknown
         from nbdist.backends.torch_private import timing
 

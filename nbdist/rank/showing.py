@@ -66,7 +66,7 @@ class Showing:
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config
 
-        from nbdist.rank.output import RichDisplay
+        from nbdist.rank.display import RichDisplay
 
         config = Config()
         config.HistoryManager.enabled = False
@@ -75,7 +75,7 @@ class Showing:
             yield shell
 
     def _show(self, kind: str, content: dict[str, Any]) -> None:
-        from nbdist.rank.output import as_text
+        from nbdist.rank.display import as_text
 
         if self._send is None:
             as_text(kind, content)

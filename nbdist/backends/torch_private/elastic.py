@@ -1,11 +1,9 @@
-"""TorchElastic's agent run in this process, and its stores kept on loopback."""
+"""TorchElastic's agent run in this process."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
-import socket
 import sys
 import tempfile
 import time
@@ -22,21 +20,15 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.elastic.utils import logging as elastic_logging
 from torch.distributed.launcher.api import elastic_launch
 
-from nbdist.backends import sockets, stores
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from torch._C._distributed_c10d import TCPStore
 
 LOOKING_AROUND = (dynamic_rendezvous, events, elastic_logging)
 """Modules that use `inspect`."""
 MULTIPROCESSING = "torch.distributed.elastic.multiprocessing.api"
 """The logger of what starts the workers."""
-HERE = (sockets.LOOPBACK, "localhost", socket.gethostname())
-LISTEN_SECONDS = 5.0
-"""Rank zero's store is looked for so long; torch looks for it after that, too."""
 LOOK_SECONDS = 0.5
 """The agent looks at its workers so often where none has anything to say."""
 RETURNED = 5
@@ -184,30 +176,3 @@ def _exit_codes_told() -> Iterator[None]:
         tell()
         vars(mp)["start_processes"] = start
         vars(agent)["time"] = time
-
-
-def keep_stores_private(*, loopback: bool) -> None:
-    """Let stores this process serves listen where ranks look for them; torch takes every address.
-
-    Parameters
-    ----------
-    loopback
-        Whether all ranks are on this machine.
-    """
-    # Of that name torch.distributed has a function, too.
-    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
-    make: Callable[..., TCPStore] = rendezvous.TCPStore
-
-    def in_one_place(
-        host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
-    ) -> TCPStore:
-        if is_master:
-            where = sockets.LOOPBACK if loopback else host_name
-            return stores.listening(make, where, host_name, port, *args, **options)
-        if loopback and host_name in HERE:  # torch would try once, and then wait for half a second
-            limit = options.get("timeout")
-            longest = LISTEN_SECONDS if limit is None else limit.total_seconds() / 2
-            sockets.until_listening(port, min(LISTEN_SECONDS, longest))
-        return make(host_name, port, *args, is_master=is_master, **options)
-
-    rendezvous.TCPStore = in_one_place

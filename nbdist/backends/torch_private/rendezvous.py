@@ -1,17 +1,29 @@
-"""Stores that torch makes of what the environment says, and RPC, which begins on one of them."""
+"""Stores that torch makes of what the environment says: which, and where they listen. And RPC."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
+
+from nbdist.backends import sockets, stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from nbdist.backends.stores import Store
+    from nbdist.backends.stores import Store, TCPStore
+
+HERE = (sockets.LOOPBACK, "localhost", socket.gethostname())
+LISTEN_SECONDS = 5.0
+"""Rank zero's store is looked for so long; torch looks for it after that, too."""
+
+
+def _module() -> Any:
+    # Of that name torch.distributed has a function, too.
+    return importlib.import_module("torch.distributed.rendezvous")
 
 
 def lead(to: Callable[[str, int, int, int, timedelta], Store | None]) -> None:
@@ -22,8 +34,7 @@ def lead(to: Callable[[str, int, int, int, timedelta], Store | None]) -> None:
     to
         Called with host, port, rank, number of ranks and timeout.
     """
-    # Of that name torch.distributed has a function, too.
-    module: Any = importlib.import_module("torch.distributed.rendezvous")
+    module = _module()
     make: Callable[..., Store] = module._create_c10d_store
 
     @functools.wraps(make)
@@ -34,6 +45,32 @@ def lead(to: Callable[[str, int, int, int, timedelta], Store | None]) -> None:
         return make(host, port, rank, size, timeout, *args, **options) if found is None else found
 
     module._create_c10d_store = create
+
+
+def keep_stores_private(*, loopback: bool) -> None:
+    """Let stores this process serves listen where ranks look for them; torch takes every address.
+
+    Parameters
+    ----------
+    loopback
+        Whether all ranks are on this machine.
+    """
+    module = _module()
+    make: Callable[..., TCPStore] = module.TCPStore
+
+    def in_one_place(
+        host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
+    ) -> TCPStore:
+        if is_master:
+            where = sockets.LOOPBACK if loopback else host_name
+            return stores.listening(make, where, host_name, port, *args, **options)
+        if loopback and host_name in HERE:  # torch would try once, and then wait for half a second
+            limit = options.get("timeout")
+            longest = LISTEN_SECONDS if limit is None else limit.total_seconds() / 2
+            sockets.until_listening(port, min(LISTEN_SECONDS, longest))
+        return make(host_name, port, *args, is_master=is_master, **options)
+
+    module.TCPStore = in_one_place
 
 
 def end_rpc() -> None:
