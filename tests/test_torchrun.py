@@ -29,6 +29,20 @@ def scripts(shared_kernel: Kernel) -> Kernel:
     return shared_kernel
 
 
+def test_a_cold_rank_imports_no_more_than_it_needs(scripts: Kernel) -> None:
+    cell = on_ranks(
+        scripts,
+        """
+        import gc, sys
+        # (with the whole word in it, it would be a script that shows something)
+        print([name for name in ("IPy" + "thon", "ipykernel", "torch.distributed.run")
+               if name in sys.modules], gc.isenabled())
+        """,
+        "-np 1 --launcher torchrun --cold",
+    )
+    assert cell.stdout == "[] True\n"
+
+
 @BOTH
 def test_restarts_work_and_are_told(scripts: Kernel, how: str) -> None:
     cell = on_ranks(
