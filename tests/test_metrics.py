@@ -73,7 +73,6 @@ def test_scalars_of_all_kinds_are_read_at_once(metrics: Metrics) -> None:
         (torch.ones(2), "a Tensor of shape (2,)"),
         (torch.ones(0), "a Tensor of shape (0,)"),
         (torch.tensor(1j), "a Tensor tensor(0.+1.j)"),
-        (torch.ones(1, device="meta"), "a Tensor of shape (1,)"),
     ],
 )
 def test_what_is_no_number_is_refused_where_it_is_logged(

@@ -117,7 +117,7 @@ def read(name: str, value: Any) -> float | Later:
 def _of_tensor(name: str, value: Any) -> float | Later:
     # In a training loop each look at a tensor takes a microsecond: one on the CPU is read at once.
     if not value.is_cpu:
-        if value.numel() != 1 or value.is_complex():
+        if not _is_number(value):
             raise TypeError(_refused(name, value))
         if value.is_cuda:
             return OnGpu(value)
@@ -125,8 +125,14 @@ def _of_tensor(name: str, value: Any) -> float | Later:
             return OnXla(value)
     try:
         return float(value.item())
-    except (RuntimeError, TypeError) as err:  # more than one element, or a complex one
+    except (RuntimeError, TypeError) as err:
+        if _is_number(value):  # then it is its device that failed
+            raise
         raise TypeError(_refused(name, value)) from err
+
+
+def _is_number(tensor: Any) -> bool:
+    return bool(tensor.numel() == 1 and not tensor.is_complex())
 
 
 def _float(name: str, value: Any) -> float:
