@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TURN_SECONDS = 1.2  # of training; a turn is short against what the machine's neighbours do
-TURNS, LIVES = 6, 6
+TURNS, LIVES = 6, 9
 HANGS_SECONDS = 60.0
 QUIET, LOOKS = 0.1, 2  # ready is what takes less than so much of a second, so many times in a row
 HOW = """
