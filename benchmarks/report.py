@@ -153,11 +153,14 @@ def write(path: Path, sections: Sequence[Section], load: float) -> None:
             figure.aim,
             figure.verdict,
             *(figure.shown(name) for name in names),
+            "; ".join(
+                f"{name} {figure.shown(name)}" for name in figure.measured if name not in names
+            ),
         ]
         for section in sections
         for figure in section.figures
     ]
-    head = ["what", "target", "", *names]
+    head = ["what", "target", "", *names, "others"]
     table = [head, ["---"] * len(head), *rows]
     parts = [
         "# Results",
