@@ -1,4 +1,4 @@
-"""What the warm process needs of the operating system."""
+"""What our processes need of the operating system, and of Python's own machinery."""
 
 from __future__ import annotations
 
