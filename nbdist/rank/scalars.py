@@ -125,10 +125,10 @@ def _of_tensor(name: str, value: Any) -> float | Later:
             return OnXla(value)
     try:
         return float(value.item())
-    except (RuntimeError, TypeError) as err:
+    except (RuntimeError, TypeError):
         if _is_number(value):  # then it is its device that failed
             raise
-        raise TypeError(_refused(name, value)) from err
+        raise TypeError(_refused(name, value)) from None  # torch says no more than we do
 
 
 def _is_number(tensor: Any) -> bool:
