@@ -19,7 +19,7 @@ from jupyter_core.utils import ensure_event_loop
 from nbdist.backends import recovery
 from nbdist.backends.recovery import Recovery
 from nbdist.launchers.probing import PROBE
-from tests.kernel import Kernel
+from tests.kernel import Kernel, open_kernels
 from tests.leaks import SESSION, SESSION_MARK, Watch
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def _leaves_nothing(scratch: Path, request: pytest.FixtureRequest) -> Iterator[N
     """Fail the test whose processes, files, shared memory or threads stay behind."""
     watch = Watch(scratch)
     yield
+    for kernel in list(open_kernels.values()):
+        kernel.stop()  # after a failure, the next test of a shared kernel needs it
     _fail_if_left(watch, request.node.name)
 
 

@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.leaks import SESSION, SESSION_MARK
+from tests.processes import command, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ class FarHost:
         return [
             process
             for process in psutil.Process(self.pid).children(recursive=True)
-            if process.status() != psutil.STATUS_ZOMBIE
+            if runs(process)
         ]
 
     def is_quiet(self, seconds: float = 10) -> list[str]:
@@ -86,11 +87,7 @@ class FarHost:
         until = time.monotonic() + seconds
         while self.processes() and time.monotonic() < until:
             time.sleep(0.05)
-        left = []
-        for process in self.processes():
-            with suppress(psutil.Error):
-                left.append(" ".join(process.cmdline()))
-        return left
+        return [" ".join(command(process)) for process in self.processes()]
 
 
 def why_not() -> str:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jupyter_client.manager import KernelManager
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 KERNEL_MARK = "NBDIST_TEST_KERNEL"
 """Environment name by which the leak check tells whose a process is."""
 
-open_kernels: dict[str, Path] = {}
-"""Mark and home of the kernels that are allowed to have processes and files now."""
+open_kernels: dict[str, Kernel] = {}
+"""By their marks, the kernels that are allowed to have processes and files now."""
 
 
 class KernelGoneError(AssertionError):
@@ -81,7 +82,7 @@ class Kernel:
         if within:
             spec = self._manager.kernel_spec
             spec.argv = [*within, sys.executable, *spec.argv[1:]]
-        open_kernels[self.mark] = home
+        open_kernels[self.mark] = self
         with self._log_path.open("ab") as log:
             self._manager.start_kernel(env=self._env, cwd=self._cwd, stdout=log, stderr=log)
         self._connect()
@@ -178,6 +179,17 @@ class Kernel:
         """Press the stop button."""
         self._manager.interrupt_kernel()
 
+    def stop(self, seconds: float = 30) -> None:
+        """Interrupt what still runs, as after a failed test, so that the next cell can run."""
+        self._take_replies()
+        if self.alive and not self._idle():
+            self.interrupt()
+            with suppress(LateError, KernelGoneError):
+                self.until(self._idle, seconds)
+
+    def _idle(self) -> bool:
+        return all(cell.done for cell in self.cells.values())
+
     def sigkill(self) -> None:
         """Kill the kernel process, and only it, so that it can clean nothing up."""
         os.kill(self.pid, signal.SIGKILL)
@@ -186,6 +198,7 @@ class Kernel:
     def restart(self) -> None:
         """Restart the kernel as the menu does; variables are gone, the connection is kept."""
         self._disconnect()
+        self.cells.clear()  # what ran in them gets no answer any more
         with self._log_path.open("ab") as log:
             self._manager.restart_kernel(stdout=log, stderr=log)
         self._connect()

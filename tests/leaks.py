@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.kernel import KERNEL_MARK, open_kernels
+from tests.processes import environment, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,8 +90,9 @@ class Watch:
 
     def _state_files(self) -> Iterable[Path]:
         """Cluster folders of kernels that have ended, and what lies in the temp folder."""
+        open_homes = [kernel.home for kernel in open_kernels.values()]
         for home in (self.scratch / "homes").iterdir():
-            if home not in open_kernels.values():
+            if home not in open_homes:
                 yield from home.glob("clusters/*")
         for path in (self.scratch / "tmp").iterdir():
             # The first is torch's own cache, kept between runs. TensorFlow removes the second, what
@@ -116,8 +118,8 @@ def _ours() -> list[psutil.Process]:
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
-        of_ours = process in family or _environment(process).get(SESSION_MARK) == SESSION
-        if of_ours and not _of_open_kernel(process) and _runs(process):
+        of_ours = process in family or environment(process).get(SESSION_MARK) == SESSION
+        if of_ours and not _of_open_kernel(process) and runs(process):
             found.append(process)
     return found
 
@@ -128,22 +130,8 @@ def _of_open_kernel(process: psutil.Process) -> bool:
         line = [process, *process.parents()]
     except psutil.Error:
         line = [process]
-    environments = (environment for each in line if (environment := _environment(each)))
+    environments = (found for each in line if (found := environment(each)))
     return next(environments, {}).get(KERNEL_MARK) in open_kernels
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}  # gone meanwhile, or another user's
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def _identity(process: psutil.Process) -> Identity:

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.notebook import complete, on_ranks
+from tests.processes import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,17 +85,10 @@ def job_folder(kernel: Kernel, name: str) -> Path:
     return next((kernel.home / "logs").glob(f"*-{name}"))
 
 
-def line_of(process: psutil.Process) -> list[str]:
-    """Return a process's command line, none of one that is ending."""
-    with suppress(psutil.Error):
-        return process.cmdline()
-    return []
-
-
 def keepers_of(kernel: Kernel, name: str) -> list[psutil.Process]:
     """Return the process that keeps a job, if there is one."""
     folder = str(job_folder(kernel, name))
-    return [process for process in psutil.process_iter() if line_of(process)[-1:] == [folder]]
+    return [process for process in psutil.process_iter() if command(process)[-1:] == [folder]]
 
 
 def keeper_of(kernel: Kernel, name: str) -> psutil.Process:
@@ -242,11 +235,11 @@ def test_an_interrupt_before_it_is_told_of_stops_it(notebook: Kernel) -> None:
     deadline = time.monotonic() + 20
     while not (new := [
         process for process in psutil.process_iter()
-        if process.pid not in before and "nbdist.hub.keeper" in line_of(process)
+        if process.pid not in before and "nbdist.hub.keeper" in command(process)
     ]):  # fmt: skip
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    name = line_of(new[0])[-1].rpartition("-")[2]
+    name = command(new[0])[-1].rpartition("-")[2]
     notebook.interrupt()
     notebook.wait(20, cell)
     assert "KeyboardInterrupt" in cell.error

@@ -7,7 +7,7 @@ import pytest
 from tests.faults import shown
 from tests.kernel import Kernel
 from tests.notebook import distributed, on_ranks
-from tests.test_orphans import listening
+from tests.processes import listening
 
 pytestmark = pytest.mark.horovod
 FLAGS = "-np 2 --backend horovod --launcher engines"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults import LOST, shown
 from tests.notebook import distributed, on_ranks, printed_by
-from tests.test_orphans import listening
+from tests.processes import listening
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,7 @@ import pytest
 from tests.faults import shown
 from tests.kernel import KernelGoneError
 from tests.notebook import distributed, on_ranks
+from tests.processes import family, runs
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
@@ -44,21 +45,6 @@ if (forked := os.fork()) == 0:
 """
 
 
-def family(kernel: Kernel) -> list[psutil.Process]:
-    """Return all processes that descend from a kernel."""
-    return psutil.Process(kernel.pid).children(recursive=True)
-
-
-def listening(kernel: Kernel) -> set[str]:
-    """Return the addresses that the descendants of a kernel listen on."""
-    return {
-        found.laddr.ip
-        for process in family(kernel)
-        for found in process.net_connections("inet")
-        if found.status == psutil.CONN_LISTEN
-    }
-
-
 def warm_of(kernel: Kernel) -> psutil.Process:
     """Return the warm process of a kernel, its only child."""
     (warm,) = psutil.Process(kernel.pid).children()
@@ -75,15 +61,9 @@ def controller_of(kernel: Kernel) -> psutil.Process:
 def all_end(processes: list[psutil.Process], seconds: float = SECONDS) -> None:
     """Check that these processes end in time; whether they are reaped is their new parent's."""
     deadline = time.monotonic() + seconds
-    while (left := [p for p in processes if _runs(p)]) and time.monotonic() < deadline:
+    while (left := [p for p in processes if runs(p)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, left
-
-
-def _runs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def kill_kernel(kernel: Kernel) -> None:

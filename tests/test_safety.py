@@ -20,6 +20,7 @@ import zmq
 from nbdist.wire.channel import Keys, connect
 from tests.faults import MODELS
 from tests.notebook import distributed, on_ranks
+from tests.processes import family, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,11 +73,6 @@ def door(cluster: Kernel) -> tuple[str, Keys]:
     """Return where the hub listens and the keys, which no stranger could know."""
     url, keys = json.loads(cluster.run(TELL_KEYS).stdout)
     return url, Keys(*(key.encode() for key in keys))
-
-
-def family(kernel: Kernel) -> Iterator[psutil.Process]:
-    """Yield all processes that descend from a kernel."""
-    yield from psutil.Process(kernel.pid).children(recursive=True)
 
 
 @contextmanager
@@ -172,7 +168,7 @@ def test_nothing_listens_beyond_this_machine(cluster: Kernel) -> None:
     listening = {
         (process.name(), connection.laddr)
         for process in [*family(cluster), psutil.Process(cluster.pid)]
-        for connection in process.net_connections("inet")
+        for connection in sockets(process)
         if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE) and connection.laddr
     }
     assert len(listening) > 5, "torch's store, gloo, the controller and the hub listen"
