@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nbdist.hub.ends import LauncherLog
+from nbdist.launchers import horovodrun
+from nbdist.launchers.scripted import Failed
 from tests.faults import shown
 from tests.notebook import distributed, on_ranks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
@@ -157,3 +162,32 @@ def test_the_warm_process_is_replaced(kernel: Kernel) -> None:
     body = "import os, psutil\npsutil.Process(os.getppid()).parent().kill()"
     on_ranks(kernel, body, FLAGS, check=False)
     assert on_ranks(kernel, "print('again')", FLAGS).stdout == "again\n"
+
+
+def test_a_rank_that_its_launcher_ends_is_not_blamed_however_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "launcher.log"
+    log = LauncherLog(path, horovodrun.failures)
+    assert log.new() == []
+    found = []
+    with path.open("a") as out:
+        for written in (
+            "Process 1 exit with status code 3.\n",
+            "ERROR:root:blacklisted slots count == 2 -> stop running\nProcess 0 exit wi",
+            "th status code 134.\n",  # a signal that Horovod's own threads have raised
+            "Process 2 exit with status code 137.\n",  # one that did not heed SIGTERM
+        ):
+            out.write(written)
+            out.flush()
+            found.append(log.new())
+    assert found == [[Failed(1, 3, 0)], [], [], []]
+
+
+def test_a_rank_may_fail_twice_in_the_same_way(tmp_path: Path) -> None:
+    path = tmp_path / "launcher.log"
+    log = LauncherLog(path, horovodrun.failures)
+    failed = "Process 1 exit with status code 3.\n"
+    found = []
+    for times in (1, 1, 2):
+        path.write_text(failed * times)
+        found.append(log.new())
+    assert found == [[Failed(1, 3, 0)], [], [Failed(1, 3, 0)]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import psutil
@@ -213,7 +214,7 @@ class LauncherLog:
 
     def __init__(self, path: Path, failures: Callable[[str], list[Failed]]) -> None:
         self._path, self._failures = path, failures
-        self._read = 0
+        self._told: Counter[Failed] = Counter()
         self.ended: list[Failed] = []
         """Those told of so far that SIGTERM has ended, as a rule the launcher's."""
 
@@ -223,9 +224,10 @@ class LauncherLog:
             text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
-        whole = text.rfind("\n") + 1
-        told, self._read = text[self._read : whole], max(self._read, whole)
-        found = self._failures(told)
+        # All of it each time: what a line means may depend on lines that have been read before.
+        told = Counter(self._failures(text[: text.rfind("\n") + 1]))
+        found = list((told - self._told).elements())
+        self._told |= told
         self.ended += [failed for failed in found if failed.code == -signal.SIGTERM]
         return [failed for failed in found if failed.code != -signal.SIGTERM]
 

@@ -63,7 +63,8 @@ SIGNALS = 128
 """A shell's exit code for a signal is this much more."""
 EXITED = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
 ENDING = "Terminating remaining workers after failure of Process"
-"""Horovod's words; those that end later have been ended by it."""
+GIVES_UP = "-> stop running"
+"""Horovod's words, the second in an elastic job; ranks that end later have been ended by it."""
 
 
 def check(torch: str) -> None:
@@ -182,7 +183,7 @@ def _ranks_here(parsed: Any) -> int:
 
 def failures(log: str) -> list[Failed]:
     """Return the ranks that ended before Horovod ended the others."""
-    told = log.partition(ENDING)[0]
+    told = log.partition(ENDING)[0].partition(GIVES_UP)[0]
     return [Failed(int(rank), _signed(int(code)), 0) for rank, code in EXITED.findall(told)]
 
 
