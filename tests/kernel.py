@@ -181,8 +181,10 @@ class Kernel:
 
     def stop(self, seconds: float = 30) -> None:
         """Interrupt what still runs, as after a failed test, so that the next cell can run."""
+        if not self.alive:
+            return
         self._take_replies()
-        if self.alive and not self._idle():
+        if not self._idle():
             self.interrupt()
             with suppress(LateError, KernelGoneError):
                 self.until(self._idle, seconds)
