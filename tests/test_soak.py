@@ -32,6 +32,22 @@ STOPS = {
 }
 KINDS = [*RAISES, *STOPS]
 DEATH_EVERY = 25
+PARSED = """
+    def parse():
+        import stack_data, sys
+        files = set()
+        sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
+        try:
+            step()
+        finally:
+            sys.setprofile(None)
+        for source in map(stack_data.Source.for_filename, sorted(files)):
+            source.pieces, source.tokens_by_lineno
+    parse()
+    del parse
+"""
+"""For tracebacks IPython keeps each file parsed that one has led through, some megabytes each; in
+which of them an interrupt of a step strikes is by chance."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,7 @@ def one_fault(kernel: Kernel, number: int) -> None:
 def test_a_hundred_faults_leave_everything_as_it_was(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist\nimport nbdist")
     on_ranks(kernel, MODELS["ddp"] + "\nkept = model\nfirst = step()", "-np 2")
+    on_ranks(kernel, PARSED)
     for number in range(WARM_AFTER):
         one_fault(kernel, number)
     before = sizes(kernel)
@@ -93,4 +110,4 @@ def test_a_hundred_faults_leave_everything_as_it_was(kernel: Kernel) -> None:
         told = f"after {WARM_AFTER}: {before}\nafter {FAULTS}: {after}"
         assert later.descriptors <= earlier.descriptors + broken + 2, told
         assert later.threads <= earlier.threads + 2, told
-        assert later.megabytes <= earlier.megabytes + 25, told
+        assert later.megabytes <= earlier.megabytes + 15, told
