@@ -4,6 +4,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 NOTEBOOK := notebooks/quickstart.ipynb
 
+# Side by side: a worker for each core and one more, for they wait a quarter of their time; up to four.
+# ARGS goes to one process, which shows more.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
+SIDE_BY_SIDE = $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
+SHUFFLED = $(if $(SHUFFLE),--random-order --random-order-seed=$(SHUFFLE))
+# With COVERAGE=1 every process of every target below notes which lines it ran; see `coverage`.
+export NBDIST_COVERAGE := $(abspath build/coverage)
+$(if $(COVERAGE),$(shell mkdir -p $(NBDIST_COVERAGE)))
+PYTEST = -m $(if $(COVERAGE),coverage run -m )pytest $(SIDE_BY_SIDE) $(SHUFFLED)
+
 PAGE := nbdist/widgets/static/metrics.js
 PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
@@ -12,31 +22,55 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab test programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo lab check test coverage coverage-report programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: .venv/made $(PAGE) ## make .venv with all that the other targets need
 
-.venv/made: pyproject.toml constraints.txt tools/make-env
+# Each of the three adds to the one before.
+.venv/demo: pyproject.toml constraints.txt tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env demo
+	@touch $@
+
+.venv/lab: .venv/demo
+	PYTHON="$(PYTHON)" tools/make-env lab
+	@touch $@
+
+.venv/made: .venv/lab
 	PYTHON="$(PYTHON)" tools/make-env
 	@touch $@
 
-$(PAGE): .venv/made $(PAGE_SOURCES)
+$(PAGE): .venv/lab $(PAGE_SOURCES)
 	tools/page build
 	tools/page link
 
-demo: env ## run the quickstart headless and show what its cells print
+demo: .venv/demo ## run the quickstart headless and show what its cells print
 	$(BIN)/python tools/run_notebook.py $(NOTEBOOK) build/quickstart.ipynb
 
-lab: env ## open JupyterLab with the quickstart
+lab: .venv/lab $(PAGE) ## open JupyterLab with the quickstart
 	$(BIN)/jupyter lab $(NOTEBOOK)
 
-test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's alone)
+check: lint ## for every save: lint, check types, run what needs no kernel and no ranks; a minute
 	tools/page test
-	$(BIN)/python -m pytest $(ARGS)
-	$(if $(ARGS),,tools/page browser)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m light -q $(ARGS)
+
+test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's, SHUFFLE=17 in another order)
+	tools/page test
+	$(BIN)/python $(PYTEST) $(ARGS)
+	$(if $(ARGS),,$(if $(COVERAGE),COVERAGE_PROCESS_START=$(abspath pyproject.toml)) tools/page browser)
+
+coverage: ## run all tests, tell which lines of nbdist no process of theirs ran, fail below the floor
+	rm -rf build/coverage
+	$(MAKE) test COVERAGE=1
+	$(MAKE) coverage-report
+
+coverage-report: ## of what ran with COVERAGE=1 until now (build/coverage/html/index.html has the lines)
+	@# What a process was writing when it was killed is warned of, and no loss.
+	PYTHONWARNINGS=ignore $(BIN)/coverage combine --keep -q build/coverage
+	$(BIN)/coverage html -q
+	$(BIN)/coverage report
 
 programs: env ## draw notebooks that nobody has seen, and compare what they compute anywhere (N=2000)
 	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -s tests/test_programs.py
@@ -48,21 +82,21 @@ test-browser: env ## of these, try metrics and sidebar in real JupyterLab and No
 	tools/page browser $(ARGS)
 
 test-torch: .venv-torch-$(TORCH)/made ## try what torch can break, with another release (TORCH=2.15.0 ARGS="-k name")
-	.venv-torch-$(TORCH)/bin/python -m pytest $(addprefix tests/test_,$(TORCH_TESTS:=.py)) $(ARGS)
+	.venv-torch-$(TORCH)/bin/python $(PYTEST) $(addprefix tests/test_,$(TORCH_TESTS:=.py)) $(ARGS)
 
 .venv-torch-%/made: pyproject.toml tools/make-env
 	PYTHON="$(PYTHON)" tools/make-env torch $*
 	@touch $@
 
 test-xla: .venv-xla/made ## try --backend xla, in an environment of its own (ARGS="-k name" to choose)
-	.venv-xla/bin/python -m pytest tests/xla $(ARGS)
+	.venv-xla/bin/python $(PYTEST) tests/xla $(ARGS)
 
 .venv-xla/made: pyproject.toml tools/make-env
 	PYTHON="$(PYTHON)" tools/make-env xla
 	@touch $@
 
 test-tensorflow: .venv-tensorflow/made ## try TensorFlow through Horovod, in an environment of its own (ARGS="-k name")
-	.venv-tensorflow/bin/python -m pytest tests/tensorflow $(ARGS)
+	.venv-tensorflow/bin/python $(PYTEST) tests/tensorflow $(ARGS)
 
 .venv-tensorflow/made: pyproject.toml tools/make-env
 	PYTHON="$(PYTHON)" tools/make-env tensorflow
@@ -76,7 +110,7 @@ gpu-wheels: ## download the wheels that test-gpu needs where there is no network
 	@PYTHON="$(PYTHON)" WHEELS="$(WHEELS)" PYTHON_VERSION="$(PYTHON_VERSION)" NUMPY="$(NUMPY)" tools/test-gpu wheels
 
 test-oldest: .venv-oldest/made $(if $(ARGS),,$(PAGE)) ## try the lowest versions that are allowed, on Python 3.10 (ARGS="-k name")
-	.venv-oldest/bin/python -m pytest $(ARGS)
+	.venv-oldest/bin/python $(PYTEST) $(ARGS)
 	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-oldest tools/page browser)
 
 .venv-oldest/made: PYTHON = python3.10
@@ -85,7 +119,7 @@ test-oldest: .venv-oldest/made $(if $(ARGS),,$(PAGE)) ## try the lowest versions
 	@touch $@
 
 test-newest: .venv-newest/made $(if $(ARGS),,$(PAGE)) ## try the newest of everything that day, on Python 3.13 (ARGS="-k name")
-	.venv-newest/bin/python -m pytest $(ARGS)
+	.venv-newest/bin/python $(PYTEST) $(ARGS)
 	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-newest tools/page browser)
 
 .PHONY: .venv-newest/made # looks each time

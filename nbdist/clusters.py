@@ -15,7 +15,7 @@ from nbdist.errors import LaunchError, NbdistError, UsageError
 from nbdist.gpus import environ_for
 from nbdist.hub import forming, living, mending, stacks
 from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_id, show_ranks
-from nbdist.hub.loop import hub_loop
+from nbdist.hub.loop import hub_loop, uninterrupted
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
 from nbdist.rank.vitals import STACKS_SIGNAL
@@ -198,9 +198,14 @@ class Cluster(Sharing, Inspecting):
 
         job.on_cancel = press
         job.on_stacks = lambda: self.stacks(chosen)
-        self._jobs.append(job)
-        outside.show_job(job, self.launcher, self.id)
-        hub_loop().soon(run.run())
+        try:
+            with uninterrupted():
+                self._jobs.append(job)
+                outside.show_job(job, self.launcher, self.id)
+                hub_loop().soon(run.run())
+        except KeyboardInterrupt:  # who called does not get the job, and could not stop it
+            job.cancel()
+            raise
         return job
 
     def jobs(self) -> list[Job]:

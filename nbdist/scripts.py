@@ -9,7 +9,7 @@ from nbdist import outside
 from nbdist.hub import living
 from nbdist.hub.jobs import Job, next_job_id
 from nbdist.hub.logs import Logs
-from nbdist.hub.loop import hub_loop
+from nbdist.hub.loop import hub_loop, uninterrupted
 from nbdist.hub.output import Output
 from nbdist.hub.plan import SCRIPT
 from nbdist.hub.script import ScriptRun
@@ -74,8 +74,14 @@ def submit(
         id=next_job_id(), code=code, ranks=tuple(range(plan.np)), number=number, lines=lines,
         viewed=viewed, background=background, folder=logs.folder,
     )  # fmt: skip
-    hub_loop().wait(_start(living.host(), job, plan, logs, settings.hang_seconds))
-    _jobs.append(job)
+    host = living.host()
+    try:
+        with uninterrupted():
+            hub_loop().wait(_start(host, job, plan, logs, settings.hang_seconds))
+            _jobs.append(job)
+    except KeyboardInterrupt:  # who called does not get the job, and could not stop it
+        job.cancel()
+        raise
     outside.show_job(job, plan.launcher)
     return job
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANARY_SECONDS = 10.0
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def adopt_orphans() -> None:
@@ -92,17 +93,29 @@ def reseed() -> None:
 
 
 def oom_kills() -> int | None:
-    """Return how often this host's kernel has killed for lack of memory since it started.
+    """Return how often the kernel has killed for lack of memory in this process's control group.
 
-    None where that cannot be known.
+    On the whole host where its group does not count; None where nothing does.
     """
-    try:
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except OSError:
-        pass
+    for path in _oom_counters():
+        with contextlib.suppress(OSError):
+            for line in path.read_text(encoding="ascii").splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
     return None
+
+
+def _oom_counters() -> Iterator[Path]:
+    """Yield the files with such a counter, the nearest first; some may not be there."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            places = (group[1:], "")  # a container may see its own group as the root
+            if controllers == "memory":  # first version of control groups
+                yield from (CGROUPS / "memory" / place / "memory.oom_control" for place in places)
+            elif not controllers:  # second version
+                yield from (CGROUPS / place / "memory.events.local" for place in places)
+    yield Path("/proc/vmstat")
 
 
 def torch_version() -> str:

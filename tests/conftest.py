@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import pytest_timeout
 from jupyter_core.utils import ensure_event_loop
 
 from nbdist.backends import recovery
@@ -21,9 +22,10 @@ from nbdist.backends.recovery import Recovery
 from nbdist.launchers.probing import PROBE
 from tests.kernel import Kernel, open_kernels
 from tests.leaks import SESSION, SESSION_MARK, Watch
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     KernelFactory = Callable[..., Kernel]
 
@@ -32,12 +34,33 @@ pytest_plugins = ["pytest_jupyter.jupyter_server"] if find_spec("jupyter_server"
 
 HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
+LONGEST = ("test_storm", "test_tutorials", "test_launchers", "test_ddp_backend", "test_orphans")
+"""Modules that take a minute and more."""
+NOT_MEASURED = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
+KERNELS = {"start_kernel", "kernel", "start_shared", "shared_kernel", "notebook"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let `make storm` say how many."""
     parser.addoption("--storm", type=int, default=0, help="trainings to throw faults into")
     parser.addoption("--storm-seed", type=int, default=1, help="the seed of the first one")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest modules first, or one worker would end long after the others."""
+    for item in items:
+        asked = KERNELS.intersection(getattr(item, "fixturenames", ()))
+        if not asked and not item.get_closest_marker("starts_processes"):
+            item.add_marker(pytest.mark.light)
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> Any:
+    """Give a test more time on a machine that is slow, or busy, when it begins."""
+    limit = settings._replace(timeout=allowed(settings.timeout))
+    return pytest_timeout.pytest_timeout_set_timer(item, limit)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -100,19 +123,20 @@ def probed() -> Recovery:
     command = [sys.executable, "-m", PROBE, str(write)]
     with tempfile.TemporaryDirectory() as folder:
         env = os.environ | {"TMPDIR": folder}
-        subprocess.run(command, pass_fds=[write], check=True, timeout=100, env=env)
+        subprocess.run(command, pass_fds=[write], check=True, timeout=allowed(100), env=env)
     os.close(write)
     with os.fdopen(read) as said:
         return [msgspec.json.decode(line, type=Recovery) for line in said][-1]
 
 
-def _factory(scratch: Path) -> Iterator[KernelFactory]:
+def _factory(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
     kernels: list[Kernel] = []
+    always = NOT_MEASURED if request.node.get_closest_marker("repeats") else {}
 
-    def start(home: str = "", **options: Any) -> Kernel:
+    def start(home: str = "", env: Mapping[str, str] | None = None, **options: Any) -> Kernel:
         _probe_torch_once()
         folder = scratch / "homes" / (home or f"k{next(NUMBERS)}")
-        kernels.append(Kernel(folder, **options))
+        kernels.append(Kernel(folder, env={**always, **(env or {})}, **options))
         return kernels[-1]
 
     yield start
@@ -121,9 +145,15 @@ def _factory(scratch: Path) -> Iterator[KernelFactory]:
 
 
 @pytest.fixture
-def start_kernel(scratch: Path) -> Iterator[KernelFactory]:
+def becomes_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a shell that is made in this process be `__main__` until the test ends."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
+@pytest.fixture
+def start_kernel(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
     """Start kernels: ``start_kernel(home="name", env={...}, cwd=path)``; they may share a home."""
-    yield from _factory(scratch)
+    yield from _factory(scratch, request)
 
 
 @pytest.fixture
@@ -136,7 +166,7 @@ def kernel(start_kernel: KernelFactory) -> Kernel:
 def start_shared(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
     """Start kernels for all tests of a module; they must not depend on each other's cells."""
     watch = Watch(scratch)
-    yield from _factory(scratch)
+    yield from _factory(scratch, request)
     _fail_if_left(watch, f"The kernel shared in {request.node.name}")
 
 

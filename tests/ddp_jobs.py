@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import signal
+import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,12 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
+from nbdist.errors import UsageError
 from nbdist.rank.names import Pickler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 Kept = dict[str, Any]
 
@@ -40,7 +43,7 @@ def make(kept: Kept, kind: str) -> None:
     """Make a model of a kind and its optimizer."""
     torch.manual_seed(dist.get_rank())
     ranks = list(range(dist.get_world_size()))
-    if kind == "subgroup":
+    if kind in ("subgroup", "power sgd"):
         dist.new_group([0])
         kept["group"] = dist.new_group(ranks)
     kept["model"] = wrap(kept, kind, nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)))
@@ -52,12 +55,14 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
         for parameter in net.parameters():
             dist.broadcast(parameter.detach(), src=0)
         return net
-    if kind == "ddp":
-        return DistributedDataParallel(net)
-    if kind == "static graph":
-        return DistributedDataParallel(net, static_graph=True)
-    if kind in ("power sgd", "built-in hook"):
-        return _hooked(DistributedDataParallel(net), kind)
+    if kind in ("ddp", "static graph"):
+        return DistributedDataParallel(net, static_graph=kind == "static graph")
+    if kind == "built-in hook":
+        model = DistributedDataParallel(net)
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
+        return model
+    if kind == "power sgd":
+        return _compressed(DistributedDataParallel(net), kept["group"])
     if kind == "subgroup":
         return DistributedDataParallel(net, process_group=kept["group"])
     from torch.distributed.fsdp import fully_shard
@@ -67,12 +72,9 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
     return net
 
 
-def _hooked(model: DistributedDataParallel, kind: str) -> DistributedDataParallel:
-    if kind == "built-in hook":
-        model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
-        return model
+def _compressed(model: DistributedDataParallel, group: Any) -> DistributedDataParallel:
     # Of full rank: what it makes of gradients is all but exact.
-    state = power_sgd.PowerSGDState(None, matrix_approximation_rank=8, start_powerSGD_iter=2)
+    state = power_sgd.PowerSGDState(group, matrix_approximation_rank=8, start_powerSGD_iter=2)
     model.register_comm_hook(state, power_sgd.powerSGD_hook)
     return model
 
@@ -174,6 +176,7 @@ def make_for_losing(kept: Kept) -> None:
         param_to_hook_all_reduce=net.weight,
     )
     kept["group"], kept["holder"] = dist.new_group(ranks), Holder(dist.new_group(ranks))
+    kept["meshed"] = DistributedDataParallel(nn.Linear(2, 2), device_mesh=kept["mesh"])
     kept["hooked"] = model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
     model.register_comm_hook(kept["holder"].group, double)
     model.register_forward_hook(lambda *_: kept.update(seen=kept.get("seen", 0) + 1))
@@ -204,10 +207,16 @@ def use_what_was_kept(kept: Kept) -> list[float]:
     return [*found, model.module.weight.grad.sum().item(), kept["seen"]]
 
 
-def compute(kept: Kept) -> None:
-    """Be long in a DDP model's forward without any collective."""
+def compute(kept: Kept, folder: Path) -> None:
+    """Be in a DDP model's forward, without any collective, until there is a file ``go``."""
     model = kept["model"]
-    model.module.register_forward_pre_hook(lambda *_: time.sleep(1))
+
+    def wait(*_: object) -> None:
+        (folder / f"in{dist.get_rank()}").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+
+    model.module.register_forward_pre_hook(wait)
     with torch.no_grad():
         model(batch(0))
 
@@ -251,10 +260,160 @@ def die(kept: Kept) -> None:
 
 def give(kept: Kept) -> bytes:
     """Pickle what is trained for a rank that was replaced."""
+    return _pickled((kept.get("group"), kept["model"], kept["optimizer"]))
+
+
+def _pickled(values: object) -> bytes:
     buffer = io.BytesIO()
-    values = kept.get("group"), kept["model"], kept["optimizer"]
     Pickler(buffer, carry_globals=False).dump(values)
     return buffer.getvalue()
+
+
+def give_one(kept: Kept, name: str) -> bytes:
+    return _pickled(kept[name])
+
+
+def take_one(kept: Kept, data: bytes) -> None:
+    pickle.loads(data)  # noqa: S301  # our own
+
+
+def holds_its_group(kept: Kept) -> bool:
+    """Return whether the state of the model's hook has the group that the model has."""
+    ((_, state),) = kept["model"]._comm_hooks
+    return state.process_group is kept["group"]
+
+
+def make_of_rank_zero(kept: Kept) -> None:
+    """Make a model that rank 0 trains alone."""
+    group = dist.new_group([0])
+    if dist.get_rank() == 0:
+        kept["alone"] = DistributedDataParallel(nn.Linear(2, 2), process_group=group)
+
+
+def through_pickle(kept: Kept) -> None:
+    """Put a copy that torch itself has unpickled in the place of the model."""
+    kept["model"] = pickle.loads(pickle.dumps(kept["model"]))  # noqa: S301  # our own
+    kept["optimizer"] = torch.optim.Adam(kept["model"].parameters(), lr=0.01)
+
+
+def destroy(kept: Kept, name: str = "") -> None:
+    """End a group, or all of them."""
+    dist.destroy_process_group(kept[name] if name else None)
+
+
+def destroy_that_of_others(kept: Kept) -> str:
+    """End a group on rank 0 that torch has never told rank 1 of."""
+    group = dist.new_group([0])
+    dist.destroy_process_group(group)
+    return type(group).__name__
+
+
+def form_without_fsdp(kept: Kept, port: int, generation: int, why: str) -> dict[str, str]:
+    """Begin a generation with a torch that does not let FSDP2 modules be renewed."""
+    lost: dict[str, str] = kept["ddp"].form(port, generation, namespace=kept, fsdp=why)
+    return lost
+
+
+def functional(kept: Kept) -> float:
+    from torch.distributed import _functional_collectives as functional
+
+    found = functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD)
+    return float(functional.wait_tensor(found).item())
+
+
+def make_for_copying(kept: Kept) -> None:
+    """Make what differs between the ranks, of the kinds that are hard to send."""
+    rank = dist.get_rank()
+    kept["words"] = words = nn.Embedding(6, 2, sparse=True)
+    kept["sgd"] = torch.optim.SGD(words.parameters(), lr=0.1, momentum=0.9)
+    words(torch.tensor([rank, 3])).sum().backward()
+    kept["sgd"].step()
+    kept["turned"] = torch.full((2, 3), float(rank)).t()
+    kept["schedule"] = torch.optim.lr_scheduler.StepLR(kept["sgd"], 1 + rank)
+
+
+def copy_all(kept: Kept, source: int) -> list[Any]:
+    for name in ("words", "sgd", "turned", "schedule"):
+        kept["ddp"].sync(kept, name, source)
+    momentum = kept["sgd"].state[kept["words"].weight]["momentum_buffer"]
+    return [
+        kept["words"].weight.tolist(), momentum.is_sparse, momentum.to_dense().tolist(),
+        kept["turned"].tolist(), kept["turned"].is_contiguous(), kept["schedule"].step_size,
+    ]  # fmt: skip
+
+
+def refused_to_copy(kept: Kept, names: list[str], source: int) -> list[str]:
+    """Return why these cannot be copied from a rank."""
+    said = []
+    for name in names:
+        try:
+            kept["ddp"].sync(kept, name, source)
+        except UsageError as error:
+            said.append(str(error))
+    return said
+
+
+def make_not_to_copy(kept: Kept) -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    group = dist.new_group([0])
+    kept["net"] = nn.Linear(2, 2)
+    if dist.get_rank() == 0:
+        kept["net"] = DistributedDataParallel(kept["net"], process_group=group)
+    kept["zero"] = ZeroRedundancyOptimizer(kept["model"].parameters(), torch.optim.SGD, lr=0.1)
+    rows = nn.Parameter(torch.eye(2).to_sparse(), requires_grad=False)
+    kept["rows"], kept["words"] = nn.ParameterList([rows]), ["no", "model"]
+
+
+def first_kind_of_fsdp(kept: Kept) -> str:
+    """Return why such a model cannot be compared."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    kept["flat"] = FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu"))
+    return str(kept["ddp"].checksums(kept)["flat"].why)
+
+
+def init_alone(kept: Kept) -> tuple[str, bool]:
+    """Begin a group of one's own where nobody else is; return its size and whether ours is back."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    rank = dist.get_rank()
+    dist.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+    total = all_reduce(kept)
+    dist.destroy_process_group()
+    return f"{rank}: {total:g}", bool(kept["ddp"].formed())
+
+
+def own_gloo(kept: Kept) -> tuple[bool, float, int]:
+    """Make gloo's part of a group by hand; return what it is, its limit and a setting."""
+    from torch.distributed import distributed_c10d as c10d
+
+    make: Any = c10d.ProcessGroupGloo
+    made = make(HashStore(), 0, 1, _threads=3)
+    world: Any = dist.group.WORLD
+    alike = isinstance(world._get_backend(torch.device("cpu")), c10d.ProcessGroupGloo)
+    return alike, made.options._timeout.total_seconds(), made.options._threads
+
+
+def log_otherwise(kept: Kept) -> list[float]:
+    """Train while torch's log is another one than is known; return the time of the next look."""
+    from nbdist.backends.torch_private import timing
+
+    logger: Any = dist.Logger  # type: ignore[attr-defined]
+    hooked = logger.set_runtime_stats_and_log
+    timing.time_waits()
+    assert logger.set_runtime_stats_and_log is hooked, "it is hooked once"
+    kept_log, logger._get_ddp_logging_data = logger._get_ddp_logging_data, None
+    try:
+        while timing._look_at < timing.NEVER:
+            step(kept)
+            time.sleep(timing.MEASURE_SECONDS / 4)
+    finally:
+        logger._get_ddp_logging_data = kept_log
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    return [timing._look_at]
 
 
 def take(kept: Kept, data: bytes) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,9 +18,12 @@ import pytest
 
 from nbdist.backends.ddp import Ddp
 from nbdist.backends.recovery import IN_PLACE, Recovery
+from tests.waiting import allowed, until
 
-LIMIT = 20.0
-"""Seconds that nothing here may take, if nobody is stuck."""
+LIMIT = 60.0
+"""Seconds that nothing here may take, if nobody is stuck and nothing else runs."""
+FREE = 10.0
+"""Seconds within which a rank is freed; by itself it would wait for minutes."""
 
 _FORKS = multiprocessing.get_context("forkserver")
 # DDP imports `torch._dynamo` for its first model, which takes seconds.
@@ -61,12 +64,12 @@ class Rank:
     def ask(self, name: str, *args: Any) -> Any:
         """Call a method of the backend in the rank's second thread."""
         self.control.send((name, args))
-        assert self.control.poll(LIMIT), f"the rank did not answer to {name}"
+        assert self.control.poll(allowed(LIMIT)), f"the rank did not answer to {name}"
         return self.control.recv()
 
     def result(self, limit: float = LIMIT) -> Any:
         """Return what the rank's job returned; raise `Freed` if the job raised."""
-        if not self.jobs.poll(limit):
+        if not self.jobs.poll(allowed(limit)):
             raise TimeoutError
         good, value = self.jobs.recv()
         if not good:
@@ -76,7 +79,7 @@ class Rank:
     def end(self) -> None:
         """Kill it, if it still runs."""
         self.process.kill()
-        self.process.join(LIMIT)
+        self.process.join(allowed(LIMIT))
         self.process.close()
         self.jobs.close()
         self.control.close()
@@ -124,7 +127,7 @@ class Ranks:
         for number in ranks or range(self.size):
             self.ranks[number].ask("abort")
 
-    def outcomes(self, limit: float = 2.0) -> list[str]:
+    def outcomes(self, limit: float = FREE) -> list[str]:
         """Return what each rank's job said when it was freed; ``""`` where it did not raise."""
         said = []
         for rank in self.ranks:
@@ -138,17 +141,17 @@ class Ranks:
 
     def wait_until_done(self, number: int) -> None:
         """Wait until a rank's job has returned or raised; `result` still tells."""
-        assert self.ranks[number].jobs.poll(LIMIT)
+        assert self.ranks[number].jobs.poll(allowed(LIMIT))
 
     def wait_until_waiting(self, number: int, op: str = "") -> Any:
         """Wait until a rank is inside a collective; return what it says of it."""
-        deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline:
+
+        def waiting() -> Any:
             found = self.ranks[number].ask("waiting")
-            if found is not None and op in found.op:
-                return found
-            time.sleep(0.005)
-        raise TimeoutError(f"rank {number} never waited in {op or 'a collective'}")
+            return found if found is not None and op in found.op else None
+
+        told = f"Rank {number} never waited in {op or 'a collective'}."
+        return until(waiting, LIMIT, told=lambda: told)
 
     def replace(self, number: int) -> None:
         """Kill a rank and start another in its place."""
@@ -199,7 +202,13 @@ def _be_rank(
 def _answer(backend: Ddp, control: Connection) -> None:
     while True:
         name, args = control.recv()
-        control.send(getattr(backend, name)(*args))
+        control.send(_functions() if name == "functions" else getattr(backend, name)(*args))
+
+
+def _functions() -> list[str]:
+    """Return what functions the main thread is in, the innermost first."""
+    frames = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident or 0])
+    return [frame.f_code.co_name for frame, _ in frames]
 
 
 def _form(kept: dict[str, Any], port: int, generation: int, way: str) -> dict[str, str]:

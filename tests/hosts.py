@@ -10,8 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ import pytest
 
 from tests.leaks import SESSION, SESSION_MARK
 from tests.processes import command, runs
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,12 +82,9 @@ class FarHost:
             if runs(process)
         ]
 
-    def is_quiet(self, seconds: float = 10) -> list[str]:
-        """Wait until nothing runs there; return what does."""
-        until = time.monotonic() + seconds
-        while self.processes() and time.monotonic() < until:
-            time.sleep(0.05)
-        return [" ".join(command(process)) for process in self.processes()]
+    def must_be_quiet(self, seconds: float = 20) -> None:
+        """Wait until nothing runs there."""
+        until(lambda: not self.processes(), seconds, lambda: list(map(command, self.processes())))
 
 
 def why_not() -> str:
@@ -182,13 +179,10 @@ def _ip(*words: str) -> None:
 
 
 def _wait(theirs: str, folder: Path) -> None:
-    until = time.monotonic() + SECONDS
-    while True:
-        try:
+    def answers() -> bool:
+        with suppress(OSError):
             socket.create_connection((theirs, 22), timeout=1).close()
-        except OSError:
-            log = (folder / "sshd.log").read_text()
-            assert time.monotonic() < until, f"no sshd at {theirs}:\n{log}"
-            time.sleep(0.05)
-        else:
-            return
+            return True
+        return False
+
+    until(answers, SECONDS, lambda: f"No sshd at {theirs}:\n{(folder / 'sshd.log').read_text()}")

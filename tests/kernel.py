@@ -5,14 +5,17 @@ the test's thread owns the shell and control channels, a reader thread owns iopu
 message when it arrives, so that a test may sleep, or signal processes, while a cell runs. What
 both touch (the cells and the registry of displays) is guarded by one condition.
 
-Every wait has a deadline and fails with what had been seen until then.
+Every wait has a deadline (see `tests.waiting`) and fails with what had been seen until then.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
+import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_client.manager import KernelManager
 
 from tests.cell import Cell, Output
+from tests.waiting import Deadline, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 
 KERNEL_MARK = "NBDIST_TEST_KERNEL"
 """Environment name by which the leak check tells whose a process is."""
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+# Below the ports that systems hand out: between the choice and the kernel's bind, nobody gets one.
+PORTS = itertools.cycle(random.sample(range(10_000, 32_000), 22_000))
 
 open_kernels: dict[str, Kernel] = {}
 """By their marks, the kernels that are allowed to have processes and files now."""
@@ -41,6 +49,14 @@ class KernelGoneError(AssertionError):
 
 class LateError(AssertionError):
     """The kernel did not do what a test waited for before the deadline."""
+
+
+def _port() -> int:
+    """Return a free port."""
+    while True:
+        port = next(PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Kernel:
@@ -77,7 +93,9 @@ class Kernel:
         self._env = {**os.environ, "NBDIST_HOME": str(home), KERNEL_MARK: self.mark, **(env or {})}
         self._cwd = str(cwd or home)
         self._log_path = home / "kernel.log"
-        manager: Any = KernelManager(kernel_name="python3")
+        ports = {f"{name}_port": _port() for name in CHANNELS}
+        manager: Any = KernelManager(kernel_name="python3", cache_ports=False, **ports)
+        manager.shutdown_wait_time = allowed(manager.shutdown_wait_time)
         self._manager = manager
         if within:
             spec = self._manager.kernel_spec
@@ -91,7 +109,7 @@ class Kernel:
         self._client: Any = self._manager.client()
         self._client.start_channels()
         try:
-            self._client.wait_for_ready(timeout=60)
+            self._client.wait_for_ready(timeout=allowed(60))
         except RuntimeError as error:
             raise KernelGoneError(f"The kernel did not come up: {error}\n{self.log()}") from error
         self._closing.clear()
@@ -126,7 +144,7 @@ class Kernel:
         code : str
             The cell, magics included.
         timeout : float
-            Seconds it may take.
+            Seconds it may take where nothing else runs.
         check : bool
             Set to False for a cell that is meant to fail.
         """
@@ -163,7 +181,7 @@ class Kernel:
     ) -> None:
         """Wait until a condition on what the kernel sends holds."""
         cell = cell or self.cell
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while True:
             self._take_replies()
             with self._news:
@@ -172,8 +190,9 @@ class Kernel:
                 self._news.wait(0.02)
             if not self.alive:
                 raise KernelGoneError(f"The kernel ended.\n{cell.seen()}\n{self.log()}")
-            if time.monotonic() > deadline:
-                raise LateError(f"Waited {timeout} s in vain.\n{cell.seen()}\n{self.log()}")
+            if deadline.over:
+                late = f"Waited {deadline.took:.1f} s in vain."
+                raise LateError(f"{late}\n{cell.seen()}\n{self.log()}")
 
     def interrupt(self) -> None:
         """Press the stop button."""
@@ -218,7 +237,7 @@ class Kernel:
 
     def _disconnect(self) -> None:
         self._closing.set()
-        self._reader.join(5)
+        self._reader.join(allowed(5))
         self._client.stop_channels()
 
     def _take_replies(self) -> None:

@@ -1,14 +1,19 @@
-"""What tests left behind: processes, sockets, shared memory, temp folders, threads.
+"""What tests left behind: processes, sockets, shared memory, temp folders, threads, environment.
 
 A process is ours when it was started with this session's mark in its environment, or descends from
-the test process. Marks outlive re-parenting, so an orphan is found too. Allowed are the processes
-of a kernel that is still open and those that were there when the test began, with what they start.
+the test process. Marks outlive re-parenting, so an orphan is found too; and each worker beside this
+one has a mark of its own. Allowed are the processes of a kernel that is still open and those that
+were there when the test began, with what they start.
+
+Shared memory has no owner's mark. What a worker beside this one uses is mapped by a living process;
+a new segment that none maps was left behind.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import time
 import uuid
@@ -19,7 +24,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.kernel import KERNEL_MARK, open_kernels
-from tests.processes import environment, runs
+from tests.processes import environment, memory_maps, runs
+from tests.waiting import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +47,7 @@ class Watch:
         The session's folder: ``tmp`` in it is ``TMPDIR``, each folder in ``homes`` the
         ``NBDIST_HOME`` of a kernel.
     grace : float
-        Seconds that things may take to go.
+        Seconds that things may take to go where nothing else runs.
     """
 
     def __init__(self, scratch: Path, grace: float = 5.0) -> None:
@@ -51,18 +57,21 @@ class Watch:
         self._segments = _segments()
         self._files = set(self._state_files())
         self._threads = set(threading.enumerate())
+        self._environment = dict(os.environ)
+        self._main = sys.modules["__main__"]
 
     def check(self) -> list[str]:
         """Return a line for each thing left behind, after waiting for it and removing it."""
-        deadline = time.monotonic() + self.grace
+        deadline = Deadline(self.grace)
         left = self._left()
-        while any(left) and time.monotonic() < deadline:
+        while any(left) and not deadline.over:
             time.sleep(0.05)
             left = self._left()  # what is told is what was seen last, never a later look
         processes, files, segments, threads = left
         lines = [_describe(process) for process in processes]
         lines += [f"file {path}" for path in (*files, *segments)]
         lines += [f"thread {thread.name} in the test process" for thread in threads]
+        lines += self._restored()
         _kill(processes)
         _remove((*files, *segments))
         return lines
@@ -72,13 +81,31 @@ class Watch:
         return (
             processes,
             [path for path in self._state_files() if path not in self._files],
-            sorted(_segments() - self._segments),
+            _not_mapped(_segments() - self._segments),
             [
                 thread
                 for thread in set(threading.enumerate()) - self._threads
                 if thread.name.startswith("nbdist")
             ],
         )
+
+    def _restored(self) -> list[str]:
+        """Give this process its environment and main module back; return a line for each change.
+
+        A later test, or its kernel, would have them.
+        """
+        changed = [] if sys.modules["__main__"] is self._main else ["another main module"]
+        sys.modules["__main__"] = self._main
+        was, now = self._environment, dict(os.environ)
+        names = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)}
+        names.discard("PYTEST_CURRENT_TEST")
+        for name in names:
+            os.environ.pop(name, None)
+            if name in was:
+                os.environ[name] = was[name]
+        return changed + [
+            f"environment {name}: {was.get(name)} became {now.get(name)}" for name in sorted(names)
+        ]
 
     def _allowed(self, process: psutil.Process) -> bool:
         """Whether it, or who started it, was there before."""
@@ -150,8 +177,30 @@ def _describe(process: psutil.Process) -> str:
 
 
 def _segments() -> set[Path]:
-    """Return nbdist's shared memory; by its name, since other programs have some, too."""
-    return set(SHARED_MEMORY.glob("*nbdist*"))
+    """Return the user's shared memory."""
+    found = set()
+    for path in SHARED_MEMORY.glob("*"):
+        with suppress(OSError):  # gone meanwhile
+            if path.stat().st_uid == os.getuid():
+                found.add(path)
+    return found
+
+
+def _not_mapped(segments: set[Path]) -> list[Path]:
+    if not segments:
+        return []
+    maps = "\n".join(memory_maps(process) for process in psutil.process_iter())
+    return sorted(path for path in segments if path.exists() and _place(path) not in maps)
+
+
+def _place(path: Path) -> str:
+    """Return a file's device and number as in `maps`, where a semaphore has another name."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""  # gone meanwhile, and nobody's
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    return f" {device} {found.st_ino} "
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import re
-import time
+from contextlib import suppress
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
+from tests.waiting import Deadline, until
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.cell import Cell
     from tests.kernel import Kernel
 
@@ -24,6 +29,15 @@ def on_ranks(kernel: Kernel, body: str, flags: str = "", **options: Any) -> Cell
     return kernel.run(distributed(body, flags), **options)
 
 
+def in_background_until(kernel: Kernel, body: str, flags: str, lines: Sequence[int]) -> None:
+    """Run a cell as `job` until each rank has told that it is at a line, the first at the first."""
+    on_ranks(kernel, body, f"{flags} --async")
+    kernel.run("import nbdist\njob = nbdist.jobs()[-1]")
+    told = "print(*(job.pulses[rank].line for rank in sorted(job.pulses)))"
+    wanted = " ".join(map(str, lines)) + "\n"
+    until(lambda: kernel.run(told).stdout == wanted, 60)
+
+
 def printed_by(kernel: Kernel, rank: int) -> str:
     """Return what a rank printed in the last cell, as `%dist logs` shows it."""
     return kernel.run(f"%dist logs {rank}").stdout
@@ -34,13 +48,14 @@ def plain(text: str) -> str:
     return ANSI.sub("", text)
 
 
-def complete(kernel: Kernel, code: str, timeout: float = 10) -> list[str]:
+def complete(kernel: Kernel, code: str, timeout: float = 20) -> list[str]:
     """Return what the kernel offers when Tab is pressed after `code`."""
     client = kernel._client
     asked = client.complete(code, len(code))
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        message = client.get_shell_msg(timeout=timeout)
-        if message["parent_header"].get("msg_id") == asked:
-            return list(message["content"]["matches"])
-    raise AssertionError(f"No completions for {code!r} after {timeout} s")
+    deadline = Deadline(timeout)
+    while not deadline.over:
+        with suppress(queue.Empty):
+            message = client.get_shell_msg(timeout=1)
+            if message["parent_header"].get("msg_id") == asked:
+                return list(message["content"]["matches"])
+    raise AssertionError(f"No completions for {code!r} after {deadline.took:.1f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -45,6 +46,13 @@ def environment(process: psutil.Process) -> dict[str, str]:
     with suppress(psutil.Error, OSError):
         return process.environ()
     return {}
+
+
+def memory_maps(process: psutil.Process) -> str:
+    """Return what Linux tells of a process's memory, '' of one that has ended or elsewhere."""
+    with suppress(OSError):
+        return Path(f"/proc/{process.pid}/maps").read_text()
+    return ""
 
 
 def runs(process: psutil.Process) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.hub import record as records
 from nbdist.hub.record import ClusterRecord, JobRecord, RankRecord, Record
 from nbdist.lives import started
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,10 +54,12 @@ def put(record: Record) -> Path:
 
 async def get(fetch: Fetch, *route: str, **options: Any) -> Any:
     """Return what a GET answers."""
-    return json.loads((await fetch(*API, *route, **options)).body)
+    answer = await fetch(*API, *route, request_timeout=allowed(20), **options)
+    return json.loads(answer.body)
 
 
 async def post(fetch: Fetch, *route: str, **body: Any) -> Any:
     """Return what a POST answers."""
-    answer = await fetch(*API, *route, method="POST", body=json.dumps(body), request_timeout=60)
+    limit = allowed(60)
+    answer = await fetch(*API, *route, method="POST", body=json.dumps(body), request_timeout=limit)
     return json.loads(answer.body)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.faults import shown, slowdown
+from tests.faults import shown
 from tests.kernel import LateError
 from tests.notebook import distributed
 from tests.trainings import TRAININGS, Training
@@ -183,7 +183,7 @@ class Storm:
     def end(self, cell: Cell) -> Cell:
         """Wait for a cell, and note what it has shown."""
         try:
-            self.kernel.wait(SECONDS * slowdown(), cell)
+            self.kernel.wait(SECONDS, cell)
         except LateError as late:
             raise self.fell(f"a cell hangs\n{shown(cell)}") from late
         self.said += f"{shown(cell)}\n"
@@ -247,7 +247,10 @@ def _dies(storm: Storm) -> None:
 
 def _dies_at_rest(storm: Storm) -> None:
     rank = storm.rank()
-    storm.run(f"import os, time\nos.kill(nbdist.cluster().ranks[{rank}].pid, 9)\ntime.sleep(0.3)")
+    storm.run(
+        f"import os, time\nkilled = nbdist.cluster().ranks[{rank}]\nos.kill(killed.pid, 9)\n"
+        "while killed.alive: time.sleep(0.01)"
+    )
     storm.replace(rank)
 
 
@@ -271,7 +274,7 @@ def _in_background(storm: Storm) -> None:
         marks = [storm.folder / f"in-{rank}" for rank in storm.members]
         storm.kernel.until(lambda: any(mark.exists() for mark in marks), SECONDS, cell)
         storm.run("nbdist.jobs()[-1].cancel()")
-    storm.run("try: nbdist.jobs()[-1].wait(30)\nexcept Exception as error: print(error)")
+    storm.run("try: nbdist.jobs()[-1].wait(200)\nexcept Exception as error: print(error)")
     storm.said += shown(cell)
 
 
@@ -330,7 +333,7 @@ def _beside(storm: Storm) -> None:
     else:
         storm.run(distributed("time.sleep(0.5)", f"--ranks {rest} --async"))
         storm.fails(storm.armed("boom", storm.rank()), "--ranks 0,1")
-    storm.run("nbdist.jobs()[-2].wait(20)")
+    storm.run("nbdist.jobs()[-2].wait(200)")
 
 
 def _mismatched(storm: Storm) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults import shown
 from tests.notebook import complete, plain
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,15 +114,16 @@ def test_off_is_off(auto: Kernel) -> None:
 
 def test_completion(auto: Kernel) -> None:
     auto.run("only_there = [1]")
+    auto.run("%%local\nimport nbdist.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = 20")
     assert "only_there" in complete(auto, "x = 1\nonly_th")
     assert "on" in complete(auto, "%dist auto ")
     assert "--whole-cell" not in complete(auto, "%%distributed --")
 
 
+@pytest.mark.starts_processes
 def test_a_terminals_prompt_says_so() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TERMINAL], capture_output=True, text=True, timeout=90, check=True
-    )
+    command = [sys.executable, "-c", TERMINAL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=allowed(90), check=True)
     lines = [line for line in plain(done.stdout).splitlines() if line.strip()]
     assert lines[0].startswith("In [")
     assert lines[2].startswith("ranks In [")

@@ -27,6 +27,7 @@ from nbdist.server.commands import Deaf
 from nbdist.server.processes import Processes
 from nbdist.wire.points import points_file
 from tests.states import NOBODY, job_in, put, state_of
+from tests.waiting import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -54,9 +55,9 @@ async def shining(record: records.Record, **taken: Any) -> AsyncIterator[Beacon]
 
 async def until(holds: Callable[[], object], seconds: float = 20) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not holds():
-        assert time.monotonic() < deadline
+        assert not deadline.over
         await asyncio.sleep(0.02)
 
 
@@ -65,16 +66,17 @@ def shown() -> list[records.Record]:
     return [records.read(path) for path in records.folder().glob("*.json")]
 
 
+def of_commands() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "nbdist-command"]
+
+
 async def test_commands_that_wait_hold_up_no_other_and_not_the_end_of_python() -> None:
     free = threading.Event()
-    async with shining(state_of(""), wait=lambda: free.wait(60), say=lambda: "said"):
+    async with shining(state_of(""), wait=lambda: free.wait(600), say=lambda: "said"):
         (told,) = shown()
         waiting = [asyncio.create_task(commands.ask(told, "wait")) for _ in range(40)]
-        ours = [t for t in threading.enumerate() if t.name == "nbdist-command"]
-        while len(ours) < len(waiting):
-            await asyncio.sleep(0.02)
-            ours = [t for t in threading.enumerate() if t.name == "nbdist-command"]
-        assert all(thread.daemon for thread in ours)
+        await until(lambda: len(of_commands()) == len(waiting))
+        assert all(thread.daemon for thread in of_commands())
         assert await commands.ask(told, "say") == "said"
         free.set()
         assert await asyncio.gather(*waiting) == [True] * 40
@@ -157,6 +159,55 @@ async def test_without_a_folder_nothing_is_shown_and_nothing_fails(
     assert shown() == []
 
 
+async def test_what_cannot_be_steered_is_shown_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket's path would be too long, and the folder for those that are is not there."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("a" * 150)))
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    monkeypatch.setattr("nbdist.hub.beacon.BEAT_SECONDS", 0.1)
+    async with shining(state_of("")):
+        (told,) = shown()
+        assert told.control == ""
+        records.folder().joinpath(f"{told.id}.json").unlink()
+        await until(shown)  # there is nothing else to touch
+    assert not shown()
+
+
+async def test_a_state_that_cannot_be_told_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbdist.hub.beacon.SELDOM_SECONDS", 0.05)
+    states: list[records.Record | None] = [None, state_of("")]
+
+    def tell() -> records.Record | None:
+        return states.pop(0) if states[1:] else states[0]
+
+    def fail() -> records.Record | None:
+        beacon._tell = tell
+        raise OSError("No space left on device")
+
+    beacon = Beacon(fail, {})
+    await beacon.start()
+    await until(shown)
+    await beacon.stop()
+
+
+async def test_who_asks_and_does_not_wait_for_the_answer_troubles_nobody() -> None:
+    troubles: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: troubles.append(about))
+    free = threading.Event()
+    async with shining(state_of(""), wait=lambda: free.wait(600), say=lambda: "said"):
+        (told,) = shown()
+        reader, writer = await asyncio.open_unix_connection(told.control)
+        writer.write(b'{"command": "wait", "args": {}}\n')
+        assert await reader.readline() == b"{}\n"
+        writer.close()
+        await writer.wait_closed()
+        free.set()
+        await until(lambda: not of_commands())
+        assert await commands.ask(told, "say") == "said"
+    assert not troubles
+
+
 def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
     record = state_of("aa", pid=NOBODY)
     record.place = Place("elsewhere", boot="another")
@@ -169,6 +220,9 @@ def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
     processes.look()
     assert [each["alive"] for each in processes.state()["processes"]] == [False]
     assert [entry.path for entry in processes.gone()] == [path]
+    away = path.with_name("bb.json")  # removed since its folder was listed
+    assert not record.alive(away)
+    assert not records.outdated(record, away)
     long_ago = time.time() - 2 * records.GONE_SECONDS
     os.utime(path, (long_ago, long_ago))
     processes.look()
@@ -181,6 +235,11 @@ def test_what_killed_processes_have_left_is_swept_away() -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(folder / "listening.sock"))
     listening.listen()
+    busy = socket.socket(socket.AF_UNIX)
+    busy.bind(str(folder / "busy.sock"))
+    busy.listen(0)
+    waits = socket.socket(socket.AF_UNIX)
+    waits.connect(str(folder / "busy.sock"))  # there is no room for another one
     for name in ("left.sock", "elsewhere.sock"):  # on another host somebody may listen
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(folder / name))
@@ -188,6 +247,7 @@ def test_what_killed_processes_have_left_is_swept_away() -> None:
         ("old.json.part", 2 * records.GONE_SECONDS),
         ("new.json.part", 0),
         ("listening.sock", 2 * lives.FORGOTTEN_SECONDS),
+        ("busy.sock", 2 * lives.FORGOTTEN_SECONDS),
         ("left.sock", 2 * lives.FORGOTTEN_SECONDS),
         ("elsewhere.sock", 2 * lives.SILENT_SECONDS),
     ):
@@ -196,9 +256,10 @@ def test_what_killed_processes_have_left_is_swept_away() -> None:
         os.utime(folder / name, (time.time() - age,) * 2)
     records.sweep()
     assert {path.name for path in folder.iterdir()} == {
-        "listening.sock", "elsewhere.sock", "new.json.part"
+        "listening.sock", "busy.sock", "elsewhere.sock", "new.json.part"
     }  # fmt: skip
-    listening.close()
+    for each in (listening, busy, waits):
+        each.close()
 
 
 def test_points_that_are_none_are_left_alone(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import csv
 import json
 import re
 import socket
-import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -20,22 +20,17 @@ from nbdist.metrics.events import Events
 from nbdist.metrics.metrics import Metrics
 from nbdist.rank import metrics as rank_metrics
 from tests.notebook import on_ranks
+from tests.processes import family, runs, sockets
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 LOG = "import nbdist\nfor i in range(5): nbdist.log({'train/loss': i + rank}, step=i)"
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 def opened(kernel: Kernel, flags: str = "") -> str:
@@ -58,14 +53,11 @@ def scalars(url: str, run: str) -> list[tuple[int, float]]:
         return []
 
 
-def board_of(url: str) -> psutil.Process:
+def board_of(kernel: Kernel, url: str) -> psutil.Process:
     """Return the process that listens there, and nowhere else."""
     port = int(url.rstrip("/").rpartition(":")[2])
-    for process in psutil.process_iter():
-        try:
-            listening = [c.laddr for c in process.net_connections("inet") if c.status == "LISTEN"]
-        except psutil.Error:
-            continue
+    for process in family(kernel):
+        listening = [c.laddr for c in sockets(process) if c.status == psutil.CONN_LISTEN]
         if port in [address.port for address in listening]:
             assert [tuple(address) for address in listening] == [("127.0.0.1", port)]
             return process
@@ -77,21 +69,24 @@ def folders(kernel: Kernel) -> list[Path]:
 
 
 def test_a_job_in_tensorboard_from_its_first_values_to_the_stop(notebook: Kernel) -> None:
-    mistake = notebook.run("%dist tensorboard", check=False)
-    assert "no job has logged anything" in mistake.error
     on_ranks(notebook, LOG)
     on_ranks(notebook, "pass")
     url = opened(notebook)
-    until(lambda: scalars(url, "rank1"))
-    assert scalars(url, "rank0") == [(i, i) for i in range(5)]
-    assert scalars(url, "rank1") == [(i, i + 1) for i in range(5)]
+    until(lambda: scalars(url, "rank0") == [(i, i) for i in range(5)])
+    until(lambda: scalars(url, "rank1") == [(i, i + 1) for i in range(5)])
     assert opened(notebook) == url, "it is found again"
-    process = board_of(url)
+    process = board_of(notebook, url)
     assert len(folders(notebook)) == 1
     assert "ended for job" in notebook.run("%dist tensorboard --stop").stdout
     assert not process.is_running()
     assert folders(notebook) == []
     assert "No TensorBoard" in notebook.run("%dist tensorboard --stop").stdout
+
+
+def test_without_a_job_that_has_logged_there_is_none(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 1 --backend none")
+    assert "no job has logged anything" in kernel.run("%dist tensorboard", check=False).error
 
 
 def test_a_job_that_runs_grows_in_tensorboard(notebook: Kernel) -> None:
@@ -114,12 +109,21 @@ def test_a_job_that_runs_grows_in_tensorboard(notebook: Kernel) -> None:
     assert folders(notebook) == []
 
 
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """Take a port that the system gives to nobody who asks for any: later it is free."""
+    with socket.socket() as taken:
+        for port in range(20_000, 30_000):
+            with suppress(OSError):
+                taken.bind(("127.0.0.1", port))
+                break
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
 def test_what_tensorboard_cannot_do_is_said(notebook: Kernel) -> None:
     on_ranks(notebook, LOG)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with taken_port() as port:
         cell = notebook.run(f"%dist tensorboard --port {port}", check=False)
     assert f"port {port}" in cell.error
     assert "already in use" in cell.error
@@ -142,7 +146,7 @@ def test_tensorboard_ends_with_a_kernel_that_is_killed(start_kernel: KernelFacto
     kernel = start_kernel()
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, LOG, "-np 1 --backend none")
-    process = board_of(opened(kernel))
+    process = board_of(kernel, opened(kernel))
     gone = kernel.home / "gone"
     child = f"""
 import os, pathlib, time
@@ -154,7 +158,7 @@ if not os.fork():
     kernel.run(child)  # it holds whatever is open here
     kernel.sigkill()
     try:
-        until(lambda: not process.is_running(), 10)
+        until(lambda: not runs(process))
     finally:
         gone.touch()
     assert folders(kernel) == []

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import stat
 import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbdist.hub.line import Line
 from nbdist.wire.messages import Display, Done, Hello, Run, decode_to_agent, encode_to_hub
 from nbdist.wire.stream import HEAD_BYTES, MAX_MESSAGE, Stream
 from tests.notebook import on_ranks
+from tests.waiting import Deadline, allowed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -46,10 +48,9 @@ def rank_at(path: Path, rank: int = 0, incarnation: int = 0) -> Stream:
 
 async def until(holds: Callable[[], object], seconds: float = 20) -> None:
     """Wait until something holds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline = Deadline(seconds)
     while not holds():
-        assert loop.time() < deadline
+        assert not deadline.over
         await asyncio.sleep(0.005)
 
 
@@ -121,14 +122,51 @@ async def test_strangers_and_predecessors_are_not_listened_to(tmp_path: Path) ->
         new.send_all(encode_to_hub(Done("1", 1)))
         await until(lambda: len(heard) == 2 and line.garbage == 2)
         assert [each.log_end for each in heard if isinstance(each, Done)] == [1]
-        huge.settimeout(20)
+        huge.settimeout(allowed(20))
         assert huge.recv(1) == b""  # it was hung up on
-        line.send_cell([0], a_cell("mine"))
+        line.send_cell([1, 0], a_cell("mine"))  # there is no rank 1
         await until(new.receive)
         assert not old.receive()
+        line.expect(0, 2)  # yet to come
+        line.send_cell([0], a_cell("its"))
+        assert not new.receive()
         for each in (old, new, nameless, garbage):
             each.socket.close()
         huge.close()
+
+
+async def test_a_rank_comes_in_when_there_are_fewer_open_files(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    troubles: list[dict[str, Any]] = []
+    loop: Any = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, about: troubles.append(about))
+    async with line_at(tmp_path / "cells", heard) as line:
+        line.expect(0, 0)
+        listening = line._cells._listening.fileno()  # type: ignore[union-attr]
+        rank = rank_at(tmp_path / "cells")
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
+        try:
+            await until(lambda: listening not in loop._selector.get_map())
+            assert not heard
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        await until(lambda: heard)
+        rank.socket.close()
+    assert not troubles
+
+
+async def test_one_that_reads_no_more_is_hung_up_on(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    async with line_at(tmp_path / "cells", heard) as line:
+        line.expect(0, 0)
+        rank = rank_at(tmp_path / "cells")
+        await until(lambda: heard)
+        line.send_cell([0], a_cell("x" * LARGE))  # most of it waits here
+        assert rank.socket.recv(LARGE)  # there is room again, and nobody to take it
+        rank.socket.shutdown(socket.SHUT_RD)
+        await until(lambda: not line._cells._streams)  # type: ignore[union-attr]
+        rank.socket.close()
 
 
 def _connected(path: Path) -> socket.socket:

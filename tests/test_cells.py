@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import os
 from typing import TYPE_CHECKING
 
-from tests.notebook import on_ranks, plain, printed_by
+from tests.notebook import distributed, on_ranks, plain, printed_by
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,23 +15,29 @@ if TYPE_CHECKING:
     from tests.kernel import Kernel
 
 SLOW_TORCH = """
-import time
-time.sleep(3)
+import pathlib, time
+folder = pathlib.Path(__file__).parent
+(folder / "asked").touch()
+while not (folder / "go").exists():
+    time.sleep(0.05)
+(folder / "imported").touch()
 raise ModuleNotFoundError("No module named 'torch'", name="torch")
 """
 
 
 def test_loading_waits_for_nothing(start_kernel: KernelFactory, tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text(SLOW_TORCH)
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text(SLOW_TORCH)
     kernel = start_kernel(env={"PYTHONPATH": str(tmp_path)})
-    loading = kernel.run("%load_ext nbdist").seconds
-    assert loading is not None
-    assert loading < 1
-    first = on_ranks(kernel, "print('rank', rank)", "-np 2 --backend none")
-    assert first.stdout == "rank 0\n"
-    assert first.seconds is not None
-    assert first.seconds > 2, "the warm process had to import this torch first"
+    assert kernel.run("%load_ext nbdist").ok
+    assert not (torch / "imported").exists()
+    there = f"__import__('os').path.exists({str(torch / 'imported')!r})"
+    first = kernel.start(distributed(f"print('rank', rank, {there})", "-np 2 --backend none"))
+    until((torch / "asked").exists)
+    (torch / "go").touch()
+    assert kernel.wait().ok, first.seen()
+    assert first.stdout == "rank 0 True\n", "the warm process had to import this torch first"
 
 
 def test_cells_sent_early_are_not_lost(kernel: Kernel) -> None:
@@ -153,12 +160,12 @@ def test_a_changed_folder_for_temporary_files_is_followed(notebook: Kernel, tmp_
     show = "import tempfile\nprint(tempfile.gettempdir())"
     before = on_ranks(notebook, show).stdout
     notebook.run(
-        f"import os\nkept = os.environ['TMPDIR']\nos.environ['TMPDIR'] = {str(tmp_path)!r}"
+        f"import os\ntemp = os.environ['TMPDIR']\nos.environ['TMPDIR'] = {str(tmp_path)!r}"
     )
     try:
         assert on_ranks(notebook, show).stdout == f"{tmp_path}\n"
     finally:
-        notebook.run("os.environ['TMPDIR'] = kept")
+        notebook.run("os.environ['TMPDIR'] = temp")
     assert on_ranks(notebook, show).stdout == before != f"{tmp_path}\n"
 
 
@@ -179,12 +186,14 @@ def test_autoreload_holds_on_the_ranks(kernel: Kernel) -> None:
     kernel.run("%load_ext autoreload\n%autoreload 2")
     on_ranks(kernel, "import edited\nfrom edited import answer", "-np 2 --backend none")
     assert on_ranks(kernel, "print(edited.answer(), answer())").stdout == "1 1\n"
-    time.sleep(0.05)  # the file's time must differ
     module.write_text("def answer(): return 2  # edited\n")
+    later = module.stat().st_mtime + 10  # it must differ, however coarse the disk's clock is
+    os.utime(module, (later, later))
     assert on_ranks(kernel, "print(edited.answer(), answer())").stdout == "2 2\n"
     assert printed_by(kernel, 1) == "2 2\n"
     kernel.run("%autoreload 0")
     module.write_text("def answer(): return 3  # edited again\n")
+    os.utime(module, (later + 10, later + 10))
     assert on_ranks(kernel, "print(edited.answer())").stdout == "2\n"
 
 

@@ -10,6 +10,7 @@ import IPython
 import pytest
 
 from tests.notebook import on_ranks, plain, printed_by
+from tests.waiting import within
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -65,7 +66,7 @@ def test_a_waiting_cell_is_interrupted(notebook: Kernel) -> None:
     )
     notebook.expect("waits")
     notebook.interrupt()
-    notebook.wait(5)
+    notebook.wait(20)
     assert cell.error.startswith("CellInterrupted"), cell.seen()
     assert on_ranks(notebook, "await asyncio.sleep(0.01)\nprint(kept_awaiting)").stdout == "1\n"
 
@@ -192,7 +193,7 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_never_hangs(notebook: Kernel, question: str) -> None:
-    cell = on_ranks(notebook, question, check=False, timeout=10)
+    cell = on_ranks(notebook, question, check=False, timeout=20)
     said = plain(cell.text)
     assert not cell.ok
     assert QUESTIONS[question] in said
@@ -204,9 +205,9 @@ def test_a_question_never_hangs(notebook: Kernel, question: str) -> None:
 
 def test_debugging_after_a_failure_never_hangs(notebook: Kernel) -> None:
     on_ranks(notebook, "1 / 0", check=False)
-    debug = on_ranks(notebook, "%debug", check=False, timeout=10)
+    debug = on_ranks(notebook, "%debug", check=False, timeout=20)
     assert "breakpoint() was called on a rank" in debug.error
-    automatic = on_ranks(notebook, "%pdb on\n1 / 0", check=False, timeout=10)
+    automatic = on_ranks(notebook, "%pdb on\n1 / 0", check=False, timeout=20)
     assert "ZeroDivisionError: division by zero (cell line 3)" in automatic.error
     assert on_ranks(notebook, "%pdb off\nprint('alive')").stdout.endswith("alive\n")
 
@@ -232,7 +233,7 @@ if sys.version_info >= (3, 11):
 
 @pytest.mark.parametrize("code", ODD_ERRORS)
 def test_an_odd_error_ends_the_cell_too(notebook: Kernel, code: str) -> None:
-    cell = on_ranks(notebook, code, check=False, timeout=10)
+    cell = on_ranks(notebook, code, check=False, timeout=20)
     assert cell.error.startswith(f"CellFailed: Ranks 0-1 failed: {ODD_ERRORS[code]}")
     assert on_ranks(notebook, "print('alive')").stdout == "alive\n"
 
@@ -245,18 +246,17 @@ def test_a_broken_input_transformer_is_told(notebook: Kernel) -> None:
         get_ipython().input_transformers_post.append(broken)
     """
     on_ranks(notebook, code)
-    cell = on_ranks(notebook, "print('not reached')", check=False, timeout=10)
+    cell = on_ranks(notebook, "print('not reached')", check=False, timeout=20)
     assert cell.error.startswith("CellFailed: Ranks 0-1 failed: ZeroDivisionError")
     assert on_ranks(notebook, "print('alive')").stdout == "alive\n"
 
 
 def test_endless_recursion_is_told_shortly_and_of_all_ranks(notebook: Kernel) -> None:
     endless = "def deeper(): deeper()\ndeeper()"
-    cell = on_ranks(notebook, endless, check=False)
+    with within(20):
+        cell = on_ranks(notebook, endless, check=False)
     assert cell.error.startswith("CellFailed: Ranks 0-1 failed: RecursionError")
     assert "stopped" not in cell.error
-    assert cell.seconds is not None
-    assert cell.seconds < 5
     assert len(cell.text.splitlines()) < 200
 
 
@@ -274,6 +274,10 @@ def test_names_are_there_again_after_a_reset(notebook: Kernel) -> None:
     on_ranks(notebook, "%reset -f")
     code = "print(rank, local_rank, world_size, device, 'mine' in globals())"
     assert on_ranks(notebook, code).stdout == "0 0 2 cpu False\n"
+    ended = on_ranks(notebook, "exit(3)", check=False)
+    assert "SystemExit: 3" in ended.error, "not IPython's own, which would end the rank"
+    on_ranks(notebook, "40 + rank")
+    assert on_ranks(notebook, "_ + 2").text == "42\n"
     on_ranks(notebook, "rank = 'my own'")
     assert on_ranks(notebook, "print(rank)").stdout == "my own\n"
     on_ranks(notebook, "del rank")
@@ -298,7 +302,7 @@ def test_children_of_a_cell_end_without_a_word(notebook: Kernel) -> None:
             else:
                 print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         """
-        assert f"child {code}\n" in on_ranks(notebook, fork, timeout=10).stdout
+        assert f"child {code}\n" in on_ranks(notebook, fork, timeout=20).stdout
     assert on_ranks(notebook, "rank").text == "0\n"
 
 

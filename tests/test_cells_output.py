@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
 import pexpect  # type: ignore[import-untyped]
+import pytest
 
 from tests.notebook import distributed, on_ranks, printed_by
+from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
@@ -23,17 +23,24 @@ SLOW_LINES = """
     import time
     for number in range(4):
         print("line", number)
-        time.sleep(0.4)
+        time.sleep(0.1)
+"""
+AWAITED_LINES = """
+    import os, time
+    for number in range(4):
+        print("line", number)
+        while not os.path.exists({folder!r} + f"/{{number}}"):
+            time.sleep(0.02)
 """
 
 
-def test_prints_come_when_they_are_printed(notebook: Kernel) -> None:
-    cell = on_ranks(notebook, SLOW_LINES)
-    texts = [out.text for out in cell.events]
-    assert texts == [f"line {number}\n" for number in range(4)]
-    gaps = [later.seconds - out.seconds for out, later in pairwise(cell.events)]
-    assert min(gaps) > 0.2, gaps
-    assert cell.events[0].seconds < 1
+def test_prints_come_when_they_are_printed(notebook: Kernel, tmp_path: Path) -> None:
+    cell = notebook.start(distributed(AWAITED_LINES.format(folder=str(tmp_path))))
+    for number in range(4):
+        notebook.expect(f"line {number}\n")
+        (tmp_path / str(number)).touch()  # only now may it print the next one
+    assert notebook.wait().ok, cell.seen()
+    assert [out.text for out in cell.events] == [f"line {number}\n" for number in range(4)]
 
 
 def test_whoever_writes_to_the_descriptors_is_heard_in_order(notebook: Kernel) -> None:
@@ -189,23 +196,27 @@ def test_logging_set_up_in_an_earlier_cell_goes_on(notebook: Kernel) -> None:
 def test_a_thread_that_outlives_its_cell_is_heard(notebook: Kernel) -> None:
     code = """
         import os, threading, time
-        begun = threading.Event()
+        begun, second_cell = threading.Event(), threading.Event()
         def talk():
             for number in range(6):
                 while number == 2 and not os.path.exists("cell-over"):
                     begun.set()
                     time.sleep(0.02)
+                if number == 4:
+                    open(f"between-{rank}", "x").close()
+                    second_cell.wait()
                 print("late", number)
-                time.sleep(0.15)
-        talker = threading.Thread(target=talk)
+        talker = threading.Thread(target=talk, daemon=True)
         talker.start()
-        begun.wait(20)
+        begun.wait()
         print("cell over")
     """
     assert on_ranks(notebook, code).stdout == "late 0\nlate 1\ncell over\n"
     notebook.run("import pathlib; pathlib.Path('cell-over').touch()")
-    time.sleep(0.3)  # some of it while no cell runs
-    second = on_ranks(notebook, "talker.join()\nprint('second over')").stdout
+    for rank in (0, 1):  # some of it while no cell runs
+        until((notebook.home / f"between-{rank}").exists)
+    body = "second_cell.set()\ntalker.join()\nprint('second over')"
+    second = on_ranks(notebook, body).stdout
     assert second == "".join(f"late {number}\n" for number in range(2, 6)) + "second over\n"
 
 
@@ -234,6 +245,7 @@ def test_other_ranks_displays_are_text_in_their_log(notebook: Kernel) -> None:
     assert printed_by(notebook, 1) == "'shown by 1'\n41\n"
 
 
+@pytest.mark.starts_processes
 def test_nbclient_shows_and_keeps_all(tmp_path: Path) -> None:
     cells = ["%load_ext nbdist", distributed(SLOW_LINES, "-np 2 --backend none"), "%dist logs 1"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -243,7 +255,7 @@ def test_nbclient_shows_and_keeps_all(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=allowed(60),
         check=True,
     )
     lines = "".join(f"line {number}\n" for number in range(4))
@@ -252,12 +264,13 @@ def test_nbclient_shows_and_keeps_all(tmp_path: Path) -> None:
     assert ["".join(out.text for out in cell.outputs) for cell in kept] == ["", lines, lines]
 
 
+@pytest.mark.starts_processes
 def test_terminal_ipython_shows_all_and_interrupts() -> None:
     with pexpect.spawn(
         sys.executable,
         ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"],
         encoding="utf-8",
-        timeout=30,
+        timeout=allowed(60),
     ) as terminal:
         terminal.expect(r"In \[1\]: ")
         terminal.sendline("%load_ext nbdist")
@@ -267,7 +280,6 @@ def test_terminal_ipython_shows_all_and_interrupts() -> None:
         terminal.expect(r"Out\[2\]: 5\r\n")
         _type(terminal, "%%distributed", "import time; print('sleeps')", "time.sleep(60)")
         terminal.expect("sleeps\r\n")
-        time.sleep(0.2)
         terminal.sendintr()
         terminal.expect("The cell was interrupted")
         terminal.expect(r"In \[4\]: ")

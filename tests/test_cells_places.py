@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.notebook import on_ranks, plain, printed_by
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
@@ -93,7 +94,7 @@ FORKS = {
     "multiprocessing": """
         import multiprocessing
         child = multiprocessing.get_context("fork").Process(target=print)
-        child.start(); child.join(10)
+        child.start(); child.join(60)
         print("exit code", child.exitcode)
     """,
     "fork": """
@@ -120,6 +121,7 @@ def test_a_child_of_the_kernel_that_ends_leaves_the_cluster_alone(
     assert on_ranks(notebook, SUM).stdout == "sum 2\n"
 
 
+@pytest.mark.starts_processes
 def test_a_fork_of_a_script_may_end_like_any_process(tmp_path: Path) -> None:
     script = """
         import os, sys, nbdist
@@ -134,7 +136,7 @@ def test_a_fork_of_a_script_may_end_like_any_process(tmp_path: Path) -> None:
         [sys.executable, "-c", dedent(script)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=allowed(60),
         check=True,
     )
     assert answer.stdout.split() == ["3", "alive"], answer.stderr
@@ -163,11 +165,11 @@ def test_a_fork_that_uses_the_cluster_is_told(notebook: Kernel) -> None:
         for call in {USES!r}:
             answers = fork.SimpleQueue()
             child = fork.Process(target=use, args=(call, answers))
-            child.start(); child.join(5)
+            child.start(); child.join(30)
             print(child.exitcode, "hangs" if answers.empty() else answers.get())
             child.kill(); child.join()
     """
-    lines = notebook.run(dedent(code)).stdout.splitlines()
+    lines = notebook.run(dedent(code), timeout=250).stdout.splitlines()
     assert len(lines) == len(USES)
     for line in lines:
         assert line.startswith("0 this process was forked from the notebook's kernel"), line

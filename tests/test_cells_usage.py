@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nbdist.magics.dist import COMMANDS
 from tests.notebook import complete, on_ranks, plain, printed_by
+from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kernel import Kernel
 
@@ -149,21 +150,22 @@ def test_chosen_ranks_run_the_cell_and_the_first_of_them_is_shown(notebook: Kern
 
 
 def test_a_cell_that_takes_too_long_is_stopped(notebook: Kernel) -> None:
-    cell = on_ranks(
-        notebook, "kept_late = 1\nimport time\ntime.sleep(60)", "--timeout 0.5", check=False
-    )
+    limit = round(allowed(1))  # by then it has come to the line that sleeps
+    body = "kept_late = 1\nimport time\ntime.sleep(600)"
+    cell = on_ranks(notebook, body, f"--timeout {limit}", check=False)
     assert cell.seconds is not None
-    assert 0.5 <= cell.seconds < 3
+    assert cell.seconds >= limit
     said = plain(cell.text)
-    assert "--timeout 0.5 s" in said
+    assert f"--timeout {limit} s" in said
     assert "at cell line 4" in said
     assert "Traceback" not in said
     assert notebook.run("import nbdist\nnbdist.jobs()[-1].state").text == "'timed out'\n"
     assert on_ranks(notebook, "kept_late").text == "1\n"
-    assert on_ranks(notebook, "'in time'", "--timeout 30").text == "'in time'\n"
+    assert on_ranks(notebook, "'in time'", "--timeout 600").text == "'in time'\n"
 
 
-def test_status_tells_where_a_background_job_is(notebook: Kernel) -> None:
+def test_status_tells_where_a_background_job_is(notebook: Kernel, tmp_path: Path) -> None:
+    go = tmp_path / "go"
     idle = notebook.run("%dist status").stdout
     assert "2 ranks, ddp" in idle
     header, *rows, after_a_fault = idle.splitlines()[1:]
@@ -174,21 +176,28 @@ def test_status_tells_where_a_background_job_is(notebook: Kernel) -> None:
     notebook.run(
         "import nbdist, textwrap\n"
         "background = nbdist.cluster().submit(textwrap.dedent('''\n"
-        "    import time, torch, torch.distributed as dist\n"
+        "    import os, time, torch, torch.distributed as dist\n"
         "    print('begins', flush=True)\n"
         "    if rank == 1:\n"
-        "        time.sleep(1.5)\n"
+        f"        while not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
         "    dist.all_reduce(torch.ones(1))\n"
         "    print('ends')\n"
         "''').strip())"
     )
-    time.sleep(0.8)
-    busy = notebook.run("%dist status").stdout.splitlines()[2:]
-    assert re.search(r"running line 5 of the cell, in all_reduce for \d+ s$", busy[0]), busy
-    assert re.search(r"running line 4 of the cell$", busy[1]), busy
+    first = r"running line 5 of the cell, in all_reduce for \d+ s\n"
+    second = r"running line 4 of the cell\n"
+    status = ""
+
+    def both_are_told() -> bool:
+        nonlocal status
+        status = notebook.run("%dist status").stdout
+        return bool(re.search(f"^0 .*{first}1 .*{second}", status, re.MULTILINE))
+
+    until(both_are_told, told=lambda: status)
     assert notebook.run("print(background.state, repr(background.output(1)))").stdout == (
         "running 'begins\\n'\n"
     )
+    go.touch()
     after = on_ranks(notebook, "print('queued behind it')")
     assert after.stdout == "queued behind it\n"
     assert notebook.run("print(background.ok, repr(background.output(0)))").stdout == (
@@ -206,7 +215,7 @@ def test_jobs_queue_in_one_order_on_every_rank(notebook: Kernel) -> None:
         "    for number, chosen in enumerate(ranks * 3)\n"
         "]\n"
         "for job in jobs:\n"
-        "    job.wait(20)\n"
+        "    job.wait(60)\n"
     )
     on_ranks(notebook, "print(order)")
     expected = [[n for n in range(24) if n % 8 not in skipped] for skipped in ([2, 4], [1, 6])]
@@ -217,25 +226,30 @@ def test_jobs_queue_in_one_order_on_every_rank(notebook: Kernel) -> None:
 def test_jobs_on_different_ranks_do_not_wait_for_each_other(notebook: Kernel) -> None:
     notebook.run(
         "import nbdist\n"
-        "slow = nbdist.cluster().submit('import time; time.sleep(1)', ranks=[0])\n"
-        "quick = nbdist.cluster().submit('print(1)', ranks=[1]).wait(5)\n"
+        "slow = nbdist.cluster().submit('import time; time.sleep(600)', ranks=[0])\n"
+        "quick = nbdist.cluster().submit('print(1)', ranks=[1]).wait(60)\n"
         "print(quick.ok, slow.done)"
     )
     assert notebook.cell.stdout == "True False\n"
-    notebook.run("slow.wait(5)")
+    notebook.run("slow.cancel()\nassert slow.until_end(60)")
+
+
+def until_both_have_printed(notebook: Kernel, job: str) -> None:
+    """Wait until a job runs on both ranks and has printed something there."""
+    until(lambda: notebook.run(f"print(all(map({job}.output, (0, 1))))").stdout == "True\n")
 
 
 def test_a_background_job_and_those_behind_it_are_interrupted(notebook: Kernel) -> None:
     notebook.run(
         "import nbdist\n"
-        "slow = nbdist.cluster().submit('import time; time.sleep(60)')\n"
+        "slow = nbdist.cluster().submit('import time; print(1); time.sleep(600)')\n"
         "behind = nbdist.cluster().submit('never = True')\n"
     )
-    time.sleep(0.3)
+    until_both_have_printed(notebook, "slow")
     notebook.run("%dist interrupt")
     ended = (
         "for job in (slow, behind):\n"
-        "    try: job.wait(5)\n"
+        "    try: job.wait(60)\n"
         "    except nbdist.errors.Interrupted as err: print(job.state)\n"
     )
     assert notebook.run(ended).stdout == "interrupted\ninterrupted\n"
@@ -254,13 +268,20 @@ def test_jobs_are_listed(notebook: Kernel) -> None:
 def test_stacks_show_where_every_rank_is(notebook: Kernel) -> None:
     notebook.run(
         "import nbdist\n"
-        "slow = nbdist.cluster().submit('import time\\ndef nap(): time.sleep(1)\\nnap()')"
+        "slow = nbdist.cluster().submit("
+        "'import time\\ndef nap(): print(1); time.sleep(600)\\nnap()')"
     )
-    time.sleep(0.3)
-    said = notebook.run("%dist stacks").stdout
-    assert said.count("main thread:") == 2
+    until_both_have_printed(notebook, "slow")
+    said = ""
+
+    def both_answer() -> bool:  # nbdist itself waits a second for each
+        nonlocal said
+        said = notebook.run("%dist stacks").stdout
+        return said.count("main thread:") == 2
+
+    until(both_answer, told=lambda: said)
     assert said.count("in nap") == 2
-    notebook.run("slow.wait(5)")
+    notebook.run("slow.cancel()\nassert slow.until_end(60)")
 
 
 def test_the_api_refuses_what_the_magics_refuse(notebook: Kernel) -> None:

@@ -33,7 +33,7 @@ def test_without_its_page_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_page_is_built_when_all_of_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, becomes_main: None
 ) -> None:
     monkeypatch.setattr(page, "MODULE", tmp_path / "metrics.js")
     assert not page.built()

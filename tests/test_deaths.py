@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from nbdist import system
 from tests.faults import MODELS, ended_in_time, fails, shown, trains_on
 from tests.notebook import on_ranks
+from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
-LAST_WORDS = "print(f'last words at={time.monotonic():.3f}', flush=True)"
+LAST_WORDS = "import os, time; print(f'last words at={time.monotonic():.3f}', flush=True)"
 DEATHS = {
     "SIGKILL": ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
     "os._exit": ("os._exit(3)", "exited with code 3"),
@@ -32,16 +38,23 @@ WORKERS = """
     next(loader)
     print(*[worker.pid for worker in loader._workers])
 """
-MEGABYTE = 1 << 20
+GIGABYTE = 1 << 30
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture(scope="module")
-def cluster(shared_kernel: Kernel) -> Kernel:
+def two_ranks(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with two ranks."""
     shared_kernel.run("%load_ext nbdist")
-    on_ranks(shared_kernel, "import os, time", "-np 2")
+    on_ranks(shared_kernel, "pass", "-np 2")
     return shared_kernel
+
+
+@pytest.fixture
+def cluster(two_ranks: Kernel) -> Kernel:
+    """Return it without names of earlier tests on its ranks."""
+    on_ranks(two_ranks, "%reset -f")
+    return two_ranks
 
 
 @pytest.mark.parametrize("workers", [0, 2], ids=["alone", "with workers"])
@@ -121,26 +134,64 @@ def memory_limit(limit: int) -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"the control group cannot be used: {error}")
     finally:
+        until(lambda: _removed(group))
+
+
+def _removed(group: Path) -> bool:
+    with suppress(OSError):  # a process is still ending in it
         group.rmdir()
+    return not group.exists()
 
 
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
-    on_ranks(cluster, "import time")
-    with memory_limit(100 * MEGABYTE) as group:
-        pid = cluster.run("import nbdist\nnbdist.cluster().ranks[1].pid").text.strip()
-        try:
-            (group / "cgroup.procs").write_text(pid)
-        except OSError as error:
-            pytest.skip(f"a process cannot be moved into the control group: {error}")
-        hungry = "if rank == 1: much = bytearray(1 << 30)\ntime.sleep(60)"
-        failed = fails(cluster, f"{LAST_WORDS}\n{hungry}")
-    assert "Rank 1 was killed by the operating system: out of memory (SIGKILL)" in failed.error
-    ended_in_time(failed)
-    assert on_ranks(cluster, "print('goes on')").stdout == "goes on\n"
+def _move(pid: int, group: Path) -> None:
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        pytest.skip(f"a process cannot be moved into the control group: {error}")
+
+
+def test_a_rank_killed_for_lack_of_memory_is_named_so(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel()
+    with memory_limit(GIGABYTE) as group:
+        _move(kernel.pid, group)
+        kernel.run("%load_ext nbdist")
+        hungry = f"if rank == 1: much = bytearray({4 * GIGABYTE})\ntime.sleep(60)"
+        failed = fails(kernel, f"{LAST_WORDS}\n{hungry}", "-np 2")
+        how = "was killed (SIGKILL), most likely by the operating system for lack of memory"
+        assert f"Rank 1 {how}" in failed.error
+        ended_in_time(failed)
+        assert on_ranks(kernel, "print('goes on')").stdout == "goes on\n"
+        failed = fails(kernel, f"{LAST_WORDS}\nif rank == 1: os.kill(os.getpid(), 9)")
+        assert "Rank 1 was ended by SIGKILL" in failed.error, "that other one died before it began"
+        kernel.shutdown()
+
+
+def test_another_process_killed_for_lack_of_memory_is_not_to_blame(cluster: Kernel) -> None:
+    if next(path for path in system._oom_counters() if path.exists()) == Path("/proc/vmstat"):
+        pytest.skip("no control group counts here what is killed for lack of memory")
+    on_ranks(cluster, "pass")
+    hungry = "input(); much = bytearray(1 << 30)"
+    with (
+        memory_limit(GIGABYTE // 10) as group,
+        subprocess.Popen([sys.executable, "-c", hungry], stdin=subprocess.PIPE) as other,
+    ):
+        _move(other.pid, group)
+        other.communicate(b"\n", timeout=allowed(60))
+    assert other.returncode == -signal.SIGKILL
+    failed = fails(cluster, "import os\nif rank == 1: os.kill(os.getpid(), 9)")
+    assert "Rank 1 was ended by SIGKILL" in failed.error
+
+
+def test_where_no_control_group_counts_the_whole_hosts_count_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "CGROUPS", tmp_path)
+    found = re.search(r"^oom_kill (\d+)$", _read(Path("/proc/vmstat")), re.MULTILINE)
+    assert found is None or system.oom_kills() in (int(found[1]), int(found[1]) + 1)
 
 
 def test_a_new_rank_finds_the_modules_of_those_before(cluster: Kernel) -> None:

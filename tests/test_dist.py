@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Node = Callable[[str], Path]
 
+pytestmark = pytest.mark.starts_processes
+
 ROOT = Path(__file__).parent.parent
 
 

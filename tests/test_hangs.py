@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults import ended_in_time, fails, shown
-from tests.notebook import distributed, on_ranks
+from tests.notebook import distributed, on_ranks, printed_by
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.cell import Cell
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
@@ -23,7 +25,7 @@ HANG = """
     if rank == 0:
         dist.all_reduce(torch.ones(1))
     else:
-        time.sleep(4)
+        while not os.path.exists({go!r}): time.sleep(0.05)
         dist.all_reduce(torch.ones(1))
     print('went on')
 """
@@ -43,29 +45,51 @@ HOLDS_THE_GIL = """
     dist.all_reduce(torch.ones(1))
 """
 LOOK_MEANWHILE = """
-import nbdist, threading
-seen = {}
-look = threading.Timer(1.0, lambda: seen.update(nbdist.cluster().stacks()))
-look.start()
+import nbdist, pathlib, threading, time
+seen, stuck, looked = {{}}, pathlib.Path({stuck!r}), pathlib.Path({looked!r})
+def look():
+    while not stuck.exists(): time.sleep(0.05)
+    while "in deep" not in seen.get(1, "") or "all_reduce" not in seen.get(0, ""):
+        seen.update(nbdist.cluster().stacks())
+    looked.touch()
+threading.Thread(target=look, daemon=True).start()
 """
 SMALL = 1 << 19
 
 
 @pytest.fixture(scope="module")
-def cluster(shared_kernel: Kernel) -> Kernel:
-    """Return a kernel with two ranks and little patience."""
-    shared_kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=2\n%load_ext nbdist")
-    on_ranks(shared_kernel, "import time, torch, torch.distributed as dist", "-np 2")
-    on_ranks(shared_kernel, "pair = dist.new_group([0, 1])\nkept = f'kept by {rank}'")
+def impatient(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with little patience."""
+    shared_kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=5\n%load_ext nbdist")
     return shared_kernel
 
 
-def test_a_hang_is_told_kept_current_and_resolved(cluster: Kernel) -> None:
-    done = on_ranks(cluster, HANG)
-    told = [out.text for out in done.events if out.kind in ("display", "update")]
-    first, *later = told
-    seconds = [int(found) for text in told for found in re.findall(r"each other for (\d+) s", text)]
-    assert len(set(seconds)) > 1, done.seen()
+@pytest.fixture
+def cluster(impatient: Kernel) -> Kernel:
+    """Return it with two ranks, which may be new, and what the tests need on them."""
+    on_ranks(impatient, "import os, time, torch, torch.distributed as dist", "-np 2")
+    on_ranks(impatient, "pair = dist.new_group([0, 1])\nkept = f'kept by {rank}'")
+    return impatient
+
+
+def told_by(cell: Cell) -> list[str]:
+    """Return the texts that a cell's displays have had, in their order."""
+    return [out.text for out in cell.events if out.kind in ("display", "update")]
+
+
+def numbers_in(texts: list[str], pattern: str) -> list[int]:
+    return [int(found) for text in texts for found in re.findall(pattern, text)]
+
+
+def test_a_hang_is_told_kept_current_and_resolved(cluster: Kernel, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    lasts = r"each other for (\d+) s"
+    done = cluster.start(distributed(HANG.format(go=str(go))))
+    cluster.until(lambda: len(set(numbers_in(told_by(done), lasts))) > 1, 60)
+    go.touch()
+    assert cluster.wait().ok, done.seen()
+    first, *later = told_by(done)
+    seconds = numbers_in(told_by(done), lasts)
     assert seconds == sorted(seconds)
     assert re.search(r"rank 0 waits in all_reduce #\d+ at cell line 3", first)
     assert re.search(r"rank 1 is at cell line 5", first)
@@ -73,6 +97,29 @@ def test_a_hang_is_told_kept_current_and_resolved(cluster: Kernel) -> None:
     assert "The wait is over" in later[-1]
     assert done.text.count("wait") == 1, "it is one display, kept current"
     assert done.stdout == "went on\n"
+
+
+def test_a_rank_whose_traceback_takes_long_is_not_killed(cluster: Kernel, tmp_path: Path) -> None:
+    begun, told = tmp_path / "begun", tmp_path / "told"
+    code = f"""
+        class Slow(Exception):
+            def __str__(self):
+                open({str(begun)!r}, "w").close()
+                while not os.path.exists({str(told)!r}): time.sleep(0.05)
+                return "slow to tell"
+        if rank == 1:
+            raise Slow
+        dist.all_reduce(torch.ones(1))
+    """
+    cell = cluster.start(distributed(code))
+    until(begun.exists, 60)
+    cluster.interrupt()
+    cluster.expect("Rank 1 has failed, and its traceback is being made", 60)
+    told.touch()
+    cluster.wait(60)
+    assert "killed" not in cell.error
+    assert on_ranks(cluster, "print(kept)").stdout == "kept by 0\n"
+    assert printed_by(cluster, 1) == "kept by 1\n"
 
 
 def test_different_collectives_are_told_by_name(cluster: Kernel) -> None:
@@ -94,21 +141,28 @@ def test_who_waits_for_ranks_that_do_not_run_the_cell_is_told(cluster: Kernel) -
     cluster.wait(20)
 
 
-def test_a_rank_that_holds_the_gil_is_seen_and_in_the_end_replaced(cluster: Kernel) -> None:
-    cluster.run(LOOK_MEANWHILE)
+def test_a_rank_that_holds_the_gil_is_seen_and_in_the_end_replaced(
+    cluster: Kernel, tmp_path: Path
+) -> None:
+    stuck, looked = tmp_path / "stuck", tmp_path / "looked"
+    cluster.run(LOOK_MEANWHILE.format(stuck=str(stuck), looked=str(looked)))
     cluster.start(distributed(HOLDS_THE_GIL))
     cluster.expect("C code may hold the GIL", 20)
+    stuck.touch()
+    until(looked.exists)
     cluster.interrupt()
-    cluster.expect("It will be killed in 2 s", 20)
-    cluster.expect("It will be killed in 1 s", 20)
     stopped = cluster.wait(20)
+    countdown = numbers_in(told_by(stopped), r"It will be killed in (\d+) s")
+    assert len(set(countdown)) > 1, stopped.seen()
+    assert countdown == sorted(countdown, reverse=True)
+    assert countdown[0] <= 5
     text = shown(stopped)
     assert "Rank 1 could not be interrupted and was killed" in text
     assert "Rank 0 was waiting in all_reduce at cell line 8" in text
-    stacks = cluster.run("look.join()\nprint(seen[0])\nprint('---')\nprint(seen[1])").stdout
-    waiting, _, stuck = stacks.partition("---")
+    stacks = cluster.run("print(seen[0])\nprint('---')\nprint(seen[1])").stdout
+    waiting, _, holding = stacks.partition("---")
     assert "all_reduce" in waiting
-    assert re.search(r"line 5 in deep", stuck)
+    assert re.search(r"line 5 in deep", holding)
     assert on_ranks(cluster, "print(kept if rank == 0 else '')").stdout == "kept by 0\n"
 
 

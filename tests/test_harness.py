@@ -5,21 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.kernel import Kernel, KernelGoneError, LateError
-from tests.leaks import SHARED_MEMORY, Watch
+from tests.leaks import SESSION, SHARED_MEMORY, Watch
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ORPHAN = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                          start_new_session=True)
 print(child.pid)
 """
@@ -66,7 +66,7 @@ def test_cleared_output_is_gone_when_the_next_comes(shared_kernel: Kernel) -> No
 
 
 def test_interrupt_ends_a_running_cell(shared_kernel: Kernel) -> None:
-    cell = shared_kernel.start("import time\nprint('running', flush=True)\ntime.sleep(60)")
+    cell = shared_kernel.start("import time\nprint('running', flush=True)\ntime.sleep(600)")
     shared_kernel.expect("running")
     shared_kernel.interrupt()
     shared_kernel.wait(10)
@@ -74,9 +74,12 @@ def test_interrupt_ends_a_running_cell(shared_kernel: Kernel) -> None:
 
 
 def test_a_deadline_tells_what_was_seen(shared_kernel: Kernel) -> None:
+    shared_kernel.start("import time\nprint('so far', flush=True)\ntime.sleep(600)")
+    shared_kernel.expect("so far")
     with pytest.raises(LateError, match="so far"):
-        shared_kernel.run("import time\nprint('so far', flush=True)\ntime.sleep(3)", timeout=1)
-    shared_kernel.wait(10)
+        shared_kernel.wait(0.1)
+    shared_kernel.interrupt()
+    shared_kernel.wait()
 
 
 def test_restart_forgets_variables(kernel: Kernel) -> None:
@@ -98,8 +101,8 @@ def test_an_orphan_is_found_by_name_and_removed(kernel: Kernel, scratch: Path) -
     kernel.sigkill()
     (line,) = watch.check()
     assert line.startswith(f"process {pid} ")
-    assert "time.sleep(60)" in line
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    assert "time.sleep(600)" in line
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], allowed(5))
     assert watch.check() == []
 
 
@@ -111,15 +114,17 @@ def test_a_process_that_leaves_in_time_is_forgiven(scratch: Path) -> None:
 
 def test_files_segments_and_threads_are_found(scratch: Path) -> None:
     watch = Watch(scratch, grace=0.2)
-    segment = SHARED_MEMORY / "nbdist-harness"
+    segment = SHARED_MEMORY / f"nbdist-{SESSION}"
     cluster = scratch / "homes" / "tests" / "clusters" / "left"
     stop = threading.Event()
     cluster.mkdir(parents=True)
     (scratch / "tmp" / "left").write_text("x")
     segment.write_text("x")
-    threading.Thread(target=stop.wait, name="nbdist-left", daemon=True).start()
+    thread = threading.Thread(target=stop.wait, name="nbdist-left", daemon=True)
+    thread.start()
     lines = watch.check()
     stop.set()
+    thread.join()
     assert sorted(lines) == sorted(
         [
             f"file {cluster}",
@@ -128,5 +133,4 @@ def test_files_segments_and_threads_are_found(scratch: Path) -> None:
             "thread nbdist-left in the test process",
         ]
     )
-    time.sleep(0.1)
     assert watch.check() == []

@@ -132,6 +132,25 @@ def test_models_are_made_equal(horovod: Kernel) -> None:
     on_ranks(horovod, "net = torch.nn.Linear(2, 1)\ntorch.nn.init.constant_(net.weight, rank)")
     horovod.run("%dist sync net --from 1")
     assert on_ranks(horovod, "print(net.weight.tolist())").stdout == "[[1.0, 1.0]]\n"
+    body = """
+        plain = torch.optim.SGD(net.parameters(), lr=0.1 + rank, momentum=0.9)
+        net(torch.full((1, 2), rank + 1.0)).sum().backward()
+        plain.step()
+        schedule = torch.optim.lr_scheduler.StepLR(plain, 1 + rank)
+    """
+    on_ranks(horovod, body)
+    for name in ("plain", "schedule"):
+        horovod.run(f"%dist sync {name} --from 1")
+    body = """
+        (kept,) = (state["momentum_buffer"] for key, state in plain.state.items() if key.dim() == 2)
+        print(plain.param_groups[0]["lr"], kept.tolist(), schedule.step_size)
+    """
+    assert on_ranks(horovod, body, "--ranks 0").stdout == "1.1 [[2.0, 2.0]] 2\n"
+    on_ranks(horovod, "words = ['no', 'model']\nif rank: lonely = 1")
+    told = horovod.run("%dist sync words --from 1", check=False).error
+    assert "a list is no model or optimizer" in told
+    told = horovod.run("%dist sync lonely --from 1", check=False).error
+    assert "there is no variable `lonely` on rank 0" in told
 
 
 def test_its_sockets_are_on_loopback(horovod: Kernel) -> None:

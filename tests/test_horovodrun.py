@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import subprocess
+import sys
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
+from nbdist.errors import UsageError
+from nbdist.launchers import horovodrun
+from nbdist.launchers.hosts import hosts_named
+from nbdist.launchers.scripted import Launch
 from tests.faults import LOST, shown
 from tests.notebook import distributed, on_ranks, printed_by
 from tests.processes import listening
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -291,3 +301,108 @@ def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
 def test_what_cannot_be_is_refused(plain: Kernel, flags: str, told: str) -> None:
     cell = on_ranks(plain, "pass", flags, check=False)
     assert told in shown(cell)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a slots=2\nb slots=two\n", "line 2: 'b slots=two' is not HOST slots=N"),
+        ("# none\n\n", "names no host"),
+        ("::1\n", "is not HOST slots=N; hosts are found by IPv4, or by names that ssh knows"),
+        ("[fe80::1] slots=1\n", "hosts are found by IPv4"),
+        ("me@a slots=1\n", "which user that is stands in ssh's configuration"),
+        ("a slots=1\n\na slots=2\n", "line 3: a is named twice"),
+        ("a slots=0\n", "line 1: a has no slots"),
+        ("a\xff slots=1\n", "is not text in UTF-8"),
+    ],
+)
+def test_a_file_of_hosts_that_makes_no_sense_is_refused(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as refused:
+        hosts_named(None, str(file))
+    assert str(file) in str(refused.value)
+    assert told in str(refused.value)
+
+
+def test_hosts_of_a_file_have_a_slot_each_if_it_does_not_say(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("b # the second\n  a   slots = 3\n")
+    assert list(hosts_named(None, str(file)).items()) == [("b", 1), ("a", 3)]
+
+
+def test_its_flags_for_ssh_and_mpi_are_heeded(tmp_path: Path) -> None:
+    assert horovodrun.ssh_options(["--cache-capacity", "3"]) == []
+    assert horovodrun.ssh_options(["-p", "22", "--ssh-identity-file=k"]) == ["-p", "22", "-i", "k"]
+    assert horovodrun.ssh_options(["-p"]) == []  # horovodrun says what it lacks
+
+    def arguments(*passed_on: str) -> list[str]:
+        wanted = Launch(
+            np=2, max_restarts=0, hosts={}, reached=None, elastic=None,
+            passed_on=list(passed_on), temp="", cold=False,
+        )  # fmt: skip
+        return horovodrun.arguments(wanted, tmp_path, "")
+
+    assert "--gloo" in arguments()
+    assert "--gloo" not in arguments("--mpi")
+
+
+@pytest.mark.starts_processes
+def test_whoever_stops_waiting_for_horovods_word_on_mpi_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "slow"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 600\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    before = psutil.Process().children()
+
+    async def check() -> None:
+        checking = asyncio.create_task(horovodrun.check_flags(["--mpi"]))
+        while not (tmp_path / "begun").exists():
+            await asyncio.sleep(0.01)
+        checking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await checking
+
+    asyncio.run(check())
+    assert set(psutil.Process().children()) <= set(before)
+
+
+@pytest.mark.horovod
+def test_a_word_that_is_no_flag_is_not_taken_for_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    with pytest.raises(SystemExit, match="unrecognized arguments: train"):
+        horovodrun._parse(["-np", "2", "train", horovodrun.RANK])
+
+
+@pytest.mark.horovod
+@pytest.mark.starts_processes
+def test_a_forked_rank_that_does_not_heed_sigterm_is_killed(tmp_path: Path) -> None:
+    """The rank's program is a stand-in: what a cell may do."""
+    code = """
+        import os, signal, sys, threading, time, types
+        from nbdist.launchers import horovodrun
+        def deaf(program):
+            signal.signal(signal.SIGTERM, lambda *_: open("heard", "x").close())
+            open(program, "x").close()
+            while True: time.sleep(600)
+        sys.modules[horovodrun.RANK] = types.SimpleNamespace(main=deaf)
+        horovodrun.END_SECONDS = 0.1
+        others_failed = threading.Event()
+        def fail():
+            while not os.path.exists("began"): time.sleep(0.01)
+            others_failed.set()
+        rank = horovodrun.ForkedRank("began")
+        threading.Thread(target=fail).start()
+        print(rank.run({}, [others_failed]), os.path.exists("heard"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        capture_output=True, text=True, timeout=allowed(60), check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout == f"{128 + 9} True\n"

@@ -14,6 +14,8 @@ from nbdist import install
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.starts_processes
+
 
 def run(tmp_path: Path, *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "tmp").mkdir()

@@ -10,11 +10,14 @@ import pytest
 
 from tests.faults import shown
 from tests.notebook import plain
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kernel import Kernel
+
+pytestmark = pytest.mark.starts_processes
 
 PROGRAM = """
 import nbdist
@@ -50,7 +53,11 @@ def test_from_a_plain_script(tmp_path: Path, launcher: str) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.format(launcher=launcher))
     done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=allowed(120),
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     spoken, values, caught = done.stdout.splitlines()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from nbdist.errors import LaunchError
+from nbdist.launchers import torchrun
 from tests.faults import shown
 from tests.kernel import KERNEL_MARK
-from tests.notebook import distributed, on_ranks, printed_by
+from tests.notebook import distributed, in_background_until, on_ranks, printed_by
 from tests.processes import environment, family, listening
 from tests.test_orphans import all_end
+from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
@@ -163,20 +170,19 @@ def test_a_killed_rank_is_named(scripts: Kernel, launcher: Launcher) -> None:
 
 @BOTH
 def test_a_rank_that_somebody_else_terminates_is_named(
-    scripts: Kernel, of_scripts: Launcher, how: str
+    scripts: Kernel, of_scripts: Launcher, how: str, tmp_path: Path
 ) -> None:
-    cell = on_ranks(
-        scripts,
-        """
+    go = tmp_path / "go"
+    body = f"""
         import os, signal, time
-        time.sleep(1.2)  # all have told where they are
+        while not os.path.exists({str(go)!r}): time.sleep(0.05)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(600)
-        """,
-        f"{of_scripts.flags} {how}",
-        check=False,
-    )
+        """
+    in_background_until(scripts, body, f"{of_scripts.flags} {how}", [3, 3])
+    go.touch()
+    cell = scripts.run("job.wait()", check=False)
     assert "Rank 1 " in cell.error.splitlines()[0]
     assert "SIGTERM" in cell.error or "got signal: 15" in cell.error
     assert "Rank 0 was stopped" in cell.error
@@ -259,10 +265,59 @@ def test_nothing_outlives_the_kernel(kernel: Kernel, of_scripts: Launcher, how: 
     processes = family(kernel) + marked(kernel)  # one `sleep` has left the family
     os.kill(kernel.pid, signal.SIGKILL)
     all_end(processes)
-    assert not marked(kernel)
+    until(lambda: not marked(kernel))
 
 
 def marked(kernel: Kernel) -> list[psutil.Process]:
     """Return what runs with a kernel's mark in its environment, whoever its parents are."""
     mark = kernel.mark
     return [p for p in psutil.process_iter() if environment(p).get(KERNEL_MARK) == mark]
+
+
+def test_torchrun_without_torch_is_refused() -> None:
+    with pytest.raises(LaunchError, match="--launcher torchrun needs PyTorch"):
+        torchrun.check("")
+
+
+@pytest.mark.starts_processes
+def test_agents_that_cannot_be_forks_say_why_and_how_they_ended(tmp_path: Path) -> None:
+    """Their parent is as on another host; it may have a child that an import has started."""
+    code = """if True:
+        import subprocess
+        other = subprocess.Popen(["true"])
+        from nbdist.launchers import agents
+        agents.main()
+    """
+    wanted = {
+        "agents": [{"place": 3, "flags": ["--no-such-flag"]}],
+        "program": str(tmp_path / "program.json"), "token": "none", "cold": False,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(wanted)],
+        capture_output=True, text=True, timeout=allowed(60), check=False,
+        env={**os.environ, "NBDIST_NO_FORK": "1"},
+    )  # fmt: skip
+    assert done.stdout == "nbdist: agent 3 ended with 2\n", done.stderr
+    assert "ranks are not forked here: NBDIST_NO_FORK is set" in done.stderr
+    assert "unrecognized arguments: --no-such-flag" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.starts_processes
+def test_a_host_whose_agents_have_ended_is_not_ended_again() -> None:
+    """The number of their parent is nobody's by then, or somebody else's."""
+    code = """if True:
+        import os
+        from nbdist.launchers.agents import Agents
+        from nbdist.launchers.nodes import Node, Place
+        place = Place(Node("", "127.0.0.1", []), Agents([], "", "none", False))
+        place.start_here()
+        assert os.read(place.output, 9) == b""
+        print(place.ended())
+        place.end()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=allowed(60), check=True, start_new_session=True,
+    )  # fmt: skip
+    assert done.stdout == "0\n"

@@ -159,6 +159,19 @@ def test_a_job_whose_keeper_cannot_be_seen_is_cleared_early_only_by_name(tmp_pat
     assert not folder.exists()
 
 
+def test_a_job_that_cannot_be_read_or_is_anothers_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "20260101-120000-abcdef"
+    folder.mkdir(parents=True)
+    (folder / keeping.STATE).write_text('{"version": 99}')
+    assert not keeping.is_over(folder)
+    found, unreadable = keeping.all_kept(Settings(home=tmp_path))
+    assert not found
+    assert [each.folder for each in unreadable] == [folder]
+    if os.geteuid() == 0:  # who else could give it to another
+        os.chown(folder / keeping.STATE, 12345, -1)
+        assert keeping.all_kept(Settings(home=tmp_path)) == ({}, [])
+
+
 def test_a_script_is_not_over_while_ranks_of_a_container_speak(tmp_path: Path) -> None:
     job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
     for place in (lives.here().name, "another"):

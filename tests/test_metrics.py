@@ -8,7 +8,6 @@ import os
 import struct
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from nbdist.widgets.panels import panels
 from nbdist.widgets.seen import Seen
 from nbdist.widgets.state import packed
 from nbdist.wire.points import points_file
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +126,7 @@ def test_a_job_may_end_while_a_thread_logs_for_the_first_time(
         if thread.name == "nbdist-metrics":
             ending.append(threading.Thread(target=recorder.end))
             start(ending[0])
-            time.sleep(0.1)
+            until(recorder._over.is_set)
         start(thread)
 
     recorder = recording.Recorder(str(tmp_path), "8", 0)

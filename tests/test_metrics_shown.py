@@ -18,6 +18,7 @@ from nbconvert import HTMLExporter, LatexExporter
 
 from tests.notebook import distributed, on_ranks
 from tests.test_metrics import unpacked
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from tests.cell import Cell
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
+ALL_LOGGED = """
+def all_logged():
+    "Wait for the rank that has not failed: nothing is to break it off before it has logged."
+    import os, time
+    while not os.path.exists("logged"):
+        time.sleep(0.01)
+    return True
+"""
 LAUNCHERS = ("engines", "torchrun", pytest.param("horovodrun", marks=pytest.mark.horovod))
 
 
@@ -77,14 +86,16 @@ def test_a_cell_draws_itself_while_it_is_busy(
 
 
 def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport nbdist")
+    kernel.run(f"%load_ext nbdist\nimport nbdist\n{ALL_LOGGED}")
     failed = on_ranks(
         kernel,
         """
         for step in nbdist.progress(range(10), "steps"):
             nbdist.log(loss=step)
-            if step == 7 and rank == 1:
+            if step == 7 and rank == 1 and all_logged():
                 raise ValueError("boom")
+            elif step == 9:
+                open("logged", "w").close()
         """,
         "-np 2",
         check=False,
@@ -95,7 +106,7 @@ def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
     assert "ValueError in line 5" in html
     assert "Rank 1 failed: ValueError: boom" in failed.seen()
     stopped = kernel.start(
-        "%%distributed\nimport time\nnbdist.log(loss=1)\nprint('there')\ntime.sleep(60)"
+        "%%distributed\nimport time\nnbdist.log(loss=1)\nprint('there')\ntime.sleep(600)"
     )
     kernel.expect("there", cell=stopped)
     kernel.interrupt()
@@ -108,16 +119,21 @@ def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
 
 
 def test_what_a_killed_rank_has_logged_is_there(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport nbdist")
+    kernel.run(f"%load_ext nbdist\nimport nbdist\n{ALL_LOGGED}")
     cell = on_ranks(
         kernel,
         """
         import os, signal, time
+        from nbdist.rank import metrics
         for step in range(50):
             nbdist.log(loss=step)
-        if rank == 1:
-            time.sleep(1)
-            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 0:
+            open("logged", "w").close()
+        elif all_logged():
+            while metrics._recorder.waiting:
+                time.sleep(0.01)
+            with metrics._recorder._lock:  # and what was taken from there is written
+                os.kill(os.getpid(), signal.SIGKILL)
         """,
         "-np 2",
         check=False,
@@ -180,21 +196,26 @@ def test_a_detached_job_shows_its_metrics_to_who_attaches(
     assert asked.stdout == "3.0\n"
 
 
-def test_where_there_are_widgets_the_state_moves_and_stays(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_there_are_widgets_the_state_moves_and_stays(kernel: Kernel) -> None:
     pytest.importorskip("anywidget")
     kernel.run("%load_ext nbdist\nimport nbdist, os\nos.environ['NBDIST_METRICS'] = 'widget'")
-    cell = on_ranks(
-        kernel,
-        """
-        import time
+    body = """
+        import os, time
         for step in nbdist.progress(range(40), "steps"):
             nbdist.log(loss=step + rank)
-            time.sleep(0.1)
-        """,
-        "-np 2",
-    )
+            while step % 10 == 9 and not os.path.exists(f"seen{step}"):
+                time.sleep(0.02)
+        """
+    cell = kernel.start(distributed(body, "-np 2"))
+
+    def wait_for(points: int) -> None:
+        kernel.until(lambda: _points_of_last(cell) == points, 60, cell)
+
+    for step in (9, 19, 29, 39):
+        wait_for(2 * (step + 1))
+        (kernel.home / f"seen{step}").touch()
+    kernel.wait(60, cell)
+    assert cell.ok, cell.seen()
     shown = next(out for out in cell.events if "view+json" in " ".join(out.data))
     assert "no widgets" in shown.data["text/html"]
     states = [unpacked(part)[0] for part in _states(cell)]
@@ -216,6 +237,11 @@ def _states(cell: Cell) -> list[bytes]:
     ]
 
 
+def _points_of_last(cell: Cell) -> int:
+    states = _states(cell)
+    return _points(unpacked(states[-1])[0]) if states else 0
+
+
 def _points(state: dict[str, Any]) -> int:
     return sum(curve["points"] for panel in state["panels"] for curve in panel["curves"])
 
@@ -228,6 +254,7 @@ def test_status_tells_what_ranks_take(notebook: Kernel) -> None:
     assert first.count("n/a") == 2 or "cuda" in first
 
 
+@pytest.mark.starts_processes
 def test_a_saved_notebook_keeps_the_picture_in_every_format(tmp_path: Path) -> None:
     cells = [
         "%load_ext nbdist",
@@ -239,7 +266,7 @@ def test_a_saved_notebook_keeps_the_picture_in_every_format(tmp_path: Path) -> N
         [sys.executable, ROOT / "tools" / "run_notebook.py", "book.ipynb", "done.ipynb"],
         cwd=tmp_path,
         capture_output=True,
-        timeout=120,
+        timeout=allowed(120),
         check=True,
     )
     done = nbformat.read(tmp_path / "done.ipynb", as_version=4)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import IPython
+import psutil
 import pytest
 
 from tests.notebook import on_ranks, plain, printed_by
+from tests.processes import family
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
-SHM = "/dev/shm"  # noqa: S108 - looked at, not used
+SHARED = re.compile(r"/dev/shm/\S+$", re.MULTILINE)  # noqa: S108 - looked at, not used
+"""A file of shared memory that is still there, in a process's map."""
 MODEL = """
 import torch
 from torch import nn
@@ -71,6 +75,21 @@ def open_in(notebook: Kernel) -> list[str]:
         with suppress(FileNotFoundError):  # closed meanwhile
             found.append(str(path.readlink()))
     return found
+
+
+def shared_by(notebook: Kernel) -> set[str]:
+    """Return the files of shared memory that the kernel and its ranks have mapped."""
+    found: set[str] = set()
+    for process in (psutil.Process(notebook.pid), *family(notebook)):
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            found |= set(SHARED.findall(Path(f"/proc/{process.pid}/maps").read_text()))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _ranks_without_names(notebook: Kernel) -> None:
+    """Take from the ranks what other tests have left there, which is the ranks' own."""
+    notebook.run("%px %reset -f")
 
 
 def test_what_a_cell_uses_is_there(notebook: Kernel) -> None:
@@ -260,7 +279,7 @@ def test_what_cannot_travel_is_named_before_anything_starts(notebook: Kernel) ->
 
 
 def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
-    shared = set(os.listdir(SHM))
+    shared = shared_by(notebook)
     notebook.run(
         "import numpy as np, torch\nbig = torch.zeros(4_000_000)\nhalf = big[2_000_000:]\n"
         "array = np.ones(1_000_000)"
@@ -280,7 +299,7 @@ def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
     assert cell.stdout == "4000000.0 1.0 5000000.0\n"
     assert printed_by(notebook, 1) == "8000000.0 2.0 6000000.0\n"
     assert notebook.run("print(float(big.sum()), array.sum())").text == "0.0 1000000.0\n"
-    assert set(os.listdir(SHM)) <= shared  # what another test left may go meanwhile
+    assert shared_by(notebook) <= shared
     opened = open_in(notebook)
     assert not [path for path in opened if "memfd:nbdist" in path]
 
@@ -397,7 +416,8 @@ import nbdist, torch
 def slowly(marks):
     import os, pathlib, time
     pathlib.Path(marks, f"{os.getpid()}").touch()
-    time.sleep(3)
+    while not pathlib.Path(f"{marks}.go").exists():
+        time.sleep(0.02)
     return "there"
 class SlowThere:
     def __reduce__(self):
@@ -428,16 +448,18 @@ def test_what_is_put_together_finds_the_names_it_uses(notebook: Kernel) -> None:
 def test_an_interrupt_while_names_are_brought(
     notebook: Kernel, tmp_path: Path, where: str, markers: int
 ) -> None:
-    shared = set(os.listdir(SHM))
-    notebook.run(f"{SLOW}marks, slow = {str(tmp_path)!r}, {where}()")
+    shared, marks = shared_by(notebook), tmp_path / "marks"
+    marks.mkdir()
+    notebook.run(f"{SLOW}marks, slow = {str(marks)!r}, {where}()")
     cell = notebook.start("%%distributed\nprint('ran', len(large), slow)")
-    notebook.until(lambda: len(os.listdir(tmp_path)) >= markers, 20, cell)
+    notebook.until(lambda: len(os.listdir(marks)) >= markers, 20, cell)
     notebook.interrupt()
     notebook.wait(20)
+    marks.with_suffix(".go").touch()
     assert not cell.ok
     assert "ran" not in cell.stdout
     assert on_ranks(notebook, "print('large' in globals())", "--no-bring").stdout == "False\n"
-    assert set(os.listdir(SHM)) <= shared  # what another test left may go meanwhile
+    assert shared_by(notebook) <= shared
     pids = notebook.run("print(*[rank.pid for rank in nbdist.cluster().ranks])").stdout.split()
     for pid in pids:
         assert "memfd:nbdist" not in Path(f"/proc/{pid}/maps").read_text()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import time
+import subprocess
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from nbdist.launchers import guard, ssh
 from tests.faults import shown
-from tests.kernel import KernelGoneError
+from tests.kernel import KERNEL_MARK, KernelGoneError
 from tests.notebook import distributed, on_ranks
-from tests.processes import family, runs
+from tests.processes import command, environment, family, runs
+from tests.waiting import allowed, until, within
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
@@ -40,7 +43,7 @@ FORK = """
 import os, time
 if (forked := os.fork()) == 0:
     os.setsid()
-    time.sleep(8)
+    time.sleep(600)
     os._exit(0)
 """
 
@@ -60,10 +63,10 @@ def controller_of(kernel: Kernel) -> psutil.Process:
 
 def all_end(processes: list[psutil.Process], seconds: float = SECONDS) -> None:
     """Check that these processes end in time; whether they are reaped is their new parent's."""
-    deadline = time.monotonic() + seconds
-    while (left := [p for p in processes if runs(p)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left, left
+    until(
+        lambda: not any(map(runs, processes)), seconds,
+        lambda: [process for process in processes if runs(process)],
+    )  # fmt: skip
 
 
 def kill_kernel(kernel: Kernel) -> None:
@@ -98,7 +101,8 @@ def test_nothing_outlives_the_kernel(kernel: Kernel, end: str, busy: str) -> Non
         kernel.expect("training", 30)
     processes = family(kernel)
     assert len(processes) >= (4 + 2 * 3 if busy == "training" else 4)
-    sleepers = [p for p in psutil.process_iter() if _is_ours(p, processes)]
+    sleepers = [p for p in psutil.process_iter() if _is_sleeper(p, kernel)]
+    assert len(sleepers) == (4 if busy == "training" else 0)
     ENDS[end](kernel)
     all_end(processes + sleepers)
     if end == "restart":
@@ -106,18 +110,17 @@ def test_nothing_outlives_the_kernel(kernel: Kernel, end: str, busy: str) -> Non
         assert on_ranks(kernel, "print('again')", "-np 2").stdout == "again\n"
 
 
-def _is_ours(process: psutil.Process, family: list[psutil.Process]) -> bool:
-    """Whether it is a `sleep` that a rank has put out of its session."""
-    with contextlib.suppress(psutil.Error):
-        return process.name() == "sleep" and process.parent() in family
-    return False
+def _is_sleeper(process: psutil.Process, kernel: Kernel) -> bool:
+    """Whether it is a `sleep` that a rank of this kernel has started, wherever it is now."""
+    ours = environment(process).get(KERNEL_MARK) == kernel.mark
+    return ours and command(process)[:1] == ["sleep"]
 
 
-@pytest.mark.parametrize("delay", [0.3, 1.2])
-def test_a_kernel_killed_while_it_starts(kernel: Kernel, delay: float) -> None:
+@pytest.mark.parametrize("born", [2, 4])
+def test_a_kernel_killed_while_it_starts(kernel: Kernel, born: int) -> None:
     kernel.run("%load_ext nbdist")
     kernel.start(distributed("pass", "-np 2"))
-    time.sleep(delay)
+    until(lambda: len(family(kernel)) >= born)
     processes = family(kernel)
     kernel.sigkill()
     all_end(processes)  # and what was born meanwhile is found at the end of the test
@@ -161,7 +164,7 @@ def test_a_fork_of_the_kernel_keeps_nothing_alive(kernel: Kernel) -> None:
     all_end(processes)
     assert fork.is_running()
     fork.kill()
-    fork.wait(5)
+    fork.wait(allowed(5))
 
 
 def test_the_warm_process_dies(kernel: Kernel) -> None:
@@ -185,13 +188,13 @@ def test_the_controller_dies(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "kept = rank", "-np 2")
     assert "0" in kernel.run("%px print(rank)").text
-    controller_of(kernel).kill()
-    time.sleep(0.3)
+    controller = controller_of(kernel)
+    controller.kill()
+    until(lambda: not controller.is_running())  # the warm process has noticed
     assert on_ranks(kernel, "print('on', kept)").stdout == "on 0\n"
     for line in ("%px print(rank)", "%dist restart 1"):
-        began = time.monotonic()
-        told = kernel.run(line, check=False)
-        assert time.monotonic() - began < SECONDS
+        with within(15):  # and not for the controller
+            told = kernel.run(line, check=False)
         assert "the ipyparallel controller of this cluster has died" in told.error
         assert "`%dist restart`" in told.error
     assert on_ranks(kernel, "print('on', kept)").stdout == "on 0\n"
@@ -206,8 +209,7 @@ def test_two_clusters_in_one_process_end_one_by_one(kernel: Kernel) -> None:
     assert kernel.run("print(b.run('print(x)').output())").stdout == "7\n\n"
     before = family(kernel)
     kernel.run("b.stop()")
-    gone = [process for process in before if not process.is_running()]
-    assert gone
+    until(lambda: not all(map(runs, before)))
     assert kernel.run("print(a.run('print(x)').output(1))").stdout == "1\n\n"
     kernel.run("a.stop()")
     all_end(before)
@@ -222,3 +224,57 @@ def test_unloading_ends_everything(kernel: Kernel) -> None:
     assert "distributed" not in kernel.run("%lsmagic").text
     kernel.run("%load_ext nbdist")
     assert on_ranks(kernel, "print('again')", "-np 2").stdout == "again\n"
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("ends", "code", "folder"),
+    [("exit 3", 3, "new/temp"), ("kill -9 $$", 137, "temp"), ("exit 0", 0, "file/temp")],
+    ids=["code", "signal", "no folder"],
+)
+def test_a_guard_ends_as_what_it_guards_and_clears_its_folder(
+    tmp_path: Path, ends: str, code: int, folder: str
+) -> None:
+    (tmp_path / "file").touch()
+    temp = tmp_path / folder
+    does = f"[ -d $TEMP ] && touch had; touch ran; {ends}"
+    started = guard.Started(
+        "", guard.Order(["sh", "-c", does], {"TEMP": str(temp)}, str(tmp_path), str(temp))
+    )
+    assert started.process.wait(allowed(30)) == code
+    started.close()
+    assert (tmp_path / "ran").exists()
+    assert (tmp_path / "had").exists() == (folder != "file/temp")
+    assert not temp.exists()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM"])
+def test_a_guard_ends_also_what_has_left_its_session(tmp_path: Path, how: str) -> None:
+    does = "setsid --fork sleep 600; touch begun; sleep 600"
+    started = guard.Started("", guard.Order(["sh", "-c", does], {}, str(tmp_path), ""))
+    until((tmp_path / "begun").exists, 30)
+    processes = psutil.Process(started.process.pid).children(recursive=True)
+    assert len({os.getsid(process.pid) for process in processes}) == 2
+    if how == "SIGTERM":
+        started.process.terminate()
+    else:
+        started.close()
+    assert started.process.wait(allowed(30)) == 128 + signal.SIGTERM
+    started.close()
+    all_end(processes)
+
+
+@pytest.mark.starts_processes
+def test_a_guard_says_what_it_cannot_start_and_starts_nothing_unasked(tmp_path: Path) -> None:
+    with (tmp_path / "told").open("wb") as told:
+        order = guard.Order(["no-such-program"], {}, str(tmp_path), "")
+        started = guard.Started("", order, output=told.fileno())
+        assert started.process.wait(allowed(30)) == 1
+        started.close()
+    said = (tmp_path / "told").read_text()
+    assert said.startswith(f"no-such-program cannot be started in {tmp_path}: ")
+    unasked = subprocess.run(
+        ssh.python(guard.__name__), input=b"", capture_output=True, timeout=allowed(30), check=True
+    )
+    assert not unasked.stdout + unasked.stderr

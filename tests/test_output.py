@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import random
 import re
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 from tqdm import tqdm
 
+from nbdist.hub.jobs import Job, Notice, Text
 from nbdist.hub.merge import Merger, Rows
+from nbdist.hub.output import BACKLOG, Output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
@@ -93,6 +96,29 @@ def test_a_late_rank_is_waited_for_and_not_for_ever() -> None:
     assert merger.ready(4.5) == "[1] b\n"
 
 
+def test_a_slow_viewer_is_waited_for_and_gets_all(tmp_path: Path) -> None:
+    """What he has not taken waits in the logs, not in memory."""
+    job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
+    assert job.output() == "", "a rank that has not printed yet"
+    lines = [f"line {number}\n" for number in range(150_000)]
+    job.log(0).write_text("".join(lines))
+    job.parts = {0: (0, job.log(0).stat().st_size)}
+    output = Output(job, "rank0")
+    output.begin()
+    for _ in range(BACKLOG):
+        job.events.put(Notice("bars", "not looked at yet"))
+    assert not output.finish()
+    assert job.events.qsize() == BACKLOG
+    seen, finished = "", False
+    while not finished or job.events.qsize():
+        event = job.events.get_nowait()
+        seen += event.text if isinstance(event, Text) else ""
+        finished = finished or output.finish()
+        assert job.events.qsize() <= BACKLOG + 3
+    assert seen.startswith("".join(lines[:1000]))
+    assert seen.endswith(lines[-1])
+
+
 def test_bars_stay_one_line_each() -> None:
     rows, printed = Rows(), io.StringIO()
     done: list[str] = []
@@ -115,10 +141,13 @@ def test_all_labels_every_rank(cluster: Kernel) -> None:
 
 
 def test_collapse_over_late_ranks(cluster: Kernel) -> None:
+    # However slow the machine, rank 0's lines are held back for those of rank 1.
+    cluster.run("from nbdist.hub import merge\nlate, merge.LATE_SECONDS = merge.LATE_SECONDS, 600")
     text = cluster.run(
         "%%distributed --output collapse\n"
         "print('same')\nif rank: print('odd')\ntime.sleep(0.3 * rank)\nprint('late but same')"
     ).text
+    cluster.run("merge.LATE_SECONDS = late")
     assert text == "[0-1] same\n[1] odd\n[0-1] late but same\n"
 
 
@@ -161,14 +190,17 @@ def test_logs_in_part_and_as_they_come(cluster: Kernel) -> None:
     assert cluster.run("%dist logs 1 --tail 2").text == "line 48 of 1\nline 49 of 1\n"
     assert cluster.run("%dist logs 1 --grep 'line 4 '").text == "line 4 of 1\n"
     assert "no regular expression" in cluster.run("%dist logs 1 --grep '['", check=False).seen()
-    began = time.monotonic()
-    text = cluster.run(
-        "job = nbdist.cluster().submit('import time\\nfor i in range(5):\\n"
-        '    print("tick", i, flush=True)\\n    time.sleep(0.2)\')\n'
+    followed = cluster.start(
+        "job = nbdist.cluster().submit('import os, time\\nfor i in range(5):\\n"
+        '    print("tick", i, flush=True)\\n'
+        '    while not os.path.exists("ticked"): time.sleep(0.05)\')\n'
         "get_ipython().run_line_magic('dist', 'logs 1 -f')"
-    ).text
-    assert "tick 4" in text
-    assert time.monotonic() - began < 10
+    )
+    cluster.expect("tick 0")
+    assert "tick 1" not in followed.text
+    assert not followed.done
+    (cluster.home / "ticked").touch()
+    assert "tick 4" in cluster.wait(60).text
 
 
 def test_logs_go_on_in_new_files_and_old_ones_go(start_kernel: KernelFactory) -> None:
@@ -190,7 +222,7 @@ def test_logs_go_on_in_new_files_and_old_ones_go(start_kernel: KernelFactory) ->
     assert kept[-1]
     gone = kernel.run("%dist logs 0 --job 4", check=False)
     assert "the logs of job 4 have been cleared away" in gone.text
-    kernel.run("open('over', 'w').close()\nslow.wait(20)\nprint(repr(slow.output(1)))")
+    kernel.run("open('over', 'w').close()\nslow.wait(200)\nprint(repr(slow.output(1)))")
     assert kernel.cell.stdout == "'1\\n2\\n'\n"
     for _ in range(4):
         kernel.run("%%distributed\nprint('x' * 20_000)")
@@ -200,12 +232,15 @@ def test_logs_go_on_in_new_files_and_old_ones_go(start_kernel: KernelFactory) ->
 
 
 def test_a_cell_that_waits_for_busy_ranks_says_so_and_can_be_stopped(cluster: Kernel) -> None:
-    cluster.run("slow = nbdist.cluster().submit('import time; time.sleep(30)')")
-    waiting = cluster.start("%%distributed\nprint('late')")
-    cluster.expect("Its ranks are busy with job", 10)
-    cluster.interrupt()
-    cluster.wait(5)
-    assert "The cell was interrupted" in waiting.seen()
-    assert "running" in cluster.run("print(slow.state)").text
-    cluster.run("slow.cancel()\ntry: slow.wait(10)\nexcept nbdist.errors.Interrupted: pass")
+    cluster.run("slow = nbdist.cluster().submit('import time; time.sleep(600)')")
+    try:
+        waiting = cluster.start("%%distributed\nprint('late')")
+        cluster.expect("Its ranks are busy with job", 10)
+        cluster.interrupt()
+        cluster.wait(5)
+        assert "The cell was interrupted" in waiting.seen()
+        assert "running" in cluster.run("print(slow.state)").text
+    finally:
+        cluster.stop()
+        cluster.run("slow.cancel()\ntry: slow.wait(100)\nexcept nbdist.errors.Interrupted: pass")
     assert "next" in cluster.run("%%distributed\nprint('next')").text

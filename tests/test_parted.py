@@ -12,6 +12,8 @@ from tests.faults import fails, shown
 from tests.notebook import distributed, on_ranks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cell import Cell
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
@@ -38,13 +40,28 @@ def train(model, optimizer, steps=3):
 """
 
 
+FORGET = """
+for name in [name for name in globals() if name not in begun_with and not name.startswith("_")]:
+    del globals()[name]
+torch.manual_seed(0)
+"""
+"""What another test has trained is compared after each fault, too."""
+
+
 @pytest.fixture(scope="module")
-def three(start_shared: KernelFactory) -> Kernel:
+def with_three(start_shared: KernelFactory) -> Kernel:
     """Return a kernel with three ranks."""
     kernel = start_shared()
     kernel.run("%load_ext nbdist")
-    on_ranks(kernel, BEGIN, "-np 3")
+    on_ranks(kernel, f"{BEGIN}\nbegun_with = {{*globals(), 'begun_with'}}", "-np 3")
     return kernel
+
+
+@pytest.fixture
+def three(with_three: Kernel) -> Kernel:
+    """Return that kernel; its ranks have nothing of other tests."""
+    on_ranks(with_three, FORGET)
+    return with_three
 
 
 def parted(cell: Cell) -> set[str]:
@@ -279,6 +296,7 @@ def test_an_interrupt_that_is_caught_parts_nobody_in_silence(three: Kernel, kind
         time.sleep(0.2 + 0.037 * stop)
         three.interrupt()
         stopped = three.wait(20)
+        assert "was killed" not in shown(stopped), shown(stopped)
         if stopped.ok:
             assert "caught" in stopped.text
         told = re.search(r"`(%dist sync .+?)` makes them equal", shown(stopped))
@@ -367,16 +385,20 @@ def test_after_the_users_destroy_kept_models_train_on_and_what_is_lost_is_named(
     on_ranks(three, "model = optimizer = apart = sharded = pair = None")
 
 
-def test_a_group_that_others_still_use_is_waited_for(three: Kernel) -> None:
+def test_a_group_that_others_still_use_is_waited_for(three: Kernel, tmp_path: Path) -> None:
     on_ranks(three, "pair = dist.new_group([0, 1])\nmodel = nn.Linear(2, 2)")
-    three.run("%%distributed --async --ranks 2\nimport time\ntime.sleep(4)")
+    over = tmp_path / "over"
+    body = f"while not os.path.exists({str(over)!r}): time.sleep(0.05)"
+    three.run(distributed(body, "--async --ranks 2"))
     failed = fails(three, "if rank: nn.init.zeros_(model.weight)\n1 / 0", "--ranks 0,1")
     assert parted(failed) == {"model"}, shown(failed)
-    after = three.run(
+    after = three.start(
         distributed("x = torch.ones(1)\ndist.all_reduce(x, group=pair)\nprint(x)", "--ranks 0,1")
     )
+    three.expect("other ranks are still at work in it: this waits for job")
+    over.touch()
+    three.wait()
     assert "tensor([2.])" in after.text
-    assert "other ranks are still at work in it: this waits for job" in shown(after)
     # What could not be compared then is compared now: rank 2's is as it was.
     assert "model" in str(parted(after)), shown(after)
     on_ranks(three, "del model")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.notebook import complete, on_ranks, plain, printed_by
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -32,6 +33,15 @@ parser = argparse.ArgumentParser()
 parser.add_argument("data", help="where the data is")
 print(parser.parse_args().data)
 """
+
+
+ENGINES = "-np 2 --backend ddp --launcher engines"
+
+
+@pytest.fixture(autouse=True)
+def _on_engines(notebook: Kernel) -> None:
+    """Have cells without flags run on ranks that stay: they are launched as the one before."""
+    on_ranks(notebook, "import sys\nsys.argv = ['cell.py']", ENGINES)
 
 
 def test_a_cell_finds_the_arguments_of_its_line_and_no_other_cells(notebook: Kernel) -> None:
@@ -136,7 +146,7 @@ def test_a_saved_script_says_how_to_call_it(notebook: Kernel, tmp_path: Path) ->
     assert shlex.split(wrapped)[-4:] == words
     done = subprocess.run(
         [sys.executable, *shlex.split(told["As a single rank"])[1:]],
-        cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, check=True, capture_output=True, text=True, timeout=allowed(120),
     )  # fmt: skip
     assert done.stdout == f"train.py 3 {name}\n"
     on_ranks(notebook, PARSE, rf"--backend ddp --save {path} -- --name '\d+\'")
@@ -154,12 +164,7 @@ rpc.shutdown()
 """
 
 
-ENGINES = "-np 2 --backend ddp --launcher engines"
-"""Cells without flags are launched as the one before."""
-
-
 def test_rpc_begins_from_the_environment_again_and_again(notebook: Kernel) -> None:
-    on_ranks(notebook, "pass", ENGINES)
     well = RPC.replace("MIDDLE", "pass")
     for middle in ("", "raise ValueError('in the middle')"):
         if middle:
@@ -183,7 +188,6 @@ dist.destroy_process_group()
 
 
 def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_path: Path) -> None:
-    on_ranks(notebook, "pass", ENGINES)
     program = tmp_path / "program.py"
     program.write_text(STARTED)
     run = f"subprocess.run([sys.executable, {str(program)!r}], check=True)"
@@ -197,7 +201,6 @@ def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_
 
 
 def test_a_tutorials_spawned_processes_meet_at_a_port_of_their_own(notebook: Kernel) -> None:
-    on_ranks(notebook, "pass", ENGINES)
     (notebook.home / "tutorial.py").write_text("""
 import os, torch, torch.distributed as dist
 def work(i, n, port):

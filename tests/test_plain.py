@@ -76,7 +76,7 @@ def test_an_error_that_is_no_unicode_is_told(ranks: Kernel, launcher: str) -> No
     cell = on_ranks(
         ranks,
         "if rank == 1:\n    raise ValueError('name \\udcff')",
-        f"-np 2 --backend ddp --launcher {launcher} --timeout 30",
+        f"-np 2 --backend ddp --launcher {launcher} --timeout 300",
         check=False,
     )
     assert cell.error.startswith(
@@ -97,7 +97,7 @@ def test_a_display_that_cannot_be_encoded_loses_nothing(ranks: Kernel, launcher:
                 raise RuntimeError("no \\udcff")
         odd = Kind()
     """
-    flags = f"-np 2 --backend ddp --launcher {launcher} --timeout 30"
+    flags = f"-np 2 --backend ddp --launcher {launcher} --timeout 300"
     cell = on_ranks(ranks, body, f"{flags} --return kept")
     assert "shown" in shown(cell)
     assert ranks.run("kept").text == "7\n"

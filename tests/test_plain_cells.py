@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,10 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def shell() -> InteractiveShell:
-    return InteractiveShell()
+    main = sys.modules["__main__"]
+    made = InteractiveShell()
+    sys.modules["__main__"] = main  # a shell makes itself that
+    return made
 
 
 def outcome(transform: Any, *arguments: Any) -> Any:

@@ -36,6 +36,7 @@ def test_readme_begins_with_how_to_install_and_try_it() -> None:
         assert re.search(rf"^ +make {target} +# \w", first_screen, flags=re.MULTILINE), target
 
 
+@pytest.mark.starts_processes
 def test_every_name_of_the_face_is_there_whatever_was_imported_before() -> None:
     code = """
 import importlib, pkgutil, nbdist
@@ -57,7 +58,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_make_lists_its_targets() -> None:
     listed = subprocess.run(["make", "-C", ROOT], check=True, capture_output=True, text=True).stdout
-    for target in ("env", "demo", "lab", "test", "lint", "bench", "dist", "clean"):
+    targets = ("env", "demo", "lab", "check", "test", "coverage", "lint", "bench", "dist", "clean")
+    for target in targets:
         assert re.search(rf"^ +make {target} +\w", listed, flags=re.MULTILINE), target
 
 
@@ -85,6 +87,7 @@ def test_the_table_of_versions_is_true() -> None:
     assert f"TORCH ?= {tried[1]}\n" in makefile
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "cell", ["", "%%distributed -np 2 --backend none\nrank"], ids=["load", "run"]
 )

@@ -7,12 +7,22 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from tests.notebook import on_ranks, plain, printed_by
+from tests.waiting import until, within
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cell import Cell
     from tests.kernel import Kernel
+
+
+@pytest.fixture(autouse=True)
+def _interface(notebook: Kernel) -> None:
+    """Have what cells of the tests use."""
+    notebook.run("import nbdist")
 
 
 def by_rank(cell: Cell, kind: str = "stdout") -> dict[int, str]:
@@ -23,6 +33,11 @@ def by_rank(cell: Cell, kind: str = "stdout") -> dict[int, str]:
         for found, out in zip(shown, cell.outputs, strict=True)
         if found
     }
+
+
+def begin_in(folder: Path) -> str:
+    """Return code that notes in a folder that a rank has begun."""
+    return f"open(f'{folder}/{{rank}}', 'w').close()"
 
 
 def test_the_client_is_ipyparallels(notebook: Kernel) -> None:
@@ -96,9 +111,10 @@ def test_it_takes_turns_with_our_cells(notebook: Kernel) -> None:
 
 def test_it_waits_for_a_job_that_runs(notebook: Kernel) -> None:
     code = """
-import nbdist
 job = nbdist.cluster().submit(
-    "import asyncio\\n"
+    "import asyncio, os\\n"
+    "while not os.path.exists('px'):\\n"
+    "    await asyncio.sleep(0.02)\\n"
     "for step in range(5):\\n"
     "    print('step', step)\\n"
     "    await asyncio.sleep(0.1)\\n"
@@ -106,7 +122,7 @@ job = nbdist.cluster().submit(
 )
 """
     notebook.run(code)
-    cell = notebook.run("%px print('over:', over)")
+    cell = notebook.run("open('px', 'w').close()\n%px print('over:', over)")
     assert by_rank(cell) == {0: "over: True\n", 1: "over: True\n"}
     steps = "".join(f"step {number}\n" for number in range(5))
     assert notebook.run("print(job.output(0) == job.output(1), job.output(1))").stdout == (
@@ -114,12 +130,13 @@ job = nbdist.cluster().submit(
     )
 
 
-def test_ours_wait_for_theirs(notebook: Kernel) -> None:
-    notebook.run("%%px --noblock\nimport time\ntime.sleep(1.5)\nleft_by_px = 'there'")
-    time.sleep(0.7)  # theirs takes the longer way to the ranks
-    began = time.monotonic()
-    assert on_ranks(notebook, "left_by_px").text == "'there'\n"
-    assert time.monotonic() - began < 5
+def test_ours_wait_for_theirs(notebook: Kernel, tmp_path: Path) -> None:
+    notebook.run(
+        f"%%px --noblock\n{begin_in(tmp_path)}\nimport time\ntime.sleep(1)\nleft_by_px = 'there'"
+    )
+    until(lambda: len(list(tmp_path.iterdir())) == 2)  # theirs takes the longer way to the ranks
+    with within(20):
+        assert on_ranks(notebook, "left_by_px").text == "'there'\n"
 
 
 def test_an_error_in_it_is_ipyparallels_own(notebook: Kernel) -> None:
@@ -129,9 +146,9 @@ def test_an_error_in_it_is_ipyparallels_own(notebook: Kernel) -> None:
     assert on_ranks(notebook, "'still here'").text == "'still here'\n"
 
 
-def test_it_is_interrupted(notebook: Kernel) -> None:
-    cell = notebook.start("%%px\nimport time\nprint('sleeps', flush=True)\ntime.sleep(60)")
-    time.sleep(1)
+def test_it_is_interrupted(notebook: Kernel, tmp_path: Path) -> None:
+    cell = notebook.start(f"%%px\n{begin_in(tmp_path)}\nimport time\ntime.sleep(600)")
+    until(lambda: len(list(tmp_path.iterdir())) == 2, told=cell.seen)
     notebook.interrupt()
     notebook.wait(10)
     assert "Received Keyboard Interrupt" in cell.stderr
@@ -181,6 +198,10 @@ def test_nobody_listens_to_hearts_of_engines_that_are_there(notebook: Kernel) ->
     ]
     assert len(monitors) == 1, "ipyparallel's controller has one child, its heart monitor"
     notebook.run("%px pass")
-    before = monitors[0].num_ctx_switches().voluntary
-    time.sleep(2)
-    assert monitors[0].num_ctx_switches().voluntary - before < 10  # twenty beats, each some
+
+    def rests() -> bool:
+        before = monitors[0].num_ctx_switches().voluntary
+        time.sleep(2)
+        return monitors[0].num_ctx_switches().voluntary - before < 10  # twenty beats, each some
+
+    until(rests, 10)

@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler, TensorDataset
 from nbdist.errors import UsageError
 from nbdist.evaluation import ShardedBatchSampler
 from nbdist.quantization import calibrate
-from tests.faults import shown
+from tests.faults import fails, shown
 from tests.notebook import on_ranks, printed_by
 
 if TYPE_CHECKING:
@@ -101,9 +101,6 @@ SETUP = """
         with torch.no_grad():
             return int((model(test_x).argmax(1) == test_y).sum())
 
-    extremes, histogram, fake = (
-        nn.Sequential(kind()) for kind in (MinMaxObserver, HistogramObserver, FakeQuantize)
-    )
     ALONE = dict(num_replicas=1, rank=0)
     alone = [dist.new_group([each]) for each in range(world_size)][rank]
 """
@@ -216,7 +213,7 @@ def test_a_histogram_is_that_of_all_data_at_once(ranks: Kernel) -> None:
         ranks,
         """
         net = torch.nn.Sequential(HistogramObserver(bins=64), nn.Identity())
-        data = train_x[:400]
+        data = train_x[:400].clone()
         data[:32] *= 3  # rank 0 alone sees the widest range
         calibrate(net, shown(data))
         reference = HistogramObserver(bins=64)
@@ -285,6 +282,11 @@ def test_a_rank_without_data_has_what_others_saw(ranks: Kernel) -> None:
     ) == ["True"]
 
 
+FRESH = """
+extremes, histogram, fake = (
+    nn.Sequential(kind()) for kind in (MinMaxObserver, HistogramObserver, FakeQuantize)
+)
+"""
 WRONG = {
     "calibrate(prepared(), lambda model: None)": "no rank has shown the model any calibration data",
     "calibrate(model, shown(train_x))": "the model has no observers: prepare it first",
@@ -313,7 +315,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("line", "told"), WRONG.items())
 def test_what_cannot_be_combined_is_said(ranks: Kernel, line: str, told: str) -> None:
-    cell = ranks.run(f"%%distributed\n{line}\n", check=False)
+    cell = fails(ranks, f"{FRESH}{line}")
     assert told in shown(cell)
     assert "UsageError" in shown(cell)
 
@@ -382,10 +384,11 @@ def test_neural_compressor(ranks: Kernel) -> None:
 
 
 @pytest.mark.horovod
-def test_over_horovod(ranks: Kernel) -> None:
+def test_over_horovod(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
     flags = "-np 2 --backend horovod --launcher engines"
     assert everywhere(
-        ranks,
+        kernel,
         """
         import torch
         from torch import nn
@@ -416,4 +419,3 @@ def test_over_horovod(ranks: Kernel) -> None:
         """,
         flags,
     ) == ["True", "True", "True"]
-    ranks.run("%dist stop")

@@ -11,6 +11,10 @@ from typing import Any
 import nbformat
 import pytest
 
+from tests.waiting import allowed
+
+pytestmark = pytest.mark.starts_processes
+
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
 
@@ -48,7 +52,7 @@ def demo(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=allowed(300),
         check=False,
     )
 

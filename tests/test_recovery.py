@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
-from tests.faults import MODELS, TRAIN, fails, shown
+from tests.faults import DEAF, MODELS, TRAIN, fails, shown, stopped_by_button
 from tests.notebook import on_ranks
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def test_groups_made_anew_keep_models_and_variables(start_kernel: KernelFactory,
     assert "The process groups were formed anew, and DDP models with them." in text
     assert on_ranks(kernel, "print(rank, id(model), id(optimizer))").stdout == same
     trains(kernel)
+    stopped_by_button(kernel, f"{DEAF}\n    waits.wait()", 0.2)
+    trains(kernel)
     assert "NBDIST_RECOVERY says so" in kernel.run("%dist status").stdout
     on_ranks(kernel, "import os\nif rank == 1: os.kill(os.getpid(), 9)", check=False)
     if kind == "ddp":
@@ -128,6 +130,19 @@ def test_a_renewal_that_fails_is_followed_by_the_next_way(
     trains(kernel)
 
 
+def test_variables_that_no_rank_can_hand_out_are_told_to_be_lost(
+    start_kernel: KernelFactory,
+) -> None:
+    kernel = begin(start_kernel)
+    on_ranks(kernel, BREAK_GIVING.replace("rank == 1", "True"))
+    text = shown(fails(kernel, FAULT))
+    assert "New processes took the place of rank 0-1" in text
+    for rank in (0, 1):
+        assert f"Rank {rank} has lost its variables: it did not answer any more." in text
+    on_ranks(kernel, MODELS["ddp"])
+    trains(kernel)
+
+
 def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
     start_kernel: KernelFactory, tmp_path: Path
 ) -> None:
@@ -168,6 +183,8 @@ def test_ways_begin_with_the_best_that_torch_allows() -> None:
     for forced in ("", IN_PLACE):
         assert "are lost (moved)" in told(Recovery("9.9", models="moved"), forced)
     assert "FSDP2 modules are lost (moved)" in told(Recovery("9.9", fsdp="moved"), "")
+    said = told(Recovery("9.9"), REPLACE)
+    assert "ranks are replaced and get their variables back (NBDIST_RECOVERY says so)" in said
 
 
 def test_a_way_that_does_not_exist_is_refused(start_kernel: KernelFactory) -> None:

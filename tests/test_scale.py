@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from nbdist.hub.throughput import scaling
 from nbdist.rank.vitals import where
 from nbdist.wire.doing import Pace, Vitals
 from nbdist.wire.messages import Pulse
+from nbdist.wire.points import Column, Frame, framed, points_file
 from tests.faults import shown
 from tests.notebook import complete, on_ranks, plain
 
@@ -29,16 +31,16 @@ TRAIN = """
     size, me = dist.get_world_size(), dist.get_rank()
     model = DistributedDataParallel(torch.nn.Linear(8, 2))
     x = torch.randn(64 // size, 8)
-    for _ in nbdist.progress(range(40), "train", samples=len(x)):
+    for _ in nbdist.progress(range(24), "train", samples=len(x)):
         loss = model(x).square().mean()
-        time.sleep(0.005 + 0.02 * (me == 1))
+        time.sleep(0.005 + 0.06 * (me == 1))
         loss.backward()
     print(f"trained on {size}")
 """
 HOROVOD = """
     import time, torch, horovod.torch as hvd
-    for _ in nbdist.progress(range(40), "meet", samples=64 // hvd.size()):
-        time.sleep(0.005 + 0.04 * (hvd.rank() == 1))
+    for _ in nbdist.progress(range(24), "meet", samples=64 // hvd.size()):
+        time.sleep(0.005 + 0.06 * (hvd.rank() == 1))
         hvd.allreduce(torch.ones(4))
 """
 
@@ -100,13 +102,33 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
     assert repr(found).count("unknown") == 1 + 1 + 2 + 2 + 7
 
 
+def test_a_loop_that_a_rank_lacks_is_none_to_compare(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Pace("train", 100, 8.0, 90), Pace("other", 100, 8.0, 90))
+    (row,) = scaling([job], [])
+    assert row.step_seconds is None
+
+
+def test_steps_are_known_from_what_was_logged(tmp_path: Path) -> None:
+    job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
+    times = array("d", [0.0, 90.0, 100.0, 100.5, 101.0, 101.5])
+    steps = array("q", range(6))
+    logged = Frame(0, [Column("loss", steps.tobytes(), times.tobytes(), times.tobytes())])
+    points_file(tmp_path, "7", 0).write_bytes(framed(logged))
+    found = scaling([job], [])
+    (row,) = found
+    assert (row.step_seconds, row.steps) == (0.5, 2)  # of the last half
+    assert row.speed_up is None
+    assert found.notes[0].startswith("Steps are what nbdist.log was called for")
+
+
 # -- series of real runs ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def loaded(notebook: Kernel) -> Kernel:
-    """Return a kernel with nbdist and two ranks."""
+    """Return a kernel with nbdist and two ranks, where its cells run if they do not say more."""
     notebook.run("import nbdist, os")
+    on_ranks(notebook, "pass", "-np 2 --backend ddp --launcher engines")
     return notebook
 
 
@@ -128,13 +150,14 @@ def pictures(cell: Cell) -> list[str]:
 
 
 def test_engines_are_new_at_each_size_and_as_many_as_before_in_the_end(loaded: Kernel) -> None:
-    on_ranks(loaded, "precious = rank", "-np 2 --backend ddp")
+    on_ranks(loaded, "%reset -f", "-np 2 --backend ddp")
+    on_ranks(loaded, "precious = rank")
     cell = on_ranks(loaded, TRAIN, "--scale 2,1")
     texts = [out.text for out in cell.outputs]
     assert texts[0] == ("The cell gets new ranks at each size. Lost with the old ones: precious.")
     assert texts.index("On 2 ranks, run 1 of 2:") < texts.index("On 1 rank, run 2 of 2:")
     assert re.findall(r"trained on (\d)", cell.stdout) == ["2", "1"]
-    assert any("train: 40 of 40" in text for text in texts)  # its own live metrics
+    assert any("train: 24 of 24" in text for text in texts)  # its own live metrics
     (told,) = pictures(cell)
     assert told.startswith("ranks  samples/s  speed-up")
     two, one = table(loaded)

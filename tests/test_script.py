@@ -17,6 +17,7 @@ from nbdist.cell.translate import Around, expanded, translate
 from nbdist.errors import UsageError
 from nbdist.magics.distributed import check_syntax
 from tests.notebook import distributed, on_ranks, plain, printed_by
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -110,7 +111,7 @@ def run(command: list[str], script: Path, cwd: Path) -> subprocess.CompletedProc
     environ["TMPDIR"] = str(cwd)  # torchrun leaves a folder there
     return subprocess.run(
         [*command, str(script)], cwd=cwd, env=environ, capture_output=True, text=True, check=False,
-        timeout=100,
+        timeout=allowed(100),
     )  # fmt: skip
 
 
@@ -248,10 +249,11 @@ def test_what_cannot_be_saved_is_an_error_and_leaves_nothing(
 
 
 @pytest.fixture
-def shell() -> InteractiveShell:
+def shell(becomes_main: None) -> InteractiveShell:
     """Return a notebook's shell in this process, with nothing in it."""
     found = InteractiveShell.instance()
     found.reset()
+    sys.modules["__main__"] = found.user_module
     return found
 
 

@@ -18,6 +18,7 @@ from nbdist import lives
 from nbdist.hub import record as records
 from nbdist.lives import started
 from tests.states import API, NOBODY, get, job_in, post, put, state_of
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,7 +138,7 @@ async def test_nothing_is_signalled_that_another_container_names(jp_fetch: Fetch
     record = state_of("aa", jobs=[job_in(records.folder())])
     record.kind, record.place = records.KEEPER, place
     record.control = str(records.folder() / "aa.sock")
-    with subprocess.Popen(["sleep", "60"]) as named:  # noqa: ASYNC220  # nobody else is served
+    with subprocess.Popen(["sleep", "600"]) as named:  # noqa: ASYNC220  # nobody else is served
         record.pid, record.created = named.pid, started(named.pid)
         record.clusters[0].root = (named.pid, started(named.pid))
         path = put(record)
@@ -351,8 +352,11 @@ async def test_a_page_that_sends_junk_is_told_what_it_asks_for_afterwards(
 
 
 async def test_a_page_that_reads_nothing_is_told_only_how_things_stand(
-    jp_fetch: Fetch, jp_serverapp: Any, jp_base_url: str
+    jp_ws_fetch: Fetch, jp_serverapp: Any, jp_base_url: str
 ) -> None:
+    page = await jp_ws_fetch(*API, "stream")  # another, which reads all
+    page.write_message('{"watch": "state"}')
+    await page.read_message()
     reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
     writer.write(
         f"GET {jp_base_url}nbdist/api/stream?token={jp_serverapp.identity_provider.token} HTTP/1.1"
@@ -368,11 +372,15 @@ async def test_a_page_that_reads_nothing_is_told_only_how_things_stand(
         record = state_of("aa")
         record.notebook = f"{number:03d}" + "x" * size
         put(record)
-        await asyncio.sleep(0.25)
+        told = ""
+        while not told.startswith(f"{number:03d}"):
+            processes = json.loads(await page.read_message())["state"]["processes"]
+            told = processes[0]["notebook"] if processes else ""
+    page.close()
     put(state_of("bb"))
     came = bytearray()
     while b'"bb"' not in came[-100_000:]:
-        came += await asyncio.wait_for(reader.read(1 << 20), 20)
+        came += await asyncio.wait_for(reader.read(1 << 20), allowed(20))
     assert len(came) < times * size * 0.75  # the system itself holds a few
     writer.close()
     await writer.wait_closed()

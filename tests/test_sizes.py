@@ -9,8 +9,9 @@ import pytest
 
 from nbdist import memory, sizes
 from nbdist.errors import UsageError
+from nbdist.hub.jobs import Shown, Text, in_time
 from nbdist.hub.logs import Logs
-from nbdist.hub.screen import Screen
+from nbdist.hub.screen import DISPLAYS, HEAD, Screen
 from nbdist.magics import table
 from nbdist.settings import Settings
 from nbdist.widgets import picture
@@ -38,6 +39,43 @@ def test_a_screen_tells_of_what_it_hides() -> None:
     screen.hide("x" * 1_499_999 + "\n")
     screen.end()
     assert "… 1 lines (1.5 MB) are not shown here" in told[0].text
+
+
+def test_a_screen_shows_so_many_displays_and_then_tells_of_it() -> None:
+    told: list[Any] = []
+    screen = Screen(told.append, 0)
+    for number in range(DISPLAYS):
+        screen.show(Shown("display_data", {"number": number}))
+    assert [each.content["number"] for each in told] == list(range(DISPLAYS))
+    told.clear()
+    for _ in range(2):
+        screen.show(Shown("display_data", {}))
+    assert [each.text for each in told] == [
+        f"More than {DISPLAYS} displays came of this cell; the rest is not shown."
+    ]
+    screen.show(Shown("clear_output", {}))
+    screen.show(Shown("display_data", {"number": -1}))
+    assert told[-1].content == {"number": -1}
+
+
+def test_a_screen_shows_hidden_text_that_is_short() -> None:
+    told: list[Any] = []
+    screen = Screen(told.append, 0)
+    screen.text("x" * HEAD)
+    screen.text("the end\n")
+    screen.end()
+    assert told[1:] == [Text("the end\n")]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (3.21, "3.2 s"), (59.4, "59 s"), (60, "1 min 0 s"), (725, "12 min 5 s"),
+        (3599.9, "1 h 0 min"), (7_500, "2 h 5 min"),
+    ],
+)  # fmt: skip
+def test_durations_in_words(seconds: float, words: str) -> None:
+    assert in_time(seconds) == words
 
 
 def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

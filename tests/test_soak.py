@@ -14,6 +14,8 @@ from tests.notebook import distributed, on_ranks
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 FAULTS = 100
 WARM_AFTER = 20
 """By then caches, arenas and threads are there that are made once."""
@@ -28,7 +30,7 @@ RAISES = {
 STOPS = {
     "mismatched": "if rank == 0: dist.all_reduce(torch.ones(2))\nelse: dist.barrier()",
     "training": "while True: step()",
-    "sleeping": "time.sleep(60)",
+    "sleeping": "time.sleep(600)",
 }
 KINDS = [*RAISES, *STOPS]
 DEATH_EVERY = 25

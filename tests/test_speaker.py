@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import zmq
@@ -13,6 +12,7 @@ import zmq
 from nbdist.hub.line import Line
 from nbdist.rank.speaker import Speaker
 from nbdist.wire.messages import Display, Hello, Interrupt
+from tests.waiting import Deadline, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ class Held(Speaker):
     def _hear(self, message: ToAgent) -> None:
         del message
         self.at_it.set()
-        assert self.held.wait(60)
+        assert self.held.wait(allowed(60))
         self.say("itself")
 
     def _pulse(self) -> None:
@@ -66,7 +66,7 @@ async def test_nobody_waits_for_a_speaker_that_is_held_up() -> None:
         speaker.held.set()
         await until(lambda: len(heard) == 1 + (THREADS + 1) * MANY)
     finally:
-        speaker.end(wait=10)
+        speaker.end(wait=allowed(10))
         line.close()
         context.destroy(0)
         for end in (speaker._wake, speaker._woken):  # a rank keeps them to its own end
@@ -78,7 +78,7 @@ async def test_nobody_waits_for_a_speaker_that_is_held_up() -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something, but not for ever."""
-    deadline = time.monotonic() + 30
+    deadline = Deadline(30)
     while not condition():
-        assert time.monotonic() < deadline
+        assert not deadline.over
         await asyncio.sleep(0.01)

@@ -12,11 +12,12 @@ from tests.notebook import complete, distributed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kernel import Kernel
 
 STUCK = """
-    import ctypes, time
+    import ctypes, os, time
     c, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     def deep():
         while True: c.pthread_mutex_lock(lock)  # a second time it never returns
@@ -25,7 +26,7 @@ STUCK = """
     print("begun", flush=True)
     if rank == 0:
         nap()
-    time.sleep(1)  # its line to the hub is there
+    while not os.path.exists({heard!r}): time.sleep(0.02)
     deep()
 """
 FLAGS = "-np 2 --backend none --launcher torchrun"
@@ -39,16 +40,20 @@ def plain(shared_kernel: Kernel) -> Kernel:
 
 
 @pytest.fixture
-def job(plain: Kernel) -> Iterator[str]:
+def job(plain: Kernel, tmp_path: Path) -> Iterator[str]:
     """Start a job whose rank 0 sleeps while its rank 1 holds the GIL; return its id."""
-    cell = plain.run(distributed(STUCK, f"{FLAGS} --async"))
+    heard = tmp_path / "heard"
+    cell = plain.run(distributed(STUCK.format(heard=str(heard)), f"{FLAGS} --async"))
     plain.expect("begun", 60, cell)
-    yield plain.run("import nbdist; job = nbdist.jobs()[-1]; print(job.id)").stdout.strip()
-    plain.run("job.cancel(); job.until_end(30)", timeout=60)
+    plain.run("import nbdist, time; job = nbdist.jobs()[-1]")
+    plain.run("while {0, 1} - job.pulses.keys(): time.sleep(0.02)")
+    heard.touch()
+    yield plain.run("print(job.id)").stdout.strip()
+    plain.run("job.cancel(); job.until_end(100)", timeout=60)
 
 
 def test_a_scripts_ranks_tell_where_they_are(plain: Kernel, job: str) -> None:
-    plain.run("import time\nwhile 'GIL' not in (found := job.stacks())[1]: time.sleep(0.2)")
+    plain.run("while 'GIL' not in (found := job.stacks())[1]: time.sleep(0.2)")
     said = plain.run("%dist stacks").stdout
     sleeps, _, stuck = said.partition(f"=== job {job}, rank 1 ===")
     assert sleeps.startswith(f"=== job {job}, rank 0 ===\nmain thread:\n")

@@ -7,20 +7,26 @@ import os
 import resource
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import threading
-import time
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from nbdist.backends.recovery import Recovery
-from nbdist.launchers import children
+from nbdist.errors import LaunchError
+from nbdist.launchers import children, engines, supervisor
 from nbdist.launchers.engines import Host
 from nbdist.launchers.supervised import Died, Refused, Started, StartLauncher
+from nbdist.lives import started
 from nbdist.rank.spec import RankSpec
 from nbdist.wire.channel import Keys
+from tests.processes import runs
+from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +87,7 @@ def test_a_rank_that_cannot_be_started_is_refused_and_the_others_live(
     kernel.run("%%distributed\nassert rank or held == 0, 'this one has lived on'")
 
 
-@pytest.mark.parametrize("then", ["", "sleep 60"])
+@pytest.mark.parametrize("then", ["", "sleep 600"])
 def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
@@ -95,9 +101,10 @@ def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
         cells="", temp="", engine="", profile_dir="", cluster_id="", cwd="",
         environ={"LARGE": "x" * 1_000_000}, threads=1,
     )  # fmt: skip
+    before = psutil.Process().children()
     with pytest.raises(BrokenPipeError):
         children._fresh(spec)
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_forked_ranks_have_random_numbers_of_their_own(start_kernel: KernelFactory) -> None:
@@ -116,10 +123,11 @@ def test_folders_nobody_could_remove_go_with_the_next_start(start_kernel: Kernel
     first = start_kernel(home="twice")
     first.run("%load_ext nbdist")
     first.run("%dist start -np 2", timeout=90)
-    warm = int(first.run("import nbdist; print(nbdist.cluster().hub.host.warm.pid)").text)
+    told = first.run("import nbdist; print(nbdist.cluster().hub.host.warm.pid)").text
+    warm = psutil.Process(int(told))
     os.kill(first.pid, signal.SIGSTOP)  # it must not notice
-    psutil.Process(warm).kill()
-    psutil.wait_procs([psutil.Process(warm)], timeout=5)
+    warm.kill()
+    until(lambda: not runs(warm))
     first.sigkill()
     assert len(list((first.home / "clusters").iterdir())) == 1
     second = start_kernel(home="twice")
@@ -146,7 +154,7 @@ def test_files_called_like_modules_and_a_folder_that_goes(
     assert kernel.run(f"%%distributed -np 2 --launcher engines\n{code}").stdout == "notebooks 3\n"
     assert kernel.run("%dist preload mine").stdout.startswith("Preloaded mine")
     kernel.run(f"%%distributed -np 2 --detach\n{code}")
-    assert kernel.run("job = nbdist.attach()\nprint(job.wait(60).output(1))").stdout[:1] == "n"
+    assert kernel.run("job = nbdist.attach()\nprint(job.wait(200).output(1))").stdout[:1] == "n"
     shutil.rmtree(folder)
     for flags in ("--launcher torchrun", "--detach"):
         cell = kernel.run(f"%%distributed -np 2 {flags}\n1", check=False)
@@ -184,12 +192,20 @@ def test_a_home_that_moves_with_the_notebook_is_refused(start_kernel: KernelFact
     assert "give it a path that begins with /" in cell.error
 
 
-def test_the_controllers_files_are_read_when_they_are_whole(tmp_path: Path) -> None:
+@pytest.mark.starts_processes
+def test_the_controllers_files_are_read_when_they_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client's is written first; engines that found nothing in theirs would look elsewhere."""
 
     async def read() -> str:
         host = Host(tmp_path, lambda _: None, controller=False)
         try:
+            with monkeypatch.context() as patch:
+                patch.setattr(engines, "CONTROLLER_SECONDS", 0.1)
+                late = r"controller was not there after 0\.1 s; its log .*\.log is empty"
+                with pytest.raises(LaunchError, match=late):
+                    await host.engine_info()
             host.connection_file("client").write_text("{}")
             host.connection_file("engine").write_text("")
             reading = asyncio.create_task(host.engine_info())
@@ -203,30 +219,260 @@ def test_the_controllers_files_are_read_when_they_are_whole(tmp_path: Path) -> N
     assert asyncio.run(read()) == '{"key": "k"}'
 
 
+LOSES_PORTS = """
+import pathlib
+tries = pathlib.Path({folder!r}, "tries")
+tries.touch()
+with tries.open("r+") as file:
+    begun = len(file.read())
+    file.write(".")
+if begun < {times}:
+    c = get_config()
+    c.IPController.ports = [{port}]
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_controller_that_loses_its_ports_to_another_program_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    start = Host._start_controller
+
+    async def engine_info(port: int) -> str:
+        def lose_ports(host: Host) -> None:
+            config = LOSES_PORTS.format(folder=str(tmp_path), times=times, port=port)
+            (host.profile / "ipcontroller_config.py").write_text(config)
+            start(host)
+
+        monkeypatch.setattr(Host, "_start_controller", lose_ports)
+        host = Host(tmp_path, lambda _: None)
+        try:
+            return await host.engine_info()
+        finally:
+            await host.stop()
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        reading = engine_info(other.getsockname()[1])
+        if times == 3:
+            with pytest.raises(LaunchError, match="Address already in use"):
+                asyncio.run(reading)
+        else:
+            assert "registration" in asyncio.run(reading)
+    assert (tmp_path / "tries").read_text() == "..."
+
+
+@pytest.mark.starts_processes
 def test_a_warm_process_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
     """While it imports it reads no orders, and those may be large: an environment for each rank."""
 
     async def order() -> None:
-        names = {str(number) for number in range(20)}
+        names = {str(number) * 100_000 for number in range(20)}  # so are its answers
         told = asyncio.Queue[Started | Died | Refused]()
         host = Host(tmp_path, told.put_nowait, controller=False)
         try:
             await host.ready()
             os.kill(host.warm.pid, signal.SIGSTOP)
-            timer = threading.Timer(5, os.kill, (host.warm.pid, signal.SIGCONT))
+            timer = threading.Timer(60, os.kill, (host.warm.pid, signal.SIGCONT))
             timer.start()
-            large, began = {"LARGE": "x" * 100_000}, time.monotonic()
+            large = {"LARGE": "x" * 100_000}
             for name in names:
                 host.warm.order(
                     StartLauncher(name, "torchrun", [], "", dict(large), "/", "", cold=False)
                 )
-            assert time.monotonic() - began < 4
+            assert timer.is_alive(), "until it went on nothing could be ordered"
             os.kill(host.warm.pid, signal.SIGCONT)
             timer.cancel()
             heard: set[str] = set()
             while heard != names:
-                heard.add((await asyncio.wait_for(told.get(), 60)).name)
+                heard.add((await asyncio.wait_for(told.get(), allowed(60))).name)
         finally:
             await host.stop()
 
     asyncio.run(order())
+
+
+@pytest.mark.starts_processes
+def test_an_order_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    async def order() -> None:
+        told = asyncio.Queue[Started | Died | Refused]()
+        host = Host(tmp_path, told.put_nowait, controller=False)
+        try:
+            await host.ready()
+            for module in ("nowhere", "torchrun"):  # it goes on afterwards
+                host.warm.order(StartLauncher(module, module, [], "", {}, "/", "", cold=False))
+            refused = await asyncio.wait_for(told.get(), allowed(60))
+            assert isinstance(refused, Refused)
+            assert refused.name == "nowhere"
+            assert "ModuleNotFoundError: No module named 'nbdist.launchers.nowhere'" in refused.why
+            assert isinstance(await asyncio.wait_for(told.get(), allowed(60)), Started)
+            log = (host.folder / "warm.log").read_text()
+            assert "Traceback" in log
+            # Nobody has heard yet that it has gone.
+            os.kill(host.warm.pid, signal.SIGKILL)
+            until(lambda: not runs(psutil.Process(host.warm.pid)))
+            with pytest.raises(LaunchError, match="the warm process has ended; its log"):
+                await asyncio.wait_for(host.preload(["json"], 100), allowed(60))
+        finally:
+            await host.stop()
+
+    asyncio.run(order())
+
+
+@pytest.mark.starts_processes
+def test_a_warm_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    async def stop() -> None:
+        host = Host(tmp_path, lambda _: None, controller=False)
+        warm = psutil.Process(host.warm.pid)
+        warm.suspend()
+        await host.warm.stop(grace=0.1)
+        assert host.warm.gone.is_set()
+        until(lambda: not runs(warm))
+        with pytest.raises(LaunchError, match="the warm process ended at its start"):
+            await host.ready()
+        await host.stop()
+
+    asyncio.run(stop())
+
+
+@pytest.mark.starts_processes
+def test_a_session_whose_number_is_somebody_elses_by_now_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        try:
+            began = started(process.pid)
+            supervisor.end_session(process.pid, began - 100)
+            process.terminate()
+            assert process.wait(allowed(30)) == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def in_a_process(code: str, folder: Path) -> str:
+    """Return what code prints in a process of its own, which has children and no threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        capture_output=True, text=True, timeout=allowed(60), check=False, cwd=folder,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.starts_processes
+def test_how_a_child_has_ended_is_told(tmp_path: Path) -> None:
+    told = in_a_process(
+        """
+        import os, select, signal, socket, sys
+        from nbdist.launchers.children import Children
+        from nbdist.launchers.supervised import Died
+        died = []
+        def tell(word):
+            if isinstance(word, Died):
+                died.append(word)
+        children = Children(socket.socketpair()[0], tell)
+        def raises():
+            raise RuntimeError
+        for name, body in {
+            "done": lambda: None, "says": lambda: sys.exit("why"), "code": lambda: sys.exit(3),
+            "raises": raises, "signal": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        }.items():
+            children.start(name, body)
+            while not died or died[-1].name != name:
+                select.select([children.wake], [], [])
+                children.look()
+            print(name, died[-1].signum, died[-1].code)
+        # Their numbers may be anybody's by now.
+        children.signal(os.getpid(), signal.SIGKILL)
+        children.end(os.getpid(), 0)
+        children.look()
+        """,
+        tmp_path,
+    )
+    assert told.splitlines() == ["done 0 0", "says 0 1", "code 0 3", "raises 0 1", "signal 15 0"]
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
+    """As in a container that may have no more processes."""
+    told = in_a_process(
+        """
+        import encodings.ascii, os, resource, socket, sys, types
+        from nbdist.launchers import probing
+        from nbdist.launchers.children import Children
+        from nbdist.launchers.preload import Preloads
+        from nbdist.launchers.supervised import Preload
+        told = []
+        children = Children(socket.socketpair()[0], told.append)
+        preloads = Preloads(children, told.append, str)
+        probe = probing.Probing(children, told.append, "")
+        torch = types.SimpleNamespace(__version__="9", __file__=probing.__file__, version=None)
+        sys.modules["torch"] = torch
+        if os.getuid() == 0:  # whom no limit holds
+            os.setresuid(65534, 65534, 0)
+        limits = resource.getrlimit(resource.RLIMIT_NPROC)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, limits[1]))
+        before = os.listdir("/proc/self/fd")
+        children.start("rank", list)
+        for number in range(2):
+            preloads.begin(Preload(number, ["json"], sys.path, {}, 10, tried=False))
+        for fork in (True, False):
+            probe.begin(fork=fork)
+        assert os.listdir("/proc/self/fd") == before
+        assert probe.found.whole and not probe.watched()
+        for word in told:
+            print(getattr(word, "why", "") or word.groups)
+        resource.setrlimit(resource.RLIMIT_NPROC, limits)
+        if os.getuid() == 65534:
+            os.setresuid(0, 0, 0)
+        """,
+        tmp_path,
+    ).splitlines()
+    why = "[Errno 11] Resource temporarily unavailable"
+    assert told[:3] == [f"fork failed: {why}", *2 * [f"the import could not be tried: {why}"]]
+    assert told[3:] == 2 * [f"the probe: it could not be started: {why}"]
+
+
+@pytest.mark.starts_processes
+def test_a_probe_that_dies_hangs_or_is_not_sure_holds_nobody_up(tmp_path: Path) -> None:
+    """The probe is a stand-in: this torch's own neither dies nor hangs."""
+    (tmp_path / "stands_in.py").write_text("import os, sys, time\nexec(os.environ['DOES'])\n")
+    told = in_a_process(
+        """
+        import os, select, socket, sys, time, types
+        from nbdist.backends import recovery
+        from nbdist.launchers import probing
+        from nbdist.launchers.children import Children
+        torch = types.SimpleNamespace(__version__="9", __file__=probing.__file__, version=None)
+        sys.modules["torch"] = torch
+        probing.PROBE = "stands_in"
+        children = Children(socket.socketpair()[0], None)
+        says = "os.write(int(sys.argv[1]), b'{%s}\\\\n');"
+        groups, rest = says % "", says % '"whole":true'
+        unsure = rest.replace("true", 'true,"sure":false')
+        sleep = "time.sleep(600)"
+        for does, for_groups, for_all in [
+            ("", 60, 60), (sleep, 0.1, 60), (groups, 60, 60), (groups + sleep, 60, 0.1),
+            (groups + unsure + sleep, 60, 60), (rest + sleep, 60, 60),
+        ]:
+            os.environ["DOES"] = does
+            probing.GROUPS_SECONDS, probing.SECONDS = for_groups, for_all
+            told = []
+            probe = probing.Probing(children, told.append, "")
+            probe.begin(fork=False)
+            while probe.watched():
+                select.select(probe.watched(), [], [], max(0, probe.until() - time.monotonic()))
+                probe.look()
+            (found,) = told
+            assert found is probe.found and found.whole and found.fsdp == found.models
+            kept = recovery.known(torch) is not None
+            print(found.groups or "-", found.models or "-", kept, sep="|")
+            os.waitpid(probe._pid, 0)
+        """,
+        tmp_path,
+    )
+    dead, late = "the probe: it has died of it", "the probe: it was not over after 0.1 s"
+    assert told.splitlines() == [
+        f"{dead}|{dead}|False", f"{late}|{late}|False", f"-|{dead}|False", f"-|{late}|False",
+        "-|-|False", "-|-|True",
+    ]  # fmt: skip

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 KINDS = list(TRAININGS)
 IN_ONE_KERNEL = 3
 AT_ONCE = 3

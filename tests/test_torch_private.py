@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import socket
+import sys
 import time
 from importlib import import_module
 from types import SimpleNamespace
@@ -24,8 +27,10 @@ from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends.recovery import Recovery
-from nbdist.backends.torch_private import elastic, groups
+from nbdist.backends.torch_private import elastic, groups, hooks, probe
+from nbdist.errors import NbdistError
 from tests.conftest import probed
+from tests.waiting import within
 
 WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
 C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
@@ -76,25 +81,134 @@ def test_the_agent_sleeps_and_is_delayed_where_we_take_a_hand() -> None:
     assert "_delay(seconds=(0, 0.3))" in source
 
 
+@pytest.mark.starts_processes
 def test_the_agents_sleep_ends_when_a_worker_returns_or_ends_and_once_for_each() -> None:
     context = torch.multiprocessing.get_context("fork")
     returned = {rank: context.SimpleQueue() for rank in range(2)}
-    processes = [context.Process(target=time.sleep, args=(60,)) for _ in returned]
+    processes = [context.Process(target=time.sleep, args=(600,)) for _ in returned]
     for process in processes:
         process.start()
     watched = elastic._Watched()
     watched.watch(SimpleNamespace(processes=processes), returned)
+    with within(20):
+        returned[0].put(None)
+        watched.sleep(600)
+        processes[1].kill()
+        watched.sleep(600)
     began = time.monotonic()
-    returned[0].put(None)
-    watched.sleep(30)
-    processes[1].kill()
-    watched.sleep(30)
-    assert time.monotonic() - began < 20
     watched.sleep(0.0)
-    assert time.monotonic() - began >= elastic.LOOK_SECONDS, "nobody has said anything new"
+    assert time.monotonic() - began >= 0.99 * elastic.LOOK_SECONDS, "nobody has said anything new"
     processes[0].kill()
     for process in processes:
         process.join()
+
+
+@pytest.mark.starts_processes
+def test_of_workers_those_that_return_nothing_are_answered_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context = torch.multiprocessing.get_context("fork")
+    returned = {rank: context.SimpleQueue() for rank in range(3)}
+    let_go = context.Event()
+
+    def work(rank: int) -> None:
+        if rank == 0:
+            returned[rank].put("value")
+            let_go.wait()
+        elif rank == 2:
+            sys.exit(3)
+
+    processes = [context.Process(target=work, args=(rank,)) for rank in returned]
+    for process in processes:
+        process.start()
+    pending = [*processes[1:], processes[0]]
+    agents = SimpleNamespace(processes=processes, join=lambda: pending.pop(0).join())
+    elastic._answer_for_silent(agents, returned)
+    agents.join()
+    agents.join()
+    assert returned[0].get() == "value"  # as TorchElastic does between two looks
+    assert returned[1].get() is None
+    let_go.set()
+    agents.join()
+    said = capsys.readouterr().err
+    assert said == f"silent (exitcode: 0) local_rank: 1 (pid: {processes[1].pid})\n"
+    assert all(queue.empty() for queue in returned.values())
+
+
+def test_agents_meet_at_once_and_wait_where_it_is_not_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(dynamic_rendezvous, "_delay", waited.append)
+    elastic._meet_at_once()
+    delay = vars(dynamic_rendezvous)["_delay"]
+    delay(seconds=(0, 0.3))
+    delay(seconds=1)
+    assert waited == [1]
+
+
+def test_groups_are_renewed_beside_the_old_ones_as_often_as_torch_has_numbers() -> None:
+    first, last = groups._own_number(1), groups._own_number(155)
+    assert first != last
+    with pytest.raises(NbdistError, match=r"renewed 156 times, .* %dist restart"):
+        groups._own_number(156)
+
+
+def test_what_gloo_says_of_each_group_is_left_out_and_nothing_else(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def speak(*, fail: bool) -> None:
+        with hooks.without_lines(hooks.GLOO_SAYS):
+            os.write(1, b"mine\n[Gloo] Rank 0 is connected to 1 peer ranks.\nnot [Gloo] Rank 0\n")
+            if fail:
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        speak(fail=True)
+    os.write(1, b"after\n")
+    assert capfd.readouterr().out == "mine\nnot [Gloo] Rank 0\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "sure"),
+    [(AttributeError, True), (NotImplementedError, True), (RuntimeError, False), (OSError, False)],
+)
+def test_what_the_load_may_have_done_is_tried_again(error: type[Exception], sure: bool) -> None:  # noqa: FBT001
+    def fail() -> None:
+        raise error("x" * 1000)
+
+    why, found = probe._why_not(fail)
+    assert (why[:50], found) == (f"{error.__name__}: {'x' * 1000}"[:50], sure)
+    assert len(why) == probe.WHY_CHARACTERS
+    assert probe._why_not(lambda: None) == ("", True)
+
+
+def test_models_that_cannot_be_renewed_are_told_of_after_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(probe.Trial, "groups", lambda _: None)
+    monkeypatch.setattr(probe.Trial, "models", lambda _: probe._demand(False, "off"))
+    mine, other = socket.socketpair()
+    with mine, other:
+        told: list[Recovery] = []
+        probe._try(probe.Partner(0, mine), told.append)
+    version = str(torch.__version__)
+    why = "Wrong: off"
+    assert told == [Recovery(version), Recovery(version, models=why, fsdp=why, whole=True)]
+
+
+def test_a_probe_whose_other_half_dies_says_so() -> None:
+    mine, other = socket.socketpair()
+    partner = probe.Partner(0, mine)
+    with mine:
+        other.sendall(b"ready\n")
+        assert partner.agree("ready") == "ready"
+        other.shutdown(socket.SHUT_WR)
+        with pytest.raises(RuntimeError, match="the other process of the two has died"):
+            partner.agree("waiting")
+        other.close()
 
 
 def test_groups_can_be_emptied() -> None:
@@ -118,6 +232,7 @@ def test_a_store_takes_over_a_listening_socket() -> None:
     assert "master_listen_fd" in (_distributed_c10d.TCPStore.__init__.__doc__ or "")
 
 
+@pytest.mark.starts_processes
 def test_the_probe_finds_all_of_it_working() -> None:
     """What was moved in a way that the names do not show is found by trying."""
     found = probed()

@@ -14,6 +14,9 @@ import pytest
 
 from tests.conftest import HAS_GPU
 from tests.faults import LOST
+from tests.waiting import allowed
+
+pytestmark = pytest.mark.starts_processes
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,7 +35,7 @@ def run(name: str, folder: Path) -> str:
         env=os.environ | {"TMPDIR": str(temp)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=allowed(300),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

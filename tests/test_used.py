@@ -10,6 +10,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbdist.cell.used import used
 from nbdist.magics.distributed import check_syntax
 
+pytestmark = pytest.mark.usefixtures("becomes_main")
+
 CELLS = {
     "reads": ("print(x, y.z)", "print x y", ""),
     "binds before": ("x = 1\nprint(x)", "print", ""),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,14 +90,20 @@ stubborn  Stubborn
 unreal  Tensor  (2,)  float32  meta
 words  str  'many many many many many many many many' of 500  equal
 """
+PATIENT = """
+import nbdist.rank.who
+nbdist.rank.who.LIMIT_SECONDS, nbdist.rank.who.DIGEST_SECONDS = {}, {}
+"""
 SLOW = "import time\nfor _ in range(1200):\n    time.sleep(0.05)"
 
 
 @pytest.fixture(scope="module")
 def filled(notebook: Kernel) -> Kernel:
-    """Return the notebook with variables of many kinds on its ranks."""
+    """Return the notebook with variables of many kinds on its ranks, and time for questions."""
     on_ranks(notebook, VARIABLES)
-    notebook.run("import nbdist, time")
+    on_ranks(notebook, PATIENT.format(20, 10))
+    notebook.run("import nbdist.hub.who, time")
+    notebook.run("nbdist.hub.who.WHO_SECONDS = nbdist.hub.who.GLANCE_SECONDS = 60")
     return notebook
 
 
@@ -137,10 +145,9 @@ def test_patterns_and_ranks(filled: Kernel) -> None:
 def test_a_busy_rank_is_not_disturbed_and_says_so(filled: Kernel) -> None:
     filled.run(
         f"job = nbdist.cluster().submit({SLOW!r}, ranks=[1])\n"
-        "deadline = time.monotonic() + 20\n"
         "while True:\n"
         "    busy = nbdist.cluster().who('lr').busy\n"
-        "    if busy and busy[1].line == 3 or time.monotonic() > deadline:\n"
+        "    if busy and busy[1].line == 3:\n"
         "        break\n"
         "    time.sleep(0.05)"
     )
@@ -156,7 +163,7 @@ def test_a_busy_rank_is_not_disturbed_and_says_so(filled: Kernel) -> None:
         assert alone["odd"] == "odd  Odd", "on a busy rank it may not"
         assert alone["array"] == "array  ndarray  (2, 3)  float64  48 B"
     finally:
-        filled.run("job.cancel()\nprint(job.output(1))")
+        filled.run("job.cancel()\njob.until_end(100)\nprint(job.output(1))")
     assert "LOUD" not in filled.cell.stdout
 
 
@@ -172,10 +179,27 @@ def test_what_holds_the_question_up_is_broken_off(filled: Kernel) -> None:
         endless = Endless()
         """,
     )
+    on_ranks(filled, PATIENT.format(1, 1))
     told = asked(filled, "%dist who endl* lo[an]*")
     assert "endless  Endless" in told
+    on_ranks(filled, PATIENT.format(20, 10))
     assert told[-1] == "Not compared, which would have taken too long: endless, loader, lonely"
     assert on_ranks(filled, "del endless\nprint('fine')").text == "fine\n"
+
+
+def test_a_rank_that_does_not_answer_is_named(filled: Kernel) -> None:
+    on_ranks(filled, "here = 1")
+    filled.run("limits = nbdist.hub.who.WHO_SECONDS, nbdist.hub.who.GLANCE_SECONDS")
+    filled.run("nbdist.hub.who.WHO_SECONDS = nbdist.hub.who.GLANCE_SECONDS = 0.3")
+    pid = int(filled.run("print(nbdist.cluster().ranks[1].pid)").stdout)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        told = asked(filled, "%dist who here")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    filled.run("nbdist.hub.who.WHO_SECONDS, nbdist.hub.who.GLANCE_SECONDS = limits")
+    assert any("rank 1 does not answer" in line for line in told), told
+    on_ranks(filled, "del here")
 
 
 def test_thousands_of_names_make_a_bounded_table(filled: Kernel) -> None:
@@ -185,7 +209,7 @@ def test_thousands_of_names_make_a_bounded_table(filled: Kernel) -> None:
     assert told[-1] == "… and 2,800 more: `%dist who PATTERN` lists those that fit."
     found = records(filled, "'many_*'")
     assert len(found) == 3000
-    on_ranks(filled, "for i in range(3000):\n    del globals()[f'many_{i:04}']")
+    on_ranks(filled, "for i in range(3000):\n    del globals()[f'many_{i:04}']\ndel i")
 
 
 def test_records_for_python(filled: Kernel) -> None:
@@ -213,9 +237,10 @@ def seen(**changes: Any) -> Seen:
          ("rank 1: device cpu",)),
         ({0: seen(), 1: seen(type="list", shape=""), 2: seen(digest="")}, ("rank 1: type list",)),
         ({0: seen(), 1: seen(digest=""), 2: seen(digest="b")}, ()),
+        ({rank: seen(shape=f"({rank},)") for rank in range(4)}, ("shapes differ",)),
     ],
 )  # fmt: skip
 def test_differences_in_words(ranks: dict[int, Seen], told: tuple[str, ...]) -> None:
-    variable = compare("x", ranks, [0, 1, 2])
+    variable = compare("x", ranks, range(max(3, len(ranks))))
     assert variable.differs == told
     assert variable.equal == (not told and len({one.digest for one in ranks.values()}) == 1)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tests.notebook import plain
 from tests.programs import shown
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +111,7 @@ class Ways:
 
     def close(self) -> None:
         """End the process that runs scripts."""
-        self._scripts.communicate(timeout=30)
+        self._scripts.communicate(timeout=allowed(30))
 
     def differences(
         self, program: Program, ways: Sequence[str] = ("ranks", "script")

@@ -52,6 +52,7 @@ def main() -> int:
         notebook,
         timeout=arguments.timeout,
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],  # not that others of this machine might listen
         resources={"metadata": {"path": str(arguments.notebook.parent)}},
         on_cell_start=announce,
     )

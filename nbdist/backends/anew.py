@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends import nccl
-from nbdist.backends.comm_hooks import begin_again
+from nbdist.backends.comm_hooks import attributes, begin_again
 from nbdist.backends.comparing import is_shard
 from nbdist.backends.made import BUILTIN, Group, Made, Model
 from nbdist.backends.trained import is_a
@@ -58,7 +58,7 @@ class Before:
 
 
 class Anew:
-    """Destroys groups and makes them again. Main thread, but for `on_nccl`."""
+    """Destroys groups and makes them again. Main thread, but for `parts`."""
 
     def __init__(self, made: Made, joining: Joining) -> None:
         self._made, self._joining = made, joining
@@ -88,13 +88,14 @@ class Anew:
         ]
         return [world, *others]
 
-    def on_nccl(self) -> list[Any]:
-        """Return what there is of NCCL's to abort. Any thread."""
+    def parts(self, name: str) -> list[Any]:
+        """Return the parts of this rank's groups that are a backend's: nccl, gloo. Any thread."""
         found: list[Any] = []
         for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
             with suppress(Exception):  # no group, or none of this rank's
-                if nccl.bound_device(dist.get_backend_config(group)) is not None:
-                    found.append(nccl.part_of(group))
+                served = nccl.by_device(dist.get_backend_config(group))
+                devices = [device for device, backend in served.items() if backend == name]
+                found += [nccl.part_of(group, device) for device in devices[:1]]
         return found
 
     def give_up(self, before: Before) -> None:
@@ -244,7 +245,7 @@ class Anew:
         """Put new groups in the place of those that an object's attributes hold."""
         if isinstance(holder, ModuleType):
             return
-        for name, value in list(getattr(holder, "__dict__", {}).items()):
+        for name, value in attributes(holder).items():
             # Its type, for what pretends to be of another one may warn when it is asked.
             if issubclass(type(value), dist.ProcessGroup) and id(value) in self._new:
                 with suppress(AttributeError):  # read-only: it is told with what it does not do

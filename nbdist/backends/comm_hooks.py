@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -16,6 +18,17 @@ POWER_SGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
 def states_of(model: Any) -> list[Any]:
     """Return the states of a DDP model's hooks; none where torch keeps them out of sight."""
     return [state for _, state in getattr(model, "_comm_hooks", ())]
+
+
+def attributes(thing: object) -> dict[str, Any]:
+    """Return what an object holds, also in slots, as PowerSGD's state does."""
+    found = dict(getattr(thing, "__dict__", {}))
+    for kind in type(thing).__mro__:
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if type(member) is MemberDescriptorType:
+                with suppress(AttributeError):  # not bound yet
+                    found[name] = member.__get__(thing)
+    return found
 
 
 def counters(model: Any) -> dict[str, float]:

@@ -227,7 +227,8 @@ def _plain(tensor: Tensor) -> list[Tensor]:
 @torch.no_grad()
 def _fold(tensor: Tensor) -> Tensor:
     """Reduce a tensor's bits to two numbers; the second one notices rows that changed places."""
-    flat = tensor.contiguous().reshape(-1)
+    # What a view only promises to do is done: its bits are not yet what it holds.
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     bits = flat.view(_BITS[flat.element_size()]) if flat.dtype != torch.bool else flat.byte()

@@ -32,7 +32,7 @@ except ImportError as error:
 
 from torch.nn import Module
 
-from nbdist.backends import anew, models, nccl, stores
+from nbdist.backends import anew, gloo, models, nccl, stores
 from nbdist.backends.anew import Anew, Before
 from nbdist.backends.comm_hooks import groups_of, states_of
 from nbdist.backends.comparing import Comparing, leaves, weight
@@ -69,7 +69,7 @@ LET_GO_SECONDS, SETTLE_SECONDS = 10.0, 30.0
 class Ddp:
     """The ``ddp`` backend of one rank: nccl with a GPU for each rank, else gloo.
 
-    `install`, `form`, `sync` and `leave` belong to the main thread; `open_store`, `abort`,
+    `install`, `form` and `sync` belong to the main thread; `open_store`, `abort`,
     `goes_on_when_freed`, `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from
     any other.
 
@@ -111,7 +111,6 @@ class Ddp:
         self._far: frozenset[sockets.Address] = frozenset()
         """Where the peers' gloo and the store listen; what leads there, this rank made."""
         self._server: stores.TCPStore | None = None
-        self._client: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, open still for their other ends."""
         self._aborting = nccl.Aborting()
@@ -206,7 +205,8 @@ class Ddp:
         self._far = frozenset({(self._host, port)})
         self._port, self._generation = port, generation
         recorder.forget_older()
-        self._joining.on(self._connect(port, generation))
+        client = self._connect(port)
+        self._joining.on(stores.prefixed(f"nbdist/{generation}", client))
         with suppress(Exception):  # a torch that counts elsewhere
             from nbdist.backends.torch_private import rendezvous
 
@@ -219,8 +219,8 @@ class Ddp:
         else:
             lost = self._form_anew(variables)
         settle_scalers(variables)
-        if self._client is not None:  # whoever makes a group later may be late, and is not lost
-            self._client.set_timeout(self._joining.timeout or _STORE_LIMIT)
+        # Whoever makes a group later may be late, and is not lost.
+        client.set_timeout(self._joining.timeout or _STORE_LIMIT)
         self._whole = True
         return lost
 
@@ -304,19 +304,21 @@ class Ddp:
             near.add(self._in_place.gloo)
         cut_before = self._cut
         self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
+        for part in self._parts(gloo.NAME):
+            gloo.close(part)
         # Whoever is still not free is freed by the other ends.
         sockets.end(cut_before)
-        if torch.cuda.is_initialized() and (parts := self._aborting.new(self._on_nccl())):
+        if torch.cuda.is_initialized() and (parts := self._aborting.new(self._parts(nccl.NAME))):
             self.broken_off |= unfinished()
             self._aborting.begin(parts)
             self._aborting.over_within(ABORT_SECONDS)
 
     def goes_on_when_freed(self) -> bool:
         """Whether what waits in a collective goes on after `abort` as if it had ended well."""
-        return torch.cuda.is_initialized() and bool(self._on_nccl())
+        return torch.cuda.is_initialized() and bool(self._parts(nccl.NAME))
 
-    def _on_nccl(self) -> list[Any]:
-        return (self._in_place or self._anew).on_nccl()
+    def _parts(self, name: str) -> list[Any]:
+        return (self._in_place or self._anew).parts(name)
 
     def _end_aborts(self) -> None:
         """Wait until nothing of the groups before is at work. Main thread.
@@ -424,21 +426,13 @@ class Ddp:
         for place, group in state["groups"].items():
             states_of(model)[place].process_group = group
 
-    def leave(self) -> None:
-        """Give up all groups and the store."""
-        self._end_cut()
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        self._joining.store = self._server = self._client = None
-        self._whole = False
-
     def _end_cut(self) -> None:
         cut, self._cut = self._cut, []
         sockets.end(cut)
 
     # --- forming --------------------------------------------------------------------------
 
-    def _connect(self, port: int, generation: int) -> stores.Store:
+    def _connect(self, port: int) -> stores.TCPStore:
         try:
             client = stores.connect(self._host, port, _CONNECT_LIMIT)
         except dist.DistError as error:
@@ -447,8 +441,7 @@ class Ddp:
                 "the process group was not formed; %dist restart starts the ranks anew"
             ) from error
         client.set_timeout(_FORM_LIMIT)
-        self._client = client
-        return stores.prefixed(f"nbdist/{generation}", client)
+        return client
 
 
 def _own_gpu() -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from nbdist.backends.comm_hooks import begin_again, states_of
+from nbdist.backends.comm_hooks import attributes, begin_again, states_of
 from nbdist.backends.torch_private import groups, hooks, models, releases
 from nbdist.backends.trained import trained
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InPlace:
-    """Renews groups and models in place. Main thread, but for `on_nccl`."""
+    """Renews groups and models in place. Main thread, but for `parts`."""
 
     def __init__(self, rank: int, host: str, made: Made, *, quiet: bool) -> None:
         self._rank, self._made = rank, made
@@ -38,9 +38,9 @@ class InPlace:
         hooks.guard_split()
         hooks.watch_ddp(made.note)  # also those that were unpickled
 
-    def on_nccl(self) -> list[Any]:
-        """Return what there is of NCCL's to abort. Any thread."""
-        return groups.on_nccl()
+    def parts(self, name: str) -> list[Any]:
+        """Return the parts of this rank's groups that are a backend's: nccl, gloo. Any thread."""
+        return groups.parts(name)
 
     def groups(self) -> list[GroupInfo]:
         """Return this rank's process groups, WORLD first."""
@@ -94,7 +94,7 @@ class InPlace:
         namespace.update({name: self._world for name, one in namespace.items() if one is before})
         for thing in (*self._made.models, *trained(namespace).values()):
             for holder in (thing, *states_of(thing)):
-                for name, value in list(getattr(holder, "__dict__", {}).items()):
+                for name, value in attributes(holder).items():
                     if value is before:
                         setattr(holder, name, self._world)
 

@@ -110,7 +110,7 @@ class Made:
 
     @contextmanager
     def not_noting(self) -> Iterator[None]:
-        """Make again what is noted already."""
+        """Register hooks again that are noted already."""
         self._quiet = True
         try:
             yield
@@ -125,12 +125,11 @@ class Made:
         @functools.wraps(make)
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             make(model, *args, **kwargs)
-            if not self._quiet:
-                asked = signature.bind(model, *args, **kwargs).arguments
-                # Without what may hold the model in turn, which then would live for ever.
-                self.models[model] = Model(
-                    {k: v for k, v in asked.items() if k not in ("self", "module")}
-                )
+            asked = signature.bind(model, *args, **kwargs).arguments
+            # Without what may hold the model in turn, which then would live for ever.
+            self.models[model] = Model(
+                {k: v for k, v in asked.items() if k not in ("self", "module")}
+            )
 
         @functools.wraps(hook)
         def register_comm_hook(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -177,10 +176,9 @@ class Made:
                 if bound or asked.arguments.get("device_id") is not None:
                     self._meet(asked.arguments)
                 group = make(*args, **(kwargs | bound))
-            if not self._quiet:
-                ranks = asked.arguments.get("ranks")
-                everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
-                self.groups.append(Group(number, everyone, dict(asked.arguments), group))
+            ranks = asked.arguments.get("ranks")
+            everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
+            self.groups.append(Group(number, everyone, dict(asked.arguments), group))
             return group
 
         @functools.wraps(end)

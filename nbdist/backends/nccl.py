@@ -83,12 +83,12 @@ def bound_device(backend: str | None) -> torch.device | None:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpus else None
 
 
-def part_of(group: Any) -> Any:
-    """Return NCCL's part of a group; the group itself where torch does not give it away."""
+def part_of(group: Any, device: str = "cuda") -> Any:
+    """Return a group's part for a device; the group itself where torch does not give it away."""
     part = getattr(group, "get_backend", getattr(group, "_get_backend", None))
     if part is None:
         return group
-    found = part(torch.device("cuda"))
+    found = part(torch.device(device))
     return getattr(found, "wrapped_pg", found)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
 
 

@@ -105,7 +105,7 @@ async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
 
 
 async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
-    """Replace dead ranks and form the group anew, if need be, and tell what was done."""
+    """Replace dead ranks, form the group anew, and tell what was done."""
     dead = [rank for rank in hub.ranks.values() if rank.death is not None]
     if dead:
         how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
@@ -121,7 +121,7 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
                 )
             elif len(dead) < hub.size:
                 tell(f"Rank {rank} is a new process. It lacks no variable that the others have.")
-    elif hub.stale:
+    else:
         await form(hub)
     for note in drain(hub):
         tell(note)

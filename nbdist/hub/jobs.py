@@ -71,6 +71,7 @@ class Death(msgspec.Struct, frozen=True, tag=True):
     signum: int
     code: int
     out_of_memory: bool
+    """Most likely the operating system has killed it for lack of memory."""
     at: float
     line: int | None
     """The cell's line it was last known at."""
@@ -134,6 +135,7 @@ class Job:
     task: object = None
     """What keeps the hub's work on it from being collected."""
     _metrics: Metrics | None = None
+    _cancelled: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[str], None] = lambda _: None
     on_stacks: Callable[[], dict[int, str]] | None = None
@@ -200,7 +202,13 @@ class Job:
         A job that waits for its turn leaves the queue. One that runs is interrupted, then freed
         from collectives, then (after a countdown) killed; cancelling again hurries that.
         """
+        self._cancelled = True
         self.on_cancel("interrupted")
+
+    def abandon(self) -> None:
+        """Stop it without hurrying a stop that is under way: nobody waits for it any more."""
+        if not self._cancelled:
+            self.cancel()
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of its ranks, also of one whose main thread is stuck.
@@ -347,7 +355,7 @@ def how_died(death: Death) -> str:
     if death.asked:
         return "could not be interrupted and was killed"
     if death.out_of_memory:
-        return "was killed by the operating system: out of memory (SIGKILL)"
+        return "was killed (SIGKILL), most likely by the operating system for lack of memory"
     if death.signum:
         return f"was ended by {name_signal(death.signum)}"
     return f"exited with code {death.code}"

@@ -97,15 +97,17 @@ class Keeper:
         if not job.done:  # a fault of ours
             job.state = "failed"
             job.end(NbdistError("nbdist itself failed; keeper.log in the job's folder says more"))
+        there = []
         for rank, offer in job.returned.items():
             try:
                 returned.write(self._folder, rank, offer)
+                there.append(rank)
             except OSError as err:
                 job.state = "failed"
                 job.error = NbdistError(f"what rank {rank} returned could not be kept: {err}")
         record = End(
             job.state, job.seconds, job.began, job.parts, job.errors, job.notes, job.restarts,
-            report.as_words(job.error), sorted(job.returned),
+            report.as_words(job.error), sorted(there),
         )  # fmt: skip
         self._show_pulses()
         self._story.end(record)

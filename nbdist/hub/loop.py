@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -15,7 +16,7 @@ from nbdist.errors import NbdistError
 from nbdist.lives import BEAT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
     from concurrent.futures import Future
 
 T = TypeVar("T")
@@ -86,6 +87,26 @@ def _result(future: Future[T], timeout: float | None) -> T:
         if until is not None and time.monotonic() >= until:
             break
     return future.result(None if until is None else 0)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the block is over, and what it has begun is in somebody's hands.
+
+    Any thread; signals reach only the main one.
+    """
+    kept = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(kept):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    if came:
+        kept(signal.SIGINT, None)
 
 
 _current: HubLoop | None = None

@@ -30,6 +30,9 @@ INTERRUPT_SECONDS = 0.4
 """Python code has this long to react before collectives are broken up."""
 FREE_SECONDS = 3.0
 """A freed rank has this long to end its cell before the countdown begins."""
+TRACEBACK_SECONDS = 60.0
+"""And one that has failed, for its traceback: that takes seconds on a busy machine, or for ever
+where an error's own text does."""
 
 
 class Run(JobListener):
@@ -332,9 +335,19 @@ class Run(JobListener):
             self._hub.send(rank, messages.Interrupt(self._job.id))
 
     async def _count_down(self) -> None:
-        left = self._hub.settings.kill_seconds
+        hub, left = self._hub, self._hub.settings.kill_seconds
+        patience = hub.loop.time() + TRACEBACK_SECONDS
         self._pressed.clear()
         while self._pending and left > 0 and not self._pressed.is_set():
+            showing = [rank for rank, pulse in self.running().items() if pulse and pulse.showing]
+            if showing and hub.loop.time() < patience:
+                self._job.tell(
+                    "countdown",
+                    f"Rank {show_ranks(showing)} has failed, and its traceback is being made; "
+                    f"{self._job.stop_by} again to kill it now.",
+                )
+                await self._ended_within(0.5)
+                continue
             who = show_ranks(list(self._pending))
             self._job.tell(
                 "countdown",

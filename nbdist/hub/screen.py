@@ -65,10 +65,10 @@ class Screen:
             self._latest = ""
         elif shown.kind != "update_display_data":
             self._displays -= 1
-            if self._displays == 0:
+            if self._displays == -1:
                 more = f"More than {DISPLAYS} displays came of this cell; the rest is not shown."
                 self._put(Notice("displays", more))
-        if self._displays > 0:
+        if self._displays >= 0:
             self._put(shown)
 
     def refresh(self, now: float) -> None:

@@ -135,7 +135,7 @@ class Writer:
                 self._changed[self._numbers[name]] = display
             return
         self._room += 1
-        if self._room > DISPLAYS + 1:
+        if self._room > DISPLAYS + 2:  # what clears the others is one, and one too many is told of
             return
         self._count += 1
         self._draw(self._count, display)

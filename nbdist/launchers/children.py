@@ -149,8 +149,7 @@ class Children:
         now = time.monotonic()
         for pid in [pid for pid, at in self._kill_at.items() if at <= now]:
             del self._kill_at[pid]
-            if pid in self._names:
-                kill_session(pid)
+            kill_session(pid)
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -44,4 +44,4 @@ def _changed_at(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
-        return 0
+        return -1  # no file's

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -50,6 +51,7 @@ LONGEST_TEMP = 60
 """Bytes of a folder in which sockets can lie: the system takes a path of about 100."""
 AGAIN_SECONDS = 60.0
 """Imports that went well before have this long in a new warm process."""
+CONTROLLER_STARTS = 3
 _numbers = itertools.count(1)
 
 
@@ -97,6 +99,7 @@ class Host:
             self.folder / "warm.log", [self.folder, self.temp], self._hear, self.id
         )
         self.controller_died: Died | Refused | None = None
+        self._controller_starts = 0
         self._engine_info = ""
         if controller:
             self._start_controller()
@@ -123,7 +126,28 @@ class Host:
             "--HeartMonitor.max_heartmonitor_misses=1000000",
         ]
         environ = {"IPP_CLUSTER_ID": self.id, "IPP_PROFILE_DIR": str(self.profile)}
-        self.warm.order(StartController(args, environ, str(self.folder / "controller.log")))
+        self._controller_starts += 1
+        self.warm.order(StartController(args, environ, str(self._controller_log)))
+
+    def _has_lost_a_port(self) -> bool:
+        """Whether the controller ended because another program has taken a port that it chose.
+
+        ipyparallel looks for free ports first and binds them later.
+        """
+        log = self._controller_log
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return self.controller_died is not None and os.strerror(errno.EADDRINUSE) in text
+
+    def _start_controller_again(self) -> None:
+        self.controller_died = None
+        said = (self.connection_file(kind) for kind in ("client", "engine"))
+        for path in (self._controller_log, *said):
+            path.unlink(missing_ok=True)
+        self._start_controller()
+
+    @property
+    def _controller_log(self) -> Path:
+        return self.folder / "controller.log"
 
     @property
     def cells(self) -> Path:
@@ -145,10 +169,12 @@ class Host:
         if self._engine_info:
             self.check_controller()
             return self._engine_info
-        log = self.folder / "controller.log"
+        log = self._controller_log
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CONTROLLER_SECONDS
         while loop.time() < deadline:
+            if self._controller_starts < CONTROLLER_STARTS and self._has_lost_a_port():
+                self._start_controller_again()
             if self.controller_died is not None or self.warm.gone.is_set():
                 msg = f"ipyparallel's controller ended at its start; {tail_in_words(log)}"
                 raise LaunchError(msg)

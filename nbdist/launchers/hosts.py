@@ -50,8 +50,10 @@ def hosts_named(listed: str | None, file: str | None) -> dict[str, int]:
 def _read(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
+    except OSError as err:
         raise UsageError(f"--hostfile cannot be read: {err}") from err
+    except UnicodeDecodeError as err:
+        raise UsageError(f"--hostfile {path} is not text in UTF-8: {err}") from err
     found: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

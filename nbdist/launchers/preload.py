@@ -171,7 +171,7 @@ class Trial:
 def _try(order: Preload) -> Tried:
     """Import in this fork, and see whether forks of it would do as ranks."""
     began = time.monotonic()
-    why = _import(order, order.limit)
+    why = _import(order, 0)  # who waits for this fork keeps to the limit, and says so
     seconds = time.monotonic() - began
     return Tried((why or why_not_fork() or threads_left())[:WHY_CHARACTERS], seconds)
 
@@ -232,7 +232,7 @@ def _set(environ: dict[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def _within(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in code that takes longer."""
+    """Raise `TimeoutError` in code that takes longer; there is no limit if it is 0."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"it was not over after {seconds:g} s")

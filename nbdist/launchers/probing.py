@@ -65,7 +65,10 @@ class Probing:
             self._tell(self.found)
             return
         self._deadline = time.monotonic() + GROUPS_SECONDS
-        self._start(fork=fork)
+        try:
+            self._start(fork=fork)
+        except (OSError, subprocess.SubprocessError) as err:
+            self._end(f"it could not be started: {err}")
         while self.watched() and self.found is None:
             left = max(0.0, self._deadline - time.monotonic())
             select.select(self.watched(), [], [], left)
@@ -117,7 +120,8 @@ class Probing:
         """End the probe, which is reaped with the others; what it left open is taken as failed."""
         self._let_go()
         self._deadline = float("inf")
-        kill_session(self._pid)
+        if self._pid:
+            kill_session(self._pid)
         found = self.found or Recovery(
             groups=f"the probe: {why}", torch=str(sys.modules["torch"].__version__)
         )

@@ -150,7 +150,7 @@ class Died(Word, frozen=True):
     """The signal that ended it, 0 if it exited."""
     code: int
     out_of_memory: bool
-    """The kernel's out-of-memory killer was at work while the process lived."""
+    """SIGKILL ended it, and the kernel has killed for lack of memory while it lived."""
 
 
 class Refused(Word, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import time
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -186,12 +187,16 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         return None
 
     def run(np: int | None) -> Job | None:
-        asked = replace(wanted, np=np)
+        asked, since = replace(wanted, np=np), time.time()
         try:
-            job, between = _submit(shell, args, asked, cell, parsed)
-        except NbdistError as err:
-            raise UsageMistake(str(err)) from err
-        return None if job is None else _see_to(shell, args, job, between)
+            try:
+                job, between = _submit(shell, args, asked, cell, parsed)
+            except NbdistError as err:
+                raise UsageMistake(str(err)) from err
+            return None if job is None else _see_to(shell, args, job, between)
+        except KeyboardInterrupt:
+            _end_what_began(shell, args, since)
+            raise
 
     if args.scale is not None:
         script = launches_script(args, wanted)
@@ -224,6 +229,15 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
         raise UsageMistake(str(err)) from err
     bind(notice)
     return job
+
+
+def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: float) -> None:
+    """Stop a job that a cell has begun when it was interrupted before anybody showed the job."""
+    for job in current.jobs():
+        if job.created >= since and not job.done:
+            job.abandon()
+            if not args.background:
+                show(shell, job)
 
 
 def _submit(

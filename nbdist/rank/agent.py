@@ -240,7 +240,7 @@ class Agent(Speaker):
         taken = self._meter.read(0.0 if waiting is None else waiting.since)
         return Pulse(
             runner.job, runner.line(), vitals.where(runner.main), waiting, taken,
-            progress.bars(), self._on(),
+            progress.bars(), self._on(), showing=runner.showing,
         )  # fmt: skip
 
     def _end_wait(self, waiting: Waiting) -> None:

@@ -71,7 +71,7 @@ class _Hook(DisplayHook):
         A rank's last value may hold all of a model's activations.
         """
         space = self._space
-        before = space.get("_")
+        before = space.get("_", self._)  # it is gone after `%reset`
         if any(before is hook._ for hook in (self, *self.others)) and not hasattr(builtins, "_"):
             self._ = space["_"] = result
             self.holds = type(result) not in PLAIN

@@ -74,8 +74,6 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
         "exit": sys.exit,
         "quit": sys.exit,
     } | backend.names()
-    for name in ("exit", "quit"):
-        del shell.user_ns[name]
     runner = CellRunner(spec.rank, shell, Mirror(shell, own=spec.torchrun_environ()), names)
     runner.define_names()
     guests.admit(kernel, runner.lock)

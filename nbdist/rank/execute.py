@@ -93,6 +93,11 @@ class CellRunner:
             # IPython says how to leave IPython wherever code calls `sys.exit`
             warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
 
+    @property
+    def showing(self) -> bool:
+        """Whether the cell has failed and its traceback is being made. Any thread."""
+        return self._showing
+
     def start(self, send: Callable[[Message], None]) -> None:
         """Send what cells show to `send`."""
         self._send = send
@@ -182,7 +187,10 @@ class CellRunner:
     def define_names(self) -> None:
         """Define what the user should find defined and has not defined anew."""
         space = self._shell.user_ns
-        missing = {name: value for name, value in self._names.items() if name not in space}
+        exiter = self._shell.exiter  # IPython's `exit`, which is back after %reset
+        missing = {
+            name: value for name, value in self._names.items() if space.get(name, exiter) is exiter
+        }
         if missing:
             space.update(missing)
             self._shell.user_ns_hidden.update(missing)

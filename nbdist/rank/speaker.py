@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -89,6 +90,11 @@ class Speaker(ABC):
             self._wake.send(b"\0")
 
     def _run(self) -> None:
+        if sys.version_info[:2] == (3, 11):
+            # There a thread that a debugger or coverage traces spins, holding the GIL, while a
+            # signal waits for a main thread that is in C code (ceval.c, RESUME below DO_TRACING).
+            # This is the thread that frees the main one.
+            sys.settrace(None)
         identity = f"{self._hello.rank}.{self._hello.incarnation}".encode()
         sock = channel.connect(self._context, self._url, self._keys, identity)
         sock.send(encode_to_hub(self._hello))

@@ -156,6 +156,8 @@ class Pulse(Message, frozen=True):
     device: str = ""
     paces: list[Pace] = []
     """At its end: what its loops took, place by place."""
+    showing: bool = False
+    """Whether its cell has failed and the traceback is being made."""
 
 
 class Reply(Message, frozen=True):

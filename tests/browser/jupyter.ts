@@ -9,6 +9,7 @@ import {
   type Locator,
   type Page
 } from '@playwright/test';
+import { seconds } from './limits';
 
 const TOKEN = process.env.NBDIST_TEST_TOKEN!;
 const HOME = process.env.NBDIST_TEST_HOME!;
@@ -92,7 +93,7 @@ export async function kernelIs(page: Page, status: string): Promise<void> {
       window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel
         ?.status === wanted,
     status,
-    { timeout: 60_000 }
+    { timeout: seconds(60) }
   );
 }
 
@@ -124,7 +125,7 @@ export async function save(
     };
     outputs = JSON.stringify(content.cells[cell].outputs);
     expect(outputs).toContain(word);
-  }).toPass({ timeout: 30_000 });
+  }).toPass({ timeout: seconds(30) });
   return outputs;
 }
 

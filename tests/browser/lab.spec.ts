@@ -12,6 +12,7 @@ import {
   upload,
   violations
 } from './jupyter';
+import { seconds } from './limits';
 
 /** Two ranks that log until the flag is raised; the mean of their losses at a step is `loss`. */
 function training(flag: Flag, flags = ''): string[] {
@@ -38,7 +39,7 @@ async function lastStep(root: Locator): Promise<number> {
 async function expectToMove(root: Locator): Promise<void> {
   const step = await lastStep(root);
   await expect
-    .poll(() => lastStep(root), { timeout: 30_000 })
+    .poll(() => lastStep(root), { timeout: seconds(30) })
     .toBeGreaterThan(step + 2);
 }
 
@@ -53,7 +54,7 @@ async function train(
   await open(page, name, where);
   await command(page, 'notebook:run-all-cells');
   const root = metrics(page);
-  await expect(plot(root, 'loss')).toBeVisible({ timeout: 60_000 });
+  await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
   return root;
 }
 
@@ -129,7 +130,7 @@ for (const [flags, busy] of [
       await expect(page.getByText('Loading widget')).toBeVisible();
       flag.raise();
     }
-    await expect(plot(root, 'loss')).toBeVisible({ timeout: 60_000 });
+    await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
     expect(await lastStep(root)).toBeGreaterThan(step);
     if (!busy) {
       await expectToMove(root);

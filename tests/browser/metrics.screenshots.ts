@@ -3,6 +3,7 @@
 import { expect, test, type Locator, type Page } from '@playwright/test';
 import { hover, plot, tip } from './chart';
 import { command, endKernels, metrics, open, upload } from './jupyter';
+import { seconds } from './limits';
 import { take } from './picture';
 
 const PREPARE = `%%distributed -np 2 --backend ddp --env OMP_NUM_THREADS=1
@@ -66,7 +67,7 @@ async function train(
   await command(page, 'application:toggle-left-area');
   await command(page, 'notebook:run-all-cells');
   const root = metrics(page);
-  await expect(plot(root, 'loss')).toBeVisible({ timeout: 60_000 });
+  await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
   // The cell is not marked as the one that is edited.
   await command(page, 'notebook:move-cursor-up');
   await command(page, 'notebook:move-cursor-up');
@@ -74,7 +75,7 @@ async function train(
   await expect
     .poll(async () => Number(await epochs.getAttribute('aria-valuenow')), {
       intervals: [200],
-      timeout: 60_000
+      timeout: seconds(60)
     })
     .toBeGreaterThanOrEqual(percent);
   return root;
@@ -89,7 +90,7 @@ test('light', async ({ page }) => {
   await hover(plot(root, 'loss'), 0.21, 0.3);
   await expect(tip(root)).toContainText('val');
   // Other work on this machine makes one rank the slowest, by chance.
-  await expect(root).not.toContainText('slowest', { timeout: 15_000 });
+  await expect(root).not.toContainText('slowest', { timeout: seconds(15) });
   await take(page.locator('.jp-CodeCell').last(), 'metrics.png');
 });
 

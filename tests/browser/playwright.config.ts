@@ -10,6 +10,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { defineConfig } from '@playwright/test';
+import { seconds } from './limits';
 
 const ROOT = resolve(__dirname, '../..');
 const VENV = process.env.NBDIST_TEST_VENV ?? '.venv';
@@ -49,8 +50,8 @@ export default defineConfig({
   testDir: '.',
   outputDir: 'results',
   workers: 1,
-  timeout: 180_000,
-  expect: { timeout: 30_000 },
+  timeout: seconds(180),
+  expect: { timeout: seconds(30) },
   forbidOnly: !!process.env.CI,
   reporter: 'list',
   use: {
@@ -76,9 +77,9 @@ export default defineConfig({
   webServer: {
     command: `${PYTHON} -m jupyterlab --config ${join(__dirname, 'jupyter_server_config.py')}`,
     url: `http://127.0.0.1:${port}/api`,
-    timeout: 120_000,
+    timeout: seconds(120),
     stderr: 'ignore', // Jupyter's log, at length
-    gracefulShutdown: { signal: 'SIGTERM', timeout: 20_000 },
+    gracefulShutdown: { signal: 'SIGTERM', timeout: seconds(20) },
     env: {
       PYTHONPATH: ROOT,
       NBDIST_TEST_EXTENSIONS: join(home, 'extensions'),

@@ -1,13 +1,14 @@
 /** How the pictures of the README are made: `make screenshots`. */
 
 import { defineConfig } from '@playwright/test';
+import { seconds } from './limits';
 import config from './playwright.config';
 
 const use = { ...config.use, deviceScaleFactor: 1.25 };
 
 export default defineConfig({
   ...config,
-  timeout: 120_000,
+  timeout: seconds(120),
   projects: [
     {
       name: 'metrics',

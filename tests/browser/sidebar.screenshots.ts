@@ -3,10 +3,11 @@
 import { join } from 'node:path';
 import { expect, test, type Locator, type Page } from '@playwright/test';
 import { command, endKernels, open, upload } from './jupyter';
+import { seconds } from './limits';
 import { DOCS, take } from './picture';
 import { Sidebar } from './sidebar';
 
-const SLOW = { timeout: 60_000 };
+const SLOW = { timeout: seconds(60) };
 const LOAD = '%load_ext nbdist';
 const SOON = `%env NBDIST_HANG_SECONDS=3\n${LOAD}`;
 const MODEL = `%%distributed -np 2 --backend ddp --env OMP_NUM_THREADS=1

@@ -78,7 +78,7 @@ def cluster(start_shared: KernelFactory, way: str) -> Kernel:
 def loaded(start: KernelFactory, way: str) -> Kernel:
     """Start a kernel and load nbdist; a hang is told after a second."""
     kernel = start(env={} if way == OWN or REHEARSAL else first_gpu())
-    kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=3\n%load_ext nbdist")
+    kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=10\n%load_ext nbdist")
     kernel.run("import nbdist, torch")
     return kernel
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import HAS_GPU
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -49,7 +50,9 @@ def facts() -> dict[str, Any]:
     """Return what torch sees, asked of a process of its own: this one opens no GPU."""
     command = [sys.executable, "-W", "ignore", "-c", ASK]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        asked = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=allowed(60)
+        )
         return dict(json.loads(asked.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         said = (str(getattr(error, "stderr", "")).strip() or repr(error)).splitlines()[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ from tests.faults import shown
 from tests.gpu.machine import DEVICE, MEGABYTE, NAME, REHEARSAL, first_gpu, needs_gpu, needs_gpus
 from tests.gpu.models import DDP, FSDP
 from tests.notebook import on_ranks, printed_by
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
@@ -121,17 +121,22 @@ def test_status_has_the_gpu_of_idle_and_of_busy_ranks(ranks: Kernel) -> None:
     idle = status(ranks)
     assert [idle[rank]["device"] for rank in "01"] == [NAME, NAME]
     ranks.run(f"%%distributed --async\n{COMPUTE}")
-    time.sleep(2)  # what NVML tells is the use of the last second
-    busy = status(ranks)
+    busy: dict[str, dict[str, str]] = {}
+
+    def both_are_seen() -> bool:  # what NVML tells is the use of the last second
+        busy.update(status(ranks))
+        use = [int(found[0]) for rank in "01" if (found := re.match(r"\d+", busy[rank]["GPU"]))]
+        running = all("running line" in busy[rank]["state"] for rank in "01")
+        return running and (REHEARSAL or (len(use) == 2 and min(use) > 20))
+
+    until(both_are_seen, told=lambda: busy)
     ranks.run("nbdist.jobs()[-1].cancel()")
     on_ranks(ranks, "del held")
     assert [busy[rank]["device"] for rank in "01"] == [NAME, NAME]
-    assert all("running line" in busy[rank]["state"] for rank in "01"), busy
     needs_gpu()
     for table in (idle, busy):
         assert all(re.fullmatch(r"[\d.]+ [MG]B", table[rank]["GPU memory"]) for rank in "01"), table
         assert all(re.fullmatch(r"\d+ %", table[rank]["GPU"]) for rank in "01"), table
-    assert all(int(busy[rank]["GPU"].split()[0]) > 20 for rank in "01"), busy
 
 
 def test_scalars_are_logged_without_waiting_for_the_gpu(ranks: Kernel, figure: Figure) -> None:
@@ -144,24 +149,27 @@ def test_scalars_are_logged_without_waiting_for_the_gpu(ranks: Kernel, figure: F
         work @ work
         finish = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
         finish()
+        pending = 0
         began = time.perf_counter()
         for step in range(20):
             work = work @ work * 1e-4
             loss.fill_(step)
             nbdist.log(loss=loss)
+            if device.type == "cuda":
+                pending += not torch.cuda.current_stream().query()
             loss.fill_(-1)
         queued = time.perf_counter() - began
         finish()
-        print("share", queued / (time.perf_counter() - began))
+        print("share", queued / (time.perf_counter() - began), pending)
         del work
         """,
     )
     logged = ranks.run("print(nbdist.jobs()[-1].metrics['loss'].of(0).values.tolist())")
     assert logged.stdout == f"{[float(step) for step in range(20)]}\n"
     needs_gpu()
-    share = float(cell.stdout.split()[1])
-    figure("share of a loop's time in which it is queued, with log", f"{share:.1%}")
-    assert share < 0.5
+    _, share, pending = cell.stdout.split()
+    figure("share of a loop's time in which it is queued, with log", f"{float(share):.1%}")
+    assert int(pending) > 10, "after most calls the GPU still had the step before them to do"
 
 
 def test_curves_of_a_loop_on_the_gpu_are_complete(ranks: Kernel) -> None:

@@ -6,7 +6,6 @@ Two ranks share the GPU under gloo, and under nccl where that lets them; or have
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,9 +22,12 @@ from tests.faults import (
 from tests.gpu.conftest import EVERY_WAY, GLOO
 from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
 from tests.gpu.models import DDP, NOW, WAIT, goes_on
-from tests.notebook import on_ranks, printed_by
+from tests.notebook import distributed, on_ranks, printed_by
+from tests.waiting import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.gpu.conftest import Figure
     from tests.kernel import Kernel
 
@@ -57,7 +59,7 @@ STOP = {
 HANG = """
 total = torch.ones(1, device=device)
 if rank == 1:
-    time.sleep(4)
+    while not os.path.exists({go!r}): time.sleep(0.05)
 dist.all_reduce(total)
 float(total)
 print('went on')
@@ -67,7 +69,7 @@ GIGABYTE = 1 << 30
 
 def limit(way: str) -> float:
     """Return how long a cell may take to end after a fault; NCCL takes seconds to connect anew."""
-    return SECONDS if way == GLOO else 10.0
+    return SECONDS if way == GLOO else 2 * SECONDS
 
 
 @pytest.fixture
@@ -97,13 +99,20 @@ def test_the_stop_button_stops(trained: Kernel, way: str, inside: str) -> None:
     goes_on(trained, stopped_by_button(trained, STOP[inside], 0.5, limit(way)))
 
 
-def test_a_hang_is_told_with_ranks_and_lines(cluster: Kernel, way: str) -> None:
-    done = on_ranks(cluster, HANG)
-    told = "\n".join(out.text for out in done.events if out.kind in ("display", "update"))
+def test_a_hang_is_told_with_ranks_and_lines(cluster: Kernel, way: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    done = cluster.start(distributed(HANG.format(go=str(go))))
+
+    def told() -> str:
+        return "\n".join(out.text for out in done.events if out.kind in ("display", "update"))
+
     waits = 5 if way == GLOO else 6  # under nccl a collective is only queued
-    assert re.search(rf"rank 0 waits in all_reduce #\d+ at cell line {waits}", told)
-    assert re.search(r"rank 1 is at cell line 4", told)
-    assert "The wait is over" in told
+    first = rf"rank 0 waits in all_reduce #\d+ at cell line {waits}"
+    cluster.until(lambda: bool(re.search(first, told())), 60)
+    cluster.until(lambda: "rank 1 is at cell line 4" in told(), 60)
+    go.touch()
+    assert cluster.wait().ok, done.seen()
+    assert "The wait is over" in told()
     assert done.stdout == "went on\n"
 
 
@@ -115,10 +124,7 @@ def test_a_killed_rank_gives_its_memory_back_and_is_replaced(trained: Kernel, wa
     ended_in_time(failed, limit=limit(way))
     assert "Rank 1 was ended by SIGKILL" in failed.error
     if way != "nccl-on-two-gpus" and not REHEARSAL:  # there it was another GPU's
-        deadline = time.monotonic() + 10
-        while used_memory(trained) > before - 2 * GIGABYTE and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert used_memory(trained) <= before - 2 * GIGABYTE
+        until(lambda: used_memory(trained) <= before - 2 * GIGABYTE)
     assert "Rank 1 was replaced." in trained.run("%dist restart 1 --like 0").stdout
     own = "print({p.device for p in model.parameters()} == {device})"
     assert on_ranks(trained, own).stdout == "True\n"

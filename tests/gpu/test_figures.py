@@ -9,10 +9,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.faults import fails
+from tests.faults import SECONDS, fails
 from tests.gpu.machine import NAME, REHEARSAL, first_gpu
 from tests.gpu.models import DDP, WAIT
 from tests.notebook import on_ranks
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +97,7 @@ def test_an_empty_cell(ranks: Kernel, start_kernel: KernelFactory, figure: Figur
         "an empty cell on 2 ranks over a plain kernel's",
         f"{spread(ratios)}x; the last turn {1e3 * mine:.1f} ms over {1e3 * bare:.1f} ms",
     )
-    assert statistics.median(ratios) < 10
+    assert REHEARSAL or statistics.median(ratios) < 10
 
 
 def _median(run: Callable[[], Cell]) -> float:
@@ -124,7 +125,7 @@ def _torchrun(script: Path) -> str:
     ran = subprocess.run(
         [*command, "--nproc-per-node", "2", str(script)],
         env={**os.environ, "TMPDIR": str(script.parent), **({} if REHEARSAL else first_gpu())},
-        cwd=script.parent, capture_output=True, text=True, timeout=80, check=False,
+        cwd=script.parent, capture_output=True, text=True, timeout=allowed(80), check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
@@ -149,11 +150,11 @@ def test_from_a_fault_to_the_next_step(ranks: Kernel, figure: Figure) -> None:
         "optimizer step",
         f"{spread(seconds)} s",
     )
-    assert statistics.median(seconds) < 4
+    assert max(seconds) < allowed(SECONDS)
 
 
 def test_a_call_of_log(ranks: Kernel, figure: Figure) -> None:
     said = on_ranks(ranks, LOG).stdout
     taken = [float(word) for word in said.split()[1:]]
     figure(f"a call of nbdist.log with a scalar on {NAME}", f"{spread(taken, 1)} us")
-    assert statistics.median(taken) < 500
+    assert REHEARSAL or statistics.median(taken) < 500

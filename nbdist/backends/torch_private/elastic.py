@@ -121,19 +121,21 @@ def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
     To torchrun's command line that is a success; of workers that are functions, TorchElastic
     would wait for the value for ever.
     """
-    join, answered = context.join, set()
+    join = context.join
+    answered: set[int] = set()
 
     def joined(*args: Any, **options: Any) -> Any:
         try:
             return join(*args, **options)
         finally:  # it raises where another has failed, as a rule since this one has gone
-            for rank, process in enumerate(context.processes):
-                if process.exitcode == 0 and rank not in answered:
-                    answered.add(rank)
-                    answer(rank, process)
+            for rank in sorted(returned.keys() - answered):
+                answer(rank, context.processes[rank])
 
     def answer(rank: int, process: Any) -> None:
-        if returned[rank].empty():
+        if not returned[rank].empty():  # TorchElastic takes it out next
+            answered.add(rank)
+        elif process.exitcode == 0:
+            answered.add(rank)
             sys.stderr.write(_told("silent", rank, process))
             returned[rank].put(None)
 

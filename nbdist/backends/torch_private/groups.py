@@ -232,12 +232,12 @@ def _own_number(generation: int) -> Any:  # an enum value torch has no name for
     return dist.ProcessGroup.BackendType(number)
 
 
-def on_nccl() -> list[Any]:
-    """Return the parts of this rank's groups that are NCCL's. Any thread."""
+def parts(name: str) -> list[Any]:
+    """Return the parts of this rank's groups that are a backend's: nccl, gloo. Any thread."""
     found = []
     for group in members().values():
         for backend in _backends(group).values():
             part = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
-            if part.name().startswith(nccl.NAME):
+            if part.name().startswith(name):
                 found.append(part)
     return found

@@ -1,0 +1,283 @@
+"""What the hub does where ranks are late, stopped, of another version, or do not answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from nbdist.hub import comparing, stacks
+from nbdist.wire.groups import NO_WAY, Digest
+from tests.faults import MODELS, fails, shown
+from tests.notebook import distributed, on_ranks
+from tests.processes import runs
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+WITHOUT_CLUSTER = "-np 1 --launcher torchrun --backend none"
+REGAINED = """
+import torch, torch.distributed as dist
+total = torch.ones(1)
+dist.all_reduce(total)
+print("sum", int(total))
+"""
+SSH = """#!/bin/sh
+touch {asked}
+exec sleep 600
+"""
+SLOW = """
+    import os, time, torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    class Slow(torch.optim.SGD):
+        def state_dict(self):
+            open({asked!r}, "w").close()
+            while rank and not os.path.exists({over!r}): time.sleep(0.02)
+            return super().state_dict()
+    model = DDP(torch.nn.Linear(2, 2))
+    slow = Slow(model.parameters(), lr=0.1)
+"""
+
+
+def digest(content: str) -> Digest:
+    """Return what a rank tells of one thing."""
+    return Digest(outline="a", content=content, thing=1)
+
+
+def test_ranks_that_are_late_or_unlike_start_no_cluster_and_the_next_ones_do(
+    start_kernel: KernelFactory,
+) -> None:
+    late = start_kernel(env={"NBDIST_START_SECONDS": "0.001"})
+    late.run("%load_ext nbdist\nimport os")
+    told = shown(fails(late, "pass", "-np 2"))
+    assert "ranks 0-1 were not there after 0.001 s" in told
+    late.run("os.environ['NBDIST_START_SECONDS'] = '60'")
+    late.run("import nbdist.hub.hub as hub; theirs = hub.PROTOCOL; hub.PROTOCOL += 1")
+    told = shown(fails(late, "pass", "-np 2"))
+    assert re.search(r"rank \d speaks version (\d+) of the wire, the notebook version \d+", told)
+    late.run("hub.PROTOCOL = theirs; os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
+    told = shown(fails(late, "pass", "-np 2"))
+    assert "the process group could not be formed: " in told
+    assert "did not answer" in told
+    late.run("del os.environ['NBDIST_FORM_SECONDS']")
+    assert "sum 2" in on_ranks(late, REGAINED, "-np 2").text
+
+
+@pytest.mark.parametrize("flags", ["-np 1 --backend none", WITHOUT_CLUSTER])
+def test_a_warm_process_that_died_before_anything_used_it_is_replaced(
+    kernel: Kernel, flags: str
+) -> None:
+    kernel.run("%load_ext nbdist\nfrom nbdist.hub import living\nimport psutil, time")
+    kernel.run(
+        "warm = living._preparing.result().host.warm\nwhile not warm.pid: time.sleep(0.02)\n"
+        "psutil.Process(warm.pid).kill()\nwhile not warm.gone.is_set(): time.sleep(0.02)"
+    )
+    assert on_ranks(kernel, "print('again')", flags).stdout == "again\n"
+
+
+def test_a_rank_without_variables_lacks_none(notebook: Kernel) -> None:
+    fails(notebook, "if rank == 1: __import__('os').kill(__import__('os').getpid(), 9)")
+    cell = on_ranks(notebook, "pass")
+    assert "Rank 1 is a new process. It lacks no variable that the others have." in shown(cell)
+    assert (
+        "Rank 1 was replaced. It lacks no names the others have."
+        in notebook.run("%dist restart 1").text
+    )
+
+
+def test_sync_needs_all_ranks_and_forms_their_group_anew(notebook: Kernel) -> None:
+    on_ranks(notebook, MODELS["ddp"] + "\nfirst = step()")
+    on_ranks(notebook, "dist.destroy_process_group()")
+    assert (
+        "`model` is now on all ranks as it was on rank 0" in notebook.run("%dist sync model").text
+    )
+    schedule = "torch.optim.lr_scheduler.StepLR(optimizer, 1)"
+    on_ranks(
+        notebook,
+        f"""
+        schedule = {schedule}
+        def refused(): raise ValueError("not from here")
+        if rank == 1: schedule.state_dict = refused
+        """,
+    )
+    # Rank 0 waits for what rank 1 will never send, until it is freed.
+    refused = notebook.run("%dist sync schedule --from 1", check=False)
+    assert "ValueError: not from here" in refused.error
+    fails(notebook, "if rank == 1: os.kill(os.getpid(), 9)")
+    refused = notebook.run("%dist sync model", check=False)
+    assert "rank 1 is dead, so that `model` cannot be made equal on all ranks" in refused.error
+    assert "`%dist restart 1` replaces it" in refused.error
+    on_ranks(notebook, "model = optimizer = schedule = None")
+
+
+def test_who_does_not_wait_for_the_comparison_has_it_before_the_next_cell(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    asked, over = tmp_path / "asked", tmp_path / "over"
+    on_ranks(notebook, SLOW.format(asked=str(asked), over=str(over)))
+    notebook.start(distributed("if rank: torch.nn.init.zeros_(model.module.weight)\n1 / 0"))
+    until(asked.exists)
+    notebook.interrupt()
+    told = shown(notebook.wait())
+    assert (
+        "What the ranks train was not compared: you stopped it. The next cell compares it" in told
+    )
+    over.touch()
+    notebook.run(
+        "from nbdist.hub import comparing\nusual, comparing.TOLD_BYTES = comparing.TOLD_BYTES, 1"
+    )
+    told = shown(on_ranks(notebook, "pass"))
+    assert "What the ranks train is compared (48 B on a rank)." in told
+    assert "No longer equal on all ranks" in told
+    notebook.run("comparing.TOLD_BYTES = usual")
+    on_ranks(notebook, "model = slow = None")
+
+
+def test_what_cannot_be_reached_or_is_nobody_elses_is_told_apart() -> None:
+    unnamed = f"Linear, DDP model 1{NO_WAY}"
+    (told,) = comparing._parted(
+        {0: {unnamed: digest("1")}, 1: {unnamed: digest("2")}}, "Parted", {}
+    )
+    assert told == f"Parted: `{unnamed}`.", "no path that `%dist sync` could take"
+    unread = Digest(outline="a", content="", thing=1, why="ValueError: never")
+    assert comparing._unknown({0: {"own": unread}, 1: {}}) == [], "nothing to compare it with"
+    assert comparing._unknown({0: {"own": unread}, 1: {"own": digest("1")}}) == [
+        "`own` could not be compared on rank 0: ValueError: never."
+    ]
+
+
+def test_a_rank_that_is_stopped_is_ended_with_its_cluster(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel()
+    kernel.run("%load_ext nbdist\nimport nbdist, os, signal")
+    on_ranks(kernel, "pass", "-np 2 --backend none")
+    pids = kernel.run("pids = [one.pid for one in nbdist.cluster().ranks]\nprint(*pids)").stdout
+    processes = [psutil.Process(int(pid)) for pid in pids.split()]
+    kernel.run("os.kill(pids[1], signal.SIGSTOP)")
+    assert "The cluster was stopped." in kernel.run("%dist stop").text
+    assert not any(map(runs, processes))
+
+
+def test_a_script_that_a_clusters_warm_process_runs_ends_with_it(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport nbdist")
+    on_ranks(kernel, "pass", "-np 1 --backend none")
+    body = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.02)"
+    cell = kernel.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
+    kernel.expect("begun", cell=cell)
+    kernel.run("nbdist.cluster().stop()")
+    assert "ended with its cluster" in shown(kernel.run("nbdist.jobs()[-1].wait(100)", check=False))
+
+
+def test_a_second_stop_of_a_script_does_not_wait_for_the_first(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport nbdist, time\nfrom nbdist.hub import script")
+    kernel.run("script.INTERRUPT_SECONDS = script.END_SECONDS = 1e6")
+    body = """
+        import time
+        print("begun", flush=True)
+        while True:
+            try:
+                while True: time.sleep(0.02)
+            except KeyboardInterrupt:
+                print("goes on", flush=True)
+    """
+    cell = kernel.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
+    kernel.expect("begun", cell=cell)
+    kernel.run("job = nbdist.jobs()[-1]\nwhile not job.pulses: time.sleep(0.02)\njob.cancel()")
+    kernel.expect("goes on", cell=cell)
+    kernel.run("job.cancel()")
+    assert "The cell was interrupted." in shown(kernel.run("job.wait(100)", check=False))
+
+
+def test_a_script_whose_folder_has_gone_says_where_there_is_no_room(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport shutil\nfrom nbdist.hub import living")
+    kernel.run("shutil.rmtree(living.host().temp)")
+    told = shown(fails(kernel, "pass", WITHOUT_CLUSTER))
+    assert "nbdist cannot make its files: " in told
+    assert "No such file or directory" in told
+
+
+def test_a_script_is_stopped_while_its_hosts_are_asked(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    asked, program = tmp_path / "asked", tmp_path / "ssh"
+    program.write_text(SSH.format(asked=asked))
+    program.chmod(0o700)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost slots=1\nfar.invalid slots=1\n")
+    kernel = start_kernel(env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    kernel.run("%load_ext nbdist\nimport nbdist, os, time")
+    flags = f"--launcher torchrun --backend none --hostfile {hosts} --async"
+    kernel.run(distributed("pass", flags))
+    kernel.run(f"while not os.path.exists({str(asked)!r}): time.sleep(0.02)")
+    kernel.run("job = nbdist.jobs()[-1]\njob.cancel()")
+    assert "The cell was interrupted." in shown(kernel.run("job.wait(100)", check=False))
+
+
+def test_what_ends_the_rank_when_it_is_returned_is_told(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    body = """
+        import os
+        class Last:
+            def __reduce__(self): os._exit(0)
+        last = Last()
+    """
+    cell = on_ranks(kernel, body, f"{WITHOUT_CLUSTER} --return last", check=False)
+    why = "the rank ended without a word (os._exit)"
+    assert f"`last` cannot be returned from rank 0: {why}" in cell.error
+
+
+def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        stacks.have_dumped(other.pid, os.getpid())  # it would die of the signal
+        stacks.have_dumped(os.getpid(), other.pid)  # it has not started this one
+        assert runs(psutil.Process(other.pid))
+        other.communicate(b"\n")
+    assert other.returncode == 0
+
+
+INTERRUPTED = {
+    "while it begins": """
+        import os, signal
+        from nbdist.hub.loop import HubLoop
+        soon = HubLoop.soon
+        def begin(self, work):
+            future = soon(self, work)
+            if work.__qualname__ in ("Run.run", "_start"):
+                HubLoop.soon = soon
+                os.kill(os.getpid(), signal.SIGINT)
+            return future
+        HubLoop.soon = begin
+    """,
+    "before it is shown": """
+        import os, signal
+        import nbdist.magics.distributed as magic
+        see_to = magic._see_to
+        def show(*args):
+            magic._see_to = see_to
+            os.kill(os.getpid(), signal.SIGINT)
+            return see_to(*args)
+        magic._see_to = show
+    """,
+}
+
+
+@pytest.mark.parametrize("flags", ["", "--launcher torchrun"])
+@pytest.mark.parametrize("when", INTERRUPTED)
+def test_a_job_whose_cell_is_interrupted_before_it_is_shown_goes_on_for_nobody(
+    notebook: Kernel, when: str, flags: str
+) -> None:
+    notebook.run(f"import nbdist\n{dedent(INTERRUPTED[when])}")
+    sleeps = distributed("import time\ntime.sleep(600)", flags)
+    stopped = notebook.run(sleeps, check=False)
+    assert "was interrupted" in stopped.error
+    assert notebook.run("print(nbdist.jobs()[-1].state)").stdout == "interrupted\n"
+    assert notebook.run(distributed("print('next')", flags)).stdout.startswith("next")
