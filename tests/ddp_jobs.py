@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import socket
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -494,6 +495,28 @@ def split(kept: Kept) -> tuple[float, str]:
     except RuntimeError as error:
         return value.item(), str(error)
     return value.item(), ""
+
+
+def look_on(kept: Kept) -> None:
+    """Ask for the groups in another thread, again and again, until `look_away`."""
+    for _ in range(10):
+        dist.new_group()
+    kept["enough"], kept["looks"] = threading.Event(), 0
+
+    def look() -> None:
+        while not kept["enough"].is_set():
+            kept["ddp"].groups()
+            kept["looks"] += 1
+
+    kept["looker"] = threading.Thread(target=look, daemon=True)
+    kept["looker"].start()
+
+
+def look_away(kept: Kept) -> int:
+    """End the thread; return how often it looked."""
+    kept["enough"].set()
+    kept["looker"].join()
+    return int(kept["looks"])
 
 
 def keep_old_backends(kept: Kept) -> None:

@@ -267,7 +267,8 @@ def test_of_groups_made_anew_those_on_gpus_are_aborted(
     none = torch.distributed.GroupMember.NON_GROUP_MEMBER
     for group in (none, mine, other, plain):  # and there is no WORLD: torch raises for both
         made.groups.append(Group(0, [0], {}, group))
-    found = Anew(made, Joining(0, 2, made, lambda: False)).parts(nccl.NAME)
+    found: list[Any] = []
+    Anew(made, Joining(0, 2, made, lambda: False)).each_part(nccl.NAME, found.append)
     assert found == [mine.part, plain]
 
 

@@ -58,7 +58,7 @@ class Before:
 
 
 class Anew:
-    """Destroys groups and makes them again. Main thread, but for `parts`."""
+    """Destroys groups and makes them again. Main thread, but for `each_part`."""
 
     def __init__(self, made: Made, joining: Joining) -> None:
         self._made, self._joining = made, joining
@@ -88,15 +88,14 @@ class Anew:
         ]
         return [world, *others]
 
-    def parts(self, name: str) -> list[Any]:
-        """Return the parts of this rank's groups that are a backend's: nccl, gloo. Any thread."""
-        found: list[Any] = []
+    def each_part(self, name: str, do: Callable[[Any], object]) -> None:
+        """Do something with each part of its groups that is a backend's: nccl, gloo. Any thread."""
         for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
             with suppress(Exception):  # no group, or none of this rank's
                 served = nccl.by_device(dist.get_backend_config(group))
                 devices = [device for device, backend in served.items() if backend == name]
-                found += [nccl.part_of(group, device) for device in devices[:1]]
-        return found
+                for device in devices[:1]:
+                    do(nccl.part_of(group, device))
 
     def give_up(self, before: Before) -> None:
         """Destroy all groups, without a word to the other ranks.

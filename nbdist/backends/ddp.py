@@ -304,21 +304,25 @@ class Ddp:
             near.add(self._in_place.gloo)
         cut_before = self._cut
         self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
-        for part in self._parts(gloo.NAME):
-            gloo.close(part)
+        self._remaking().each_part(gloo.NAME, gloo.close)
         # Whoever is still not free is freed by the other ends.
         sockets.end(cut_before)
-        if torch.cuda.is_initialized() and (parts := self._aborting.new(self._parts(nccl.NAME))):
+        if torch.cuda.is_initialized() and (parts := self._aborting.new(self._on_nccl())):
             self.broken_off |= unfinished()
             self._aborting.begin(parts)
             self._aborting.over_within(ABORT_SECONDS)
 
     def goes_on_when_freed(self) -> bool:
         """Whether what waits in a collective goes on after `abort` as if it had ended well."""
-        return torch.cuda.is_initialized() and bool(self._parts(nccl.NAME))
+        return torch.cuda.is_initialized() and bool(self._on_nccl())
 
-    def _parts(self, name: str) -> list[Any]:
-        return (self._in_place or self._anew).parts(name)
+    def _on_nccl(self) -> list[Any]:
+        found: list[Any] = []
+        self._remaking().each_part(nccl.NAME, found.append)
+        return found
+
+    def _remaking(self) -> InPlace | Anew:
+        return self._in_place or self._anew
 
     def _end_aborts(self) -> None:
         """Wait until nothing of the groups before is at work. Main thread.

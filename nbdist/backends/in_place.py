@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InPlace:
-    """Renews groups and models in place. Main thread, but for `parts`."""
+    """Renews groups and models in place. Main thread, but for `each_part`."""
 
     def __init__(self, rank: int, host: str, made: Made, *, quiet: bool) -> None:
         self._rank, self._made = rank, made
@@ -38,9 +38,9 @@ class InPlace:
         hooks.guard_split()
         hooks.watch_ddp(made.note)  # also those that were unpickled
 
-    def parts(self, name: str) -> list[Any]:
-        """Return the parts of this rank's groups that are a backend's: nccl, gloo. Any thread."""
-        return groups.parts(name)
+    def each_part(self, name: str, do: Callable[[Any], object]) -> None:
+        """Do something with each part of its groups that is a backend's: nccl, gloo. Any thread."""
+        groups.each_part(name, do)
 
     def groups(self) -> list[GroupInfo]:
         """Return this rank's process groups, WORLD first."""

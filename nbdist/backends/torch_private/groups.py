@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import weakref
 from contextlib import contextmanager
 from datetime import timedelta
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
 
 _limits: weakref.WeakKeyDictionary[ProcessGroup, timedelta] = weakref.WeakKeyDictionary()
 """The time limits of groups that were emptied: without a backend there is nowhere to read it."""
+
+_held = threading.RLock()
+"""Held while backends are looked at or put in, for torch's own books of them have no lock.
+
+Whoever frees a group frees the rank's main thread meanwhile of Python's lock, too, so that others
+would come upon a backend that is half gone. They pass over what is freed instead: that may take
+seconds, for which nobody waits who is to free the main thread.
+"""
+_freed: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+"""Groups that are being freed right now."""
 
 RELEASE = "_ZN4c10d12ProcessGroup17release_resourcesEv"
 _FIRST_NUMBER, _LAST_NUMBER = 100, 255
@@ -113,11 +124,12 @@ def _timeout(group: ProcessGroup) -> timedelta:
 
 def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
     backends = {}
-    for device in group._device_types:
-        try:
-            backends[device] = group._get_backend(device)
-        except RuntimeError:  # emptied, and not filled again since
-            continue
+    with _held:
+        for device in group._device_types if group not in _freed else ():
+            try:
+                backends[device] = group._get_backend(device)
+            except RuntimeError:  # emptied, and not filled again since
+                continue
     return backends
 
 
@@ -138,8 +150,14 @@ def free(group: ProcessGroup) -> None:
     hangs.
     """
     release = _release()
-    if release is not None:
+    if release is None:
+        return
+    with _held:
+        _freed.add(group)
+    try:
         release(group._id())  # type: ignore[attr-defined]  # the address of the C++ object
+    finally:
+        _freed.discard(group)
 
 
 def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int) -> None:
@@ -165,7 +183,8 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
         kind = dist.Backend.backend_type_map[kinds[device.type]]
         if _release() is None:
             kind = _own_number(generation)
-        group._register_backend(device, kind, backend)
+        with _held:
+            group._register_backend(device, kind, backend)
     c10d._world.pg_map[group] = (info.backend, prefixed)
 
 
@@ -232,12 +251,18 @@ def _own_number(generation: int) -> Any:  # an enum value torch has no name for
     return dist.ProcessGroup.BackendType(number)
 
 
-def parts(name: str) -> list[Any]:
-    """Return the parts of this rank's groups that are a backend's: nccl, gloo. Any thread."""
-    found = []
-    for group in members().values():
-        for backend in _backends(group).values():
-            part = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
-            if part.name().startswith(name):
-                found.append(part)
-    return found
+def each_part(name: str, do: Callable[[Any], object]) -> None:
+    """Do something with each part of this rank's groups that is a backend's: nccl, gloo.
+
+    Any thread. No group is freed meanwhile, so that its last reference is never the one in here.
+    """
+    with _held:
+        found = [
+            getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            for group in members().values()
+            for backend in _backends(group).values()
+        ]
+        while found:
+            if found[0].name().startswith(name):
+                do(found[0])
+            del found[0]
