@@ -42,9 +42,9 @@ _limits: weakref.WeakKeyDictionary[ProcessGroup, timedelta] = weakref.WeakKeyDic
 _held = threading.RLock()
 """Held while backends are looked at or put in, for torch's own books of them have no lock.
 
-Whoever frees a group frees the rank's main thread meanwhile of Python's lock, too, so that others
-would come upon a backend that is half gone. They pass over what is freed instead: that may take
-seconds, for which nobody waits who is to free the main thread.
+A group is freed with the GIL let go, so another thread could come upon a backend that is half gone.
+Other threads pass over such a group. They do not wait for its end, which may take seconds: they may
+be there to free the main thread.
 """
 _freed: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 """Groups that are being freed right now."""
