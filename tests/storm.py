@@ -38,7 +38,7 @@ ALL_DEAD = "All ranks are replaced before the next cell"
 LACKS = re.compile(r"It lacks: .*\b(model|optimizer)\b")
 LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Make it anew")
 NONSENSE = re.compile(
-    r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection closed by peer|pair closure"
+    r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection (closed|reset) by peer|pair closure"
 )
 """What no cell may show: it tells a user nothing."""
 

@@ -34,8 +34,10 @@ MADE_ANEW = {
     "model": "UsageError: its process group could not be made again",
 }
 HOOKED = ["static graph", "power sgd", "built-in hook"]
-CLOSED = re.compile("Connection closed|pair closure")
-"""How gloo frees who waits: it has seen the end of a connection, or was told to close it."""
+CLOSED = re.compile("Connection (closed|reset) by peer|pair closure")
+"""How gloo frees who waits: it has seen the end of a connection, or was told to close it.
+
+Linux resets a connection, rather than end it, if its other end did not read all that had come."""
 SLACK = 0.1
 """Torch's recorder has a clock of its own."""
 

@@ -440,8 +440,7 @@ class Communicator:  # stands for one that hangs until it is aborted
 interrupted = False
 communicator = Communicator()
 backend = nbdist.backends.ddp.current
-parts = backend._parts
-backend._parts = lambda name: [communicator] if name == nccl.NAME else parts(name)
+backend._on_nccl = lambda: [communicator]
 torch.cuda.is_initialized, nccl.settled_within = lambda: True, lambda seconds: True
 limit = 600
 def dump(includeCollectives, onlyActive):
