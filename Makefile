@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 NOTEBOOK := notebooks/quickstart.ipynb
+# Containers often set it. Each kernel and rank would then compile nbdist anew, and take twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Side by side: a worker for each core and one more, for they wait a quarter of their time; up to four.
 # ARGS goes to one process, which shows more.
