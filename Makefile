@@ -61,7 +61,6 @@ check: lint ## for every save: lint, check types, run what needs no kernel and n
 test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's, SHUFFLE=17 in another order)
 	tools/page test
 	$(BIN)/python $(PYTEST) $(ARGS)
-	$(if $(ARGS),,$(if $(COVERAGE),COVERAGE_PROCESS_START=$(abspath pyproject.toml)) tools/page browser)
 
 coverage: ## run all tests, tell which lines of nbdist no process of theirs ran, fail below the floor
 	rm -rf build/coverage
@@ -80,7 +79,7 @@ programs: env ## draw notebooks that nobody has seen, and compare what they comp
 storm: env ## throw faults into N trainings, drawn by chance (N=300 SEED=1), and tell which do not recover
 	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1)
 
-test-browser: env ## of these, try metrics and sidebar in real JupyterLab and Notebook pages (ARGS="-g dark")
+test-browser: env ## of these, tests/test_pages.py alone: real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
 
 test-torch: .venv-torch-$(TORCH)/made ## try what torch can break, with another release (TORCH=2.15.0 ARGS="-k name")
@@ -113,7 +112,6 @@ gpu-wheels: ## download the wheels that test-gpu needs where there is no network
 
 test-oldest: .venv-oldest/made $(if $(ARGS),,$(PAGE)) ## try the lowest versions that are allowed, on Python 3.10 (ARGS="-k name")
 	.venv-oldest/bin/python $(PYTEST) $(ARGS)
-	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-oldest tools/page browser)
 
 .venv-oldest/made: PYTHON = python3.10
 .venv-oldest/made: pyproject.toml constraints.txt tools/make-env
@@ -122,7 +120,6 @@ test-oldest: .venv-oldest/made $(if $(ARGS),,$(PAGE)) ## try the lowest versions
 
 test-newest: .venv-newest/made $(if $(ARGS),,$(PAGE)) ## try the newest of everything that day, on Python 3.13 (ARGS="-k name")
 	.venv-newest/bin/python $(PYTEST) $(ARGS)
-	$(if $(ARGS),,NBDIST_TEST_VENV=.venv-newest tools/page browser)
 
 .PHONY: .venv-newest/made # looks each time
 .venv-newest/made: PYTHON = python3.13

@@ -34,8 +34,8 @@ pytest_plugins = ["pytest_jupyter.jupyter_server"] if find_spec("jupyter_server"
 
 HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
-LONGEST = ("test_storm", "test_tutorials", "test_launchers", "test_ddp_backend", "test_orphans")
-"""Modules that take a minute and more."""
+LONGEST = ("test_pages", "test_recovery", "test_storm", "test_tutorials", "test_orphans")
+"""Modules that take longest, by far."""
 NOT_MEASURED = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 KERNELS = {"start_kernel", "kernel", "start_shared", "shared_kernel", "notebook"}
 
