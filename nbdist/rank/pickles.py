@@ -68,6 +68,19 @@ def _cached_property(found: Any) -> Any:
     return functools.cached_property, (found.func,), state
 
 
+def _code(code: CodeType) -> Any:
+    """Keep the file, which cloudpickle 3.1.3 leaves out: by it tracebacks find the cell's lines."""
+    make, arguments = inside._code_reduce(code)
+    # A string of its own, or pickles would differ by which code shares it; so do cloudpickle's.
+    return code_of, ("".join(code.co_filename), make, *arguments)
+
+
+def code_of(file: str, make: Any, *arguments: Any) -> CodeType:
+    """Put code together."""
+    code: CodeType = make(*arguments)
+    return code.replace(co_filename=file)
+
+
 CACHING: dict[type, Any] = {
     functools._lru_cache_wrapper: _cached,
     functools.cached_property: _cached_property,
@@ -108,6 +121,8 @@ class ByValue(cloudpickle.Pickler):
             return reduced
         if isinstance(obj, CellType):
             return inside._make_empty_cell, ()
+        if isinstance(obj, CodeType):
+            return _code(obj)
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or reduced[-1] is not inside._class_setstate:
             return reduced
