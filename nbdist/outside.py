@@ -141,7 +141,7 @@ def _cluster(cluster: Shown) -> ClusterRecord:
     return ClusterRecord(
         id=cluster.id, np=cluster.np, backend=cluster.backend, launcher="engines",
         state="lost" if cluster.lost else "running", created=cluster.created,
-        root=(warm.pid, warm.created),
+        root=(warm.pid, warm.created), folder=str(cluster.hub.host.folder),
         ranks=[shown.rank_of_cluster(rank) for rank in cluster.ranks],
     )  # fmt: skip
 

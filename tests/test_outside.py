@@ -235,7 +235,7 @@ async def test_a_script_and_its_stacks_are_seen(jp_fetch: Fetch, engines: Kernel
     engines.wait(20, cell)
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("how", ["stopped", "killed", "killed with its warm process"])
 async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
     jp_fetch: Fetch, start_kernel: KernelFactory, how: str
 ) -> None:
@@ -246,7 +246,11 @@ async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
     told = await seen(jp_fetch, pid, lambda told: told["clusters"])
     cluster = told["clusters"][0]
     ranks = [psutil.Process(rank["pid"]) for rank in cluster["ranks"]]
-    if how == "killed":
+    if how == "killed with its warm process":  # which would remove the cluster's folder
+        warm = ranks[0].parent()
+        assert warm is not None
+        warm.kill()
+    if how != "stopped":
         kernel.sigkill()
         told = await seen(jp_fetch, pid, lambda told: not told["alive"])
     else:
@@ -258,7 +262,7 @@ async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
     finally:
         if how == "stopped":
             os.kill(pid, signal.SIGCONT)
-    if how == "killed":
+    if how != "stopped":
         assert told["id"] in (await post(jp_fetch, "clean"))["removed"]
     else:
         # It wakes up with the loss of its ranks, and perhaps with the order to stop them.

@@ -114,6 +114,8 @@ class ClusterRecord(msgspec.Struct, omit_defaults=True):
     root: tuple[int, float] = (0, 0.0)
     """Pid and start time of the process that all ranks end with. The page is not told."""
     ranks: list[RankRecord] = []
+    folder: str = ""
+    """Where its files lie. The page is not told."""
 
 
 class Record(msgspec.Struct, omit_defaults=True, kw_only=True):

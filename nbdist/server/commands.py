@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbdist import leftovers
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import kept as keeping
 from nbdist.hub.record import KEEPER, Record
@@ -143,6 +144,8 @@ async def stacks(entry: Entry, **whose: str) -> Any:
 async def clean(processes: Processes) -> list[str]:
     """Remove what processes that are gone have left, jobs that have ended with their logs.
 
+    Where the warm process was killed, too (`stop` may have done so), its cluster's folder is left.
+
     Returns
     -------
     list of str
@@ -154,6 +157,10 @@ async def clean(processes: Processes) -> list[str]:
             folder = Path(job.folder)
             if job.detached and keeping.is_over(folder):
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        for cluster in entry.record.clusters if entry.record else []:
+            clusters = Path(cluster.folder).parent
+            if cluster.folder and clusters.is_dir():
+                await asyncio.to_thread(leftovers.clear, clusters)
         processes.forget(entry)
         removed.append(entry.path.stem)
     return removed

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALIVE_SECONDS = 1.0
 """How often a process is looked for."""
-HIDDEN = {"control", "place"}, {"root"}, {"folder", "parts"}
+HIDDEN = {"control", "place"}, {"root", "folder"}, {"folder", "parts"}
 """What the page is not told of processes, clusters and jobs."""
 
 
