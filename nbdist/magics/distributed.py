@@ -234,7 +234,8 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
 def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: float) -> None:
     """Stop a job that a cell has begun when it was interrupted before anybody showed the job."""
     for job in current.jobs():
-        if job.created >= since and not job.done:
+        # One that has ended otherwise than by the interrupt was shown.
+        if job.created >= since and (not job.done or job.state == "interrupted"):
             job.abandon()
             if not args.background:
                 show(shell, job)
