@@ -97,7 +97,7 @@ def job_folder(kernel: Kernel, name: str) -> Path:
 def keepers_of(kernel: Kernel, name: str) -> list[psutil.Process]:
     """Return the process that keeps a job, if there is one."""
     folder = str(job_folder(kernel, name))
-    return [process for process in keepers(kernel) if command(process)[-1] == folder]
+    return [process for process in keepers(kernel) if command(process)[-1:] == [folder]]
 
 
 def keepers(kernel: Kernel) -> list[psutil.Process]:

@@ -9,7 +9,7 @@ import socket
 import stat
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
@@ -91,11 +91,22 @@ def junk_thrown(url: str) -> Iterator[None]:
         yield
 
 
+class Watched(zmq.Context[zmq.Socket[bytes]]):
+    """Watches its sockets before they connect, or what befalls them first would be missed."""
+
+    def socket(self, *args: Any, **options: Any) -> zmq.Socket[bytes]:
+        """Make a socket with its monitor."""
+        sock = super().socket(*args, **options)
+        if sock.type != zmq.PAIR:  # a monitor's own
+            sock.get_monitor_socket()
+        return sock
+
+
 def speak(url: str, keys: Keys | None, messages: list[list[bytes]]) -> set[str]:
     """Send messages with these keys (None: without any); return what befell the connection."""
     events: set[str] = set()
     deadline = Deadline(20)
-    with zmq.Context() as context:
+    with Watched() as context:
         if keys is None:
             sock = context.socket(zmq.DEALER)
             sock.connect(url)
