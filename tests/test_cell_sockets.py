@@ -182,3 +182,22 @@ def test_what_a_cell_displays_comes_before_its_end(notebook: Kernel) -> None:
         words = cell.seen().split()
         assert [int(word) for word in words if word.isdecimal()] == [*range(50)]
         assert words[-1] == "printed"
+
+
+SLOW = """
+    import time
+    from nbdist.rank import speaker
+    encode = speaker.encode_to_hub
+    def slow(message):
+        if type(message).__name__ == "Display": time.sleep(0.1)
+        return encode(message)
+    speaker.encode_to_hub = slow
+"""
+
+
+def test_what_a_cell_prints_does_not_overtake_what_it_displays(notebook: Kernel) -> None:
+    on_ranks(notebook, SLOW)
+    shows = "display(0); print('a'); display(1); print('b')"
+    cell = on_ranks(notebook, f"from IPython.display import display\n{shows}")
+    on_ranks(notebook, "speaker.encode_to_hub = encode")
+    assert [word for each in cell.events for word in each.text.split()] == ["0", "a", "1", "b"]

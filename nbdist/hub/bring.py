@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
     from nbdist.hub.line import Line
 
-UNASKED = -1
-"""Number of a call whose answer nobody waits for."""
 LET_GO_SECONDS = 1.0
 LONG_SECONDS = 3600.0
 """Objects without number may be on their way; a rank that dies meanwhile answers by its death."""
@@ -62,7 +60,7 @@ async def hand_over(
     except asyncio.CancelledError:
         # Stopped by the user. What ranks have taken in, or still do, they give up again.
         for rank in ranks:
-            hub.send(rank, messages.Call(UNASKED, "drop"))
+            hub.send(rank, messages.Call(messages.UNASKED, "drop"))
         raise
     finally:
         bringing.close()

@@ -22,7 +22,9 @@ from nbdist.launchers.supervised import Died, Refused, Started
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.wire.messages import (
     PROTOCOL,
+    UNASKED,
     Abort,
+    Call,
     Display,
     Done,
     Hello,
@@ -128,6 +130,7 @@ class Hub:
             if message.job in self.running:
                 self.running[message.job].done(rank.rank, message)
         elif isinstance(message, Display):
+            self.send(number, Call(UNASKED, "heard"))  # it waits, or its next print is first
             if message.job in self.running:
                 self.running[message.job].display(rank.rank, message)
         elif isinstance(message, Pulse):

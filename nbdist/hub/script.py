@@ -27,7 +27,7 @@ from nbdist.launchers.supervisor import tail_in_words
 from nbdist.rank.program import Program
 from nbdist.settings import no_place
 from nbdist.system import private
-from nbdist.wire.messages import Call, Display, Done, Fault, Hello, Interrupt, Pulse
+from nbdist.wire.messages import UNASKED, Call, Display, Done, Fault, Hello, Interrupt, Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -82,7 +82,7 @@ class ScriptRun:
             return
         elif isinstance(message, Display):
             self._output.display(message)
-            self._line.send(rank, Call(bring.UNASKED, "heard"))
+            self._line.send(rank, Call(UNASKED, "heard"))
         elif isinstance(message, Pulse):
             ranks.pulsed(rank, message)
         elif isinstance(message, Done):

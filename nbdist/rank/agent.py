@@ -88,6 +88,7 @@ class Agent(Speaker):
         who, completing = Who(shell), Completing(shell)
         self._now: dict[str, Callable[..., Any]] = {
             "open_store": self._open_store,
+            "heard": self._heard.set,
             "stacks": lambda: vitals.stacks(runner.main, engine, runner.cell_file, runner.named),
             "vitals": self._vitals,
             "holds": self._names.holds,
@@ -154,7 +155,7 @@ class Agent(Speaker):
 
     def _display(self, message: Message) -> None:
         self._displayed = True
-        self.send(message)
+        self.send_now(message)
 
     async def _run_cell(self, message: Run) -> None:
         self._displayed = False

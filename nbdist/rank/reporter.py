@@ -13,7 +13,7 @@ import zmq
 from nbdist.lives import here
 from nbdist.rank import metrics, pace, progress, vitals
 from nbdist.rank.speaker import Speaker
-from nbdist.wire.messages import Call, Hello, Interrupt, Message, Pulse, Reply
+from nbdist.wire.messages import Call, Hello, Interrupt, Pulse, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nbdist.wire.groups import Waiting
     from nbdist.wire.messages import ToAgent
 
-SOON_SECONDS = 1.0
 FLUSH_SECONDS = 2.0
 """The hub has this long to take the last words of a rank that ends."""
 
@@ -54,7 +53,6 @@ class Reporter(Speaker):
         self._program, self._waiting = program, waiting
         self._main = threading.main_thread().ident or 0
         self.interrupted = threading.Event()
-        self._heard = threading.Event()
         self._over = False
         """Whether the last pulse has been made, which none may follow."""
         self.answers: dict[str, Callable[..., Any]] = {
@@ -62,12 +60,6 @@ class Reporter(Speaker):
             "heard": self._heard.set,
         }
         """What the hub may ask for, besides."""
-
-    def send_now(self, message: Message) -> None:
-        """Send a message and wait until the hub has it, so that no output overtakes it."""
-        self._heard.clear()
-        self.send(message)
-        self._heard.wait(SOON_SECONDS)
 
     def close(self) -> None:
         """End when all that was queued has been sent, and has left this process."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import ToAgent
 
 PULSE_SECONDS = 0.5
+SOON_SECONDS = 1.0
+"""How long a thread waits for the hub's word that it has a message."""
 
 
 class Speaker(ABC):
@@ -55,6 +57,7 @@ class Speaker(ABC):
         self._wake, self._woken = socket.socketpair()
         for end in (self._wake, self._woken):
             end.setblocking(False)
+        self._heard = threading.Event()
         self._end = threading.Event()
         self._meter = Meter()
         self._complained = False
@@ -71,6 +74,17 @@ class Speaker(ABC):
         """Queue a message for the hub. Any thread."""
         self._outbox.put(message)
         self._wake_up()
+
+    def send_now(self, message: Message) -> None:
+        """Send a message and wait until the hub has it, so that no output overtakes it.
+
+        Any thread. The hub answers "heard", and `_hear` sets `_heard`.
+        """
+        self._heard.clear()
+        self.send(message)
+        # In a fork this thread is not there, and nobody hears the message.
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._heard.wait(SOON_SECONDS)
 
     def start(self) -> None:
         """Begin to speak."""

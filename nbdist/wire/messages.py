@@ -16,6 +16,8 @@ from nbdist.wire.plain import plain
 
 PROTOCOL = 1
 """Version of the messages below, said in `Hello`."""
+UNASKED = -1
+"""Number of a `Call` whose answer nobody waits for."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
