@@ -25,7 +25,7 @@ from tests.leaks import SESSION, SESSION_MARK, Watch
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     KernelFactory = Callable[..., Kernel]
 
@@ -36,7 +36,8 @@ HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
 LONGEST = ("test_pages", "test_recovery", "test_storm", "test_tutorials", "test_orphans")
 """Modules that take longest, by far."""
-NOT_MEASURED = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
+MEASURES = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+"""Names in the environment by which processes note what they run."""
 KERNELS = {"start_kernel", "kernel", "start_shared", "shared_kernel", "notebook"}
 
 
@@ -106,6 +107,15 @@ def _leaves_nothing(scratch: Path, request: pytest.FixtureRequest) -> Iterator[N
     _fail_if_left(watch, request.node.name)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave what a module that repeats others starts out of coverage, which takes its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in MEASURES if request.node.get_closest_marker("repeats") else ():
+            patch.delenv(name, raising=False)
+        yield
+
+
 @functools.cache
 def _probe_torch_once() -> None:
     """Have this build of torch known, so that no fault of a test waits for that to be tried."""
@@ -129,14 +139,13 @@ def probed() -> Recovery:
         return [msgspec.json.decode(line, type=Recovery) for line in said][-1]
 
 
-def _factory(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
+def _factory(scratch: Path) -> Iterator[KernelFactory]:
     kernels: list[Kernel] = []
-    always = NOT_MEASURED if request.node.get_closest_marker("repeats") else {}
 
-    def start(home: str = "", env: Mapping[str, str] | None = None, **options: Any) -> Kernel:
+    def start(home: str = "", **options: Any) -> Kernel:
         _probe_torch_once()
         folder = scratch / "homes" / (home or f"k{next(NUMBERS)}")
-        kernels.append(Kernel(folder, env={**always, **(env or {})}, **options))
+        kernels.append(Kernel(folder, **options))
         return kernels[-1]
 
     yield start
@@ -151,9 +160,9 @@ def becomes_main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start_kernel(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
+def start_kernel(scratch: Path) -> Iterator[KernelFactory]:
     """Start kernels: ``start_kernel(home="name", env={...}, cwd=path)``; they may share a home."""
-    yield from _factory(scratch, request)
+    yield from _factory(scratch)
 
 
 @pytest.fixture
@@ -166,7 +175,7 @@ def kernel(start_kernel: KernelFactory) -> Kernel:
 def start_shared(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
     """Start kernels for all tests of a module; they must not depend on each other's cells."""
     watch = Watch(scratch)
-    yield from _factory(scratch, request)
+    yield from _factory(scratch)
     _fail_if_left(watch, f"The kernel shared in {request.node.name}")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Node = Callable[[str], Path]
 
-pytestmark = pytest.mark.starts_processes
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 
 ROOT = Path(__file__).parent.parent
 

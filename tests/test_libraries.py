@@ -12,7 +12,10 @@ from tests.notebook import on_ranks, plain, printed_by
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
-pytestmark = pytest.mark.timeout(240)  # importing some of these takes long on a busy machine
+pytestmark = [
+    pytest.mark.timeout(240),  # importing some of these takes long on a busy machine
+    pytest.mark.repeats,
+]
 
 SAME = """
     import torch, torch.distributed as dist

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
+pytestmark = pytest.mark.repeats  # who is killed leaves no word of what ran
+
 SECONDS = 5.0
 """From the end of the kernel to the end of the last process."""
 

@@ -16,12 +16,13 @@ import pytest
 
 from tests.waiting import allowed
 
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
+
 ROOT = Path(__file__).parent.parent
 LIMIT = 1200
 """Seconds; each test in there has a limit of its own."""
 
 
-@pytest.mark.starts_processes
 @pytest.mark.timeout(LIMIT + 60)
 def test_pages_in_a_browser() -> None:
     command = [str(ROOT / "tools" / "page"), "browser"]

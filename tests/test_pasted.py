@@ -17,6 +17,8 @@ from tests.waiting import allowed
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 PARSE = """
 import argparse, os, sys
 parser = argparse.ArgumentParser()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import allowed
 
-pytestmark = pytest.mark.starts_processes
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"

@@ -16,7 +16,7 @@ from tests.conftest import HAS_GPU
 from tests.faults import LOST
 from tests.waiting import allowed
 
-pytestmark = pytest.mark.starts_processes
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 
 ROOT = Path(__file__).parent.parent
 

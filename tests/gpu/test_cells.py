@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.gpu.conftest import Figure
     from tests.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 SUM = """
 import torch, torch.distributed as dist
 total = torch.ones(1, device=device)

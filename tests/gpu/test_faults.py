@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.gpu.conftest import Figure
     from tests.kernel import Kernel
 
-pytestmark = EVERY_WAY
+pytestmark = [EVERY_WAY, pytest.mark.repeats]
 
 IN_BACKWARD = f"{BOOM_IN_BACKWARD}\nstep(Boom.apply)"
 TOO_MUCH = f"""

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.faults import SECONDS, fails
 from tests.gpu.machine import NAME, REHEARSAL, first_gpu
 from tests.gpu.models import DDP, WAIT
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 TURNS, CELLS = (2, 10) if REHEARSAL else (5, 10)
 STEPS, BATCH = (10, 16) if REHEARSAL else (300, 256)
+pytestmark = pytest.mark.repeats
+
 TRAIN = f"""
 import time, torch, torch.distributed as dist
 from torch import nn

@@ -14,6 +14,8 @@ from tests.notebook import on_ranks
 if TYPE_CHECKING:
     from tests.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 TRAIN = f"""{DDP}
 torch.manual_seed(rank)
 for _ in range(5): step()
