@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SESSION_MARK = "NBDIST_TEST_SESSION"
 SESSION = uuid.uuid4().hex
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the system's folder, listed and never written
+OF_TENSORFLOW = "__autograph_generated_file"
 
 Identity = tuple[int, float]
 """Pid and start time: pids are used again."""
@@ -123,11 +124,17 @@ class Watch:
                 yield from home.glob("clusters/*")
         for path in (self.scratch / "tmp").iterdir():
             # The first is torch's own cache, kept between runs. TensorFlow removes the second, what
-            # it has made of functions, when a kernel ends.
-            of_kernel = bool(open_kernels) and path.name.startswith("__autograph_generated_file")
-            kept = path.name.startswith("torchinductor_") or of_kernel
+            # it has made of functions, when a kernel ends, but never their bytecode.
+            of_kernel = bool(open_kernels) and path.name.startswith(OF_TENSORFLOW)
+            kept = path.name.startswith("torchinductor_") or of_kernel or _bytecode_of_it(path)
             if not (kept or _trial_of_tempfile(path)):
                 yield path
+
+
+def _bytecode_of_it(path: Path) -> bool:
+    return path.name == "__pycache__" and all(
+        file.name.startswith(OF_TENSORFLOW) for file in path.iterdir()
+    )
 
 
 def _trial_of_tempfile(path: Path) -> bool:
