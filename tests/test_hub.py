@@ -244,20 +244,7 @@ def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:
     assert other.returncode == 0
 
 
-INTERRUPTED = {
-    "while it begins": """
-        import os, signal
-        from nbdist.hub.loop import HubLoop
-        soon = HubLoop.soon
-        def begin(self, work):
-            future = soon(self, work)
-            if work.__qualname__ in ("Run.run", "_start"):
-                HubLoop.soon = soon
-                os.kill(os.getpid(), signal.SIGINT)
-            return future
-        HubLoop.soon = begin
-    """,
-    "while it begins, and is over at once": """
+BEGINS = """
         import os, signal, time
         from nbdist.hub.jobs import Job
         from nbdist.hub.loop import HubLoop
@@ -268,11 +255,17 @@ INTERRUPTED = {
                 HubLoop.soon = soon
                 os.kill(os.getpid(), signal.SIGINT)
             return future
+        HubLoop.soon = begin
+"""
+INTERRUPTED = {
+    "while it begins": BEGINS,
+    "while it begins, and is over at once": BEGINS
+    + """
         def cancelled(job):
             Job.cancel = cancel
             cancel(job)
             while not job.done: time.sleep(0.01)
-        HubLoop.soon, Job.cancel = begin, cancelled
+        Job.cancel = cancelled
     """,
     "before it is shown": """
         import os, signal
