@@ -76,7 +76,7 @@ def _code(code: CodeType) -> Any:
 
 
 def code_of(file: str, make: Any, *arguments: Any) -> CodeType:
-    """Put code together."""
+    """Put code together as cloudpickle does, and name the file that it comes from."""
     code: CodeType = make(*arguments)
     return code.replace(co_filename=file)
 
