@@ -30,7 +30,10 @@ HOW = """
     publishes for the cell. Memory: the peak of the kernel's resident memory during the cell, less
     what it had before. A peer is given {limit:.0f} s, once, and rank zero's lines only. Print to
     page: rank zero of two prints the time {prints} times, at uneven intervals of about 0.1 s; each
-    value is the time from before the print until the line is in the client's hands.
+    value is the time from before the print until the line is in the client's hands. A display:
+    `display(HTML(...))` {displays} times on rank zero of two, which of nbdist's ranks wait until
+    the kernel has it, so that no print overtakes it; each value is the time of one, as the rank
+    measured it.
 """
 LOGS = """
 import json, nbdist
@@ -47,6 +50,21 @@ for i in range({prints}):
 """
 
 
+DISPLAYS = """
+import json, time
+from IPython.display import HTML, display
+import torch.distributed as dist
+took = []
+for i in range({displays} if dist.get_rank() == 0 else 0):
+    time.sleep(0.01)
+    began = time.perf_counter()
+    display(HTML(f"<b>{{i}}</b>"))
+    took.append(time.perf_counter() - began)
+if took:
+    print("each took", json.dumps(took), flush=True)
+"""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How much is measured."""
@@ -55,10 +73,11 @@ class Plan:
     repeats: int
     limit: float  # seconds a peer is given
     prints: int
+    displays: int
 
 
-FULL = Plan(lines=1_000_000, repeats=3, limit=60.0, prints=100)
-QUICK = Plan(lines=100_000, repeats=3, limit=10.0, prints=30)
+FULL = Plan(lines=1_000_000, repeats=3, limit=60.0, prints=100, displays=200)
+QUICK = Plan(lines=100_000, repeats=3, limit=10.0, prints=30, displays=50)
 
 
 @dataclass(frozen=True)
@@ -92,7 +111,13 @@ def measure(options: Options) -> Section:
         note = f"a plain kernel's {basis.median:.1f} ms"
         latencies[NBDIST.name] = Measured(mine.values, note)
     figures.append(Figure("from print to page", " ms", Target("<", 30), latencies))
-    how = HOW.format(lines=plan.lines, limit=plan.limit, prints=plan.prints)
+    shown = {system.name: measured(partial(_display, system, plan)) for system in options.systems}
+    mine = shown[NBDIST.name]
+    alone = measured(partial(_display, PLAIN, plan))
+    if isinstance(mine, Measured) and isinstance(alone, Measured):
+        shown[NBDIST.name] = Measured(mine.values, f"a plain kernel's {alone.median:.2f} ms")
+    figures.append(Figure("a display by a rank", " ms", None, shown))
+    how = HOW.format(lines=plan.lines, limit=plan.limit, prints=plan.prints, displays=plan.displays)
     return Section("output", how, figures)
 
 
@@ -181,14 +206,7 @@ class Peak:
 
 
 def _latency(system: System, plan: Plan) -> Measured:
-    stamps = STAMPS.format(prints=plan.prints)
-    if system is PLAIN:
-        stamps = stamps.replace("import torch.distributed as dist", "").replace(
-            "dist.get_rank()", "0"
-        )
-    with system.open(2 if system is not PLAIN else 1, join=system is not PLAIN) as notebook:
-        time.sleep(1)  # what starting the ranks set off has settled
-        reply = notebook.run(system.cell(stamps), timeout=120)
+    reply = _of_rank_zero(system, STAMPS.format(prints=plan.prints))
     first: dict[str, float] = {}
     for heard in reply.heard:
         for stamp in re.findall(r"printed at (\d+\.\d+)\b", heard.text):
@@ -196,3 +214,20 @@ def _latency(system: System, plan: Plan) -> Measured:
     if len(first) < plan.prints:
         raise CellError(f"{len(first)} of {plan.prints} prints reached the page")
     return Measured(tuple(1e3 * (at - float(stamp)) for stamp, at in first.items()))
+
+
+def _display(system: System, plan: Plan) -> Measured:
+    reply = _of_rank_zero(system, DISPLAYS.format(displays=plan.displays))
+    took = re.search(r"each took (\[.*?\])", reply.text)
+    if took is None:
+        raise CellError(f"no rank told how long its displays took: {reply.text[-200:]}")
+    return Measured(tuple(1e3 * seconds for seconds in json.loads(took[1])))
+
+
+def _of_rank_zero(system: System, body: str) -> Reply:
+    """Run a body whose work is rank zero's on two ranks, or in a kernel without ranks."""
+    if system is PLAIN:
+        body = body.replace("import torch.distributed as dist", "").replace("dist.get_rank()", "0")
+    with system.open(2 if system is not PLAIN else 1, join=system is not PLAIN) as notebook:
+        time.sleep(1)  # what starting the ranks set off has settled
+        return notebook.run(system.cell(body), timeout=120)

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANARY_SECONDS = 10.0
+KILL_SECONDS = 5.0
+"""What does not die of SIGKILL in this time waits in the system, for a disk that has gone."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -63,6 +65,38 @@ def kill_session(leader: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == leader:
                 os.kill(pid, signal.SIGKILL)
+
+
+def kill_descendants(chosen: Callable[[psutil.Process], bool] = lambda _: True) -> None:
+    """SIGKILL what descends from this process, until a look finds nothing of it that runs.
+
+    One look is not enough: a process may start another one after it was listed, and one whose
+    parent ends at that moment is in nobody's list. `adopt_orphans` makes the next look find both.
+
+    Parameters
+    ----------
+    chosen : callable, optional
+        Whether a process is one of those that are to end; it may raise `psutil.Error` or `OSError`
+        for one that has ended.
+    """
+    until = time.monotonic() + KILL_SECONDS
+    while (left := _running_descendants(chosen)) and time.monotonic() < until:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.005)
+
+
+def _running_descendants(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    everyone: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error, OSError):  # no descriptor is left to look with
+        everyone = psutil.Process().children(recursive=True)
+    found = []
+    for process in everyone:
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and chosen(process):
+                found.append(process)
+    return found
 
 
 @contextlib.contextmanager

@@ -132,9 +132,11 @@ class Watch:
 
 
 def _bytecode_of_it(path: Path) -> bool:
-    return path.name == "__pycache__" and all(
-        file.name.startswith(OF_TENSORFLOW) for file in path.iterdir()
-    )
+    if path.name != "__pycache__":
+        return False
+    with suppress(OSError):  # gone meanwhile
+        return all(file.name.startswith(OF_TENSORFLOW) for file in path.iterdir())
+    return True
 
 
 def _trial_of_tempfile(path: Path) -> bool:

@@ -201,3 +201,35 @@ def test_what_a_cell_prints_does_not_overtake_what_it_displays(notebook: Kernel)
     cell = on_ranks(notebook, f"from IPython.display import display\n{shows}")
     on_ranks(notebook, "speaker.encode_to_hub = encode")
     assert [word for each in cell.events for word in each.text.split()] == ["0", "a", "1", "b"]
+
+
+DEAF = """
+    decode = speaker.decode_to_agent
+    def deaf(data):
+        message = decode(data)
+        if getattr(message, "method", "") == "heard": time.sleep(0.2)
+        return message
+    speaker.decode_to_agent = deaf
+"""
+
+
+def test_threads_that_display_at_the_same_time_each_wait_for_their_own(notebook: Kernel) -> None:
+    on_ranks(notebook, SLOW + DEAF)
+    body = """
+        from threading import Thread
+        from IPython.display import display
+        def show(name):
+            display(f"{name} display")
+            print(f"{name} print", flush=True)
+        threads = [Thread(target=show, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.15)  # the hub's word on the display before is on its way
+        for thread in threads: thread.join()
+    """
+    cell = on_ranks(notebook, body)
+    on_ranks(notebook, "speaker.encode_to_hub = encode; speaker.decode_to_agent = decode")
+    lines = [line.strip("'") for each in cell.events for line in each.text.splitlines()]
+    for name in "abc":
+        told = [line for line in lines if line.startswith(f"{name} ")]
+        assert told == [f"{name} display", f"{name} print"]

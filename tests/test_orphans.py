@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 import pytest
 
@@ -265,6 +267,70 @@ def test_a_guard_ends_also_what_has_left_its_session(tmp_path: Path, how: str) -
     assert started.process.wait(allowed(30)) == 128 + signal.SIGTERM
     started.close()
     all_end(processes)
+
+
+@pytest.mark.starts_processes
+def test_a_guard_that_is_told_twice_to_end_leaves_nothing(tmp_path: Path) -> None:
+    does = "trap 'touch told' TERM; setsid --fork sleep 600; touch begun; while :; do sleep 1; done"
+    started = guard.Started("", guard.Order(["sh", "-c", does], {}, str(tmp_path), ""))
+    until((tmp_path / "begun").exists, 30)
+    processes = psutil.Process(started.process.pid).children(recursive=True)
+    started.process.terminate()
+    until((tmp_path / "told").exists, 30)  # it waits for what does not heed that
+    started.process.terminate()
+    assert started.process.wait(allowed(30)) == 128 + signal.SIGTERM
+    started.close()
+    all_end(processes)
+
+
+TOLD_WHILE_IT_STARTS = """if True:
+    import os, pathlib, signal, time
+    from nbdist.launchers import guard
+    start = guard._start
+    def slow(order):
+        child = start(order)
+        while not pathlib.Path("begun").exists(): time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return child
+    guard._start = slow
+    guard.main()
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_guard_that_is_told_to_end_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    does = "setsid --fork sleep 600; touch begun; sleep 600"
+    order = guard.Order(["sh", "-c", does], {}, str(tmp_path), "")
+    with subprocess.Popen(
+        [sys.executable, "-c", TOLD_WHILE_IT_STARTS], cwd=tmp_path, stdin=subprocess.PIPE
+    ) as guarding:
+        assert guarding.stdin is not None
+        guarding.stdin.write(msgspec.json.encode(order) + b"\n")
+        guarding.stdin.flush()
+        assert guarding.wait(allowed(30)) == 128 + signal.SIGTERM
+
+
+STARTED_WHEN_LISTED = """if True:
+    import subprocess, psutil
+    from nbdist import system
+    system.adopt_orphans()
+    first = subprocess.Popen(["sleep", "600"])
+    later = []
+    def chosen(process):
+        if not later: later.append(subprocess.Popen(["sleep", "600"]))
+        return True
+    system.kill_descendants(chosen)
+    print(first.wait(10), later[0].wait(10), psutil.Process().children())
+"""
+
+
+@pytest.mark.starts_processes
+def test_what_is_started_while_descendants_are_killed_ends_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED_WHEN_LISTED],
+        capture_output=True, text=True, check=True, timeout=allowed(60),
+    )  # fmt: skip
+    assert done.stdout == "-9 -9 []\n"
 
 
 @pytest.mark.starts_processes

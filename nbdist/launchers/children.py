@@ -16,13 +16,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from nbdist.launchers import supervised
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started
 from nbdist.lives import started
 from nbdist.rank.spec import CLUSTER_NAME
-from nbdist.system import die_with_parent, kill_session, oom_kills, private, reseed
+from nbdist.system import (
+    die_with_parent,
+    kill_descendants,
+    kill_session,
+    oom_kills,
+    private,
+    reseed,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -187,9 +192,7 @@ class Children:
         for pid in self._names:
             kill_session(pid)
         # What left its session (a daemon of a daemon) has become our child: we are its reaper.
-        for orphan in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                orphan.kill()
+        kill_descendants()
 
 
 def _fresh(spec: RankSpec) -> int:
@@ -231,10 +234,4 @@ def _undo(pid: int) -> None:
 
 def _kill_workers(token: str) -> None:
     """Kill what a launcher has left: its workers may have sessions of their own."""
-    orphans: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error, OSError):
-        orphans = psutil.Process().children(recursive=True)
-    for orphan in orphans:
-        with contextlib.suppress(psutil.Error, OSError):
-            if orphan.environ().get(CLUSTER_NAME) == token:
-                orphan.kill()
+    kill_descendants(lambda process: process.environ().get(CLUSTER_NAME) == token)

@@ -14,13 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import msgspec
-import psutil
 
 from nbdist.launchers import ssh
-from nbdist.system import adopt_orphans, die_with_parent
+from nbdist.system import adopt_orphans, die_with_parent, kill_descendants
 
 LOOK_SECONDS = 0.5
 END_SECONDS = 1.5
@@ -76,7 +74,6 @@ def main() -> None:
     adopt_orphans()
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGNALS + signal.SIGTERM))
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -89,15 +86,18 @@ def main() -> None:
             return
         line += read
     order = msgspec.json.decode(line, type=Order)
+    asked: list[int] = []
+    # It raises nothing: what has just been started, or is being ended, would be left.
+    signal.signal(signal.SIGTERM, lambda signum, _: asked.append(signum))
     child = _start(order)
     try:
-        while child.poll() is None and STDIN not in _ready(woken):
+        while child.poll() is None and not asked and STDIN not in _ready(woken):
             pass
     finally:
         _end_all(child)
         if order.temp:
             shutil.rmtree(order.temp, ignore_errors=True)
-    sys.exit(exit_code(child.returncode))
+    sys.exit(SIGNALS + asked[0] if asked else exit_code(child.returncode))
 
 
 def _ready(woken: int) -> list[int]:
@@ -134,21 +134,8 @@ def _end_all(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(END_SECONDS)
-    while left := _descendants():
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        time.sleep(0.01)
+    kill_descendants()
     child.wait()
-
-
-def _descendants() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 if __name__ == "__main__":

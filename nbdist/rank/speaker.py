@@ -58,6 +58,7 @@ class Speaker(ABC):
         for end in (self._wake, self._woken):
             end.setblocking(False)
         self._heard = threading.Event()
+        self._waits = threading.RLock()  # held by the one thread that waits for `_heard`
         self._end = threading.Event()
         self._meter = Meter()
         self._complained = False
@@ -80,10 +81,13 @@ class Speaker(ABC):
 
         Any thread. The hub answers "heard", and `_hear` sets `_heard`.
         """
-        self._heard.clear()
-        self.send(message)
         # In a fork this thread is not there, and nobody hears the message.
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            self.send(message)
+            return
+        with self._waits:
+            self._heard.clear()
+            self.send(message)
             self._heard.wait(SOON_SECONDS)
 
     def start(self) -> None:
