@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -22,6 +23,9 @@ from tests.waiting import allowed, until
 
 LIMIT = 60.0
 """Seconds that nothing here may take, if nobody is stuck and nothing else runs."""
+SAVE = "save coverage"
+SAVED = 3.0
+"""Seconds after which it is no loss worth waiting for: a stopped rank answers nothing."""
 FREE = 10.0
 """Seconds within which a rank is freed; by itself it would wait for minutes."""
 
@@ -77,7 +81,11 @@ class Rank:
         return value
 
     def end(self) -> None:
-        """Kill it, if it still runs."""
+        """Kill it, if it still runs; what coverage has noted there is saved before."""
+        if "COVERAGE_PROCESS_CONFIG" in os.environ:
+            with suppress(OSError):  # it has gone
+                self.control.send((SAVE, ()))
+                self.control.poll(allowed(SAVED))
         self.process.kill()
         self.process.join(allowed(LIMIT))
         self.process.close()
@@ -202,6 +210,11 @@ def _be_rank(
 def _answer(backend: Ddp, control: Connection) -> None:
     while True:
         name, args = control.recv()
+        if name == SAVE:
+            coverage = sys.modules["coverage"].Coverage.current()
+            coverage.stop()
+            control.send(coverage.save())
+            continue
         control.send(_functions() if name == "functions" else getattr(backend, name)(*args))
 
 

@@ -65,7 +65,10 @@ def test_ranks_that_are_late_or_unlike_start_no_cluster_and_the_next_ones_do(
     late.run("import nbdist.hub.hub as hub; theirs = hub.PROTOCOL; hub.PROTOCOL += 1")
     told = shown(fails(late, "pass", "-np 2"))
     assert re.search(r"rank \d speaks version (\d+) of the wire, the notebook version \d+", told)
-    late.run("hub.PROTOCOL = theirs; os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
+    late.run("hub.PROTOCOL = theirs\ndef none(*_, **__): raise OSError(24, 'Too many open files')")
+    late.run("line, hub.Line = hub.Line, none")
+    assert "Too many open files" in shown(fails(late, "pass", "-np 2"))
+    late.run("hub.Line = line; os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
     told = shown(fails(late, "pass", "-np 2"))
     assert "the process group could not be formed: " in told
     assert "did not answer" in told
@@ -197,8 +200,13 @@ def test_a_second_stop_of_a_script_does_not_wait_for_the_first(kernel: Kernel) -
     assert "The cell was interrupted." in shown(kernel.run("job.wait(100)", check=False))
 
 
-def test_a_script_whose_folder_has_gone_says_where_there_is_no_room(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport shutil\nfrom nbdist.hub import living")
+def test_a_script_that_cannot_be_started_says_why(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport shutil\nfrom nbdist.hub import living, script")
+    kernel.run("order = script.StartLauncher")
+    kernel.run("script.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
+    told = shown(fails(kernel, "pass", WITHOUT_CLUSTER))
+    assert "torchrun could not be started: ModuleNotFoundError: No module named" in told
+    kernel.run("script.StartLauncher = order")
     kernel.run("shutil.rmtree(living.host().temp)")
     told = shown(fails(kernel, "pass", WITHOUT_CLUSTER))
     assert "nbdist cannot make its files: " in told

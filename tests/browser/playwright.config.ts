@@ -58,7 +58,12 @@ export default defineConfig({
     baseURL: `http://127.0.0.1:${port}`,
     // Recording one needs a program that only Playwright's own browsers bring.
     video: 'off',
-    trace: 'retain-on-failure',
+    // Its pictures of each moment take as much of the processor as the tests.
+    trace: {
+      mode: 'retain-on-failure',
+      screenshots: false,
+      snapshots: false
+    },
     screenshot: 'only-on-failure',
     viewport: { width: 1280, height: 900 },
     launchOptions: {
