@@ -60,8 +60,8 @@ def serve(wanted: Agents) -> int:
                 os.kill(pid, signal.SIGTERM)
 
     pids: dict[int, int] = {}
-    signal.signal(signal.SIGTERM, end)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until all are there
+    signal.signal(signal.SIGTERM, end)
     os.environ[CLUSTER_NAME] = wanted.token
     for agent in wanted.agents:
         pid = os.fork()
