@@ -6,9 +6,9 @@ NOTEBOOK := notebooks/quickstart.ipynb
 # Containers often set it. Each kernel and rank would then compile nbdist anew, and take twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Side by side: a worker for each core and one more, for they wait a quarter of their time; up to four.
+# Side by side: two workers more than there are cores, for they wait a third of their time; up to four.
 # ARGS goes to one process, which shows more.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores > 1 ? 4 : 3)))
 SIDE_BY_SIDE = $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 SHUFFLED = $(if $(SHUFFLE),--random-order --random-order-seed=$(SHUFFLE))
 # With COVERAGE=1 every process of every target below notes which lines it ran; see `coverage`.
