@@ -127,10 +127,10 @@ def _probe_torch_once() -> None:
         recovery.keep(torch, probed())
 
 
-def probed() -> Recovery:
-    """Return what the probe finds in a process of its own."""
+def probed(*program: str) -> Recovery:
+    """Return what the probe, or a program around it, finds in a process of its own."""
     read, write = os.pipe()
-    command = [sys.executable, "-m", PROBE, str(write)]
+    command = [sys.executable, *(program or ("-m", PROBE)), str(write)]
     with tempfile.TemporaryDirectory() as folder:
         env = os.environ | {"TMPDIR": folder}
         subprocess.run(command, pass_fds=[write], check=True, timeout=allowed(100), env=env)

@@ -30,7 +30,7 @@ from nbdist.backends.recovery import Recovery
 from nbdist.backends.torch_private import elastic, groups, hooks, probe
 from nbdist.errors import NbdistError
 from tests.conftest import probed
-from tests.waiting import within
+from tests.waiting import allowed, within
 
 WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
 C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
@@ -236,6 +236,26 @@ def test_a_store_takes_over_a_listening_socket() -> None:
 def test_the_probe_finds_all_of_it_working() -> None:
     """What was moved in a way that the names do not show is found by trying."""
     found = probed()
+    assert found == Recovery(str(torch.__version__), talks=found.talks, whole=True)
+
+
+LATE = """if True:
+    import os, sys, time
+    from importlib.abc import MetaPathFinder
+    from nbdist.backends.torch_private import probe
+    probe.STUCK_LIMIT, probe.NICER, first = {limit}, 0, os.getpid()
+    class Late(MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if os.getpid() != first and name in ("torch._dynamo", "torch.distributed.fsdp"):
+                time.sleep(1.5 * {limit})
+    sys.meta_path.insert(0, Late())
+    probe.main(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.starts_processes
+def test_the_probe_does_not_mind_that_one_of_the_two_imports_late() -> None:
+    found = probed("-c", LATE.format(limit=allowed(3)))
     assert found == Recovery(str(torch.__version__), talks=found.talks, whole=True)
 
 

@@ -8,6 +8,7 @@ run no torch operation, or as ``python -m nbdist.backends.torch_private.probe``.
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import signal
 import socket
@@ -149,6 +150,7 @@ class Trial:
         """Break DDP models' backward off, on WORLD and on another group; they must train on."""
         import torch.distributed as dist
 
+        self._import("torch._dynamo")
         part = dist.new_group([0, 1])
         models = [self._ddp_model(None), self._ddp_model(part, static_graph=True)]
         hook = _raise if self._partner.rank else None
@@ -163,6 +165,8 @@ class Trial:
     def fsdp(self) -> None:
         """Break an FSDP2 model's step off in forward and in backward; it must train on as ever."""
         import torch
+
+        self._import("torch.distributed.fsdp")
         from torch.distributed.fsdp import fully_shard
 
         from nbdist.backends.torch_private import models as insides
@@ -186,6 +190,15 @@ class Trial:
                 for a, b in zip(right, _whole_gradients(net), strict=True)
             )
             _demand(apart < CLOSE, f"after a broken {place} gradients are {apart:g} off")
+
+    def _import(self, name: str) -> None:
+        """Import what the first model needs, so that neither waits for that in a collective.
+
+        It takes a second of a core, of which this process may get very little: see `NICER`.
+        """
+        with suppress(ImportError):  # a torch of tomorrow may do without
+            importlib.import_module(name)
+        self._partner.agree("imported")
 
     def _form(self) -> None:
         self._generation += 1
