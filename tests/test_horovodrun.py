@@ -392,7 +392,7 @@ def test_a_forked_rank_that_does_not_heed_sigterm_is_killed(tmp_path: Path) -> N
             open(program, "x").close()
             while True: time.sleep(600)
         sys.modules[horovodrun.RANK] = types.SimpleNamespace(main=deaf)
-        horovodrun.END_SECONDS = 0.1
+        horovodrun.END_SECONDS = float(sys.argv[1])  # the rank is to hear SIGTERM first
         others_failed = threading.Event()
         def fail():
             while not os.path.exists("began"): time.sleep(0.01)
@@ -402,7 +402,7 @@ def test_a_forked_rank_that_does_not_heed_sigterm_is_killed(tmp_path: Path) -> N
         print(rank.run({}, [others_failed]), os.path.exists("heard"))
     """
     done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
+        [sys.executable, "-c", dedent(code), str(allowed(2))],
         capture_output=True, text=True, timeout=allowed(60), check=True, cwd=tmp_path,
     )  # fmt: skip
     assert done.stdout == f"{128 + 9} True\n"
