@@ -147,7 +147,7 @@ bench: env ## measure beside the peers, print the table, write benchmarks/RESULT
 # What runs in the page is built anew, not taken over from some other day.
 dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUTING says how to publish
 	rm -rf dist nbdist/labextension nbdist/widgets/static
-	$(BIN)/python -m build
+	$(BIN)/python -m build --installer uv
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python tools/check_dist.py dist
 

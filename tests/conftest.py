@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import itertools
 import os
@@ -117,14 +118,19 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @functools.cache
-def _probe_torch_once() -> None:
-    """Have this build of torch known, so that no fault of a test waits for that to be tried."""
+def _probe_torch_once(lock: Path) -> None:
+    """Have this build of torch known, so that no fault of a test waits for that to be tried.
+
+    The workers beside this one wait for whoever is first, by a lock that ends with its process.
+    """
     if find_spec("torch") is None:
         return
     import torch
 
-    if recovery.known(torch) is None:
-        recovery.keep(torch, probed())
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if recovery.known(torch) is None:
+            recovery.keep(torch, probed())
 
 
 def probed(*program: str) -> Recovery:
@@ -143,7 +149,7 @@ def _factory(scratch: Path) -> Iterator[KernelFactory]:
     kernels: list[Kernel] = []
 
     def start(home: str = "", **options: Any) -> Kernel:
-        _probe_torch_once()
+        _probe_torch_once(scratch.parent.parent / "probe.lock")
         folder = scratch / "homes" / (home or f"k{next(NUMBERS)}")
         kernels.append(Kernel(folder, **options))
         return kernels[-1]

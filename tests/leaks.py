@@ -28,7 +28,7 @@ from tests.processes import environment, memory_maps, runs
 from tests.waiting import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 SESSION_MARK = "NBDIST_TEST_SESSION"
 SESSION = uuid.uuid4().hex
@@ -110,11 +110,7 @@ class Watch:
 
     def _allowed(self, process: psutil.Process) -> bool:
         """Whether it, or who started it, was there before."""
-        try:
-            line = [process, *process.parents()]
-        except psutil.Error:
-            return False
-        return any(_identity(each) in self._processes for each in line)
+        return any(_identity(each) in self._processes for each in _line(process))
 
     def _state_files(self) -> Iterable[Path]:
         """Cluster folders of kernels that have ended, and what lies in the temp folder."""
@@ -162,12 +158,15 @@ def _ours() -> list[psutil.Process]:
 
 def _of_open_kernel(process: psutil.Process) -> bool:
     """Whether it has an open kernel's mark; one just ending shows none, so its parents' counts."""
-    try:
-        line = [process, *process.parents()]
-    except psutil.Error:
-        line = [process]
-    environments = (found for each in line if (found := environment(each)))
+    environments = (found for each in _line(process) if (found := environment(each)))
     return next(environments, {}).get(KERNEL_MARK) in open_kernels
+
+
+def _line(process: psutil.Process) -> Iterator[psutil.Process]:
+    """Return a process and its parents, who are looked for only when they are asked for."""
+    yield process
+    with suppress(psutil.Error):
+        yield from process.parents()
 
 
 def _identity(process: psutil.Process) -> Identity:

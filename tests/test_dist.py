@@ -150,8 +150,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (ROOT / "nbdist" / "labextension").exists() and (complaint := hatch_build.lacking()):
         pytest.skip(f"what runs in the page is not built. {complaint}")
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
-    ran = subprocess.run(build, capture_output=True, text=True, check=False)
+    build = [sys.executable, "-m", "build", "--installer", "uv", "--outdir", str(folder)]
+    ran = subprocess.run([*build, str(ROOT)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return folder
 

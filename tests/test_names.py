@@ -240,7 +240,7 @@ def test_loader_workers_know_what_was_brought(notebook: Kernel, method: str) -> 
             return collate(rows)
         for chosen in (collate, again):
             loader = DataLoader(
-                numbers, batch_size=5, num_workers=2, collate_fn=chosen,
+                numbers, batch_size=5, num_workers=1, collate_fn=chosen,
                 multiprocessing_context={method!r},
             )
             batches = list(loader)

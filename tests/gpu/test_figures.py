@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tests.gpu.conftest import Figure
     from tests.kernel import Kernel
 
-TURNS, CELLS = (2, 10) if REHEARSAL else (5, 10)
-STEPS, BATCH = (10, 16) if REHEARSAL else (300, 256)
+TURNS, CELLS = (1, 10) if REHEARSAL else (5, 10)
+STEPS, BATCH = (5, 2) if REHEARSAL else (300, 256)
 pytestmark = pytest.mark.repeats
 
 TRAIN = f"""
