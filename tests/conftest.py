@@ -91,6 +91,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("TMPDIR", str(folder / "tmp"))
+        # Torch's threads sleep while they wait; spinning, they take time from other workers.
+        patch.setenv("OMP_WAIT_POLICY", "passive")
         patch.setattr(tempfile, "tempdir", str(folder / "tmp"))
         watch = Watch(folder)
         yield folder
