@@ -36,8 +36,12 @@ KERNEL_MARK = "NBDIST_TEST_KERNEL"
 """Environment name by which the leak check tells whose a process is."""
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# Below the ports that systems hand out: between the choice and the kernel's bind, nobody gets one.
-PORTS = itertools.cycle(random.sample(range(10_000, 32_000), 22_000))
+# Below the ports that systems hand out, and each worker has its own: between the choice and the
+# kernel's bind, nobody gets one.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+OWN_PORTS = range(10_000 + WORKER, 32_000, WORKERS)
+PORTS = itertools.cycle(random.sample(OWN_PORTS, len(OWN_PORTS)))
 
 open_kernels: dict[str, Kernel] = {}
 """By their marks, the kernels that are allowed to have processes and files now."""
