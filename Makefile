@@ -7,7 +7,7 @@ NOTEBOOK := notebooks/quickstart.ipynb
 unexport PYTHONDONTWRITEBYTECODE
 
 # Side by side: two workers more than there are cores, up to four. On two cores three took 21:56 and four
-# 20:47, which is 79 and 82 % of the processor; a fifth gained nothing.
+# 20:47; a fifth gained nothing, for four leave neither core idle.
 # ARGS goes to one process, which shows more.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores > 1 ? 4 : 3)))
 SIDE_BY_SIDE = $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)

@@ -238,9 +238,9 @@ def test_loader_workers_know_what_was_brought(notebook: Kernel, method: str) -> 
         f"""
         def again(rows):
             return collate(rows)
-        for chosen in (collate, again):
+        for chosen, workers in ((collate, 2), (again, 1)):
             loader = DataLoader(
-                numbers, batch_size=5, num_workers=1, collate_fn=chosen,
+                numbers, batch_size=5, num_workers=workers, collate_fn=chosen,
                 multiprocessing_context={method!r},
             )
             batches = list(loader)
