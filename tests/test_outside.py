@@ -78,8 +78,7 @@ async def test_a_running_loop_is_followed_and_interrupted(jp_fetch: Fetch, engin
         job = job_that_runs(told)
         if not (job and job.get("bars") and job["bars"][0]["done"] > 20 and job["metrics"]):
             return False
-        # Rank 1's last pulse may be of before its first line; and while a function returns, its
-        # frame does not lead to the cell's.
+        # Rank 1's last pulse may be of before its first line.
         ranks = [*told["clusters"][0]["ranks"], *job["ranks"]]
         return all(rank["words"].startswith("line ") for rank in ranks)
 

@@ -18,7 +18,7 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbdist.rank import kept
+from nbdist.rank import kept, vitals
 from nbdist.rank.display import RichDisplay, as_text
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.lines import Aligned, align
@@ -314,13 +314,7 @@ class CellRunner:
 
     def line(self) -> int | None:
         """Return the cell's line being run now, None outside it. Any thread."""
-        frame = sys._current_frames().get(self.main)
-        while frame is not None:
-            line = self._cell_line(frame, frame.f_lineno)
-            if line is not None:
-                return line
-            frame = frame.f_back
-        return None
+        return vitals.line(self.main, lambda frame: self._cell_line(frame, frame.f_lineno))
 
     def _cell_line(self, frame: FrameType, line: int) -> int | None:
         """Return the notebook's line of a frame's line, None if the frame is not of the cell."""

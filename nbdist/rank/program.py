@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from nbdist.rank import vitals
 from nbdist.rank.showing import last_shown
 from nbdist.wire.channel import Keys
 
@@ -107,10 +107,6 @@ class Program(msgspec.Struct, frozen=True):
 
     def line_now(self, thread: int) -> int | None:
         """Return the cell's line a thread is at, None outside the cell. Any thread."""
-        frame = sys._current_frames().get(thread)
-        while frame is not None:
-            line = self.line_of(frame.f_code.co_filename, frame.f_lineno)
-            if line is not None:
-                return line
-            frame = frame.f_back
-        return None
+        return vitals.line(
+            thread, lambda frame: self.line_of(frame.f_code.co_filename, frame.f_lineno)
+        )

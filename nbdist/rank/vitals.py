@@ -17,6 +17,7 @@ from nbdist.backends import waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from types import FrameType
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 5
 """Makes a rank write all its stacks to its dump file, even while C code holds the GIL."""
@@ -64,6 +65,27 @@ def stacks(
         else:
             parts.append(f"{name}:\n" + "".join(traceback.format_list(told)))
     return "\n".join(parts)
+
+
+def line(thread: int, cell_line: Callable[[FrameType], int | None]) -> int | None:
+    """Return the innermost line of the cell at which a thread is, None outside the cell.
+
+    Parameters
+    ----------
+    thread
+        Ident of the thread, which goes on meanwhile.
+    cell_line
+        Gives the cell's line of a frame, None of a frame that is not the cell's.
+    """
+    # A generator that yields while its frame is looked at no longer leads to its caller.
+    for _look in range(3):
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            found = cell_line(frame)
+            if found is not None:
+                return found
+            frame = frame.f_back
+    return None
 
 
 def where(main: int) -> str:
