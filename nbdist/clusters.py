@@ -7,14 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbdist import outside
+from nbdist import clients, outside
 from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
-from nbdist.errors import LaunchError, NbdistError, UsageError
+from nbdist.errors import NbdistError, UsageError
 from nbdist.gpus import environ_for
 from nbdist.hub import forming, living, mending, stacks
-from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_id, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop, uninterrupted
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from nbdist.cell.bring import Wanted
     from nbdist.hub.ranks import Rank
 
-CLIENTS, CLIENT_SECONDS = 10, 3.0
-"""How often, and how long, a client waits for its engines. One that comes just when an engine does
-is neither told of it nor finds it among those that are there: only another one will."""
 _ids = itertools.count(1)
 END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
@@ -85,6 +82,8 @@ class Cluster(Sharing, Inspecting):
         self._numbers = itertools.count(1)
         self._jobs: list[Job] = []
         self._client: ipyparallel.Client | None = None
+        self._heard: set[tuple[str, int]] = set()
+        """Hosts and pids of the ranks whose output is known to reach the client."""
         self._changing = threading.RLock()
         """Held by whoever starts or ends all ranks: cells, and commands from outside."""
         self.hub = living.take()
@@ -236,36 +235,14 @@ class Cluster(Sharing, Inspecting):
         self._check_alive()
         self.hub.host.check_controller()
         if self._client is None:
-            self._client = self._connect()
+            self._client = clients.connect(self.hub.host.connection_file("client"), self.np)
+            self._heard = set()
         elif len(self._client.ids) < self.np:
-            self._wait_for_replaced(self._client)
+            clients.wait_for_replaced(self._client, self.np)
+        processes = {(rank.host, rank.pid) for rank in self.ranks}
+        if processes != self._heard and clients.hears(self._client):
+            self._heard = processes
         return self._client
-
-    def _wait_for_replaced(self, client: ipyparallel.Client) -> None:
-        """Wait for a rank that was replaced just now: without it `%px` would leave it out."""
-        try:
-            client.wait_for_engines(self.np, timeout=CLIENT_SECONDS, interactive=False)
-        except TimeoutError:
-            there = name_ranks(client.ids)
-            raise LaunchError(
-                f"ipyparallel's controller knows only {there} of {self.np}: `%dist restart` starts "
-                "the whole cluster anew"
-            ) from None
-
-    def _connect(self) -> ipyparallel.Client:
-        import ipyparallel  # half a second, and few need it
-
-        for left in reversed(range(CLIENTS)):
-            client = ipyparallel.Client(str(self.hub.host.connection_file("client")))
-            try:
-                client.wait_for_engines(self.np, timeout=CLIENT_SECONDS, interactive=False)
-            except TimeoutError:
-                client.close()
-                if not left:
-                    raise
-            else:
-                break
-        return client
 
     def interrupt(self) -> None:
         """Interrupt every job that runs or waits."""

@@ -76,6 +76,25 @@ def test_px_is_there_without_any_preparation(kernel: Kernel) -> None:
     assert "there is no cluster yet" in late.text
 
 
+def test_nothing_is_lost_while_the_client_subscribes(notebook: Kernel) -> None:
+    late = """
+import ipyparallel, threading, zmq
+plain = ipyparallel.Client
+class Late(plain):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.set(zmq.UNSUBSCRIBE)
+        threading.Timer(0.5, self.set, [zmq.SUBSCRIBE]).start()
+    def set(self, option):
+        self._io_loop.add_callback(self._iopub_socket.setsockopt, option, b"")
+ipyparallel.Client = Late
+"""
+    notebook.run(late)
+    notebook.run("%dist restart")  # for another client
+    assert by_rank(notebook.run("%px print(rank)")) == {0: "0\n", 1: "1\n"}
+    notebook.run("ipyparallel.Client = plain")
+
+
 def test_its_output_is_whole(notebook: Kernel) -> None:
     code = r"""%%px
 import ctypes, os, sys

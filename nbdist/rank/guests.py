@@ -95,6 +95,10 @@ def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped ker
         """Do what ipyparallel's nanny process does elsewhere."""
         wanted = parent["content"]["sig"]
         os.kill(os.getpid(), getattr(signal, wanted) if isinstance(wanted, str) else wanted)
+        if not wanted:
+            # Our client's way to learn that it hears this engine, see `nbdist.clients`.
+            content = {"name": "stdout", "text": "here\n"}
+            kernel.session.send(kernel.iopub_socket, "stream", content, parent=parent)
         kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=parent, ident=ident)
 
     kernel.do_execute, kernel.do_apply = do_execute, do_apply
