@@ -7,13 +7,22 @@ import re
 import subprocess
 import sys
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from nbdist.hub import comparing, stacks
+from nbdist.hub.hub import Hub
+from nbdist.hub.jobs import Job
+from nbdist.hub.ranks import Rank
+from nbdist.hub.run import Run
+from nbdist.hub.shown import rank_of_cluster
+from nbdist.settings import Settings
+from nbdist.wire.doing import Vitals
 from nbdist.wire.groups import NO_WAY, Digest
+from nbdist.wire.messages import Done, Pulse
 from tests.faults import MODELS, fails, shown
 from tests.notebook import distributed, on_ranks
 from tests.processes import runs
@@ -241,6 +250,22 @@ def test_what_ends_the_rank_when_it_is_returned_is_told(kernel: Kernel) -> None:
     cell = on_ranks(kernel, body, f"{WITHOUT_CLUSTER} --return last", check=False)
     why = "the rank ended without a word (os._exit)"
     assert f"`last` cannot be returned from rank 0: {why}" in cell.error
+
+
+def test_what_a_rank_did_is_not_shown_when_its_cell_is_over(tmp_path: Path) -> None:
+    """Its words and the end of its cell come by two sockets, in any order. The hub is a stand-in."""
+    ranks = {number: Rank(number, state="busy") for number in range(2)}
+    hub: Any = SimpleNamespace(ranks=ranks, running={}, settings=Settings.read())
+    job = Job(id="1", code="", ranks=(0, 1), folder=tmp_path, number=1)
+    job.parts = {0: (0, None), 1: (0, None)}
+    hub.running["1"] = Run(hub, job)
+    pulse = Pulse("1", 3, "", None, Vitals(0))
+    Hub._hear_agent(hub, 0, 0, pulse)
+    assert rank_of_cluster(ranks[0]).words == "line 3"
+    Hub._hear_agent(hub, 0, 0, Done("1", 0))
+    Hub._hear_agent(hub, 0, 0, pulse)
+    Hub._hear_agent(hub, 1, 0, pulse)
+    assert [rank_of_cluster(rank).words for rank in ranks.values()] == ["idle", "line 3"]
 
 
 def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:

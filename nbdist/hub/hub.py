@@ -135,8 +135,7 @@ class Hub:
                 self.running[message.job].display(rank.rank, message)
         elif isinstance(message, Pulse):
             rank.gpu_memory, rank.device = message.vitals.gpu_memory, message.device or rank.device
-            rank.pulse = message if message.job in self.running else None
-            if rank.pulse is not None:
+            if message.job in self.running:
                 self.running[message.job].pulsed(rank.rank, message)
         else:
             self._arrived(rank, message)

@@ -92,7 +92,9 @@ class Run(JobListener):
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
         """Note what a rank is doing."""
-        # The last one comes by another socket, and may overtake the one before it.
+        # The last one, and the end, come by another socket: they may overtake the one before them.
+        if rank in self._pending:
+            self._hub.ranks[rank].pulse = pulse
         if rank not in self._job.pulses or not self._job.pulses[rank].paces:
             self._job.pulses[rank] = pulse
 
