@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -501,22 +502,25 @@ def look_on(kept: Kept) -> None:
     """Ask for the groups in another thread, again and again, until `look_away`."""
     for _ in range(10):
         dist.new_group()
-    kept["enough"], kept["looks"] = threading.Event(), 0
+    kept["enough"], kept["looks"], kept["wrong"] = threading.Event(), 0, ""
 
     def look() -> None:
         while not kept["enough"].is_set():
-            kept["ddp"].groups()
+            try:
+                kept["ddp"].groups()
+            except Exception:
+                kept["wrong"] = traceback.format_exc()
             kept["looks"] += 1
 
     kept["looker"] = threading.Thread(target=look, daemon=True)
     kept["looker"].start()
 
 
-def look_away(kept: Kept) -> int:
-    """End the thread; return how often it looked."""
+def look_away(kept: Kept) -> tuple[int, str]:
+    """End the thread; return how often it looked, and what a look raised."""
     kept["enough"].set()
     kept["looker"].join()
-    return int(kept["looks"])
+    return kept["looks"], kept["wrong"]
 
 
 def keep_old_backends(kept: Kept) -> None:

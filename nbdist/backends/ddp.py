@@ -357,7 +357,7 @@ class Ddp:
         )
 
     def groups(self) -> list[GroupInfo]:
-        """Return this rank's process groups, WORLD first."""
+        """Return this rank's process groups, WORLD first. Any thread."""
         return (self._in_place or self._anew).groups()
 
     def waiting(self) -> Waiting | None:

@@ -44,7 +44,7 @@ class InPlace:
 
     def groups(self) -> list[GroupInfo]:
         """Return this rank's process groups, WORLD first."""
-        return [groups.describe(group) for group in groups.members().values()]
+        return groups.infos()
 
     def count(self) -> int:
         """Return the number of the next group, which is its name."""

@@ -14,7 +14,7 @@ import ctypes
 import functools
 import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,15 @@ def describe(group: ProcessGroup) -> GroupInfo:
     )
 
 
+def infos() -> list[GroupInfo]:
+    """Describe this rank's groups, WORLD first. Any thread: none that is just renewed or ended."""
+    found = []
+    for group in members().values():
+        with suppress(KeyError):  # the main thread has taken it out of torch's books meanwhile
+            found.append(describe(group))
+    return found
+
+
 def group_count() -> int:
     """Return how many groups were ever named; the next one's name is this number."""
     return int(c10d._world.group_count)
@@ -114,10 +123,11 @@ def default_timeout(backend: str) -> timedelta:
 
 
 def _timeout(group: ProcessGroup) -> timedelta:
-    for backend in _backends(group).values():
-        options = getattr(backend, "options", None)
-        if options is not None:
-            limit: timedelta = options._timeout
+    with _held:  # or the last reference to a backend could be the one in here: see `free`
+        options = [getattr(backend, "options", None) for backend in _backends(group).values()]
+    for each in options:
+        if each is not None:
+            limit: timedelta = each._timeout
             return limit
     return _limits.get(group) or default_timeout(str(c10d._world.pg_map[group][0]))
 
