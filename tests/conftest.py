@@ -93,8 +93,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("TMPDIR", str(folder / "tmp"))
         # Torch's threads sleep while they wait; spinning, they take time from other workers.
         patch.setenv("OMP_WAIT_POLICY", "passive")
-        # Torch asks for the name of 127.0.0.1 with each connection to a store, and so the DNS server:
-        # where that gives no answer, a test would wait 10 s or more each time.
+        # Torch looks up the name of 127.0.0.1 with each connection to a store: where no DNS server
+        # answers, a test would wait 10 s or more each time.
         patch.setenv("RES_OPTIONS", "timeout:1 attempts:2")
         patch.setattr(tempfile, "tempdir", str(folder / "tmp"))
         watch = Watch(folder)
