@@ -94,8 +94,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # Torch's threads sleep while they wait; spinning, they take time from other workers.
         patch.setenv("OMP_WAIT_POLICY", "passive")
         # Torch looks up the name of 127.0.0.1 with each connection to a store: where no DNS server
-        # answers, a test would wait 10 s or more each time.
-        patch.setenv("RES_OPTIONS", "timeout:1 attempts:2")
+        # answers at once, a test would wait 5 s each time, and torch warns of what got no answer.
+        patch.setenv("RES_OPTIONS", "timeout:1 attempts:5")
         patch.setattr(tempfile, "tempdir", str(folder / "tmp"))
         watch = Watch(folder)
         yield folder
