@@ -219,6 +219,23 @@ def test_the_controllers_files_are_read_when_they_are_whole(
     assert asyncio.run(read()) == '{"key": "k"}'
 
 
+@pytest.mark.starts_processes
+def test_a_rank_that_no_controller_answers_brings_that_ones_words(tmp_path: Path) -> None:
+    async def words(log: str) -> str:
+        host = Host(tmp_path, lambda _: None, controller=False)
+        try:
+            (host.folder / "rank1.log").write_text(log)
+            (host.folder / "controller.log").write_text("purging stalled registration\n")
+            return host.log_in_words(1)
+        finally:
+            await host.stop()
+
+    told = asyncio.run(words("[RankEngine] CRITICAL | Registration timed out after 30.0 seconds\n"))
+    assert "timed out after 30.0 seconds\nipyparallel's controller did not answer; its log" in told
+    assert told.endswith("purging stalled registration")
+    assert "did not answer" not in asyncio.run(words("MemoryError\n"))
+
+
 LOSES_PORTS = """
 import pathlib
 tries = pathlib.Path({folder!r}, "tries")

@@ -19,7 +19,6 @@ from nbdist.hub.ranks import Rank
 from nbdist.hub.turns import Turns
 from nbdist.launchers.engines import Host, make_specs
 from nbdist.launchers.supervised import Died, Refused, Started
-from nbdist.launchers.supervisor import tail_in_words
 from nbdist.wire.messages import (
     PROTOCOL,
     UNASKED,
@@ -188,7 +187,7 @@ class Hub:
         rank.state, rank.death, self.stale = "dead", death, True
         arrival = self._arrivals.pop(rank.rank, None)
         if arrival is not None and not arrival.done():
-            log = tail_in_words(self.host.folder / f"rank{rank.rank}.log")
+            log = self.host.log_in_words(rank.rank)
             arrival.set_exception(LaunchError(f"rank {rank.rank} did not start: {why}; {log}"))
         self.line.lost(rank.rank)
         news.happened()
@@ -233,7 +232,7 @@ class Hub:
             raise problems[0]
         if waiting:
             missing = [rank for rank in ranks if self.ranks[rank].state == "starting"]
-            log = tail_in_words(self.host.folder / f"rank{missing[0]}.log")
+            log = self.host.log_in_words(missing[0])
             msg = (
                 f"ranks {show_ranks(missing)} were not there after "
                 f"{self.settings.start_seconds:g} s; {log}"

@@ -52,6 +52,8 @@ LONGEST_TEMP = 60
 AGAIN_SECONDS = 60.0
 """Imports that went well before have this long in a new warm process."""
 CONTROLLER_STARTS = 3
+NOT_TAKEN_IN = "Registration timed out"
+"""How ipyparallel's engine tells that; the controller knows why."""
 _numbers = itertools.count(1)
 
 
@@ -148,6 +150,18 @@ class Host:
     @property
     def _controller_log(self) -> Path:
         return self.folder / "controller.log"
+
+    def log_in_words(self, rank: int) -> str:
+        """Return the end of a rank's log as a clause for an error message.
+
+        Where the controller did not take the rank in, its log has the reason.
+        """
+        words = tail_in_words(self.folder / f"rank{rank}.log")
+        if NOT_TAKEN_IN in words:
+            words += (
+                f"\nipyparallel's controller did not answer; {tail_in_words(self._controller_log)}"
+            )
+        return words
 
     @property
     def cells(self) -> Path:
