@@ -29,6 +29,11 @@ def on_ranks(kernel: Kernel, body: str, flags: str = "", **options: Any) -> Cell
     return kernel.run(distributed(body, flags), **options)
 
 
+def keep_last_values(kernel: Kernel) -> None:
+    """Have ranks keep `_`: IPython does not where a cell has bound it, as `for _ in` does."""
+    on_ranks(kernel, "_ = __ = ___ = None\ndel _, __, ___")
+
+
 def in_background_until(kernel: Kernel, body: str, flags: str, lines: Sequence[int]) -> None:
     """Run a cell as `job` until each rank has told that it is at a line, the first at the first."""
     on_ranks(kernel, body, f"{flags} --async")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import IPython
 import pytest
 
-from tests.notebook import on_ranks, plain, printed_by
+from tests.notebook import keep_last_values, on_ranks, plain, printed_by
 from tests.waiting import within
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def test_a_waiting_cell_is_interrupted(notebook: Kernel) -> None:
 
 
 def test_the_last_expressions_value_is_rank_zeros(notebook: Kernel) -> None:
+    keep_last_values(notebook)
     cell = on_ranks(notebook, "10 + rank")
     assert [(out.kind, out.text) for out in cell.events] == [("result", "10")]
     assert on_ranks(notebook, "10 + rank;").events == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebook import on_ranks, plain, printed_by
+from tests.notebook import keep_last_values, on_ranks, plain, printed_by
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def test_an_interrupted_and_a_stopped_rank_let_go_too(filled: Kernel) -> None:
 
 
 def test_the_last_value_is_there_for_the_cell_that_asks_for_it(filled: Kernel) -> None:
+    keep_last_values(filled)
     assert on_ranks(filled, "large('value')[:1]").text
     assert on_ranks(filled, "print(_.shape, living())").stdout == "torch.Size([1]) ['value']\n"
     assert on_ranks(filled, "print(living())").stdout == "[]\n"
