@@ -1,6 +1,6 @@
 /** Real notebooks in real pages, and what they may not do. */
 
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import AxeBuilder from '@axe-core/playwright';
 import {
@@ -137,6 +137,7 @@ export class Flag {
   constructor(name: string) {
     mkdirSync(join(HOME, 'flags'), { recursive: true });
     this.path = join(HOME, 'flags', name);
+    rmSync(this.path, { force: true }); // the same test may have run before
   }
 
   readonly path: string;
