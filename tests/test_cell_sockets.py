@@ -122,7 +122,7 @@ async def test_strangers_and_predecessors_are_not_listened_to(tmp_path: Path) ->
         new.send_all(encode_to_hub(Done("1", 1)))
         await until(lambda: len(heard) == 2 and line.garbage == 2)
         assert [each.log_end for each in heard if isinstance(each, Done)] == [1]
-        huge.setblocking(False)  # the line may be about to; it is this thread that would
+        huge.setblocking(False)  # the line hangs up in this thread, which must not block
         hung_up = asyncio.get_running_loop().sock_recv(huge, 1)
         assert await asyncio.wait_for(hung_up, allowed(20)) == b""
         line.send_cell([1, 0], a_cell("mine"))  # there is no rank 1
