@@ -42,8 +42,9 @@ class Settings:
     """NBDIST_GRACE_SECONDS: after a rank's fault the others may end by themselves this long."""
     kill_seconds: float = 5.0
     """NBDIST_KILL_SECONDS: countdown after which a rank that cannot be interrupted is killed."""
-    start_seconds: float = 60.0
-    """NBDIST_START_SECONDS: ranks must be there by then."""
+    start_seconds: float = 180.0
+    """NBDIST_START_SECONDS: ranks must be there by then. One that dies is known at once; one that
+    imports TensorFlow from a slow disk takes minutes."""
     form_seconds: float = 30.0
     """NBDIST_FORM_SECONDS: the process group must be formed by then."""
     recovery: str = ""

@@ -43,6 +43,9 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 OWN_PORTS = range(10_000 + WORKER, 32_000, WORKERS)
 PORTS = itertools.cycle(random.sample(OWN_PORTS, len(OWN_PORTS)))
 
+LIMITS = {"START_SECONDS": 180, "FORM_SECONDS": 60}
+"""Of nbdist, in seconds of an idle machine."""
+
 open_kernels: dict[str, Kernel] = {}
 """By their marks, the kernels that are allowed to have processes and files now."""
 
@@ -94,7 +97,10 @@ class Kernel:
         self._last = ""
         self._closing = threading.Event()
         home.mkdir(parents=True, exist_ok=True)
-        self._env = {**os.environ, "NBDIST_HOME": str(home), KERNEL_MARK: self.mark, **(env or {})}
+        ours = {"NBDIST_HOME": str(home), KERNEL_MARK: self.mark}
+        # nbdist's own limits, too, are later on a slow machine.
+        ours |= {f"NBDIST_{name}": f"{allowed(seconds):g}" for name, seconds in LIMITS.items()}
+        self._env = {**os.environ, **ours, **(env or {})}
         self._cwd = str(cwd or home)
         self._log_path = home / "kernel.log"
         ports = {f"{name}_port": _port() for name in CHANNELS}

@@ -235,7 +235,7 @@ class Hub:
             log = self.host.log_in_words(missing[0])
             msg = (
                 f"ranks {show_ranks(missing)} were not there after "
-                f"{self.settings.start_seconds:g} s; {log}"
+                f"{self.settings.start_seconds:g} s (NBDIST_START_SECONDS); {log}"
             )
             raise LaunchError(msg)
 

@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from nbdist.backends.recovery import Recovery
     from nbdist.wire.channel import Keys
 
-CONTROLLER_SECONDS = 30.0
+CONTROLLER_SECONDS = 120.0
+"""For the controller to come up, and for it to hear a new engine's heart; its death is known at
+once."""
 LONGEST_TEMP = 60
 """Bytes of a folder in which sockets can lie: the system takes a path of about 100."""
-AGAIN_SECONDS = 60.0
+AGAIN_SECONDS = 180.0
 """Imports that went well before have this long in a new warm process."""
 CONTROLLER_STARTS = 3
 NOT_TAKEN_IN = "Registration timed out"
@@ -124,6 +126,7 @@ class Host:
             "--log-level=30",
             # Registration waits for a beat, see `hearts`; deaths we see ourselves, at once, so that
             # a frozen engine need never be given up.
+            f"--IPController.registration_timeout={CONTROLLER_SECONDS:.0f}",
             "--HeartMonitor.period=100",
             "--HeartMonitor.max_heartmonitor_misses=1000000",
         ]

@@ -18,7 +18,7 @@ from ipyparallel.controller.hub import Hub
 from tornado.ioloop import IOLoop, PeriodicCallback
 
 BEAT_SECONDS = 0.02
-AWAITED_SECONDS = 60.0
+AWAITED_SECONDS = 120.0
 """An engine whose heart has not answered by then is waited for no longer."""
 
 

@@ -85,8 +85,9 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
     return agent
 
 
-REGISTER_SECONDS = 30.0
-"""The controller has this long to answer; ipyparallel's 5 s are short where cores are."""
+REGISTER_SECONDS = 120.0
+"""The controller has this long to answer; ipyparallel's 5 s are short where cores are, and 30 were
+once."""
 LOOP_STOPPED = "Event loop stopped"
 """How tornado complains of what the agent does when it is told to quit."""
 
