@@ -260,6 +260,11 @@ test('colours follow the theme', async () => {
       });
   await chart.send([ramp('a', 30)]);
   const before = await colours();
+  // The page says that it is dark; the style sheet comes when it comes.
+  await chart.page.route('**/dark.css', async route => {
+    await new Promise(resolve => setTimeout(resolve, 1000));
+    await route.fallback();
+  });
   await chart.theme('dark');
   await expect.poll(colours).toBeGreaterThan(before);
 });

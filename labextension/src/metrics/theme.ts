@@ -20,12 +20,12 @@ export class Theme {
     const look = (): void => {
       this.read();
       changed();
-      // Front ends announce a theme before its style sheet has been applied.
-      window.clearTimeout(this._later);
-      this._later = window.setTimeout(() => {
-        this.read();
-        changed();
-      }, 300);
+    };
+    // Front ends may announce a theme before its style sheet is there, which can take any time.
+    const loaded = (event: Event): void => {
+      if (event.target instanceof HTMLLinkElement) {
+        look();
+      }
     };
     this._observer = new MutationObserver(look);
     // There are no colours before the page has taken us in.
@@ -38,7 +38,9 @@ export class Theme {
       this._observer.observe(node, { attributes: true });
     }
     this._scheme.addEventListener('change', look);
+    document.addEventListener('load', loaded, true);
     this._stop = () => {
+      document.removeEventListener('load', loaded, true);
       this._scheme.removeEventListener('change', look);
     };
     this.read();
@@ -68,7 +70,6 @@ export class Theme {
   }
 
   dispose(): void {
-    window.clearTimeout(this._later);
     this._taken.disconnect();
     this._observer.disconnect();
     this._stop();
@@ -82,7 +83,6 @@ export class Theme {
   private readonly _scheme = window.matchMedia('(prefers-color-scheme: dark)');
   private readonly _stop: () => void;
   private readonly _known = new Map<string, string>();
-  private _later = 0;
 }
 
 function parts(colour: string): number[] {
