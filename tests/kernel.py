@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_client.manager import KernelManager
 
+from nbdist.settings import Settings
 from tests.cell import Cell, Output
 from tests.waiting import Deadline, allowed
 
@@ -43,8 +44,11 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 OWN_PORTS = range(10_000 + WORKER, 32_000, WORKERS)
 PORTS = itertools.cycle(random.sample(OWN_PORTS, len(OWN_PORTS)))
 
-LIMITS = {"START_SECONDS": 180, "FORM_SECONDS": 60}
-"""Of nbdist, in seconds of an idle machine."""
+LIMITS = {
+    "NBDIST_START_SECONDS": Settings.start_seconds,
+    "NBDIST_FORM_SECONDS": Settings.form_seconds,
+}
+"""nbdist's own, in seconds of an idle machine."""
 
 open_kernels: dict[str, Kernel] = {}
 """By their marks, the kernels that are allowed to have processes and files now."""
@@ -98,8 +102,8 @@ class Kernel:
         self._closing = threading.Event()
         home.mkdir(parents=True, exist_ok=True)
         ours = {"NBDIST_HOME": str(home), KERNEL_MARK: self.mark}
-        # nbdist's own limits, too, are later on a slow machine.
-        ours |= {f"NBDIST_{name}": f"{allowed(seconds):g}" for name, seconds in LIMITS.items()}
+        # Later on a slow machine, as the tests' own limits are.
+        ours |= {name: f"{allowed(seconds):g}" for name, seconds in LIMITS.items()}
         self._env = {**os.environ, **ours, **(env or {})}
         self._cwd = str(cwd or home)
         self._log_path = home / "kernel.log"

@@ -124,9 +124,9 @@ class Host:
             "--location=127.0.0.1",
             "--IPController.use_threads=True",
             "--log-level=30",
+            f"--IPController.registration_timeout={CONTROLLER_SECONDS:.0f}",
             # Registration waits for a beat, see `hearts`; deaths we see ourselves, at once, so that
             # a frozen engine need never be given up.
-            f"--IPController.registration_timeout={CONTROLLER_SECONDS:.0f}",
             "--HeartMonitor.period=100",
             "--HeartMonitor.max_heartmonitor_misses=1000000",
         ]

@@ -86,8 +86,8 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
 
 
 REGISTER_SECONDS = 120.0
-"""The controller has this long to answer; ipyparallel's 5 s are short where cores are, and 30 were
-once."""
+"""The controller has this long to answer; ipyparallel's 5 s are short where cores are, and
+even 30 s were too short once."""
 LOOP_STOPPED = "Event loop stopped"
 """How tornado complains of what the agent does when it is told to quit."""
 
