@@ -152,7 +152,7 @@ def test_files_called_like_modules_and_a_folder_that_goes(
     code = "import mine\nprint(os.path.basename(os.getcwd()), mine.x)"
     assert kernel.run(f"%%distributed -np 2 --launcher torchrun\n{code}").stdout == "notebooks 3\n"
     assert kernel.run(f"%%distributed -np 2 --launcher engines\n{code}").stdout == "notebooks 3\n"
-    assert kernel.run("%dist preload mine").stdout.startswith("Preloaded mine")
+    assert "Preloaded mine: " in kernel.run("%dist preload mine").stdout
     kernel.run(f"%%distributed -np 2 --detach\n{code}")
     assert kernel.run("job = nbdist.attach()\nprint(job.wait(200).output(1))").stdout[:1] == "n"
     shutil.rmtree(folder)
