@@ -1,6 +1,7 @@
 /** What nbdist adds to JupyterLab and Notebook 7. */
 
 import { commandsPlugin } from './plugins/commands';
+import { curvesPlugin } from './plugins/curves';
 import { modelPlugin } from './plugins/model';
 import { notebooksPlugin } from './plugins/notebooks';
 import { panelPlugin } from './plugins/panel';
@@ -13,6 +14,7 @@ export default [
   panelPlugin,
   commandsPlugin,
   viewsPlugin,
+  curvesPlugin,
   notebooksPlugin,
   statusPlugin,
   runningPlugin

@@ -92,7 +92,8 @@ class LiveMetrics:
             self._chart = Chart(state=state)
             data, metadata = self._chart._repr_mimebundle_()
             data["text/plain"] = data["text/html"] = NO_WIDGET
-            self._area.place("metrics", data, metadata)
+            # By this a page knows it for ours (`labextension/src/plugins/curves.ts`).
+            self._area.place("metrics", data, {**metadata, "nbdist": "metrics"})
         else:
             self._chart.state = state
 

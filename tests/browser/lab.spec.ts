@@ -58,6 +58,27 @@ async function train(
   return root;
 }
 
+declare global {
+  interface Window {
+    /** A look of ipywidgets for a model, held back. */
+    late?: { since: number; goOn: () => void };
+  }
+}
+
+/** In a page: whether ipywidgets has made all widgets that the notebook's kernel has. */
+async function widgetsAreRestored(): Promise<boolean> {
+  interface Renderer {
+    children: () => Iterable<Renderer>;
+    _manager?: { promise: Promise<{ restoredStatus: boolean }> };
+  }
+  const look = (within: Renderer): Renderer['_manager'] => {
+    const found = within._manager;
+    return found ?? [...within.children()].map(look).find(each => each);
+  };
+  const panel = window.jupyterapp.shell.currentWidget as unknown as Renderer;
+  return (await look(panel)?.promise)?.restoredStatus ?? false;
+}
+
 test.afterEach(async ({ request }) => {
   await endKernels(request);
 });
@@ -139,6 +160,48 @@ for (const [flags, busy] of [
     await expect(root.locator('.nbdist-badge')).toHaveText('done');
   });
 }
+
+// ipywidgets looks for a model every 100 ms, gives up after two seconds without a last look, and does
+// not look again if all widgets are restored by then. A busy page is late with such a look.
+test('a reloaded page looks again for curves that it had given up', async ({
+  page
+}) => {
+  const name = 'late.ipynb';
+  const flag = new Flag('late');
+  let root = await train(page, name, training(flag, '--async'));
+  await save(page, name, 1, 'widget-view');
+  await page.addInitScript(() => {
+    const inTime = window.setTimeout;
+    window.setTimeout = ((...args: Parameters<typeof inTime>) => {
+      if (!new Error().stack?.includes('get_model')) {
+        return inTime(...args);
+      }
+      window.late ??= { since: Date.now(), goOn: () => inTime(...args) };
+    }) as typeof inTime;
+  });
+  const hasLooked = () =>
+    page.waitForFunction(
+      () => window.late && Date.now() - window.late.since > 2000
+    );
+  await page.routeWebSocket(/\/channels/, socket => {
+    const server = socket.connectToServer();
+    server.onMessage(async message => {
+      if (message.includes('"update_states"')) {
+        await hasLooked();
+      }
+      socket.send(message);
+    });
+  });
+  await page.reload();
+  root = metrics(page);
+  await hasLooked();
+  await page.waitForFunction(widgetsAreRestored);
+  await page.evaluate(() => window.late!.goOn());
+  await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
+  await expectToMove(root);
+  flag.raise();
+  await expect(root.locator('.nbdist-badge')).toHaveText('done');
+});
 
 test('Notebook 7', async ({ page }) => {
   const far = strangers(page);
