@@ -25,7 +25,7 @@ from nbdist.system import private
 if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 END_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 """An interrupt is heard after so long at the latest."""

@@ -24,8 +24,8 @@ from nbdist.lives import runs
 if TYPE_CHECKING:
     from nbdist.server.processes import Entry, Processes
 
-TAKEN_SECONDS = 1.5
-"""A process says at once that it was asked; one that does not is stuck, or stopped."""
+TAKEN_SECONDS = 5.0
+"""A process says at once that it was asked; one that does not is stuck or stopped."""
 ANSWER_SECONDS = 30.0
 TERM_SECONDS = 1.0
 """From SIGTERM to SIGKILL."""
