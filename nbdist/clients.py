@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CLIENTS, SECONDS = 10, 3.0
 """How often, and how long, a client waits for its engines. One that comes just when an engine does
 is neither told of it nor finds it among those that are there: only another one will."""
+REPLACED_SECONDS = 60.0
+"""The controller takes an engine in when its heart has answered: late, where the host is busy."""
 LOOK_SECONDS = 0.002
 ASK_SECONDS = 0.1
 """How long an engine's answer may take on its way, before it is asked again."""
@@ -48,7 +50,7 @@ def wait_for_replaced(client: ipyparallel.Client, np: int) -> None:
         If the controller does not tell of it.
     """
     try:
-        client.wait_for_engines(np, timeout=SECONDS, interactive=False)
+        client.wait_for_engines(np, timeout=REPLACED_SECONDS, interactive=False)
     except TimeoutError:
         there = name_ranks(client.ids)
         raise LaunchError(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from nbdist.hub.ranks import Rank
 
 _ids = itertools.count(1)
+ASK_SECONDS = 3.0
+"""A rank that has not answered by then is left out."""
 END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
@@ -313,7 +315,7 @@ class Cluster(Sharing, Inspecting):
 
     def vitals(self) -> dict[int, dict[str, Any]]:
         """Ask every rank what it is doing; one that does not answer is left out."""
-        answers = hub_loop().wait(self.hub.call_all(self._living(), "vitals", timeout=1.0))
+        answers = hub_loop().wait(self.hub.call_all(self._living(), "vitals", timeout=ASK_SECONDS))
         return {rank: answer for rank, answer in answers.items() if isinstance(answer, dict)}
 
     def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, str]:
@@ -353,7 +355,7 @@ class Cluster(Sharing, Inspecting):
 
     def names(self) -> list[str]:
         """Return the names that cells have bound on the ranks."""
-        answers = hub_loop().wait(self.hub.call_all(self._living(), "names", timeout=1.0))
+        answers = hub_loop().wait(self.hub.call_all(self._living(), "names", timeout=ASK_SECONDS))
         return sorted(
             {name for names in answers.values() if isinstance(names, list) for name in names}
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbdist.scripts import Writable
 
 LOOK_SECONDS = 0.02
-LEAVE_SECONDS = 5.0
+LEAVE_SECONDS = 20.0
 """A job's keeper ends its own processes after it has told how the job has ended."""
 _handles: dict[str, Job] = {}
 """By id, a job that somebody here has asked for and that nobody looks at."""

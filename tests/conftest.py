@@ -134,8 +134,10 @@ def _probe_torch_once(lock: Path) -> None:
 
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        if recovery.known(torch) is None:
-            recovery.keep(torch, probed())
+        while recovery.known(torch) is None:
+            found = probed()
+            if found.sure:  # one that load has disturbed says nothing about torch
+                recovery.keep(torch, found)
 
 
 def probed(*program: str) -> Recovery:

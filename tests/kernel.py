@@ -47,6 +47,7 @@ PORTS = itertools.cycle(random.sample(OWN_PORTS, len(OWN_PORTS)))
 LIMITS = {
     "NBDIST_START_SECONDS": Settings.start_seconds,
     "NBDIST_FORM_SECONDS": Settings.form_seconds,
+    "NBDIST_GRACE_SECONDS": Settings.grace_seconds,
 }
 """nbdist's own, in seconds of an idle machine."""
 
@@ -109,7 +110,7 @@ class Kernel:
         self._log_path = home / "kernel.log"
         ports = {f"{name}_port": _port() for name in CHANNELS}
         manager: Any = KernelManager(kernel_name="python3", cache_ports=False, **ports)
-        manager.shutdown_wait_time = allowed(manager.shutdown_wait_time)
+        manager.shutdown_wait_time = 60  # half of it is the kernel's own; then it gets a signal
         self._manager = manager
         if within:
             spec = self._manager.kernel_spec

@@ -34,6 +34,10 @@ def keep_last_values(kernel: Kernel) -> None:
     on_ranks(kernel, "_ = __ = ___ = None\ndel _, __, ___")
 
 
+ANSWERS_LATE = "import nbdist.rank.agent\nnbdist.rank.agent.INSPECT_SECONDS = 20"
+"""Run on ranks: idle ones answer also when they get no core for a second."""
+
+
 def in_background_until(kernel: Kernel, body: str, flags: str, lines: Sequence[int]) -> None:
     """Run a cell as `job` until each rank has told that it is at a line, the first at the first."""
     on_ranks(kernel, body, f"{flags} --async")

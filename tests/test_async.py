@@ -142,6 +142,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     )
     gate.open()
     notebook.run("job.wait()")
+    notebook.expect("slow\n", cell=slow)  # another thread shows it than the one that was waited for
     assert slow.stdout == "slow\n"
     assert behind.stdout == "behind\n"
     assert re.search(rf"It waited [\d.]+ s for job {number}", behind.text)

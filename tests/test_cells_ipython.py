@@ -97,7 +97,7 @@ def test_rich_display_in_the_order_of_the_prints(notebook: Kernel) -> None:
         HTML("<i>value</i>")
     """
     cell = on_ranks(notebook, code)
-    kinds = [(out.kind, out.text.strip()) for out in cell.events]
+    kinds = [(out.kind, out.text.strip()) for out in cell.outputs]
     html, markdown, image, value = (
         "<IPython.core.display.HTML object>",
         "<IPython.core.display.Markdown object>",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import IPython
 import pytest
 
-from tests.notebook import complete, on_ranks
+from tests.notebook import ANSWERS_LATE, complete, on_ranks
 from tests.waiting import until, within
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ PATIENCE = "import nbdist.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = {}"
 def filled(notebook: Kernel) -> Kernel:
     """Return the notebook with variables on its ranks."""
     on_ranks(notebook, VARIABLES)
+    on_ranks(notebook, ANSWERS_LATE)
     notebook.run(PATIENCE.format(20))
     return notebook
 

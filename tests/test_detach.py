@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -386,7 +387,8 @@ def test_old_jobs_are_cleared_away_but_none_that_runs(notebook: Kernel) -> None:
     until(lambda: not keepers_of(notebook, ended))
     for name in (running, ended):
         for path in (job_folder(notebook, name), *job_folder(notebook, name).rglob("*")):
-            os.utime(path, (1, 1))
+            with suppress(FileNotFoundError):  # the keeper that runs puts files in others' places
+                os.utime(path, (1, 1))
     third = detach(notebook, "1")
     listed = notebook.run("%dist jobs").stdout
     assert ended not in listed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebook import keep_last_values, on_ranks, plain, printed_by
+from tests.notebook import ANSWERS_LATE, keep_last_values, on_ranks, plain, printed_by
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Trainer:
 def filled(notebook: Kernel) -> Kernel:
     """Return the notebook with what the tests need on its ranks."""
     on_ranks(notebook, LARGE)
+    on_ranks(notebook, ANSWERS_LATE)
     return notebook
 
 

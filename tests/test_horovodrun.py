@@ -130,7 +130,9 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
             print("ended with", hvd.size())
             """,
             "-np 1 --backend horovod --launcher horovodrun --min-np 1 --max-np 2 "
-            f"--host-discovery-script {script}",
+            f"--host-discovery-script {script} "
+            # In which the rank that is there waits for the newcomer's imports.
+            f"--env HOROVOD_GLOO_TIMEOUT_SECONDS={allowed(60):.0f}",
         )
     )
     horovod.expect("size 1", 100)
@@ -207,7 +209,8 @@ def test_a_rank_whose_cell_raises_is_told_and_replaced(horovod: Kernel, tmp_path
         step = state.step
         """,
         "-np 2 --return step --backend horovod --launcher horovodrun --min-np 1 --max-np 2 "
-        f"--host-discovery-script {script}",
+        f"--host-discovery-script {script} "
+        f"--env HOROVOD_GLOO_TIMEOUT_SECONDS={allowed(60):.0f}",
         timeout=100,
     )
     assert [line for line in cell.stdout.splitlines() if "size" in line] == [

@@ -230,6 +230,7 @@ def test_a_hang_is_told(start_kernel: KernelFactory, launcher: Launcher) -> None
         )
     )
     kernel.expect("Ranks have been waiting for each other", 60)
+    kernel.expect("rank 1 is at cell line 6", 60)  # its last word may have been an earlier line
     kernel.interrupt()
     told = shown(kernel.wait(30))
     assert "rank 0 waits in all" in told

@@ -472,7 +472,10 @@ def test_an_interrupt_while_names_are_brought(
 
 def test_slow_pickles_are_told(notebook: Kernel) -> None:
     notebook.run("class Row:\n    pass\nrows = [Row() for _ in range(400_000)]")
+    notebook.run("import nbdist.cell.bring as bring\nlimit = bring.SLOW_SECONDS")
+    notebook.run("bring.SLOW_SECONDS = 0.05  # some machine is fast")
     cell = on_ranks(notebook, "print(len(rows))", timeout=60)
+    notebook.run("bring.SLOW_SECONDS = limit\ndel bring, limit")
     assert cell.stdout == "400000\n"
     assert "to pickle object by object" in cell.text
     on_ranks(notebook, "del rows")

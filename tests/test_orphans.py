@@ -105,8 +105,13 @@ def test_nothing_outlives_the_kernel(kernel: Kernel, end: str, busy: str) -> Non
         kernel.expect("training", 30)
     processes = family(kernel)
     assert len(processes) >= (4 + 2 * 3 if busy == "training" else 4)
-    sleepers = [p for p in psutil.process_iter() if _is_sleeper(p, kernel)]
-    assert len(sleepers) == (4 if busy == "training" else 0)
+    sleepers: list[psutil.Process] = []
+
+    def all_sleep() -> bool:
+        sleepers[:] = [p for p in psutil.process_iter() if _is_sleeper(p, kernel)]
+        return len(sleepers) == (4 if busy == "training" else 0)
+
+    until(all_sleep, 30)
     ENDS[end](kernel)
     all_end(processes + sleepers)
     if end == "restart":
@@ -258,8 +263,16 @@ def test_a_guard_ends_also_what_has_left_its_session(tmp_path: Path, how: str) -
     does = "setsid --fork sleep 600; touch begun; sleep 600"
     started = guard.Started("", guard.Order(["sh", "-c", does], {}, str(tmp_path), ""))
     until((tmp_path / "begun").exists, 30)
-    processes = psutil.Process(started.process.pid).children(recursive=True)
-    assert len({os.getsid(process.pid) for process in processes}) == 2
+    processes: list[psutil.Process] = []
+
+    def in_two_sessions() -> bool:  # `setsid` returns before its child has left the first
+        processes[:] = psutil.Process(started.process.pid).children(recursive=True)
+        try:
+            return len({os.getsid(process.pid) for process in processes}) == 2
+        except ProcessLookupError:
+            return False
+
+    until(in_two_sessions, 30)
     if how == "SIGTERM":
         started.process.terminate()
     else:
@@ -271,7 +284,9 @@ def test_a_guard_ends_also_what_has_left_its_session(tmp_path: Path, how: str) -
 
 @pytest.mark.starts_processes
 def test_a_guard_that_is_told_twice_to_end_leaves_nothing(tmp_path: Path) -> None:
-    does = "trap 'touch told' TERM; setsid --fork sleep 600; touch begun; while :; do sleep 1; done"
+    does = (
+        "trap 'touch told' TERM; setsid --fork sleep 600; touch begun; while :; do sleep 0.1; done"
+    )
     started = guard.Started("", guard.Order(["sh", "-c", does], {}, str(tmp_path), ""))
     until((tmp_path / "begun").exists, 30)
     processes = psutil.Process(started.process.pid).children(recursive=True)

@@ -227,7 +227,8 @@ async def test_a_script_and_its_stacks_are_seen(jp_fetch: Fetch, engines: Kernel
     cell = engines.start(distributed(LOOP, "--launcher torchrun"))
     told = await seen(
         jp_fetch, engines.pid,
-        lambda told: job_that_runs(told) and job_that_runs(told).get("bars"),
+        lambda told: (job := job_that_runs(told)) and job.get("bars")
+        and all(rank["words"].startswith("line ") for rank in job["ranks"]),
     )  # fmt: skip
     job = job_that_runs(told)
     assert (job["launcher"], job["cluster"]) == ("torchrun", "")

@@ -70,6 +70,7 @@ def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
         sys.stdout.write(f"{dict(ways.counts)}\n{ways.refusals.most_common()}\n")
 
 
+@pytest.mark.timeout(0 if BY_HAND else 300)
 def test_scripts_under_torchrun_see_what_the_notebook_sees(ways: Ways) -> None:
     @settings(DRAWN, max_examples=max(12, BY_HAND // 20))
     @given(notebooks())

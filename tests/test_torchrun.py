@@ -51,6 +51,7 @@ def test_restarts_work_and_are_told(scripts: Kernel, how: str) -> None:
         import os
         tries = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         print("try", tries)
+        dist.barrier()
         if rank == 1 and tries < 2:
             raise ValueError(f"failed on try {tries}")
         dist.all_reduce(torch.ones(1))

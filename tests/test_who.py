@@ -91,7 +91,8 @@ unreal  Tensor  (2,)  float32  meta
 words  str  'many many many many many many many many' of 500  equal
 """
 PATIENT = """
-import nbdist.rank.who
+import nbdist.rank.agent, nbdist.rank.who
+nbdist.rank.agent.INSPECT_SECONDS = 20
 nbdist.rank.who.LIMIT_SECONDS, nbdist.rank.who.DIGEST_SECONDS = {}, {}
 """
 SLOW = "import time\nfor _ in range(1200):\n    time.sleep(0.05)"

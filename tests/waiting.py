@@ -6,6 +6,7 @@ are those of an idle machine of the year 2026; each is multiplied by how slow th
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +21,8 @@ REFERENCE = 0.055
 """Seconds that so many rounds of a loop take where nothing else runs."""
 KNOWN_SECONDS = 5.0
 """A measurement is good for so long."""
+SHARE = max(1.0, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) / (os.cpu_count() or 1))
+"""Workers on a core: one measurement may have found them idle, and most limits are set by one."""
 
 _known = (-KNOWN_SECONDS, 1.0)
 
@@ -32,13 +35,13 @@ def slowness() -> float:
     Returns
     -------
     float
-        1.0 or more.
+        1.0 or more; at least the number of workers on a core.
     """
     began = time.perf_counter()
     total = 0
     for number in range(ROUNDS):
         total += number
-    return max(1.0, (time.perf_counter() - began) / REFERENCE)
+    return max(SHARE, (time.perf_counter() - began) / REFERENCE)
 
 
 def allowed(seconds: float) -> float:

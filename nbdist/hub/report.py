@@ -168,7 +168,7 @@ def _place(fault: Fault) -> str:
     line = f" at cell line {fault.line}" if fault.line else ""
     if fault.waited is not None:
         return f"{_verb(fault.waited)}{line}"
-    if LOST_TEXT.search(fault.text):
+    if LOST_TEXT.search(fault.text) and not fault.aborted:
         return f"lost the connection{line}"
     return f"was stopped{line}"
 

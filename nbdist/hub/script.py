@@ -357,15 +357,15 @@ class ScriptRun:
 
     def _outcome(self) -> NbdistError | None:
         job = self._job
-        if not self._ended.done():
+        if not self._ended.done() and not self._why:
             job.state = "failed"
             return LaunchError("the warm process has died, and the launcher and its ranks with it")
-        word = self._ended.result()
         self._ranks.note_faults(stopped=bool(self._why))
         self._ranks.complete_logs()
-        if self._why:
+        if self._why:  # also where the warm process was ended before the launcher had
             job.state = "timed out" if "--timeout" in self._why else "interrupted"
             return report.interrupted(job, self._why)
+        word = self._ended.result()
         if self._ended_well():
             job.state = "done"
             self._tell_ended_without()

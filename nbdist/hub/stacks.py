@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from nbdist.hub.line import Line
 
-STACKS_SECONDS = 1.0
-DUMP_SECONDS = 0.2
+STACKS_SECONDS = 3.0
+"""An agent reads its sources the first time, beside whatever the rank does."""
+DUMP_SECONDS, QUIET_SECONDS, LOOK_SECONDS = 3.0, 0.2, 0.02
+"""A signal's answer is waited for so long, and is whole when nothing has come for a while."""
 
 
 async def of(
@@ -36,7 +38,7 @@ async def of(
         Sends that signal to a rank.
     """
     dumps = {rank: folder / f"rank{rank}.stacks" for rank in ranks}
-    before = {rank: path.stat().st_size if path.exists() else 0 for rank, path in dumps.items()}
+    before = {rank: _size(path) for rank, path in dumps.items()}
     answers = await line.call_all(dumps, "stacks", timeout=STACKS_SECONDS)
     found: dict[int, str] = {}
     for rank, answer in answers.items():
@@ -44,14 +46,30 @@ async def of(
             found[rank] = answer
         else:
             dump(rank)  # its agent cannot run: C code holds the GIL. A signal handler of C's can
-    await asyncio.sleep(DUMP_SECONDS if len(found) < len(dumps) else 0)
-    for rank in dumps.keys() - found.keys():
+    lacking = dumps.keys() - found.keys()
+    await asyncio.gather(*(_written(dumps[rank], before[rank]) for rank in lacking))
+    for rank in lacking:
         text = ""
         with contextlib.suppress(FileNotFoundError):
             text = dumps[rank].read_text(encoding="utf-8", errors="replace")[before[rank] :]
         told = "the rank holds the GIL; innermost frame first" if text else "it does not answer"
         found[rank] = f"({told})\n{text}"
     return dict(sorted(found.items()))
+
+
+async def _written(dump: Path, before: int) -> None:
+    """Wait until what a signal has a rank write is there, or for `DUMP_SECONDS`."""
+    clock = asyncio.get_running_loop().time
+    until, size, since = clock() + DUMP_SECONDS, before, clock()
+    while clock() < until and (size == before or clock() < since + QUIET_SECONDS):
+        await asyncio.sleep(LOOK_SECONDS)
+        now = _size(dump)
+        if now != size:
+            size, since = now, clock()
+
+
+def _size(dump: Path) -> int:
+    return dump.stat().st_size if dump.exists() else 0
 
 
 def have_dumped(pid: int, launcher: int) -> None:

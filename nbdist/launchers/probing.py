@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from nbdist.launchers.children import Children
 
 PROBE = "nbdist.backends.torch_private.probe"
-GROUPS_SECONDS, SECONDS = 20.0, 60.0
-"""A probe that takes longer, for groups and in all, counts as failed."""
+GROUPS_SECONDS, SECONDS = 60.0, 600.0
+"""A probe that takes longer, for groups and in all, counts as failed. Nobody waits for all of it,
+and beside busy ranks it gets little of a processor."""
 ANSWER_BYTES = 1 << 16
 
 

@@ -70,8 +70,10 @@ def main(path: str) -> None:
         print(f"nbdist: {error}", file=sys.stderr)
         sys.exit(1)
     except BaseException as error:
-        if not _by_launcher(error):  # a fault of ours; the launcher would keep it to itself
-            traceback.print_exc()
+        if _by_launcher(error):  # before the script began: an exit code would look like a fault
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        traceback.print_exc()  # a fault of ours; the launcher would keep it to itself
         raise
     if process.parent_process() is not None:
         # multiprocessing ends what it has forked without them, and some (wandb) need theirs.

@@ -185,10 +185,9 @@ test('how the job does is seen, and said once', async () => {
     await expect(chart.root.locator('.nbdist-badge')).toHaveText(state);
     await expect(chart.root).toHaveAttribute('data-state', state);
   }
-  expect(said).toEqual([
-    'Job 1 on ranks 0-1: interrupted',
-    'Job 1 on ranks 0-1: failed'
-  ]);
+  await expect
+    .poll(() => said)
+    .toEqual(['Job 1 on ranks 0-1: interrupted', 'Job 1 on ranks 0-1: failed']);
   const progress = chart.root.getByRole('progressbar', { name: 'epoch' });
   await expect(progress).toHaveAttribute('aria-valuenow', '25');
   await expect(progress).toHaveAttribute(

@@ -122,6 +122,8 @@ test('a rank that was killed is seen, and started anew', async ({ page }) => {
     '%%distributed -np 2 --backend none\nx = rank'
   ]);
   await expect(sidebar.rank(1)).toContainText('idle', SLOW);
+  // It is idle before the cell begins, too; a cell replaces what has died before it.
+  await kernelIs(page, 'idle');
   const told = await sidebar.rank(1).textContent();
   const pid = Number(/pid (\d+)/.exec(told ?? '')?.[1]);
   expect(pid).toBeGreaterThan(1);

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults import LOST, shown
 from tests.notebook import distributed, on_ranks
+from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +113,7 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
     (ranks.home / "looked").unlink(missing_ok=True)
     # TensorFlow's own temporary files, which a worker that is killed leaves.
     flags = f"--min-np 1 --max-np 2 --host-discovery-script {script} --env TMPDIR={tmp_path}"
+    flags += f" --env HOROVOD_GLOO_TIMEOUT_SECONDS={allowed(60):.0f}"  # for the newcomer's imports
     ranks.start(distributed(TAPE + LOOP, f"{FLAGS.replace('2', '1')} {flags}"))
     ranks.expect("size 1", 100)
     more.touch()

@@ -55,7 +55,8 @@ def test_an_interrupt_stops_the_cell(xla: Kernel) -> None:
     xla.until(lambda: any(steps.search(out.text) for out in cell.events), 20, cell)
     xla.interrupt()
     xla.wait(20)
-    assert "The cell was interrupted.\nRank 0 was stopped at cell line 6." in cell.error
+    told = r"The cell was interrupted\.\nRank 0 was stopped at cell line [456]\."
+    assert re.search(told, cell.error), cell.error
     assert on_ranks(xla, "print(step > 0)").stdout == "True\n"
 
 
@@ -94,7 +95,7 @@ async def test_the_sidebar_sees_it_and_stops_it(xla: Kernel, jp_fetch: Fetch) ->
     assert job["bars"][0]["label"] == "train"
     route = "processes", told["id"]
     stacks = (await post(jp_fetch, *route, "stacks", job=job["id"]))["stacks"]
-    assert "line 6, in <module>" in stacks["0"]
+    assert re.search(r"line [456], in <module>", stacks["0"])
     assert "thread " not in stacks["0"].replace("main thread", "")
     await post(jp_fetch, *route, "interrupt", job=job["id"])
     xla.wait(20)
