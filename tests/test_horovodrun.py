@@ -280,7 +280,7 @@ def test_the_notebook_need_not_import_it(start_kernel: KernelFactory) -> None:
 def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
     plain.run("import sys; kept = sys.modules.get('horovod'); sys.modules['horovod'] = None")
     cell = on_ranks(plain, "pass", "-np 2 --launcher horovodrun --backend none", check=False)
-    plain.run("sys.modules['horovod'] = kept if kept else sys.modules.pop('horovod')")
+    plain.run("del sys.modules['horovod']\nif kept: sys.modules['horovod'] = kept")
     assert "-m nbdist.install horovod" in shown(cell)
 
 
