@@ -198,7 +198,29 @@ def _not_mapped(segments: set[Path]) -> list[Path]:
     if not segments:
         return []
     maps = "\n".join(memory_maps(process) for process in psutil.process_iter())
-    return sorted(path for path in segments if path.exists() and _place(path) not in maps)
+    left = sorted(path for path in segments if path.exists() and _place(path) not in maps)
+    if any(map(_of_multiprocessing, left)) and _is_tracked_beside():
+        return [path for path in left if not _of_multiprocessing(path)]
+    return left
+
+
+def _of_multiprocessing(path: Path) -> bool:
+    return path.name.startswith("sem.mp-")
+
+
+def _is_tracked_beside() -> bool:
+    """Whether a worker beside this one has a resource tracker of multiprocessing's.
+
+    It removes the semaphores of a rank that was killed, but only when all of its processes have
+    ended; the names of semaphores do not tell whose they are.
+    """
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            beside = environment(process).get(SESSION_MARK, SESSION) != SESSION
+            if beside and "multiprocessing.resource_tracker" in command:
+                return True
+    return False
 
 
 def _place(path: Path) -> str:

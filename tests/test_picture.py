@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -33,6 +35,13 @@ def test_any_name_and_value_is_drawn(settings: dict[Any, Any]) -> None:
     with mpl.rc_context(settings):  # a warning is an error, as in all tests
         png, _, _ = picture.draw(panels(curves)[0])
     assert png.startswith(b"\x89PNG")
+
+
+def test_a_machine_that_draws_slowly_is_warned_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=10)  # matplotlib asks it how long the best place has taken
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=clock.__next__))
+    picture.draw(panels([curve("loss/a", 1, 2), curve("loss/b", 2, 1)])[0])
+    assert next(clock) > 0, "it was asked"
 
 
 def test_names_are_no_html() -> None:

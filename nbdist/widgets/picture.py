@@ -122,7 +122,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
     dress(axes, _label(panel.title))
     if len(panel.curves) > 1:
-        axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+        axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
 
 
 def _label(text: str) -> str:

@@ -60,7 +60,7 @@ def _throughput(axes: Axes, rows: list[Row]) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xticks(ranks)
     axes.set_xlabel("ranks", fontsize=8, color=INK)
-    axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+    axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
 
 
 def _step(axes: Axes, rows: list[Row]) -> None:
@@ -76,7 +76,7 @@ def _step(axes: Axes, rows: list[Row]) -> None:
     dress(axes, "ms a step")
     axes.set_xticks(places, [str(row.ranks) for row in rows])
     axes.set_xlabel("ranks", fontsize=8, color=INK)
-    axes.legend(frameon=False, fontsize=7, labelcolor=INK)
+    axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
 
 
 def _is_split(row: Row) -> bool:
