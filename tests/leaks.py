@@ -199,7 +199,7 @@ def _not_mapped(segments: set[Path]) -> list[Path]:
         return []
     maps = "\n".join(memory_maps(process) for process in psutil.process_iter())
     left = sorted(path for path in segments if path.exists() and _place(path) not in maps)
-    if any(map(_of_multiprocessing, left)) and _is_tracked_beside():
+    if any(map(_of_multiprocessing, left)) and is_tracked_beside():
         return [path for path in left if not _of_multiprocessing(path)]
     return left
 
@@ -208,7 +208,7 @@ def _of_multiprocessing(path: Path) -> bool:
     return path.name.startswith("sem.mp-")
 
 
-def _is_tracked_beside() -> bool:
+def is_tracked_beside() -> bool:
     """Whether a worker beside this one has a resource tracker of multiprocessing's.
 
     It removes the semaphores of a rank that was killed, but only when all of its processes have

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.kernel import Kernel, KernelGoneError, LateError
-from tests.leaks import SESSION, SHARED_MEMORY, Watch
+from tests.leaks import SESSION, SESSION_MARK, SHARED_MEMORY, Watch, is_tracked_beside
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
@@ -110,6 +110,21 @@ def test_a_process_that_leaves_in_time_is_forgiven(scratch: Path) -> None:
     watch = Watch(scratch)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"]):
         assert watch.check() == []
+
+
+def test_semaphores_are_nobodys_while_a_worker_beside_tracks_its_own(scratch: Path) -> None:
+    watch = Watch(scratch, grace=0.2)
+    semaphore = SHARED_MEMORY / f"sem.mp-{SESSION[:8]}"
+    semaphore.write_text("x")
+    command = [sys.executable, "-c", "input()", "multiprocessing.resource_tracker, by name"]
+    tracker = subprocess.Popen(command, stdin=subprocess.PIPE, env={SESSION_MARK: "another"})
+    try:
+        assert not [line for line in watch.check() if semaphore.name in line]
+    finally:
+        tracker.communicate(b"\n")
+    if not is_tracked_beside():  # a real one
+        assert watch.check() == [f"file {semaphore}"]
+    semaphore.unlink(missing_ok=True)
 
 
 def test_files_segments_and_threads_are_found(scratch: Path) -> None:
