@@ -39,6 +39,7 @@ class Owner(msgspec.Struct, frozen=True):
     place: Place = Place()
 
 
+_decode = msgspec.json.Decoder(Owner).decode  # any thread; see `nbdist.rank.program`
 _signed: set[Path] = set()
 """Folders of this process. Threads sign; the hub's thread, or a keeper's, touches."""
 
@@ -72,7 +73,7 @@ def owner(folder: Path) -> Owner:
     OSError, msgspec.MsgspecError
         If that cannot be read.
     """
-    return msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)
+    return _decode((folder / OWNER).read_bytes())
 
 
 def owned(folder: Path, patience: float) -> bool:

@@ -50,6 +50,9 @@ class Recovery(msgspec.Struct, frozen=True):
     """Whether it would be found again: not where a probe was out of time, or lost a connection."""
 
 
+_decode = msgspec.json.Decoder(Recovery).decode  # any thread; see `nbdist.rank.program`
+
+
 def ways(recovery: Recovery, forced: str) -> list[str]:
     """Return the ways to try, the best one first."""
     why = recovery.groups or recovery.models
@@ -75,7 +78,7 @@ def told(recovery: Recovery, forced: str) -> str:
 def known(torch: Any) -> Recovery | None:
     """Return what was found of this build of torch before, None if nothing was."""
     try:
-        return msgspec.json.decode(_place(torch).read_bytes(), type=Recovery)
+        return _decode(_place(torch).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
 

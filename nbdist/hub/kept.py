@@ -69,6 +69,11 @@ class Order(msgspec.Struct):
     plan: Plan
 
 
+# Any thread; see `nbdist.rank.program`.
+_decode = msgspec.json.Decoder(Kept).decode
+_decode_pulses = msgspec.json.Decoder(dict[int, Pulse]).decode
+
+
 class Unreadable(msgspec.Struct):
     """A folder that holds a job of another version, or a broken one."""
 
@@ -94,13 +99,13 @@ def read(folder: Path) -> Kept:
     OSError, msgspec.MsgspecError
         If that cannot be read.
     """
-    return msgspec.json.decode((folder / STATE).read_bytes(), type=Kept)
+    return _decode((folder / STATE).read_bytes())
 
 
 def pulses(folder: Path) -> dict[int, Pulse]:
     """Return what each rank was doing when last heard of, as far as that can be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder / PULSES).read_bytes(), type=dict[int, Pulse])
+        return _decode_pulses((folder / PULSES).read_bytes())
     return {}
 
 

@@ -229,6 +229,11 @@ class _Version(msgspec.Struct):
     version: int = VERSION
 
 
+# Any thread; see `nbdist.rank.program`.
+_decode_version = msgspec.json.Decoder(_Version).decode
+_decode = msgspec.json.Decoder(Record).decode
+
+
 def read(path: Path) -> Record:
     """Return what one process shows of itself.
 
@@ -244,11 +249,11 @@ def read(path: Path) -> Record:
             msg = f"{path.name}: others may read or write it"
             raise ValueError(msg)
         data = file.read(MOST_BYTES)
-    version = msgspec.json.decode(data, type=_Version).version
+    version = _decode_version(data).version
     if version != VERSION:
         msg = f"it was written by another version of nbdist (state {version}, here {VERSION})"
         raise ValueError(msg)
-    return msgspec.json.decode(data, type=Record)
+    return _decode(data)
 
 
 def outdated(record: Record, path: Path) -> bool:

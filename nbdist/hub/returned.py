@@ -14,6 +14,8 @@ from nbdist.wire.parcel import Offer
 if TYPE_CHECKING:
     from pathlib import Path
 
+_decode = msgspec.msgpack.Decoder(Offer).decode  # any thread; see `nbdist.rank.program`
+
 
 def write(folder: Path, rank: int, offer: Offer) -> None:
     """Write what a rank has packed.
@@ -41,5 +43,5 @@ def read(folder: Path, rank: int) -> Offer:
     OSError, NbdistError
         If it is not there, or cannot be mapped.
     """
-    offer = msgspec.msgpack.decode((folder / f"returned{rank}").read_bytes(), type=Offer)
+    offer = _decode((folder / f"returned{rank}").read_bytes())
     return msgspec.structs.replace(offer, buffers=map_blocks(offer.parcel))

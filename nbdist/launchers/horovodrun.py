@@ -24,8 +24,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from nbdist.backends import horovod_sockets
 from nbdist.backends.sockets import LOOPBACK, interface_towards, loopback_interface
 from nbdist.errors import LaunchError
@@ -33,7 +31,7 @@ from nbdist.launchers import guard, ssh
 from nbdist.launchers.hosts import far, hosts_named, is_here, taken
 from nbdist.launchers.scripted import Failed, Needs
 from nbdist.rank.place import THEIRS
-from nbdist.rank.program import Program
+from nbdist.rank.program import decode_program
 from nbdist.rank.spec import CLUSTER_NAME
 from nbdist.system import die_with_parent
 
@@ -282,7 +280,7 @@ def _run_far(
     Horovod's own ssh would leave it there, and shows its whole environment to all on that host.
     """
     on_event = importlib.import_module("horovod.runner.util.threads").on_event
-    program = msgspec.json.decode(Path(argv[-1]).read_bytes(), type=Program)
+    program = decode_program(Path(argv[-1]).read_bytes())
     # Not in the notebook's, whose files may be called like modules; ranks go there themselves.
     place = str(program.folder)
     order = guard.Order(argv, ssh.environ_there(environ), place, program.temp)

@@ -110,3 +110,8 @@ class Program(msgspec.Struct, frozen=True):
         return vitals.line(
             thread, lambda frame: self.line_of(frame.f_code.co_filename, frame.f_lineno)
         )
+
+
+# Made here, before there are threads: msgspec (0.22) crashes where two threads are the first to
+# decode a type. So is each decoder in nbdist of what several threads may read.
+decode_program = msgspec.json.Decoder(Program).decode

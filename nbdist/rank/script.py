@@ -21,8 +21,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
-
 from nbdist import gpus
 from nbdist.backends import horovod_calls, horovod_sockets, recovery
 from nbdist.backends.sockets import LOOPBACK, interface_towards, loopback_interface
@@ -30,7 +28,7 @@ from nbdist.errors import NbdistError
 from nbdist.rank import metrics, place, vitals
 from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
-from nbdist.rank.program import Program
+from nbdist.rank.program import Program, decode_program
 from nbdist.rank.reporter import Reporter
 from nbdist.rank.showing import LAST, Showing
 from nbdist.system import die_with_parent, no_collection, reseed
@@ -52,7 +50,7 @@ def main(path: str) -> None:
     """Run the script of a job as one of its ranks, and end as the script does."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    program = msgspec.json.decode(Path(path).read_bytes(), type=Program)
+    program = decode_program(Path(path).read_bytes())
     rank = place.take(program.launcher)
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
