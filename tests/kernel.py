@@ -55,6 +55,11 @@ open_kernels: dict[str, Kernel] = {}
 """By their marks, the kernels that are allowed to have processes and files now."""
 
 
+def limits() -> dict[str, str]:
+    """Return nbdist's own limits, later on a slow machine, as the tests' are."""
+    return {name: f"{allowed(seconds):g}" for name, seconds in LIMITS.items()}
+
+
 class KernelGoneError(AssertionError):
     """The kernel process ended while a test waited for it."""
 
@@ -103,9 +108,7 @@ class Kernel:
         self._closing = threading.Event()
         home.mkdir(parents=True, exist_ok=True)
         ours = {"NBDIST_HOME": str(home), KERNEL_MARK: self.mark}
-        # Later on a slow machine, as the tests' own limits are.
-        ours |= {name: f"{allowed(seconds):g}" for name, seconds in LIMITS.items()}
-        self._env = {**os.environ, **ours, **(env or {})}
+        self._env = {**os.environ, **ours, **limits(), **(env or {})}
         self._cwd = str(cwd or home)
         self._log_path = home / "kernel.log"
         ports = {f"{name}_port": _port() for name in CHANNELS}

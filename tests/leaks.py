@@ -212,7 +212,8 @@ def is_tracked_beside() -> bool:
     """Whether a worker beside this one has a resource tracker of multiprocessing's.
 
     It removes the semaphores of a rank that was killed, but only when all of its processes have
-    ended; the names of semaphores do not tell whose they are.
+    ended; the names of semaphores do not tell whose they are. What nobody removes is found by the
+    last worker at the end of its session.
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -165,10 +165,10 @@ def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
 def test_a_build_of_torch_is_probed_once(start_kernel: KernelFactory, tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     kernel = begin(start_kernel, **cache)
-    # A fault waits for the probe, but not for as long as it may take on a busy machine.
-    until(lambda: "is being tried" not in kernel.run("%dist status").stdout, 150)
-    fails(kernel, FAULT)
+    fails(kernel, FAULT)  # waits for the probe
     trains(kernel)
+    # But not for as long as that may take on a busy machine.
+    until(lambda: "is being tried" not in kernel.run("%dist status").stdout, 150)
     assert "groups are renewed in place, and models train on." in kernel.run("%dist status").stdout
     (kept,) = (tmp_path / "nbdist" / "torch").iterdir()
     found, made = kept.read_bytes(), kept.stat().st_mtime_ns
