@@ -62,14 +62,13 @@ def begin(modules: Sequence[str], limit: float) -> Future[Cost]:
             raise UsageError(f"{name!r} is not the name of a module")
     if not modules:
         raise UsageError("no module is named")
-    living.host()  # so that there is one
-    return hub_loop().soon(_on_all(list(dict.fromkeys(modules)), limit))
+    host = living.host()  # so that there is one
+    return hub_loop().soon(_on_all(host, list(dict.fromkeys(modules)), limit))
 
 
-async def _on_all(modules: list[str], limit: float) -> Cost:
-    done = await asyncio.gather(
-        *(_on(host, modules, limit) for host in living.hosts())  # usually one
-    )
+async def _on_all(host: Host, modules: list[str], limit: float) -> Cost:
+    hosts = living.hosts() or [host]  # this one has ended meanwhile, and tells why
+    done = await asyncio.gather(*(_on(host, modules, limit) for host in hosts))
     living.preloaded[:] = dict.fromkeys([*living.preloaded, *modules])
     return Cost(max(one.seconds for one in done), max(one.grown for one in done))
 

@@ -163,14 +163,31 @@ def test_files_called_like_modules_and_a_folder_that_goes(
     assert "sum 2" in kernel.run(SUM).text
 
 
+ENDED_FIRST = """
+import time
+from nbdist.hub import living
+make = living.host
+
+def host():
+    made = make()
+    while not made.warm.gone.is_set():
+        time.sleep(0.01)
+    return made
+
+living.host = host
+"""
+
+
+@pytest.mark.parametrize("before", ["", ENDED_FIRST], ids=["while it is asked", "before"])
 def test_a_warm_process_that_cannot_start_leaves_nothing(
-    start_kernel: KernelFactory, tmp_path: Path
+    start_kernel: KernelFactory, tmp_path: Path, before: str
 ) -> None:
     (tmp_path / "zmq.py").write_text("raise RuntimeError('not the real one')\n")
     kernel = start_kernel()
     path = f"os.pathsep.join([{str(tmp_path)!r}, os.environ.get('PYTHONPATH', '')])"
     kernel.run(f"import os, zmq\nos.environ['PYTHONPATH'] = {path}")
     kernel.run("%load_ext nbdist")
+    kernel.run(before)
     told = kernel.run("%dist preload this", check=False).error
     assert "the warm process ended at its start" in told
     kernel.shutdown()
