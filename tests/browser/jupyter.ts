@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import AxeBuilder from '@axe-core/playwright';
 import {
   expect,
+  test,
   type APIRequestContext,
   type Locator,
   type Page
@@ -95,6 +96,14 @@ export async function kernelIs(page: Page, status: string): Promise<void> {
     status,
     { timeout: seconds(60) }
   );
+}
+
+/** Say what stands on a page whose test has failed: whoever reads CI has no picture of it. */
+export async function tellIfFailed(page: Page): Promise<void> {
+  const { status, expectedStatus } = test.info();
+  if (status !== expectedStatus && !page.isClosed()) {
+    console.log(await page.locator('body').ariaSnapshot());
+  }
 }
 
 /** End all kernels, and what they have started. */

@@ -9,6 +9,7 @@ import {
   open,
   save,
   strangers,
+  tellIfFailed,
   upload,
   violations
 } from './jupyter';
@@ -79,7 +80,8 @@ async function widgetsAreRestored(): Promise<boolean> {
   return (await look(panel)?.promise)?.restoredStatus ?? false;
 }
 
-test.afterEach(async ({ request }) => {
+test.afterEach(async ({ page, request }) => {
+  await tellIfFailed(page);
   await endKernels(request);
 });
 

@@ -10,6 +10,7 @@ import {
   kernelIs,
   open,
   strangers,
+  tellIfFailed,
   upload,
   violations
 } from './jupyter';
@@ -47,6 +48,7 @@ async function run(
 const SLOW = { timeout: seconds(60) };
 
 test.afterEach(async ({ page, request }) => {
+  await tellIfFailed(page);
   await page.close();
   await endKernels(request);
   // Kernels that were killed stay in sight for a while.

@@ -122,8 +122,13 @@ export class Model implements IDisposable {
   }
 
   private async _ask(): Promise<void> {
+    const told = this._count;
     try {
-      this._take(await this.api.state());
+      const state = await this.api.state();
+      // What the stream has told meanwhile is newer; the answer may have been late.
+      if (told === this._count) {
+        this._take(state);
+      }
     } catch (error) {
       this._trouble = troubleOf(error);
       this._told = error instanceof Error ? error.message : '';
@@ -138,6 +143,7 @@ export class Model implements IDisposable {
 
   private _onState(_: Stream, state: IState): void {
     this._heard = true;
+    this._count++;
     this._take(state);
   }
 
@@ -162,6 +168,7 @@ export class Model implements IDisposable {
   private _told = '';
   private _watched = false;
   private _heard = false; // of the stream
+  private _count = 0; // of what it told
   private _interval = 1000;
   private _timer: number | undefined;
 }

@@ -1,0 +1,39 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Signal } from '@lumino/signaling';
+import type { Api } from '../src/sidebar/api';
+import { Model } from '../src/sidebar/model';
+import { state, type IState } from '../src/sidebar/records';
+import type { Stream } from '../src/sidebar/stream';
+
+/** A stream that tells what a test says. */
+class Told {
+  readonly state = new Signal<this, IState>(this);
+  readonly broken = new Signal<this, void>(this);
+  wanted = false;
+  live = true;
+  dispose(): void {
+    Signal.clearData(this);
+  }
+}
+
+test('an answer that was late does not hide what was told meanwhile', async () => {
+  Object.assign(globalThis, { window: globalThis });
+  let answer = (_: IState): void => undefined;
+  const api = {
+    state: () => new Promise<IState>(resolve => (answer = resolve))
+  };
+  const stream = new Told();
+  const model = new Model(api as Api, stream as unknown as Stream);
+  const asked = model.refresh();
+  stream.state.emit(state({ time: 2 }));
+  answer(state({ time: 1 }));
+  await asked;
+  assert.equal(model.state?.time, 2);
+
+  const again = model.refresh();
+  answer(state({ time: 3 }));
+  await again;
+  assert.equal(model.state?.time, 3);
+  model.dispose();
+});
