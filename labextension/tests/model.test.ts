@@ -19,12 +19,12 @@ class Told {
 
 test('an answer that was late does not hide what was told meanwhile', async () => {
   Object.assign(globalThis, { window: globalThis });
-  let answer = (_: IState): void => undefined;
+  let answer: (told: IState) => void = () => undefined;
   const api = {
     state: () => new Promise<IState>(resolve => (answer = resolve))
   };
   const stream = new Told();
-  const model = new Model(api as Api, stream as unknown as Stream);
+  const model = new Model(api as unknown as Api, stream as unknown as Stream);
   const asked = model.refresh();
   stream.state.emit(state({ time: 2 }));
   answer(state({ time: 1 }));
@@ -34,6 +34,6 @@ test('an answer that was late does not hide what was told meanwhile', async () =
   const again = model.refresh();
   answer(state({ time: 3 }));
   await again;
-  assert.equal(model.state?.time, 3);
+  assert.equal(model.state.time, 3);
   model.dispose();
 });
