@@ -11,7 +11,7 @@ import torch
 
 from nbdist.backends import horovod, sockets
 from nbdist.backends.choice import check_torch
-from nbdist.backends.comparing import Comparing, digest, leaves
+from nbdist.backends.comparing import Comparing, digest, fold_words, leaves
 from nbdist.backends.paths import at, has
 from nbdist.backends.trained import trained
 from nbdist.errors import LaunchError, UsageError
@@ -64,6 +64,30 @@ OTHERS: dict[str, tuple[Callable[[], torch.Tensor], list[Callable[[], torch.Tens
         [lambda: pair(1, 1), lambda: pair(0, 0)],
     ),
 }
+
+
+MIXED: dict[str, Callable[[], torch.Tensor]] = {
+    "masks": lambda: 1.0 * (torch.randperm(800) < 400),
+    "bools": lambda: torch.randperm(800) < 400,
+    "signs": lambda: (torch.randperm(800) < 400).double() * 2 - 1,
+    "numbers": lambda: torch.randperm(1001),
+    "one-hot rows": lambda: torch.eye(61)[torch.randperm(61)],
+    "rows": lambda: torch.arange(81920).view(10, 8192)[torch.randperm(10)],
+    "halves": lambda: torch.arange(255).bfloat16()[torch.randperm(255)],
+}
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_the_same_values_in_another_order_are_another_tensor(kind: str) -> None:
+    torch.manual_seed(0)
+    made = [MIXED[kind]() for _ in range(20)]
+    folds = [fold_words(one.contiguous().reshape(-1).view(torch.uint8)).tolist() for one in made]
+    for found in [digest(one) for one in made], list(map(str, folds)):
+        assert len(set(found)) == 20
+    assert digest(made[0].clone()) == digest(made[0])
+    # A part of a tensor may begin anywhere.
+    octets = made[0].reshape(-1).view(torch.uint8)
+    assert fold_words(torch.cat([octets[:3], octets])[3:]).tolist() == folds[0]
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils import _pytree as pytree
 
 from nbdist.backends.comm_hooks import counters
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_ROW = 4096
+_ROW, _CHUNK = 4096, 1 << 22
+"""Words of 64 bits that have weights of their own, and that are weighed at a time."""
 _NUMBERS = (bool, int, float, complex, str, type(None))
 
 
@@ -117,13 +118,14 @@ def weight(target: Any) -> int:
 def leaves(target: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tensors and numbers that ranks must have alike, by name.
 
-    Buffers are not among them: under DDP those of a batch norm differ between ranks from one
-    forward to the next, when rank 0's are sent to all.
+    Buffers are not among them but for the masks of pruning: under DDP those of a batch norm differ
+    between ranks from one forward to the next, when rank 0's are sent to all.
     """
     if isinstance(target, torch.Tensor):
         yield "", target
     elif isinstance(target, torch.nn.Module):
         yield from bare(target).named_parameters()
+        yield from masks(bare(target))
         yield from counters(target).items()
     elif is_zero(target):
         yield from _updates(target)
@@ -132,6 +134,17 @@ def leaves(target: Any) -> Iterator[tuple[str, Any]]:
         for path, leaf in state:
             if isinstance(leaf, (torch.Tensor, *_NUMBERS)):
                 yield pytree.keystr(path), leaf
+
+
+def masks(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield which parameters are pruned where: `torch.nn.utils.prune`'s masks, and sparsifiers'."""
+    for path, module in model.named_modules():
+        computed = isinstance(module, ParametrizationList)
+        for name, buffer in module.named_buffers(recurse=computed):
+            of = name.removesuffix("mask")
+            pruned = of.endswith("_") and hasattr(module, f"{of}orig")
+            if of != name and (computed or pruned):
+                yield f"{path}.{name}", buffer
 
 
 def is_shard(value: object) -> bool:
@@ -226,14 +239,43 @@ def _plain(tensor: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def _fold(tensor: Tensor) -> Tensor:
-    """Reduce a tensor's bits to two numbers; the second one notices rows that changed places."""
+    """Reduce a tensor's bits to two numbers, where it is; others if they stand in another order."""
     # What a view only promises to do is done: its bits are not yet what it holds.
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    bits = flat.view(_BITS[flat.element_size()]) if flat.dtype != torch.bool else flat.byte()
-    whole = bits.numel() // _ROW * _ROW
-    rows = bits[:whole].view(-1, _ROW).sum(1, dtype=torch.int64)
-    rows = torch.cat([rows, bits[whole:].sum(dtype=torch.int64).view(1)])
-    weights = torch.arange(1, len(rows) + 1, device=rows.device)
-    return torch.stack([rows.sum(), (rows * weights).sum()])
+    if flat.stride(0) != 1:  # one number of many
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    octets = flat.view(torch.uint8)
+    if flat.device.type != "cpu":
+        return fold_words(octets)
+    hashed = hashlib.blake2b(octets.numpy().data, digest_size=16)
+    return torch.frombuffer(bytearray(hashed.digest()), dtype=torch.int64)
+
+
+def fold_words(octets: Tensor) -> Tensor:
+    """Reduce bytes to two numbers, by sums in which each place has a weight of its own.
+
+    Upper and lower halves of words are weighed apart: what two words have in their highest bits
+    would vanish where 64 bits overflow.
+    """
+    if len(octets) % 8 or octets.storage_offset() % 8:
+        octets = torch.cat([octets, octets.new_zeros(-len(octets) % 8)])
+    place = torch.arange(_ROW, device=octets.device)
+    upper, lower = (_mixed(place + start) for start in (0, _ROW))
+    rows = []
+    for part in octets.view(torch.int64).split(_CHUNK):
+        whole = len(part) // _ROW * _ROW
+        for block in (part[:whole].view(-1, _ROW), part[None, whole:]):
+            wide = block.shape[1]
+            halves = (block >> 32) * upper[:wide] + (block & 0xFFFFFFFF) * lower[:wide]
+            rows.append(halves.sum(1))
+    found = torch.cat(rows)
+    places = torch.arange(len(found), device=octets.device)
+    return torch.stack([(found * _mixed(places + start)).sum() for start in (0, len(found))])
+
+
+def _mixed(places: Tensor) -> Tensor:
+    """Return odd weights of 31 bits that follow no simple rule."""
+    mixed = places * 0x9E3779B1 & 0x7FFFFFFF
+    return ((mixed ^ mixed >> 15) * 0x2C1B3C6D & 0x7FFFFFFF) | 1
