@@ -14,6 +14,7 @@ from nbdist.rank.errors import CannotTravel
 LIVES_THERE = "its optimizer is Horovod's, which lives on its rank"
 REMEDY = "bring the model before it is compiled, or its `get_weights()`"
 _HOROVOD = "horovod._keras"
+_OPTIMIZING = "tensorflow_model_optimization"
 
 
 def tell_tensor(value: Any) -> dict[str, Any]:
@@ -79,6 +80,28 @@ def trained_by_horovod(value: Any) -> bool:
     return loaded and type(getattr(value, "optimizer", None)).__module__ == _HOROVOD
 
 
+def reduce(value: Any) -> Any:
+    """Reduce a model with layers that tensorflow_model_optimization prunes; else NotImplemented.
+
+    Keras finds their classes only within a scope of that library where it puts the model together.
+    """
+    if _OPTIMIZING not in sys.modules or not _is_model(type(value)):
+        return NotImplemented
+    if not any(type(part).__name__ == "PruneLowMagnitude" for part in value.submodules):
+        return NotImplemented
+    make, arguments, *others = value.__reduce__()
+    return within_scope, (make, arguments), *others
+
+
+def within_scope(make: Any, arguments: tuple[Any, ...]) -> Any:
+    """Put a model with layers that are pruned together."""
+    from importlib import import_module  # a script has this function without its module
+
+    optimizing: Any = import_module("tensorflow_model_optimization")
+    with optimizing.sparsity.keras.prune_scope():
+        return make(*arguments)
+
+
 def _is_model(kind: type) -> bool:
     return any(
         base.__name__ == "Model" and base.__module__.startswith("keras.") for base in kind.__mro__
@@ -98,6 +121,7 @@ def _to_notebook(model: Any) -> Any:
     kind: Any = type(model.optimizer)
     kind.__module__ = kind.__mro__[1].__module__
     try:
-        return model.__reduce__()
+        reduced = reduce(model)
+        return model.__reduce__() if reduced is NotImplemented else reduced
     finally:
         kind.__module__ = _HOROVOD

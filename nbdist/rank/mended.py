@@ -1,7 +1,8 @@
 """What plain pickles get wrong.
 
-torch's optimizers and sparsifiers arrive hollow, dataclasses' marks as copies, and modules some of
-whose tensors are computed (`weight_norm`, a sparsifier's masks) not at all.
+torch's optimizers and sparsifiers arrive hollow, dataclasses' marks as copies, and two kinds not at
+all: modules some of whose tensors are computed (`weight_norm`, a sparsifier's masks), and models of
+Keras' that are pruned.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import dataclasses
 import pickle
 import sys
 from typing import Any
+
+from nbdist.rank import keras_models
 
 PATCHED = ("step", "_opt_called")
 """What learning-rate schedulers put into an optimizer, and put in again where they arrive."""
@@ -36,9 +39,10 @@ def reduce(obj: Any) -> Any:
     """
     if id(obj) in MARKS:
         return MARKS[id(obj)]
+    reduced = keras_models.reduce(obj)
     torch = sys.modules.get("torch")
-    if torch is None:
-        return NotImplemented
+    if torch is None or reduced is not NotImplemented:
+        return reduced
     if isinstance(obj, torch.nn.Module):
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
@@ -103,5 +107,5 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
     module.parametrizations = computed
 
 
-MAKERS = (_new, set_parametrized)
+MAKERS = (_new, set_parametrized, keras_models.within_scope)
 """What a pickle made so needs of this module."""
