@@ -181,11 +181,19 @@ def test_quantization(tmp_path: Path) -> None:
     assert re.findall(r"each rank's part alone: (\w+)", shown) == ["False", "False"]
     both = re.findall(r"trained for it on two ranks: accuracy (0\S+), on one: (0\S+)", shown)[0]
     assert float(both[0]) == pytest.approx(float(both[1]), abs=1.1 / 397)
-    rows = re.findall(r"^(float|after training|in training) +(0\.\d+) +(\d+) ", shown, re.MULTILINE)
-    accuracies, sizes = ([float(row[column]) for row in rows] for column in (1, 2))
-    assert min(accuracies) > 0.9
-    assert accuracies[1] == pytest.approx(accuracies[0], abs=0.02)
-    assert sizes[0] / 4 < sizes[1] == sizes[2] < sizes[0] / 3.5
-    assert f"loaded again: accuracy {accuracies[1]:.4f}" in shown
+    left_out = r"\] channels kept: 16 of 32 32 of 64 - as on one rank: (\w+)"
+    assert re.findall(left_out, shown) == ["True", "True"]
+    pruned, of_one = re.findall(r"\] pruned: accuracy (0\S+), on one rank (0\S+)\n", shown)[0]
+    assert float(pruned) == pytest.approx(float(of_one), abs=1.1 / 397)
+    row = r"^(float|pruned|after training|in training) +(0\.\d+) +(\d+) "
+    table = {name: found for name, *found in re.findall(row, shown, re.MULTILINE)}
+    accuracies, sizes = ({name: float(table[name][n]) for name in table} for n in (0, 1))
+    assert min(accuracies.values()) > 0.9
+    assert accuracies["after training"] == pytest.approx(accuracies["float"], abs=0.02)
+    assert sizes["float"] / 4 < sizes["after training"] == sizes["in training"]
+    assert sizes["in training"] < sizes["float"] / 3.5
+    assert sizes["pruned"] < sizes["float"] / 2
+    assert table["pruned"][0] == pruned
+    assert f"loaded again: accuracy {accuracies['after training']:.4f}" in shown
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"08_quantization.ipynb", "executed.ipynb", "tmp"}
