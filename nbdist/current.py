@@ -174,7 +174,9 @@ def _fitting(wish: Wish) -> tuple[str, str]:
         return backend, last[1] if fits else FITTING[backend][0]
     if launcher and launcher not in FITTING[last[0]]:
         there = _cluster.backend if _cluster is not None and launcher == "engines" else "ddp"
-        return {"horovodrun": "horovod", "kernel": "xla"}.get(launcher, there), launcher
+        return {"horovodrun": "horovod", "kernel": "xla", "python": "none"}.get(
+            launcher, there
+        ), launcher
     return last[0], launcher or last[1]
 
 

@@ -52,6 +52,9 @@ def test_from_a_cell_to_a_script(tmp_path: Path) -> None:
     assert lives == [("0", "0"), ("0", "1"), ("1", "2"), ("1", "3"), ("1", "4")]
     ran = re.findall(r"^train.py: loss ([\d.]+) after 5 epochs on 2 ranks", shown, re.MULTILINE)
     assert [float(loss) for loss in ran] == [last]
+    assert "`mp.spawn` (cell line 21) makes its own workers: the cell runs as one program" in shown
+    said = re.findall(r"^worker (\d) of 2: loss ([\d.]+)$", shown, re.MULTILINE)
+    assert sorted(worker for worker, _ in said) == ["0", "1"]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"02_scripts.ipynb", "executed.ipynb", "tmp"}
 

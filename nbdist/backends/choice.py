@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 FITTING = {
     "ddp": ("engines", "torchrun"),
-    "none": ("engines", "torchrun", "horovodrun"),
+    "none": ("engines", "torchrun", "horovodrun", "python"),
     "horovod": ("horovodrun", "engines"),
     "xla": ("kernel", "torchrun"),
 }
 """By backend, the launchers that can give it what it needs."""
-LAUNCHERS = ("engines", "torchrun", "horovodrun", "kernel")
+LAUNCHERS = ("engines", "torchrun", "horovodrun", "python", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
 """What engines can have."""
 

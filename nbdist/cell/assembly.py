@@ -40,6 +40,13 @@ def {place}(storage, where):
 
 
 """
+PLACE_OWN = """
+def {place}(storage, where):
+    # What lay on a GPU of the notebook lies on one here.
+    return storage.cuda() if where != "cpu" and torch.cuda.is_available() else storage
+
+
+"""
 
 
 def data_folder(name: str) -> str:
@@ -197,7 +204,8 @@ class Assembly:
         if ending == "pt":
             place = self._free("_place")
             where = f", map_location={place}" if self.packer.gpu else ""
-            text = (PLACE.lstrip("\n").format(place=place) if where else "") + text
+            loads = PLACE_OWN if self.backend == "own" else PLACE
+            text = (loads.lstrip("\n").format(place=place) if where else "") + text
             text += f"{loaded} = torch.load({path}, weights_only=False{where})\n"
         else:
             opened, handle = self._opener, self._free("_file")

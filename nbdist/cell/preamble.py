@@ -32,6 +32,9 @@ Under Slurm:      sbatch --nodes 2 --ntasks-per-node {np} --wrap 'horovodrun -np
 With torchrun:    not this script; one that is saved with `--backend ddp`
 As a single rank: python {name}{arguments}
 """
+PYTHON = """
+It makes its own workers: python {name}{arguments}
+"""
 ENVIRONMENT = """
 # torchrun tells each process who it is; one that was started without it is the only rank.
 for _name, _alone in {
@@ -111,7 +114,7 @@ def preamble(
     Parameters
     ----------
     backend
-        `ddp`, `horovod`, `xla` or `none`.
+        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers.
     modules
         What else the script imports.
     forms_group
@@ -126,6 +129,8 @@ def preamble(
         if lingers:
             imports, leaving = [*imports, "import time"], LEAVE + LINGER
         return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, leaving)
+    if backend == "own":
+        return Preamble([], "", "")
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
     if backend == "xla":
@@ -148,6 +153,8 @@ def launch_line(backend: str, ranks: int, path: str, arguments: Sequence[str]) -
     words = shlex.join([path, *arguments])
     if backend == "horovod":
         return f"horovodrun -np {ranks} python {words}"
+    if backend == "own":
+        return f"python {words}"
     return f"torchrun --nproc-per-node {ranks} {words}"
 
 
@@ -167,7 +174,7 @@ def header(
     modules: set[str],
 ) -> str:
     """Return the docstring of a script: what it is, how to launch it, what it needs."""
-    launch = HOROVODRUN if backend == "horovod" else TORCHRUN
+    launch = {"horovod": HOROVODRUN, "own": PYTHON}.get(backend, TORCHRUN)
     made = [f"Python {sys.version.split()[0]}"]
     for module in sorted(modules):
         version = getattr(sys.modules.get(module), "__version__", None)

@@ -108,7 +108,7 @@ def make_script(
     cell
         Its text, below the line of ``%%distributed``.
     backend
-        `ddp`, `horovod` or `none`.
+        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers.
     np
         Number of ranks, for the lines that say how to launch it.
     forced
@@ -144,7 +144,7 @@ def make_script(
         gathering = Gathering(wanted, Notebook(shell), shell.transform_cell, done.text, futures)
         parts, packer = gathering.gather(), gathering.packer
     if automatic:
-        given = {"hvd"} if backend == "horovod" else set()
+        given = set() if backend == "own" else OURS | {"hvd"} if backend == "horovod" else {*OURS}
         _check_known(plain, parts, done.imports | given, futures)
     made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments), saved)
     text, line = made.text(cell_number(shell))
@@ -209,7 +209,7 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[st
         return
     # Not what it binds before it reads it, but what some function of it may bind.
     declared = {n for g in ast.walk(tree) if isinstance(g, ast.Global) for n in g.names}
-    there = {*parts.every, *imports, *declared, *OURS, *vars(builtins), "display", "exit", "quit"}
+    there = {*parts.every, *imports, *declared, *vars(builtins), "display", "exit", "quit"}
     if "annotations" in futures:
         there |= _annotating(tree)
     for name in used(*plain).surely:
@@ -217,6 +217,11 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[st
             continue
         if IPYTHONS.fullmatch(name):
             raise UsageError(f"`{name}` is IPython's, and a plain script does not have it")
+        if name in OURS:
+            raise UsageError(
+                f"`{name}` tells ranks who they are: a program that makes its own workers "
+                "(--launcher python) has it from whatever makes them"
+            )
         raise UsageError(
             f"`{name}` has no value in the notebook or in the cell, so a script of its own would "
             f"not know it; if the ranks have it, `%dist pull {name}` brings it to the notebook"

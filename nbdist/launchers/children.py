@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nbdist.launchers import supervised
 from nbdist.launchers.supervised import LAUNCHER, Died, Refused, Started
 from nbdist.lives import started
-from nbdist.rank.spec import CLUSTER_NAME
+from nbdist.rank.spec import CLUSTER_NAME, JOB_NAME
 from nbdist.system import (
     die_with_parent,
     kill_descendants,
@@ -32,6 +32,8 @@ from nbdist.system import (
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+
+    import psutil
 
     from nbdist.launchers.supervised import Word
     from nbdist.rank.spec import RankSpec
@@ -234,4 +236,9 @@ def _undo(pid: int) -> None:
 
 def _kill_workers(token: str) -> None:
     """Kill what a launcher has left: its workers may have sessions of their own."""
-    kill_descendants(lambda process: process.environ().get(CLUSTER_NAME) == token)
+
+    def is_marked(process: psutil.Process) -> bool:
+        environ = process.environ()
+        return token in (environ.get(CLUSTER_NAME), environ.get(JOB_NAME))
+
+    kill_descendants(is_marked)

@@ -179,8 +179,8 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
             argument("--backend", choices=list(FITTING), help="how ranks talk (default: ddp)"),
             argument(
                 "--launcher", choices=LAUNCHERS,
-                help="engines that stay (default), a script run by torchrun or horovodrun, or the "
-                "notebook's kernel (xla)",
+                help="engines that stay (default), a script run by torchrun or horovodrun, or by "
+                "python alone if it makes its own workers, or the notebook's kernel (xla)",
             ),
             argument(
                 "--gpus", type=gpus_list, metavar="0,1",

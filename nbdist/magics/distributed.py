@@ -35,6 +35,7 @@ from nbdist.magics.launch import (
     check_detached,
     launches_script,
     submit_script,
+    with_own_workers,
 )
 from nbdist.magics.returning import FromScript, bind_returned
 from nbdist.magics.save import save
@@ -176,7 +177,10 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         raise UsageMistake(msg)
     check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))
-    wanted = check_detached(args, wish(args))
+    wanted, told = with_own_workers(args, wish(args), parsed)
+    wanted = check_detached(args, wanted)
+    if told:
+        notice(told)
     if _runs_inside(wanted):
         check_flags(args)
         launches_script(args, wanted)  # refuses what only scripts can have

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from nbdist import current, gpus, scripts
 from nbdist.backends import xla
 from nbdist.cell.defined import cell_number
 from nbdist.cell.script import make_script
+from nbdist.cell.workers import makes_workers
 from nbdist.detached import detach
 from nbdist.errors import UsageError
 from nbdist.hub.plan import Plan
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
 
 FLAGS = {
-    "cold": ("--cold", "torchrun", "horovodrun"),
+    "cold": ("--cold", "torchrun", "horovodrun", "python"),
     "max_restarts": ("--max-restarts", "torchrun"),
     "hosts": ("-H", "torchrun", "horovodrun"),
     "hostfile": ("--hostfile", "torchrun", "horovodrun"),
@@ -58,6 +60,29 @@ def launches_script(args: argparse.Namespace, wish: current.Wish) -> bool:
     if args.ranks is not None:
         raise UsageMistake(f"--ranks is for engines: {launcher} runs a script on all its ranks")
     return True
+
+
+def with_own_workers(
+    args: argparse.Namespace, wish: current.Wish, parsed: Parsed
+) -> tuple[current.Wish, str]:
+    """Return the wish of a cell that makes its own workers, and what to tell of it.
+
+    Ranks, and torchrun's variables in their environment, would be in the way of these workers.
+    """
+    named = wish.launcher is not None or wish.backend is not None or args.ranks is not None
+    made = None if named else makes_workers(ast.parse(parsed.source))
+    if made is None:
+        return wish, ""
+    what = f"`{made.by}` (cell line {made.line}) makes its own workers"
+    if wish.np is not None:
+        return wish, (
+            f"{what}, on each of the {wish.np} ranks; without -np the cell is one program "
+            "(--launcher python)."
+        )
+    return replace(wish, launcher="python", backend="none"), (
+        f"{what}: the cell runs as one program, not on ranks (--launcher python; another launcher "
+        "can be named)."
+    )
 
 
 def check_detached(args: argparse.Namespace, wish: current.Wish) -> current.Wish:
@@ -103,7 +128,12 @@ def submit_script(
     hosts = hosts_named(args.hosts, args.hostfile)
     if hosts and wish.np is None:
         wish = replace(wish, np=sum(hosts.values()))
-    asked = wish.np
+    asked, own = wish.np, current.wished(wish).launcher == "python"
+    if own and asked is not None:
+        raise UsageError(
+            "-np is for ranks: a program that makes its own workers (--launcher python) says "
+            "itself how many"
+        )
     wish = current.wished(wish)
     if wish.backend == "xla" and not hosts:
         wish = replace(wish, np=xla.check_processes(asked))
@@ -120,16 +150,17 @@ def submit_script(
         raise UsageError(f"{LAUNCHER_FLAGS}: {wrong}")
     elastic = elastic_wish(args, wish.np, hosts, wish.launcher or "torchrun")
     script = make_script(
-        shell, parsed, cell, backend=wish.backend, np=wish.np, forced=args.bring,
-        automatic=not args.no_bring, name="script.py", saved=False, lines=lines,
-        arguments=args.arguments,
+        shell, parsed, cell, backend="own" if own else wish.backend, np=wish.np,
+        forced=args.bring, automatic=not args.no_bring, name="script.py", saved=False,
+        lines=lines, arguments=args.arguments,
     )  # fmt: skip
     environ = dict(xla.PROCESS_ENVIRON) if wish.backend == "xla" else {}
     environ |= _with_gpus(wish, hosts)
     plan = Plan(
-        script.cell_line, wish.np, launcher=wish.launcher or "torchrun", output=args.output,
-        timeout=args.timeout, returns=args.returns, max_restarts=args.max_restarts or 0,
-        shows_last=script.shows_last, cold=args.cold, environ=environ,
+        script.cell_line, 1 if own else wish.np, launcher=wish.launcher or "torchrun",
+        output=args.output, timeout=args.timeout, returns=args.returns,
+        max_restarts=args.max_restarts or 0, shows_last=script.shows_last, cold=args.cold,
+        environ=environ,
         passed_on=args.launcher_flags, elastic=elastic, hosts=hosts,
         far=far(taken(hosts, wish.np)), arguments=args.arguments,
     )  # fmt: skip
@@ -138,7 +169,8 @@ def submit_script(
             script, plan, cell, number=cell_number(shell), lines=lines, backend=wish.backend
         ))  # fmt: skip
         return None
-    current.remember(wish)
+    if not own or args.launcher is not None:  # one that was found out is no wish
+        current.remember(wish)
     return scripts.submit(
         script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
         background=args.background,

@@ -46,15 +46,16 @@ def save(
             raise UsageError(f"--save writes a Python script: {path.name!r} should end in .py")
         _check_alone(args)
         now = current.wished(wish)
+        backend = "own" if now.launcher == "python" else now.backend or "ddp"
         script = make_script(
-            shell, parsed, cell, backend=now.backend or "ddp", np=now.np or 1,
+            shell, parsed, cell, backend=backend, np=now.np or 1,
             forced=args.bring, automatic=not args.no_bring, name=path.name, saved=True,
             lines=lines, arguments=args.arguments,
         )  # fmt: skip
         script.write(path)
     except NbdistError as err:
         raise UsageMistake(str(err)) from err
-    launch = launch_line(now.backend or "ddp", now.np or 1, str(path), args.arguments)
+    launch = launch_line(backend, now.np or 1, str(path), args.arguments)
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
     print(told(script, path, environ + launch))
 

@@ -46,6 +46,11 @@ class Log:
         os.dup2(self._fd, 1)
         os.dup2(self._fd, 2)
 
+    def write_lines(self) -> None:
+        """Have `sys.stdout` write whole lines, and so forks that share it: they mix no words."""
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
+
     def size(self) -> int:
         """Return how many bytes the log holds."""
         return os.fstat(self._fd).st_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import sys
 import weakref
 from multiprocessing import context
 from multiprocessing.reduction import ForkingPickler
@@ -229,6 +230,8 @@ def _in_worker(data: bytes) -> Any:
     """Make a function or class that this process's `__main__` has from now on."""
     import __main__
 
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file, to which it writes late, or word by word
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
     made = cloudpickle.loads(data)
     if made.__qualname__ == made.__name__:
         # So that the worker can send its instances back by name.

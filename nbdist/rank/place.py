@@ -24,7 +24,12 @@ THEIRS = {
 
 
 def take(launcher: str) -> int:
-    """Set what torchrun would have set; return this process's rank."""
+    """Set what torchrun would have set; return this process's rank.
+
+    A program that makes its own workers finds nothing of the kind.
+    """
+    if launcher == "python":
+        return 0
     for theirs in THEIRS.get(launcher, ()):
         if theirs[0] in os.environ:
             os.environ.update(
@@ -35,6 +40,11 @@ def take(launcher: str) -> int:
     if local:  # an agent of its own has told it that it is alone on its host
         os.environ |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": size}
     return int(os.environ["RANK"])
+
+
+def size() -> int:
+    """Return how many ranks there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def starts() -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,6 +16,23 @@ from nbdist.wire.channel import Keys
 
 if TYPE_CHECKING:
     from types import CodeType, TracebackType
+
+
+WORKER = re.compile(
+    r"^-- Process (?P<number>\d+) terminated with the following error:\n(?P<traceback>.*)",
+    re.MULTILINE | re.DOTALL,
+)
+"""How `torch.multiprocessing` tells of a process that it has started."""
+PLACE = re.compile(r'(?P<indent>\s+)File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<rest>.*)')
+
+
+class Worker(NamedTuple):
+    """How a process that the script has started itself failed."""
+
+    told: str
+    traceback: list[str]
+    line: int | None
+    """The innermost line of the cell."""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -95,6 +113,24 @@ class Program(msgspec.Struct, frozen=True):
         for other in (told.__cause__, told.__context__):
             if other is not None:
                 self._rewrite(other, seen)
+
+    def worker_in(self, text: str) -> Worker | None:
+        """Return how a process that the script has made failed, if an error's text tells it."""
+        found = WORKER.search(text)
+        if found is None:
+            return None
+        lines, line = [], None
+        for each in found["traceback"].strip().splitlines():
+            place = PLACE.match(each)
+            number = self.line_of(place["file"], int(place["line"])) if place else None
+            line = number or line
+            lines.append(
+                f'{place["indent"]}File "{self.label}", line {number}{place["rest"]}'
+                if place and number
+                else each
+            )
+        last = next(each for each in reversed(lines) if each and not each.startswith(" "))
+        return Worker(f"process {found['number']}: {last}", lines, line)
 
     def named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
         """Return a frame with the cell's name and line in the place of the script's."""

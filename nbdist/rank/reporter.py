@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from nbdist.lives import here
-from nbdist.rank import metrics, pace, progress, vitals
+from nbdist.rank import metrics, pace, place, progress, vitals
 from nbdist.rank.speaker import Speaker
 from nbdist.wire.messages import Call, Hello, Interrupt, Pulse, Reply
 
@@ -45,7 +45,7 @@ class Reporter(Speaker):
         super().__init__(
             zmq.Context(), program.url, program.keys,
             Hello(
-                rank, restart, os.getpid(), here().host, size=int(os.environ["WORLD_SIZE"]),
+                rank, restart, os.getpid(), here().host, size=place.size(),
                 place=here().name,
             ),
             linger=FLUSH_SECONDS,

@@ -54,6 +54,8 @@ def main(path: str) -> None:
     rank = place.take(program.launcher)
     log = Log()
     log.take(str(program.folder / f"rank{rank}.log"))
+    if program.launcher == "python":
+        log.write_lines()
     vitals.answer_stack_signal(str(program.folder / f"rank{rank}.stacks"))
     try:
         waiting = _prepare(program)
@@ -78,6 +80,16 @@ def main(path: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise in them
         atexit._run_exitfuncs()
     sys.exit(0 if fault is None else LOST if LOST_TEXT.search(fault.text) else 1)
+
+
+def run(path: str) -> NoReturn:
+    """Do the same in a process that is there for it, and that this ends."""
+    code = 0
+    try:
+        main(path)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    _leave(code)
 
 
 def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fault | None:
@@ -136,6 +148,10 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
         _choose_interface(program)
     with no_collection():
         look = _settle_torch(program)
+    if program.launcher == "python":
+        from nbdist.rank.pickles import serve_workers
+
+        serve_workers()
     if program.launcher != "horovodrun":
         return look
     if program.loopback:
@@ -226,11 +242,16 @@ def _by_launcher(error: BaseException) -> bool:
 def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
     at = time.time()
     shorten(error)
+    traceback, text = program.traceback_of(error), text_of(error)
+    line = program.cell_line_of(error.__traceback__)
+    worker = program.worker_in(text)
+    if worker is not None:  # the error is its, and what was raised here only says so
+        text, traceback, line = worker.told, worker.traceback, worker.line or line
     return Fault(
         name=type(error).__name__,
-        text=text_of(error),
-        traceback=program.traceback_of(error),
-        line=program.cell_line_of(error.__traceback__),
+        text=text,
+        traceback=traceback,
+        line=line,
         at=at,
         # The launcher ends by SIGTERM what another rank's failure has left.
         aborted=reporter.interrupted.is_set() or _by_launcher(error),
@@ -249,7 +270,7 @@ def _offer(space: dict[str, Any], program: Program, reporter: Reporter) -> Calla
     return taken.wait
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     """End as a forked worker does: with exit handlers, but without taking the interpreter down.
 
     While that is taken down, gloo's threads may abort a process that has kept its group.
@@ -264,7 +285,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1])
-    except SystemExit as end:
-        _leave(end.code if isinstance(end.code, int) else 1)
+    run(sys.argv[1])

@@ -10,6 +10,8 @@ from nbdist.backends.recovery import Recovery
 from nbdist.wire.channel import Keys
 
 CLUSTER_NAME = "TORCHELASTIC_RUN_ID"
+JOB_NAME = "NBDIST_JOB"
+"""The same of programs that libraries shall not take for a launcher's."""
 """Environment variable that holds the cluster's id in every rank and in what ranks start."""
 
 

@@ -1,0 +1,234 @@
+"""Cells that make their own workers: one program, seen by us from its beginning to its end."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from nbdist.cell.workers import makes_workers
+from tests.faults import fails, shown
+from tests.notebook import distributed, on_ranks
+from tests.processes import runs
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import KernelFactory
+    from tests.kernel import Kernel
+
+pytestmark = pytest.mark.timeout(240)
+
+MADE = {
+    "import torch.multiprocessing as mp\nmp.spawn(f, nprocs=2)": ("mp.spawn", 2),
+    "torch.multiprocessing.spawn(f)": ("torch.multiprocessing.spawn", 1),
+    "from torch.multiprocessing import spawn as go\n\ngo(f)": ("go", 3),
+    "from accelerate import notebook_launcher\nnotebook_launcher(f, num_processes=2)": (
+        "notebook_launcher", 2,
+    ),
+    "trainer = L.Trainer(strategy='ddp_notebook_find_unused_parameters_true')": (
+        'strategy="ddp_notebook_find_unused_parameters_true"', 1,
+    ),
+    "runner.train(model=model, ddp=True)": ("runner.train(ddp=True)", 1),
+    "runner.train(engine=dl.DistributedDataParallelEngine())": (
+        "dl.DistributedDataParallelEngine", 1,
+    ),
+    "a()\nrunner.train(ddp=True)\nmp.spawn(f)": ("runner.train(ddp=True)", 2),
+    "runner.train(ddp=False)": None,
+    "L.Trainer(strategy='ddp')": None,
+    "spawn(f)": None,
+    "pool.spawn(f)": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", MADE)
+def test_what_makes_workers_is_found(code: str) -> None:
+    found = makes_workers(ast.parse(code))
+    assert (found and tuple(found)) == MADE[code]
+
+
+TRAIN = """
+    import os, time
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(rank, size, seed):
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "0"
+        dist.init_process_group("gloo", init_method=f"file://{where}", rank=rank, world_size=size)
+        torch.manual_seed(seed)
+        model = DistributedDataParallel(Net(4, 1))
+        model(torch.full((2, 4), float(rank))).sum().backward()
+        print("worker", rank, "of", size, float(model.module.weight.grad.mean()), flush=True)
+        trouble(rank)
+        dist.destroy_process_group()
+"""
+SPAWN = """
+    print(sorted(name for name in os.environ if name.startswith(("MASTER", "RANK", "TORCHEL"))))
+    mp.spawn(train, args=(2, 7), nprocs=2)
+    print("all have ended")
+"""
+
+
+@pytest.fixture
+def program(notebook: Kernel, tmp_path: Path) -> Kernel:
+    """Return a notebook with two ranks that has defined what such a program uses."""
+    notebook.run(
+        f"""
+        from torch import nn
+        class Net(nn.Linear):
+            "A class of the notebook."
+        where = {str(tmp_path / "meet")!r}
+        def trouble(rank):
+            pass
+        """
+    )
+    return notebook
+
+
+@pytest.mark.parametrize("how", ["", "--launcher python", "--launcher python --cold"])
+def test_a_cell_that_spawns_is_one_program(program: Kernel, how: str) -> None:
+    """HAL's way: the function and what starts it in one cell."""
+    told = shown(on_ranks(program, TRAIN + SPAWN, how, timeout=120))
+    assert ("makes its own workers: the cell runs as one program" in told) == (not how)
+    said = sorted(re.findall(r"worker (\d) of 2 (\S+)", told))
+    assert said == [("0", "1.0"), ("1", "1.0")], told
+    assert "[]\n" in told
+    assert "all have ended" in told
+    # Ranks that stay are there as before, and cells go there; a launcher that was named is kept.
+    program.run("%%distributed --launcher engines -np 2 --backend ddp\nx = rank")
+    assert on_ranks(program, "print(x, world_size)").stdout == "0 2\n"
+
+
+def test_a_workers_error_is_told_with_its_line(program: Kernel) -> None:
+    body = TRAIN.replace("trouble(rank)", "assert rank == 0, 'the true cause'") + SPAWN
+    told = shown(fails(program, body))
+    assert (
+        "Rank 0 failed: ProcessRaisedException: process 1: AssertionError: the true cause" in told
+    )
+    line = distributed(body).splitlines().index("    assert rank == 0, 'the true cause'") + 1
+    assert f"(cell line {line})" in told
+    assert re.search(rf'File "Cell In\[\d+\]", line {line}, in train', told)
+    assert "script.py" not in told
+
+
+def test_a_worker_that_is_killed_is_told(program: Kernel) -> None:
+    body = TRAIN.replace("trouble(rank)", "rank == 0 or os.kill(os.getpid(), 9)") + SPAWN
+    assert "process 1 terminated with signal SIGKILL" in shown(fails(program, body))
+
+
+ENDLESS = """
+    import multiprocessing, os, time
+    import torch.multiprocessing as mp
+
+    def work(rank):
+        print("pid", os.getpid(), flush=True)
+        while True:
+            time.sleep(0.1)
+
+    mp.spawn(work, nprocs=2)
+"""
+
+
+def workers(kernel: Kernel) -> list[psutil.Process]:
+    """Start such a program; return its workers once they work."""
+    cell = kernel.start(distributed(ENDLESS))
+    kernel.until(lambda: len(re.findall(r"pid \d+", cell.stdout)) == 2, 60)
+    return [psutil.Process(int(pid)) for pid in re.findall(r"pid (\d+)", cell.stdout)]
+
+
+def test_an_interrupt_ends_all_of_it(program: Kernel) -> None:
+    pids = workers(program)
+    program.interrupt()
+    assert "interrupted" in shown(program.wait(60))
+    assert not any(map(runs, pids))
+
+
+def test_nothing_outlives_the_kernel(start_kernel: KernelFactory) -> None:
+    kernel = start_kernel()
+    kernel.run("%load_ext nbdist")
+    pids = workers(kernel)
+    kernel.sigkill()
+    until(lambda: not any(map(runs, pids)), 30)
+
+
+LIGHTNING = """
+    import lightning, torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, index):
+            if index == 0:
+                print("worker", self.global_rank, "of", self.trainer.world_size, flush=True)
+            return self.net(batch[0]).pow(2).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    data = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+    trainer = lightning.Trainer(
+        strategy="STRATEGY", devices=2, accelerator="cpu", max_epochs=1, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(Model(), data)
+"""
+ACCELERATE = """
+    from accelerate import Accelerator, debug_launcher
+
+    def train(*_):
+        accelerator = Accelerator(cpu=True)
+        print("worker", accelerator.process_index, "of", accelerator.num_processes, flush=True)
+        accelerator.wait_for_everyone()
+
+    debug_launcher(train, num_processes=2)
+"""
+LIBRARIES = {
+    "Lightning's ddp_spawn": LIGHTNING.replace("STRATEGY", "ddp_spawn"),
+    "Lightning's ddp_notebook": LIGHTNING.replace("STRATEGY", "ddp_notebook"),
+    "accelerate's launcher": ACCELERATE,
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_libraries_start_is_of_one_program(program: Kernel, library: str) -> None:
+    cell = on_ranks(program, LIBRARIES[library], timeout=120)
+    assert "makes its own workers: the cell runs as one program" in cell.text
+    assert sorted(re.findall(r"^worker (\d) of 2$", cell.text, re.MULTILINE)) == ["0", "1"]
+
+
+def test_what_fits_no_program_is_said_first(program: Kernel) -> None:
+    for code, told in {
+        "%%distributed --launcher python -np 2\n1": "-np is for ranks",
+        "%%distributed --launcher python --ranks 0\n1": "--ranks is for engines",
+        "%%distributed --launcher python --max-restarts 2\n1": "--max-restarts is for scripts",
+        "%%distributed --launcher python --backend ddp\n1": "does not go with launcher python",
+        "%%distributed --launcher python\nprint(rank)": "`rank` tells ranks who they are",
+    }.items():
+        assert told in program.run(code, check=False).error
+    body = "import torch.multiprocessing as mp\ndef f(rank): pass\nmp.spawn(f)"
+    cell = program.run(f"%%distributed -np 2 --launcher engines\n{body}")
+    assert "makes its own workers" not in cell.text  # somebody knows what is done
+    cell = program.run(f"%%distributed -np 2\n{body}")
+    assert "`mp.spawn` (cell line 4) makes its own workers, on each of the 2 ranks" in cell.text
+
+
+def test_it_is_saved_as_the_program_that_it_is(program: Kernel, tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    told = program.run(f"%%distributed --launcher python --save {path}\nprint('of', Net(2, 3))")
+    assert f"python {path}" in told.text
+    text = path.read_text()
+    assert "It makes its own workers: python own.py" in text
+    assert "RANK" not in text
+    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("of Net(in_features=2")
