@@ -52,6 +52,14 @@ def printed_by(kernel: Kernel, rank: int) -> str:
     return kernel.run(f"%dist logs {rank}").stdout
 
 
+def everywhere(kernel: Kernel, body: str, timeout: float = 180) -> list[str]:
+    """Run a cell; return what the ranks print after ``=``, which must be the same on both."""
+    on_ranks(kernel, body, timeout=timeout)
+    here, there = (re.findall("^= (.*)", printed_by(kernel, r), re.MULTILINE) for r in (0, 1))
+    assert here == there
+    return here
+
+
 def plain(text: str) -> str:
     """Return a text without its colours."""
     return ANSI.sub("", text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from torch.nn.utils.prune import l1_unstructured, random_unstructured
 from nbdist.backends.comparing import masks
 from nbdist.rank.pickles import ByValue
 from tests.faults import fails, shown
-from tests.notebook import on_ranks, printed_by
+from tests.notebook import everywhere, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,14 +159,6 @@ def pruning(shared_kernel: Kernel) -> Kernel:
     shared_kernel.run("%load_ext nbdist")
     on_ranks(shared_kernel, SETUP, "-np 2 --backend ddp", timeout=120)
     return shared_kernel
-
-
-def everywhere(kernel: Kernel, body: str) -> list[str]:
-    """Run a cell; return what the ranks print after ``=``, which must be the same on both."""
-    on_ranks(kernel, body, timeout=60)
-    here, there = (re.findall("^= (.*)", printed_by(kernel, r), re.MULTILINE) for r in (0, 1))
-    assert here == there
-    return here
 
 
 def test_torchs_pruning_is_that_of_one_rank(pruning: Kernel) -> None:

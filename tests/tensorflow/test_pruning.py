@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults import fails, shown
-from tests.notebook import on_ranks, printed_by
+from tests.notebook import everywhere, on_ranks
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -107,14 +107,6 @@ def pruning(shared_kernel: Kernel) -> Kernel:
     shared_kernel.run("%load_ext nbdist\nimport tensorflow as tf", timeout=120)
     on_ranks(shared_kernel, SETUP, "-np 2 --backend horovod --launcher engines", timeout=180)
     return shared_kernel
-
-
-def everywhere(kernel: Kernel, body: str) -> list[str]:
-    """Run a cell; return what the ranks print after ``=``, which must be the same on both."""
-    on_ranks(kernel, body, timeout=180)
-    here, there = (told(printed_by(kernel, rank)) for rank in (0, 1))
-    assert here == there
-    return here
 
 
 def test_ranks_prune_as_one_does(pruning: Kernel) -> None:

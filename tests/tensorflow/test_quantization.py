@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults import shown
-from tests.notebook import on_ranks, printed_by
+from tests.notebook import everywhere, on_ranks
 
 if TYPE_CHECKING:
     from tests.kernel import Kernel
@@ -67,14 +66,6 @@ def quantizing(shared_kernel: Kernel) -> Kernel:
     shared_kernel.run("%load_ext nbdist\nimport tensorflow as tf", timeout=120)
     on_ranks(shared_kernel, SETUP, "-np 2 --backend horovod --launcher engines", timeout=180)
     return shared_kernel
-
-
-def everywhere(kernel: Kernel, body: str) -> list[str]:
-    """Run a cell; return what the ranks print after ``=``, which must be the same on both."""
-    on_ranks(kernel, body, timeout=180)
-    here, there = (re.findall("^= (.*)", printed_by(kernel, r), re.MULTILINE) for r in (0, 1))
-    assert here == there
-    return here
 
 
 def test_a_converter_calibrates_over_ranks(quantizing: Kernel) -> None:
