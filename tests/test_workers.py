@@ -82,6 +82,8 @@ def program(notebook: Kernel, tmp_path: Path) -> Kernel:
     """Return a notebook with two ranks that has defined what such a program uses."""
     notebook.run(
         f"""
+        import os
+        os.environ["TMPDIR"] = {str(tmp_path)!r}  # torch and Lightning leave files there
         from torch import nn
         class Net(nn.Linear):
             "A class of the notebook."
