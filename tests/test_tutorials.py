@@ -52,6 +52,8 @@ def test_from_a_cell_to_a_script(tmp_path: Path) -> None:
     assert lives == [("0", "0"), ("0", "1"), ("1", "2"), ("1", "3"), ("1", "4")]
     ran = re.findall(r"^train.py: loss ([\d.]+) after 5 epochs on 2 ranks", shown, re.MULTILINE)
     assert [float(loss) for loss in ran] == [last]
+    for library in ("accelerate", "Fabric"):  # 1,797 digits by 25 are 72 batches
+        assert f"{library}: 36 batches on each of 2 ranks" in shown
     assert "`mp.spawn` (cell line 21) makes its own workers: the cell runs as one program" in shown
     said = re.findall(r"^worker (\d) of 2: loss ([\d.]+)$", shown, re.MULTILINE)
     assert sorted(worker for worker, _ in said) == ["0", "1"]
@@ -198,5 +200,11 @@ def test_quantization(tmp_path: Path) -> None:
     assert sizes["pruned"] < sizes["float"] / 2
     assert table["pruned"][0] == pruned
     assert f"loaded again: accuracy {accuracies['after training']:.4f}" in shown
+    alone = (
+        r"evaluated alone: {'accuracy': ([\d.]+), 'seconds': ([\d.]+), 'digits a second': ([\d.]+)}"
+    )
+    correct, seconds, rate = map(float, re.findall(alone, shown)[0])
+    assert correct == pytest.approx(accuracies["float"], abs=1e-4)
+    assert seconds * rate == pytest.approx(397, rel=0.01)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"08_quantization.ipynb", "executed.ipynb", "tmp"}
