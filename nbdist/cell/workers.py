@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPAWN = ("mp.spawn", "multiprocessing.spawn")
-"""torch's, by the ends of the names it is called by."""
+"""torch's, by the last two parts of the names it is called by."""
 LAUNCHERS = ("notebook_launcher", "debug_launcher", "DistributedDataParallelEngine")
 """accelerate's; what Catalyst's `runner.train` takes for an engine."""
 STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
@@ -42,7 +42,8 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 def _by(call: ast.Call, spawns: set[str]) -> str:
     """Return what a call that makes workers is called, '' of all others."""
     name = ast.unparse(call.func) if isinstance(call.func, (ast.Name, ast.Attribute)) else ""
-    if name in spawns or name.endswith(SPAWN) or name.rpartition(".")[2] in LAUNCHERS:
+    *_, last = parts = name.split(".")
+    if name in spawns or ".".join(parts[-2:]) in SPAWN or last in LAUNCHERS:
         return name
     for word in call.keywords:
         value = word.value.value if isinstance(word.value, ast.Constant) else None

@@ -169,7 +169,7 @@ def submit_script(
             script, plan, cell, number=cell_number(shell), lines=lines, backend=wish.backend
         ))  # fmt: skip
         return None
-    if not own or args.launcher is not None:  # one that was found out is no wish
+    if not own:  # the next cell is for ranks again
         current.remember(wish)
     return scripts.submit(
         script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
