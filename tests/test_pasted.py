@@ -202,7 +202,10 @@ def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_
     assert "rank 0 total 0.0" in on_ranks(notebook, own).stdout
 
 
-def test_a_tutorials_spawned_processes_meet_at_a_port_of_their_own(notebook: Kernel) -> None:
+@pytest.mark.parametrize("launcher", ["engines", "torchrun", "python"])
+def test_a_tutorials_spawned_processes_meet_at_a_port_of_their_own(
+    notebook: Kernel, launcher: str
+) -> None:
     (notebook.home / "tutorial.py").write_text("""
 import os, torch, torch.distributed as dist
 def work(i, n, port):
@@ -222,10 +225,11 @@ def work(i, n, port):
         mp.spawn(tutorial.work, args=(2, port), nprocs=2)
         print({k: v for k, v in os.environ.items() if k.startswith(("GROUP_", "TORCHELASTIC_"))})
         """,
+        {"engines": ENGINES, "torchrun": "-np 2 --launcher torchrun", "python": ""}[launcher],
     )
     assert cell.stdout.count("spawned 2.0") == 2
     for name in ("GROUP_WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"):
-        assert name in cell.stdout
+        assert (name in cell.stdout) == (launcher != "python")
 
 
 def test_ranks_without_a_backend_meet_where_the_environment_says(kernel: Kernel) -> None:

@@ -135,6 +135,7 @@ def _end_fork(error: BaseException | None) -> NoReturn:
 def _prepare(program: Program) -> Callable[[], Waiting | None]:
     """Make this process what the script expects; return what tells of collectives."""
     os.chdir(program.cwd)
+    process.ORIGINAL_DIR = program.cwd  # type: ignore[attr-defined]  # spawned workers: ''
     sys.path[:] = [str(program.folder), *program.sys_path]
     sys.argv[:] = [program.path, *program.arguments]
     tempfile.tempdir = None  # a launcher we were forked from has one of its own
