@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.clusters import Cluster
+    from nbdist.comparing import compare
     from nbdist.current import cluster, jobs
     from nbdist.detached import attach
-    from nbdist.launching import launch
+    from nbdist.launching import Call, launch
+    from nbdist.measuring import reading
     from nbdist.preloading import preload
     from nbdist.rank.metrics import log
     from nbdist.rank.progress import progress
@@ -25,29 +27,35 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Call",
     "Cluster",
     "__version__",
     "attach",
     "cluster",
+    "compare",
     "jobs",
     "launch",
     "load_ipython_extension",
     "log",
     "preload",
     "progress",
+    "reading",
     "scale",
 ]
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
 _FACE = {
+    "Call": "nbdist.launching",
     "Cluster": "nbdist.clusters",
     "attach": "nbdist.detached",
     "cluster": "nbdist.current",
+    "compare": "nbdist.comparing",
     "jobs": "nbdist.current",
     "launch": "nbdist.launching",
     "log": "nbdist.rank.metrics",
     "preload": "nbdist.preloading",
     "progress": "nbdist.rank.progress",
+    "reading": "nbdist.measuring",
     "scale": "nbdist.scaling",
 }
 _MODULES = ("evaluation", "loops", "quantization")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -108,54 +109,86 @@ def launch(
     UsageError
         If something cannot be; nothing was started.
     """
-    _, values = call_on_ranks(
-        function, args, np=np, backend=backend, launcher=launcher, timeout=timeout,
+    _, values = Call(
+        function, *args, np=np, backend=backend, launcher=launcher, timeout=timeout,
         max_restarts=max_restarts, hosts=hosts,
-    )  # fmt: skip
+    ).run()  # fmt: skip
     return values
 
 
-def call_on_ranks(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    *,
-    np: int | None,
-    backend: str,
-    launcher: str | None,
-    timeout: float | None,
-    max_restarts: int = 0,
-    hosts: str | None = None,
-) -> tuple[Job, list[Any]]:
-    """Do what `launch` does; return the job, too."""
-    if launcher is None:
-        launcher = "horovodrun" if backend == "horovod" else "torchrun"
-    check_fit(backend, launcher)
-    if max_restarts and launcher != "torchrun":
-        raise UsageError("max_restarts is for launcher torchrun")
-    if timeout is not None and not timeout > 0:
-        raise UsageError(f"timeout={timeout} is not a number of seconds")
-    if max_restarts < 0:
-        raise UsageError(f"max_restarts={max_restarts} must not be negative")
-    slots = hosts_named(hosts, None)
-    if slots and launcher == "engines":
-        raise UsageError("hosts is for launcher torchrun or horovodrun")
-    if launcher == "kernel":
-        raise UsageError("launcher kernel is for cells: %%distributed --backend xla")
-    size = _size(np, slots, backend)
-    if launcher == "engines":
-        return _on_engines(function, args, size, backend, timeout)
-    script = _script(function, args, backend)
-    plan = Plan(
-        script.cell_line, size, launcher=launcher, timeout=timeout,
-        returns=["result"], all_return=True, max_restarts=max_restarts, label="nbdist.launch",
-        hosts=slots, far=far(taken(slots, size)),
-        environ=dict(xla.PROCESS_ENVIRON) if backend == "xla" else {},
-    )  # fmt: skip
-    job = scripts.submit(script, plan, f"{_name(function)}(...)", number=0, viewed=True)
-    _show_until_end(job)
-    if job.error is not None:
-        _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())
-    return job, [_value(job, rank) for rank in job.ranks]
+@dataclass(frozen=True, init=False)
+class Call:
+    """A call of a function on every rank of a job of its own, not made yet; for `nbdist.compare`.
+
+    It takes what `nbdist.launch` takes.
+
+    Examples
+    --------
+    >>> nbdist.Call(train, 0.1, np=2, backend="horovod")  # doctest: +SKIP
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    np: int | None
+    backend: str
+    launcher: str
+    timeout: float | None
+    max_restarts: int
+    slots: dict[str, int]
+    """By host, how many ranks; empty for this one."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        np: int | None = None,
+        backend: str = "ddp",
+        launcher: str | None = None,
+        timeout: float | None = None,
+        max_restarts: int = 0,
+        hosts: str | None = None,
+    ) -> None:
+        given = {
+            "function": function, "args": args, "np": np, "backend": backend,
+            "launcher": launcher or ("horovodrun" if backend == "horovod" else "torchrun"),
+            "timeout": timeout, "max_restarts": max_restarts, "slots": hosts_named(hosts, None),
+        }  # fmt: skip
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+    def check(self) -> int:
+        """Return on how many ranks it is made; raise `UsageError` if it cannot be."""
+        check_fit(self.backend, self.launcher)
+        if self.max_restarts and self.launcher != "torchrun":
+            raise UsageError("max_restarts is for launcher torchrun")
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"timeout={self.timeout} is not a number of seconds")
+        if self.max_restarts < 0:
+            raise UsageError(f"max_restarts={self.max_restarts} must not be negative")
+        if self.slots and self.launcher == "engines":
+            raise UsageError("hosts is for launcher torchrun or horovodrun")
+        if self.launcher == "kernel":
+            raise UsageError("launcher kernel is for cells: %%distributed --backend xla")
+        return _size(self.np, self.slots, self.backend)
+
+    def run(self) -> tuple[Job, list[Any]]:
+        """Make it; return the job, and what each rank returned."""
+        size = self.check()
+        if self.launcher == "engines":
+            return _on_engines(self.function, self.args, size, self.backend, self.timeout)
+        script = _script(self.function, self.args, self.backend)
+        plan = Plan(
+            script.cell_line, size, launcher=self.launcher, timeout=self.timeout,
+            returns=["result"], all_return=True, max_restarts=self.max_restarts,
+            label="nbdist.launch", hosts=self.slots, far=far(taken(self.slots, size)),
+            environ=dict(xla.PROCESS_ENVIRON) if self.backend == "xla" else {},
+        )  # fmt: skip
+        told = f"{_name(self.function)}(...)"
+        job = scripts.submit(script, plan, told, number=0, viewed=True)
+        _show_until_end(job)
+        if job.error is not None:
+            _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())
+        return job, [_value(job, rank) for rank in job.ranks]
 
 
 def _size(np: int | None, slots: dict[str, int], backend: str) -> int:

@@ -10,7 +10,7 @@ from nbdist.backends import xla
 from nbdist.current import Wish
 from nbdist.errors import UsageError
 from nbdist.hub.throughput import scaling
-from nbdist.launching import call_on_ranks
+from nbdist.launching import Call
 from nbdist.metrics.scaling import Scaling
 from nbdist.sizes import check_size, core_count
 
@@ -61,9 +61,9 @@ def scale(
     done: list[Job] = []
     try:
         for size in sizes:
-            job, _ = call_on_ranks(
-                function, args, np=size, backend=backend, launcher=launcher, timeout=timeout
-            )
+            job, _ = Call(
+                function, *args, np=size, backend=backend, launcher=launcher, timeout=timeout
+            ).run()
             done.append(job)
     finally:
         found = scaling(done, cautions(sizes, Wish()))
@@ -90,7 +90,7 @@ def cautions(sizes: list[int], wish: Wish) -> list[str]:
     if cores > 1 and "OMP_NUM_THREADS" not in environ:
         notes.append(
             "On CPUs the ranks of a smaller run may use more cores each; with "
-            "--env OMP_NUM_THREADS=1 all use one."
+            "OMP_NUM_THREADS=1 in the environment (--env) all use one."
         )
     return notes
 

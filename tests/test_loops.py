@@ -131,7 +131,7 @@ dataset = [
 ]
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
-        output_dir=folder, num_train_epochs=1, per_device_train_batch_size=4, logging_steps=2,
+        output_dir=folder, num_train_epochs=2, per_device_train_batch_size=4, logging_steps=2,
         eval_strategy="epoch", report_to=[], save_strategy="no",
     )
     trainer = Trainer(
@@ -145,12 +145,14 @@ with tempfile.TemporaryDirectory() as folder:
 def test_transformers(notebook: Kernel) -> None:
     metrics, bars = train(notebook, TRANSFORMERS)
     assert steps(metrics) == {
-        "train/loss": {"0": [2, 4]},
-        "train/grad_norm": {"0": [2, 4]},
-        "train/learning_rate": {"0": [2, 4]},
-        "eval/loss": {"0": [4]},
+        "train/loss": {"0": [2, 4, 6, 8]},
+        "train/grad_norm": {"0": [2, 4, 6, 8]},
+        "train/learning_rate": {"0": [2, 4, 6, 8]},
+        "eval/loss": {"0": [4, 8]},
     }
-    assert bars["0"] == bars["1"] == [["train", 4, 4], ["evaluate", 2, 2]]
+    assert bars["0"] == bars["1"] == [["train", 8, 8], ["evaluate", 2, 2]]
+    passes = "print([pace.passes for pace in nbdist.jobs()[-1].pulses[0].paces])"
+    assert notebook.run(passes).stdout == "[1, 1]\n"  # its bar goes through both epochs
 
 
 LIGHTNING = """

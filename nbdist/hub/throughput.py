@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nbdist.metrics.comparison import Comparison, Way
 from nbdist.metrics.scaling import Row, Scaling
 from nbdist.metrics.slowest import Slowest, slowest
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from nbdist.wire.doing import Pace
 
 FEW_STEPS = 20
+ALIKE = 0.02
+"""Steps differ by less where only the last batch of an epoch is smaller."""
+MOST_METRICS = 4
+"""Columns of a comparison, where nobody says which."""
 
 
 def scaling(jobs: list[Job], notes: list[str]) -> Scaling:
@@ -39,6 +44,54 @@ def scaling(jobs: list[Job], notes: list[str]) -> Scaling:
     base = min(with_rates, key=lambda row: row.ranks, default=None)
     rows = [_compared(row, base) for row in rows]
     return Scaling(rows, [*dict.fromkeys([*told, *notes])])
+
+
+def comparison(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) -> Comparison:
+    """Return the table of jobs that have done the same training in different ways.
+
+    Parameters
+    ----------
+    jobs
+        By the name of the way, those that ended well; the first is what others are compared with.
+    metrics
+        Names of those that get a column; None for the first that all jobs have logged.
+    notes
+        What is to be said besides.
+    """
+    ways, told = [], []
+    base: Row | None = None
+    for name, job in jobs.items():
+        row, note = measured(job)
+        base = base or row
+        last = {each: _last(job, each) for each in job.metrics}
+        ways.append(Way(name, replace(_compared(row, base), efficiency=None), last))
+        told += [f"{name}: {note}"] if note else []
+    told += _unlike(ways)
+    shown = metrics
+    if shown is None:
+        everywhere = [each for each in ways[0].metrics if all(each in way.metrics for way in ways)]
+        shown = everywhere[:MOST_METRICS]
+        if len(everywhere) > MOST_METRICS:
+            told.append(f"Other metrics: {', '.join(everywhere[MOST_METRICS:])} (metrics=[...]).")
+    return Comparison(ways, shown, [*dict.fromkeys([*told, *notes])])
+
+
+def _unlike(ways: list[Way]) -> list[str]:
+    """Return that ways do not train alike, where their steps tell."""
+    sizes = {}
+    for way in ways:
+        if way.pace.samples_per_second and way.pace.step_seconds:
+            sizes[way.name] = round(way.pace.samples_per_second * way.pace.step_seconds)
+    if not sizes or max(sizes.values()) <= (1 + ALIKE) * min(sizes.values()):
+        return []
+    told = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return [f"These are not the same training, since samples a step differ: {told}."]
+
+
+def _last(job: Job, name: str) -> float:
+    """Return what was logged last under a name: the mean over the ranks that have that step."""
+    _, values = job.metrics[name].mean()
+    return float(values[-1])
 
 
 def _compared(row: Row, base: Row | None) -> Row:
@@ -68,7 +121,7 @@ def measured(job: Job) -> tuple[Row, str]:
     samples = [pace.samples / pace.seconds for pace in paces.values()]
     row = Row(
         len(job.ranks), sum(samples) if all(samples) else None, None, None, step, compute, data,
-        communication, slow and slow.rank, slow and slow.seconds, count,
+        communication, slow and slow.rank, slow and slow.seconds, count, _epoch(paces),
     )  # fmt: skip
     if not all(samples):
         return row, (
@@ -78,6 +131,13 @@ def measured(job: Job) -> tuple[Row, str]:
     if count < FEW_STEPS:
         return row, f"On {len(job.ranks)}: made from only {count} steps; let the cell run longer."
     return row, ""
+
+
+def _epoch(paces: dict[int, Pace]) -> float | None:
+    """Return what one pass takes; None if a rank has not gone through all items."""
+    if not all(pace.passes for pace in paces.values()):
+        return None
+    return max(pace.pass_seconds for pace in paces.values())
 
 
 def _main_loop(job: Job) -> dict[int, Pace]:

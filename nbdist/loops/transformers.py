@@ -37,6 +37,18 @@ class TransformersCallback(TrainerCallback):
         self._end()
         self._train = open_loop("train", state.max_steps, state.global_step)
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Time an epoch by itself: the bar goes through all of them."""
+        del args, control
+        if self._train is not None and _whole(state):
+            self._train.begin_pass()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note that it is over."""
+        del args, control
+        if self._train is not None:
+            self._train.end_pass(whole=_whole(state))
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count a step of the optimizer, and what went into it."""
         del control
@@ -92,6 +104,11 @@ class TransformersCallback(TrainerCallback):
             if loop is not None:
                 loop.end()
         self._train = self._evaluate = None
+
+
+def _whole(state: Any) -> bool:
+    """Whether it stands between two epochs; it may begin and end within one."""
+    return float(state.epoch or 0).is_integer()
 
 
 def _name(name: str) -> str:

@@ -29,7 +29,7 @@ class Row:
     samples_per_second: float | None = None
     """Of all ranks together."""
     speed_up: float | None = None
-    """Samples a second, compared with those of the fewest ranks."""
+    """Samples a second, compared with those of the fewest ranks or of the first way."""
     efficiency: float | None = None
     """`speed_up` for each rank: 1 is all one could wish for."""
     step_seconds: float | None = None
@@ -46,6 +46,9 @@ class Row:
     """Seconds a step that it takes more than is usual."""
     steps: int = 0
     """How many the figures are made from, on rank zero."""
+    epoch_seconds: float | None = None
+    """What it takes to go through all items once, the slowest rank's; not the first time, unless it
+    was the only one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,18 +97,20 @@ class Scaling:
 def _cells(row: Row) -> tuple[str, ...]:
     slow = "" if row.slowest is None else f"{row.slowest} (+{1000 * (row.slower_by or 0):.3g} ms)"
     return (
-        str(row.ranks), _number(row.samples_per_second), _number(row.speed_up),
+        str(row.ranks), number(row.samples_per_second), number(row.speed_up),
         UNKNOWN if row.efficiency is None else f"{100 * row.efficiency:.0f} %",
-        *(_milliseconds(part) for part in (row.step_seconds, row.compute, row.data)),
-        _milliseconds(row.communication), slow,
+        *(milliseconds(part) for part in (row.step_seconds, row.compute, row.data)),
+        milliseconds(row.communication), slow,
     )  # fmt: skip
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return a figure with three digits."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004  # three digits
 
 
-def _milliseconds(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """Return a time as a table has it."""
     return UNKNOWN if seconds is None else f"{1000 * seconds:.3g}"

@@ -76,6 +76,17 @@ class Track:
         """A mark is kept for each so many."""
         self._looks: deque[Totals] = deque([self._totals], maxlen=LOOKS)
         """How it stood at the last ones."""
+        self._first_pass: float | None = None
+        """Seconds: imports and first connections are in it."""
+        self._passes, self._pass_seconds = 0, 0.0
+
+    def passed(self, seconds: float) -> None:
+        """Note that a loop has gone through all its items."""
+        if self._first_pass is None:
+            self._first_pass = seconds
+            return
+        self._passes += 1
+        self._pass_seconds += seconds
 
     def add(self, came: Totals) -> None:
         """Take in some whole steps."""
@@ -110,9 +121,12 @@ class Track:
         came = self.steady()
         if not came.steps:
             return None
+        passes, seconds = self._passes, self._pass_seconds
+        if not passes and self._first_pass is not None:
+            passes, seconds = 1, self._first_pass
         return Pace(
             self.label, came.steps, came.seconds, came.samples, came.waited,
-            came.others if came.told else None, self.inner,
+            came.others if came.told else None, self.inner, passes, seconds / max(passes, 1),
         )  # fmt: skip
 
 

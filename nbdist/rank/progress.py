@@ -44,6 +44,7 @@ class Loop:
         """Seconds it has waited for items; nothing where nobody counts them."""
         self.over = False
         self.began = time.monotonic()
+        self._pass_began = None if initial else self.began
         self._looks: deque[tuple[float, int, int, float]] = deque(
             [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
@@ -81,11 +82,22 @@ class Loop:
             over=self.over,
         )  # fmt: skip
 
-    def end(self) -> None:
-        """Note that it is over."""
+    def end(self, *, through: bool = False) -> None:
+        """Note that it is over; it may have gone `through` items that nobody had counted."""
         self.over, self._ended = True, time.monotonic()
         if not self.marks_itself:
             self.mark(self._ended)
+        self.end_pass(whole=through or self.done == self.total)
+
+    def begin_pass(self) -> None:
+        """Note that an epoch begins, in a loop that goes on after it."""
+        self._pass_began = time.monotonic()
+
+    def end_pass(self, *, whole: bool) -> None:
+        """Note that this epoch is over, if it has gone through all items."""
+        if whole and self._pass_began is not None:
+            self.track.passed(time.monotonic() - self._pass_began)
+        self._pass_began = None
 
 
 _loops: list[Loop] = []
@@ -156,6 +168,7 @@ def progress(
     loop = open_loop(label, total, place=sys._getframe().f_back)
     loop.marks_itself = True
     clock = time.monotonic
+    through = False
     try:
         while True:
             asked = clock()
@@ -165,13 +178,14 @@ def progress(
                 item = next(items)
             except StopIteration:
                 loop.mark(asked)
+                through = loop.done > 0
                 return
             loop.waited += clock() - asked
             loop.samples += samples_in(item) if samples is None else samples
             yield item
             loop.done += 1
     finally:
-        loop.end()
+        loop.end(through=through)
 
 
 def _told(label: str) -> str:

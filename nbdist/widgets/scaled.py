@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from nbdist.widgets.picture import COLOURS, INK, dress, painted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from matplotlib.axes import Axes
 
+    from nbdist.metrics.comparison import Comparison
     from nbdist.metrics.scaling import Row, Scaling
 
 PARTS = ("compute", "data", "communication")
@@ -20,18 +21,24 @@ PARTS = ("compute", "data", "communication")
 
 def bundle(scaling: Scaling) -> tuple[dict[str, str], dict[str, Any]]:
     """Return a table and its picture as front ends take it: the data by kind, and its metadata."""
-    data, metadata = {"text/plain": repr(scaling)}, {}
+    return pictured(scaling, "Throughput and time a step by ranks", _parts(scaling.rows))
+
+
+def pictured(
+    table: Scaling | Comparison, about: str, parts: list[Callable[[Axes], None]]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a table below a picture with these panels, as front ends take it."""
+    data, metadata = {"text/plain": repr(table)}, {}
     image = ""
-    parts = _parts(scaling.rows)
     if parts:
         png, width, height = painted(parts)
         encoded = data["image/png"] = base64.b64encode(png).decode()
         metadata["image/png"] = {"width": width, "height": height}
         image = (
-            f'<img alt="Throughput and time a step by ranks" style="max-width:100%;width:{width}px"'
+            f'<img alt="{about}" style="max-width:100%;width:{width}px"'
             f' src="data:image/png;base64,{encoded}">'
         )
-    data["text/html"] = f"<div>{image}{scaling._repr_html_()}</div>"
+    data["text/html"] = f"<div>{image}{table._repr_html_()}</div>"
     return data, metadata
 
 
@@ -65,18 +72,27 @@ def _throughput(axes: Axes, rows: list[Row]) -> None:
 
 def _step(axes: Axes, rows: list[Row]) -> None:
     places = range(len(rows))
-    below = [0.0] * len(rows)
-    for name, colour in zip(PARTS, COLOURS, strict=False):
-        high = [1000 * (getattr(row, name) or 0.0) if _is_split(row) else 0.0 for row in rows]
-        axes.bar(places, high, bottom=below, color=colour, width=0.6, label=name)
-        below = [a + b for a, b in zip(below, high, strict=True)]
-    whole = [0.0 if _is_split(row) else 1000 * (row.step_seconds or 0.0) for row in rows]
-    if any(whole):
-        axes.bar(places, whole, color=COLOURS[-1], width=0.6, label="unknown")
+    for name, colour, low, high in stacked(rows):
+        axes.bar(places, high, bottom=low, color=colour, width=0.6, label=name)
     dress(axes, "ms a step")
     axes.set_xticks(places, [str(row.ranks) for row in rows])
     axes.set_xlabel("ranks", fontsize=8, color=INK)
     axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
+
+
+def stacked(rows: list[Row]) -> Iterator[tuple[str, str, list[float], list[float]]]:
+    """Yield what a step's time consists of: name and colour, where its bars begin, their length.
+
+    Both are in milliseconds, with a number for each row.
+    """
+    low = [0.0] * len(rows)
+    for name, colour in zip(PARTS, COLOURS, strict=False):
+        high = [1000 * (getattr(row, name) or 0.0) if _is_split(row) else 0.0 for row in rows]
+        yield name, colour, low, high
+        low = [a + b for a, b in zip(low, high, strict=True)]
+    whole = [0.0 if _is_split(row) else 1000 * (row.step_seconds or 0.0) for row in rows]
+    if any(whole):
+        yield "unknown", COLOURS[-1], [0.0] * len(rows), whole
 
 
 def _is_split(row: Row) -> bool:

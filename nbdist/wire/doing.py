@@ -39,6 +39,11 @@ class Pace(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds it has waited for other ranks; None where that cannot be told."""
     inner: bool = True
     """Whether no other loop was within."""
+    passes: int = 0
+    """How often a loop there has gone through all its items, the first time not counted, unless it
+    was the only one."""
+    pass_seconds: float = 0.0
+    """What each of those took, on the average."""
 
 
 class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,108 @@
+"""`nbdist.compare`: the same training in different ways. Main thread."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from nbdist.current import Wish
+from nbdist.errors import UsageError
+from nbdist.hub.jobs import Job
+from nbdist.hub.throughput import comparison
+from nbdist.launchers.scripted import launcher
+from nbdist.launching import Call
+from nbdist.scaling import cautions
+from nbdist.widgets.compared import Compared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = None) -> Compared:
+    """Run the same training in different ways, and compare throughput and what it comes to.
+
+    What is to be called runs in a job of its own, one after the other; cells that have run already
+    are compared as they went. Figures are those of the loop of `nbdist.progress` that takes most
+    time, without the first half of its steps.
+
+    Parameters
+    ----------
+    ways
+        By a name of yours, an `nbdist.Call`, or a job of `nbdist.jobs()` that ended well. The
+        others are compared with the first.
+    metrics
+        Names of `nbdist.log` whose last value gets a column; by default the first four that all
+        ways have logged.
+
+    Returns
+    -------
+    Compared
+        A table, which a notebook shows with a picture: samples a second of all ranks together,
+        seconds for an epoch (one pass through the loop's items), where the time of a step goes in
+        milliseconds, and the metrics. `to_pandas()` has all figures.
+
+    Raises
+    ------
+    UsageError, LaunchError
+        If a way cannot be, or what it needs is not installed; nothing was started.
+    Exception
+        As `nbdist.launch`, of the first way that fails. The ways before it are shown; their jobs
+        are in `nbdist.jobs()`, and can be compared again without running.
+
+    Examples
+    --------
+    >>> nbdist.compare({
+    ...     "one process": nbdist.Call(train, np=1, backend="none"),
+    ...     "DDP": nbdist.Call(train, np=2),
+    ...     "Horovod": nbdist.Call(train, np=2, backend="horovod"),
+    ... })  # doctest: +SKIP
+    """
+    sizes = _checked(ways)
+    told = None if metrics is None else list(metrics)
+    notes = cautions(sizes, Wish()) if sizes else []
+    done: dict[str, Job] = {}
+    try:
+        for place, (name, way) in enumerate(ways.items(), 1):
+            if isinstance(way, Job):
+                done[name] = way
+                continue
+            sys.stdout.write(f"{name} ({place} of {len(ways)}):\n")
+            done[name], _ = way.run()
+    except BaseException:
+        if done:
+            sys.stderr.write(f"{_table(done, None, notes)!r}\n")
+        raise
+    found = _table(done, told, notes)
+    for name in found.metrics:
+        if not any(name in way.metrics for way in found):
+            logged = sorted({each for way in found for each in way.metrics})
+            raise UsageError(
+                f"no way has logged {name!r}; there are: {', '.join(logged) or 'none'}. The jobs "
+                "are in nbdist.jobs(), and can be compared without running them again."
+            )
+    return found
+
+
+def _table(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) -> Compared:
+    found = comparison(jobs, metrics, notes)
+    return Compared(found.ways, found.metrics, found.notes)
+
+
+def _checked(ways: Mapping[str, Call | Job]) -> list[int]:
+    """Return the sizes of the jobs on this machine that there will be."""
+    if not ways:
+        raise UsageError("there is nothing to compare: give it {'a name': nbdist.Call(train)}")
+    sizes = []
+    for name, way in ways.items():
+        if isinstance(way, Job):
+            if not way.ok:
+                raise UsageError(f"{name}: job {way.id} is {way.state}, so it has no figures")
+        elif isinstance(way, Call):
+            size = way.check()
+            if way.launcher != "engines":
+                launcher(way.launcher).check("there" if find_spec("torch") else "")
+            sizes += [] if way.slots else [size]
+        else:
+            raise UsageError(f"{name} is {way!r}: an nbdist.Call, or a job of nbdist.jobs()")
+    return sizes

@@ -1,0 +1,70 @@
+"""The table of a comparison, and a picture of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbdist.metrics.comparison import Comparison
+from nbdist.widgets.picture import COLOURS, INK, dress
+from nbdist.widgets.scaled import pictured, stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.axes import Axes
+
+LONGEST = 24
+"""Characters of a name that a panel has room for."""
+
+
+@dataclass(frozen=True, repr=False)
+class Compared(Comparison):
+    """A comparison that a notebook shows with its picture."""
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        return pictured(self, "Throughput, time a step and metrics by way", self._parts())
+
+    def _parts(self) -> list[Callable[[Axes], None]]:
+        """Return what draws the panels there is something for."""
+        names = [way.name for way in self.ways]
+        of_each: dict[str, list[float | None]] = {
+            "samples/s": [way.pace.samples_per_second for way in self.ways],
+            "s an epoch": [way.pace.epoch_seconds for way in self.ways],
+            **{metric: [way.metrics.get(metric) for way in self.ways] for metric in self.metrics},
+        }
+        parts: list[Callable[[Axes], None]] = [
+            partial(_bars, title=title, names=names, values=values)
+            for title, values in of_each.items()
+            if any(value is not None for value in values)
+        ]
+        if any(way.pace.step_seconds for way in self.ways):
+            parts.append(self._steps)
+        return parts
+
+    def _steps(self, axes: Axes) -> None:
+        places = range(len(self.ways))
+        for name, colour, low, high in stacked([way.pace for way in self.ways]):
+            axes.barh(places, high, left=low, color=colour, height=0.6, label=name)
+        _name_bars(axes, "ms a step", [way.name for way in self.ways])
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=7,
+            labelcolor=INK,
+        )  # fmt: skip
+
+
+def _bars(axes: Axes, title: str, names: Sequence[str], values: Sequence[float | None]) -> None:
+    """Draw a bar for each way; none where its value is unknown."""
+    long = [math.nan if value is None else value for value in values]
+    axes.barh(range(len(names)), long, color=COLOURS[0], height=0.6)
+    _name_bars(axes, title, names)
+
+
+def _name_bars(axes: Axes, title: str, names: Sequence[str]) -> None:
+    """Put a name at each bar, the first at the top."""
+    dress(axes, title)
+    short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
+    axes.set_yticks(range(len(names)), short)
+    axes.invert_yaxis()
