@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.conftest import HAS_GPU
 from tests.faults import LOST
 from tests.kernel import limits
 from tests.waiting import allowed
@@ -119,6 +119,9 @@ def _went_on_from_a_commit(shown: str) -> None:
     assert LOST.search(shown)
 
 
+WAY = re.compile(r"^ *(\D+?)  +\d+ .* (\d\.\d+)$", re.MULTILINE)
+
+
 def test_metrics_and_scaling(tmp_path: Path) -> None:
     shown = run("04_metrics_and_scaling", tmp_path)
     first, last = re.findall(r"digits: (0\.\d+) after 10 steps, (0\.\d+) after 100", shown)[0]
@@ -127,8 +130,7 @@ def test_metrics_and_scaling(tmp_path: Path) -> None:
     learned = dict(re.findall(r"(full|mixed): accuracy (0\.\d+), [\d,]+ images/s", shown))
     assert float(learned["full"]) > 0.8
     assert float(learned["mixed"]) == pytest.approx(float(learned["full"]), abs=0.05)
-    if not HAS_GPU:
-        assert "images/s on no GPU: this was the model itself, in one process" in shown
+    assert "DataParallel (2 of " in shown
     rows = re.findall(r"(\d) rank\(s\): [\d,]+ images/s, efficiency (\d+)%, \d+% of a step", shown)
     assert [ranks for ranks, _ in rows] == ["1", "2"]
     assert rows[0][1] == "100"
@@ -139,8 +141,16 @@ def test_metrics_and_scaling(tmp_path: Path) -> None:
         for name, outputs in kept.items()
     }
     assert {name: number for name, number in pictures.items() if number} == {
-        "curves": 1, "precision": 1, "scale": 1,
+        "curves": 1, "precision": 1, "ways": 1, "scale": 1,
     }  # fmt: skip
+    (table,) = [out["data"]["text/plain"] for out in kept["ways"] if "data" in out]
+    found = {name.strip(): float(last) for name, last in re.findall(WAY, table)}
+    assert {"one process", "DataParallel", "DDP", "DDP, mixed precision"} <= set(found)
+    assert ("Horovod" in found) == (importlib.util.find_spec("horovod") is not None)
+    assert "unknown" not in table
+    assert min(found.values()) > 0.75
+    assert max(found.values()) - min(found.values()) < 0.05
+    assert "of the storage's speed" in kept["reading"][0]["data"]["text/plain"]
     told = "".join(out.get("data", {}).get("text/plain", "") for out in kept["slow"])
     assert "Rank 1 is the slowest: it takes" in told
     left = {path.name for path in tmp_path.iterdir()}

@@ -12,7 +12,7 @@ from nbdist.widgets.picture import COLOURS, INK, dress
 from nbdist.widgets.scaled import pictured, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from matplotlib.axes import Axes
 
@@ -29,20 +29,19 @@ class Compared(Comparison):
 
     def _parts(self) -> list[Callable[[Axes], None]]:
         """Return what draws the panels there is something for."""
-        names = [way.name for way in self.ways]
-        of_each: dict[str, list[float | None]] = {
-            "samples/s": [way.pace.samples_per_second for way in self.ways],
-            "s an epoch": [way.pace.epoch_seconds for way in self.ways],
-            **{metric: [way.metrics.get(metric) for way in self.ways] for metric in self.metrics},
-        }
-        parts: list[Callable[[Axes], None]] = [
-            partial(_bars, title=title, names=names, values=values)
-            for title, values in of_each.items()
-            if any(value is not None for value in values)
-        ]
+        rates = [way.pace.samples_per_second for way in self.ways]
+        epochs = [way.pace.epoch_seconds for way in self.ways]
+        parts = [*self._bars("samples/s", rates), *self._bars("s an epoch", epochs)]
         if any(way.pace.step_seconds for way in self.ways):
             parts.append(self._steps)
+        for metric in self.metrics:
+            parts += self._bars(metric, [way.metrics.get(metric) for way in self.ways])
         return parts
+
+    def _bars(self, title: str, values: Sequence[float | None]) -> Iterator[Callable[[Axes], None]]:
+        names = [way.name for way in self.ways]
+        if any(value is not None for value in values):
+            yield partial(_bars, title=title, names=names, values=values)
 
     def _steps(self, axes: Axes) -> None:
         places = range(len(self.ways))
