@@ -86,7 +86,7 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
 
 def _table(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) -> Compared:
     found = comparison(jobs, metrics, notes)
-    return Compared(found.ways, found.metrics, found.notes)
+    return Compared(found.rows, found.notes, found.metrics)
 
 
 def _checked(ways: Mapping[str, Call | Job]) -> list[int]:

@@ -95,7 +95,7 @@ def reading(
         rows.append(_pass(partial(make, count), count, seconds, whole, best))
     if paths:
         notes += _about_memory(rows, storage)
-    return Reading(rows, storage, notes)
+    return Reading(rows, notes, storage)
 
 
 def _pass(

@@ -61,9 +61,9 @@ def test_the_figures(tmp_path: Path) -> None:
         Pace("t", 100, 8.0, 3200, 1.0, 1.0, True, 4, 2.25), acc=0.25,
     )  # fmt: skip
     found = comparison({"one process": one, "DDP": two}, None, ["a word"])
-    assert found["DDP"].pace.speed_up == pytest.approx(1.25)
-    assert found["DDP"].pace.epoch_seconds == 2.25  # the slowest rank's
-    assert found["DDP"].metrics == {"acc": 0.75}  # the mean over ranks
+    assert found.way("DDP").pace.speed_up == pytest.approx(1.25)
+    assert found.way("DDP").pace.epoch_seconds == 2.25  # the slowest rank's
+    assert found.way("DDP").metrics == {"acc": 0.75}  # the mean over ranks
     assert found.metrics == ["acc"]  # what all have
     words = [" ".join(line.split()) for line in repr(found).splitlines()]
     assert words[1] == "one process 1 640 1 2.5 100 90 10 0 0.5"
@@ -99,11 +99,11 @@ def test_a_notebook_shows_it_with_a_picture(tmp_path: Path) -> None:
     one = job_of(tmp_path, "1", Pace("t", 100, 10.0, 6400, 1.0, 0.0, True, 4, 2.5), acc=0.5)
     silent = Job(id="2", code="", ranks=(0,), folder=tmp_path, number=1, state="done")
     shown_as = comparison({"a long name of a way that goes on": one, "silent": silent}, None, [])
-    data, _ = Compared(shown_as.ways, shown_as.metrics, [])._repr_mimebundle_()
+    data, _ = Compared(shown_as.rows, [], shown_as.metrics)._repr_mimebundle_()
     assert data["text/html"].count("<img ") == 1
     assert "<b>" not in data["text/html"]
     assert data["image/png"]
-    nothing, _ = Compared(shown_as.ways[1:], [], [])._repr_mimebundle_()
+    nothing, _ = Compared(shown_as.rows[1:])._repr_mimebundle_()
     assert "image/png" not in nothing
 
 

@@ -73,7 +73,7 @@ def comparison(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]
         shown = everywhere[:MOST_METRICS]
         if len(everywhere) > MOST_METRICS:
             told.append(f"Other metrics: {', '.join(everywhere[MOST_METRICS:])} (metrics=[...]).")
-    return Comparison(ways, shown, [*dict.fromkeys([*told, *notes])])
+    return Comparison(ways, [*dict.fromkeys([*told, *notes])], shown)
 
 
 def _unlike(ways: list[Way]) -> list[str]:

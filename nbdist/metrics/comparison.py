@@ -5,15 +5,11 @@ The table alone; its figures are made by `nbdist.hub.throughput`.
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbdist.metrics.scaling import UNKNOWN, Row, milliseconds, number
-from nbdist.metrics.tables import html_table, text_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from nbdist.metrics.tables import Table
 
 TITLES = (
     "", "ranks", "samples/s", "times the first", "s an epoch", "ms a step", "compute", "data",
@@ -33,29 +29,29 @@ class Way:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Table[Way]):
     """A table of ways of the same training, the first of which the others are compared with.
 
     Examples
     --------
     >>> found = nbdist.compare({"DDP": nbdist.Call(train, np=2)})  # doctest: +SKIP
-    >>> found["DDP"].pace.samples_per_second, found["DDP"].metrics  # doctest: +SKIP
+    >>> [(way.name, way.pace.samples_per_second, way.metrics) for way in found]  # doctest: +SKIP
     """
 
-    ways: list[Way]
+    CAPTION = "Comparison"
+
     metrics: list[str] = field(default_factory=list)
     """Names of the metrics that have a column."""
-    notes: list[str] = field(default_factory=list)
-    """What a person should know before believing them."""
 
-    def __iter__(self) -> Iterator[Way]:
-        return iter(self.ways)
+    def way(self, name: str) -> Way:
+        """Return the way of this name.
 
-    def __len__(self) -> int:
-        return len(self.ways)
-
-    def __getitem__(self, name: str) -> Way:
-        return next(way for way in self.ways if way.name == name)
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        return {way.name: way for way in self.rows}[name]
 
     def to_pandas(self) -> Any:  # a DataFrame
         """Return it as a pandas frame: a row for each way, its figures, then its metrics.
@@ -65,32 +61,21 @@ class Comparison:
         ImportError
             Where pandas is not installed.
         """
-        import pandas as pd  # a user's choice
+        return super().to_pandas().set_index("way")
 
-        rows = [{"way": way.name, **asdict(way.pace), **way.metrics} for way in self.ways]
-        return pd.DataFrame(rows).set_index("way")
+    def _fields(self, row: Way) -> dict[str, Any]:
+        return {"way": row.name, **asdict(row.pace), **row.metrics}
 
-    def __repr__(self) -> str:
-        return "\n".join([text_table(*self._table()), *self.notes])
+    def _titles(self) -> tuple[str, ...]:
+        return (*TITLES, *self.metrics)
 
-    def _repr_html_(self) -> str:
-        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
-        return html_table(*self._table(), "Comparison") + notes
-
-    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        rows = []
-        for way in self.ways:
-            last = [way.metrics.get(name) for name in self.metrics]
-            told = (UNKNOWN if value is None else f"{value:.4g}" for value in last)
-            rows.append((*_cells(way), *told))
-        return (*TITLES, *self.metrics), rows
-
-
-def _cells(way: Way) -> tuple[str, ...]:
-    pace = way.pace
-    return (
-        way.name, str(pace.ranks), number(pace.samples_per_second), number(pace.speed_up),
-        number(pace.epoch_seconds),
-        *(milliseconds(part) for part in (pace.step_seconds, pace.compute, pace.data)),
-        milliseconds(pace.communication),
-    )  # fmt: skip
+    def _cells(self, row: Way) -> tuple[str, ...]:
+        pace = row.pace
+        last = (row.metrics.get(name) for name in self.metrics)
+        return (
+            row.name, str(pace.ranks), number(pace.samples_per_second), number(pace.speed_up),
+            number(pace.epoch_seconds),
+            *(milliseconds(part) for part in (pace.step_seconds, pace.compute, pace.data)),
+            milliseconds(pace.communication),
+            *(UNKNOWN if value is None else f"{value:.4g}" for value in last),
+        )  # fmt: skip

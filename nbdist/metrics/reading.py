@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import html
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
 
 from nbdist.metrics.scaling import UNKNOWN, number
-from nbdist.metrics.tables import html_table, text_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from nbdist.metrics.tables import Table
 
 TITLES = ("workers", "samples/s", "MB/s", "first batch, s")
 WITH_FILES = ("files MB/s", "of the storage's speed")
@@ -48,41 +43,13 @@ class Storage:
 
 
 @dataclass(frozen=True, repr=False)
-class Reading:
+class Reading(Table[Row]):
     """How fast a loader reads, with more and more workers."""
 
-    rows: list[Row]
+    CAPTION = "Reading"
+
     storage: list[Storage] = field(default_factory=list)
     """The files alone, read by one thread and by as many as there were workers."""
-    notes: list[str] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: int) -> Row:
-        return self.rows[place]
-
-    def to_pandas(self) -> Any:  # a DataFrame
-        """Return its rows as a pandas frame.
-
-        Raises
-        ------
-        ImportError
-            Where pandas is not installed.
-        """
-        import pandas as pd  # a user's choice
-
-        return pd.DataFrame([asdict(row) for row in self.rows])
-
-    def __repr__(self) -> str:
-        return "\n".join([text_table(*self._table()), *self._words()])
-
-    def _repr_html_(self) -> str:
-        words = "".join(f"<div>{html.escape(line)}</div>" for line in self._words())
-        return html_table(*self._table(), "Reading") + words
 
     def _words(self) -> list[str]:
         told = [
@@ -92,18 +59,16 @@ class Reading:
         ]
         return [*told, *self.notes]
 
-    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        titles = (*TITLES, *WITH_FILES) if self.storage else TITLES
-        rows = [_cells(row)[: len(titles)] for row in self.rows]
-        return titles, rows
+    def _titles(self) -> tuple[str, ...]:
+        return (*TITLES, *WITH_FILES) if self.storage else TITLES
 
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        str(row.workers), number(row.samples_per_second), number(row.megabytes_per_second),
-        f"{row.first_batch:.3g}", number(row.file_megabytes_per_second),
-        UNKNOWN if row.of_storage is None else f"{100 * row.of_storage:.0f} %",
-    )  # fmt: skip
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        cells = (
+            str(row.workers), number(row.samples_per_second), number(row.megabytes_per_second),
+            f"{row.first_batch:.3g}", number(row.file_megabytes_per_second),
+            UNKNOWN if row.of_storage is None else f"{100 * row.of_storage:.0f} %",
+        )  # fmt: skip
+        return cells[: len(self._titles())]
 
 
 def threads(count: int) -> str:

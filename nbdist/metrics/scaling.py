@@ -5,14 +5,9 @@ The table alone; its figures are made by `nbdist.hub.throughput`.
 
 from __future__ import annotations
 
-import html
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-from nbdist.metrics.tables import html_table, text_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from nbdist.metrics.tables import Table
 
 UNKNOWN = "unknown"
 TITLES = (
@@ -52,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Scaling:
+class Scaling(Table[Row]):
     """A table of runs of the same cell.
 
     Examples
@@ -61,47 +56,19 @@ class Scaling:
     >>> [row.efficiency for row in nbdist.jobs()[-1].scaling]  # doctest: +SKIP
     """
 
-    rows: list[Row]
-    notes: list[str] = field(default_factory=list)
-    """What a person should know before believing them."""
+    CAPTION = "Scaling"
 
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+    def _titles(self) -> tuple[str, ...]:
+        return TITLES
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: int) -> Row:
-        return self.rows[place]
-
-    def to_pandas(self) -> Any:  # a DataFrame
-        """Return it as a pandas frame, a column for each of `Row`'s fields.
-
-        Raises
-        ------
-        ImportError
-            Where pandas is not installed.
-        """
-        import pandas as pd  # a user's choice
-
-        return pd.DataFrame([asdict(row) for row in self.rows])
-
-    def __repr__(self) -> str:
-        return "\n".join([text_table(TITLES, [_cells(row) for row in self.rows]), *self.notes])
-
-    def _repr_html_(self) -> str:
-        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
-        return html_table(TITLES, [_cells(row) for row in self.rows], "Scaling") + notes
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    slow = "" if row.slowest is None else f"{row.slowest} (+{1000 * (row.slower_by or 0):.3g} ms)"
-    return (
-        str(row.ranks), number(row.samples_per_second), number(row.speed_up),
-        UNKNOWN if row.efficiency is None else f"{100 * row.efficiency:.0f} %",
-        *(milliseconds(part) for part in (row.step_seconds, row.compute, row.data)),
-        milliseconds(row.communication), slow,
-    )  # fmt: skip
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        by = f" (+{1000 * (row.slower_by or 0):.3g} ms)"
+        return (
+            str(row.ranks), number(row.samples_per_second), number(row.speed_up),
+            UNKNOWN if row.efficiency is None else f"{100 * row.efficiency:.0f} %",
+            *(milliseconds(part) for part in (row.step_seconds, row.compute, row.data)),
+            milliseconds(row.communication), "" if row.slowest is None else f"{row.slowest}{by}",
+        )  # fmt: skip
 
 
 def number(value: float | None) -> str:

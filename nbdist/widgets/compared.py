@@ -29,25 +29,25 @@ class Compared(Comparison):
 
     def _parts(self) -> list[Callable[[Axes], None]]:
         """Return what draws the panels there is something for."""
-        rates = [way.pace.samples_per_second for way in self.ways]
-        epochs = [way.pace.epoch_seconds for way in self.ways]
+        rates = [way.pace.samples_per_second for way in self.rows]
+        epochs = [way.pace.epoch_seconds for way in self.rows]
         parts = [*self._bars("samples/s", rates), *self._bars("s an epoch", epochs)]
-        if any(way.pace.step_seconds for way in self.ways):
+        if any(way.pace.step_seconds for way in self.rows):
             parts.append(self._steps)
         for metric in self.metrics:
-            parts += self._bars(metric, [way.metrics.get(metric) for way in self.ways])
+            parts += self._bars(metric, [way.metrics.get(metric) for way in self.rows])
         return parts
 
     def _bars(self, title: str, values: Sequence[float | None]) -> Iterator[Callable[[Axes], None]]:
-        names = [way.name for way in self.ways]
+        names = [way.name for way in self.rows]
         if any(value is not None for value in values):
             yield partial(_bars, title=title, names=names, values=values)
 
     def _steps(self, axes: Axes) -> None:
-        places = range(len(self.ways))
-        for name, colour, low, high in stacked([way.pace for way in self.ways]):
+        places = range(len(self.rows))
+        for name, colour, low, high in stacked([way.pace for way in self.rows]):
             axes.barh(places, high, left=low, color=colour, height=0.6, label=name)
-        _name_bars(axes, "ms a step", [way.name for way in self.ways])
+        _name_bars(axes, "ms a step", [way.name for way in self.rows])
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=7,
             labelcolor=INK,
