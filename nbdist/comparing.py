@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbdist.current import Wish
 from nbdist.errors import UsageError
@@ -16,7 +17,7 @@ from nbdist.scaling import cautions
 from nbdist.widgets.compared import Compared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = None) -> Compared:
@@ -48,7 +49,8 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
         If a way cannot be, or what it needs is not installed; nothing was started.
     Exception
         As `nbdist.launch`, of the first way that fails. The ways before it are shown; their jobs
-        are in `nbdist.jobs()`, and can be compared again without running.
+        are in `nbdist.jobs()` (those of launcher engines are not), and can be
+        compared without running again.
 
     Examples
     --------
@@ -59,7 +61,9 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
     ... })  # doctest: +SKIP
     """
     sizes = _checked(ways)
-    told = None if metrics is None else list(metrics)
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    told = None if metrics is None else [str(name) for name in metrics]
     notes = cautions(sizes, Wish()) if sizes else []
     done: dict[str, Job] = {}
     try:
@@ -68,20 +72,12 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
                 done[name] = way
                 continue
             sys.stdout.write(f"{name} ({place} of {len(ways)}):\n")
-            done[name], _ = way.run()
+            done[name], _ = way.run(returns=False)
     except BaseException:
         if done:
-            sys.stderr.write(f"{_table(done, None, notes)!r}\n")
+            sys.stderr.write(f"{_table(done, told, notes)!r}\n")
         raise
-    found = _table(done, told, notes)
-    for name in found.metrics:
-        if not any(name in way.metrics for way in found):
-            logged = sorted({each for way in found for each in way.metrics})
-            raise UsageError(
-                f"no way has logged {name!r}; there are: {', '.join(logged) or 'none'}. The jobs "
-                "are in nbdist.jobs(), and can be compared without running them again."
-            )
-    return found
+    return _table(done, told, notes)
 
 
 def _table(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) -> Compared:
@@ -89,20 +85,23 @@ def _table(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) ->
     return Compared(found.rows, found.notes, found.metrics)
 
 
-def _checked(ways: Mapping[str, Call | Job]) -> list[int]:
+def _checked(ways: Any) -> list[int]:
     """Return the sizes of the jobs on this machine that there will be."""
-    if not ways:
-        raise UsageError("there is nothing to compare: give it {'a name': nbdist.Call(train)}")
+    if not isinstance(ways, Mapping) or not ways:
+        raise UsageError("compare takes names and what they stand for: {'DDP': nbdist.Call(train)}")
     sizes = []
     for name, way in ways.items():
+        if not isinstance(name, str):
+            raise UsageError(f"{name!r} is the name of a way, but no text")
         if isinstance(way, Job):
             if not way.ok:
                 raise UsageError(f"{name}: job {way.id} is {way.state}, so it has no figures")
-        elif isinstance(way, Call):
-            size = way.check()
-            if way.launcher != "engines":
-                launcher(way.launcher).check("there" if find_spec("torch") else "")
-            sizes += [] if way.slots else [size]
-        else:
+            continue
+        if not isinstance(way, Call):
             raise UsageError(f"{name} is {way!r}: an nbdist.Call, or a job of nbdist.jobs()")
+        size = way.check()
+        way.packed()
+        if way.launcher != "engines":
+            launcher(way.launcher).check("there" if find_spec("torch") else "")
+        sizes += [] if way.slots else [size]
     return sizes

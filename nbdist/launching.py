@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -158,10 +159,17 @@ class Call:
 
     def check(self) -> int:
         """Return on how many ranks it is made; raise `UsageError` if it cannot be."""
+        if not callable(self.function):
+            raise UsageError(
+                f"{self.function!r} is no function: say (train, 0.1), not (train(0.1))"
+            )
+        if not isinstance(self.np, (int, NoneType)):
+            raise UsageError(f"np={self.np!r} is not a number of ranks")
         check_fit(self.backend, self.launcher)
         if self.max_restarts and self.launcher != "torchrun":
             raise UsageError("max_restarts is for launcher torchrun")
-        if self.timeout is not None and not self.timeout > 0:
+        timeout: Any = self.timeout
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
             raise UsageError(f"timeout={self.timeout} is not a number of seconds")
         if self.max_restarts < 0:
             raise UsageError(f"max_restarts={self.max_restarts} must not be negative")
@@ -171,15 +179,24 @@ class Call:
             raise UsageError("launcher kernel is for cells: %%distributed --backend xla")
         return _size(self.np, self.slots, self.backend)
 
-    def run(self) -> tuple[Job, list[Any]]:
-        """Make it; return the job, and what each rank returned."""
+    def packed(self) -> bytes:
+        """Return it as it travels; raise `UsageError` if it cannot."""
+        try:
+            return bytes(cloudpickle.dumps((self.function, self.args)))
+        except Exception as err:  # a user's __reduce__ may raise anything
+            raise UsageError(
+                f"{_name(self.function)} or its arguments cannot travel: {why_not(err)}"
+            ) from err
+
+    def run(self, *, returns: bool = True) -> tuple[Job, list[Any]]:
+        """Make it; return the job, and what each rank returned if that is wanted."""
         size = self.check()
         if self.launcher == "engines":
-            return _on_engines(self.function, self.args, size, self.backend, self.timeout)
-        script = _script(self.function, self.args, self.backend)
+            return self._on_engines(size, returns=returns)
+        script = _script(self.packed(), self.backend)
         plan = Plan(
             script.cell_line, size, launcher=self.launcher, timeout=self.timeout,
-            returns=["result"], all_return=True, max_restarts=self.max_restarts,
+            returns=["result"] * returns, all_return=True, max_restarts=self.max_restarts,
             label="nbdist.launch", hosts=self.slots, far=far(taken(self.slots, size)),
             environ=dict(xla.PROCESS_ENVIRON) if self.backend == "xla" else {},
         )  # fmt: skip
@@ -188,7 +205,19 @@ class Call:
         _show_until_end(job)
         if job.error is not None:
             _raise_own(job, lambda rank: (job.folder / f"raised{rank}.pkl").read_bytes())
-        return job, [_value(job, rank) for rank in job.ranks]
+        return job, [_value(job, rank) for rank in job.ranks] if returns else []
+
+    def _on_engines(self, size: int, *, returns: bool) -> tuple[Job, list[Any]]:
+        cluster = Cluster(size, backend=self.backend)
+        try:
+            cluster.push(call=(self.function, self.args))
+            job = cluster.submit(ON_ENGINES, timeout=self.timeout, viewed=True)
+            _show_until_end(job)
+            if job.error is not None:
+                _raise_own(job, lambda rank: cluster.pull("raised", rank))
+            return job, list(cluster.pull("result", range(size)).values()) if returns else []
+        finally:
+            cluster.stop()
 
 
 def _size(np: int | None, slots: dict[str, int], backend: str) -> int:
@@ -202,35 +231,13 @@ def _size(np: int | None, slots: dict[str, int], backend: str) -> int:
     return check_size(default_size(None, None) if np is None else np)
 
 
-def _script(function: Callable[..., Any], args: tuple[Any, ...], backend: str) -> Script:
-    try:
-        call = cloudpickle.dumps((function, args))
-    except Exception as err:  # a user's __reduce__ may raise anything
-        raise UsageError(
-            f"{_name(function)} or its arguments cannot travel: {why_not(err)}"
-        ) from err
+def _script(call: bytes, backend: str) -> Script:
     around = preamble(backend, set(), forms_group=False)
     text = SCRIPT.format(
         imports="\n".join(around.imports), anywhere=around.anywhere, joining=around.joining,
         leaving=around.leaving,
     )  # fmt: skip
     return Script("script.py", text, {"call.pkl": call}, text.count("\n") + 1, 0)
-
-
-def _on_engines(
-    function: Callable[..., Any], args: tuple[Any, ...], np: int, backend: str,
-    timeout: float | None,
-) -> tuple[Job, list[Any]]:  # fmt: skip
-    cluster = Cluster(np, backend=backend)
-    try:
-        cluster.push(call=(function, args))
-        job = cluster.submit(ON_ENGINES, timeout=timeout, viewed=True)
-        _show_until_end(job)
-        if job.error is not None:
-            _raise_own(job, lambda rank: cluster.pull("raised", rank))
-        return job, list(cluster.pull("result", range(np)).values())
-    finally:
-        cluster.stop()
 
 
 def _show_until_end(job: Job) -> None:

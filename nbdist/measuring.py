@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from nbdist.metrics.reading import Reading, Row, Storage, threads
 from nbdist.rank.progress import samples_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 SECONDS = 10.0
 PIECE = 1 << 20
@@ -28,6 +28,7 @@ PIECE = 1 << 20
 PART = 64 << 20
 """Bytes of a file that one thread reads; of a large one several read at once."""
 MEGA = 1e6
+NOISE = 0.1
 FROM_MEMORY = 0.9
 """If less has come from the storage, the notes say so."""
 
@@ -59,10 +60,10 @@ def reading(
     Returns
     -------
     Reading
-        A row for each number of workers: samples and megabytes (1e6 bytes) a second from the start
-        of the workers to the last batch. With `files` also which part of the storage's speed that
-        is: samples are taken to be equal parts of the files, those of ``loader.dataset`` or else
-        of the pass to be all.
+        A row for each number of workers: samples and megabytes (1e6 bytes) a second from
+        ``iter(loader)``, which starts the workers, to the last batch. With `files` also which part
+        of the storage's speed that is: samples are taken to be equal parts of the files, those of
+        ``loader.dataset`` or else of the pass to be all.
 
     Raises
     ------
@@ -75,38 +76,50 @@ def reading(
     ...     lambda workers: DataLoader(images, 64, num_workers=workers), files="data/train"
     ... )  # doctest: +SKIP
     """
-    counts = list(workers)
-    if not counts or min(counts) < 0:
-        raise UsageError(f"workers={workers!r} must be numbers of processes, such as (0, 1, 2, 4)")
-    if not seconds > 0:
-        raise UsageError(f"seconds={seconds!r} is not a number of seconds")
-    paths = [] if files is None else _all_files(files)
+    counts = _checked(make, workers, seconds)
+    try:
+        paths = [] if files is None else _all_files(files)
+    except TypeError as err:
+        raise UsageError(f"files={files!r} names no files: a path, or several") from err
     whole = sum(path.stat().st_size for path in paths)
-    storage, notes = [], []
-    if paths:
-        if not whole:
-            raise UsageError("the files are empty")
-        most = max(counts)
-        storage = [_read_files(paths, count, seconds) for count in dict.fromkeys((1, max(1, most)))]
+    if paths and not whole:
+        raise UsageError("the files are empty")
+    several = dict.fromkeys((1, max(1, *counts)) if paths else ())
+    storage = [_read_files(paths, count, seconds) for count in several]
     best = max((each.megabytes_per_second for each in storage), default=None)
     rows = []
     for count in counts:
         _forget(paths)
         rows.append(_pass(partial(make, count), count, seconds, whole, best))
-    if paths:
-        notes += _about_memory(rows, storage)
-    return Reading(rows, notes, storage)
+    return Reading(rows, [*_unlike(rows), *(_about_files(rows, storage) if paths else [])], storage)
+
+
+def _checked(make: Any, workers: Any, seconds: Any) -> list[int]:
+    """Return the numbers of workers; raise `UsageError` if something cannot be."""
+    if not callable(make):
+        raise UsageError(f"{make!r} is no function: write lambda workers: DataLoader(...)")
+    counts = list(workers) if isinstance(workers, Iterable) else []
+    if not counts or not all(type(each) is int and each >= 0 for each in counts):
+        raise UsageError(f"workers={workers!r} must be numbers of processes, such as (0, 1, 2, 4)")
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise UsageError(f"seconds={seconds!r} is not a number of seconds")
+    return counts
 
 
 def _pass(
     make: Callable[[], Iterable[Any]], workers: int, seconds: float, whole: int, best: float | None
 ) -> Row:
     """Go through a loader once; `whole` are the bytes of all files, `best` the storage's speed."""
-    before, began = _read_so_far(), time.perf_counter()
     loader = make()
+    before, began = _read_so_far(), time.perf_counter()
     batches = samples = size = 0
     counted, first, passed = True, 0.0, 0.0
-    items = iter(loader)
+    try:
+        items = iter(loader)
+    except TypeError as err:
+        raise UsageError(
+            f"make({workers}) returned {loader!r}, through which nothing goes"
+        ) from err
     for batch in items:
         passed = time.perf_counter() - began
         first = first or passed
@@ -117,13 +130,14 @@ def _pass(
             break
     if not batches:
         raise UsageError(f"the loader for {workers} workers gives nothing")
-    part = _part(loader, samples, ended=passed <= seconds) if counted else None
+    ended = passed <= seconds
+    part = _part(loader, samples, ended=ended) if counted else None
     del batch, items, loader  # workers end, and what they have read counts as ours
     row = Row(
         workers, batches, passed, first, samples / passed if counted else None,
-        size / MEGA / passed if size else None,
+        size / MEGA / passed if size else None, samples if counted and ended else None,
     )  # fmt: skip
-    if part is None or best is None:
+    if part is None or not best:
         return row
     speed = part * whole / MEGA / passed
     return replace(
@@ -142,7 +156,10 @@ def _part(loader: Any, samples: int, *, ended: bool) -> float | None:
 
 def _bytes_in(item: Any) -> int:
     """Return how many bytes of arrays, texts and the like are in a batch."""
-    size = getattr(item, "nbytes", None)
+    try:
+        size = getattr(item, "nbytes", None)
+    except Exception:  # torch's sparse tensors have none, and say so
+        size = None
     if isinstance(size, int):
         return size
     if isinstance(item, (bytes, bytearray)):
@@ -162,19 +179,34 @@ def _bytes_in(item: Any) -> int:
 def _all_files(given: Any) -> list[Path]:
     """Return the files that are named, and those in the folders that are."""
     several = [given] if isinstance(given, (str, os.PathLike)) else list(given)
-    found: list[Path] = []
-    for each in map(Path, several):
-        if each.is_dir():
-            inside = sorted(path for path in each.rglob("*") if path.is_file())
-            if not inside:
-                raise UsageError(f"there are no files in {each}")
-            found += inside
-        elif each.is_file():
-            found.append(each)
-        else:
-            raise UsageError(f"there is no file {each}")
-    if not found:
+    if not several:
         raise UsageError("files names none")
+    found: dict[tuple[int, int], Path] = {}
+    for each in several:
+        if not os.fspath(each) or not Path(each).exists():
+            raise UsageError(f"there is no file {os.fspath(each)!r}")
+        inside = _inside(Path(each))
+        if not inside:
+            raise UsageError(f"there are no files in {each}")
+        for path in inside:
+            known = path.stat()
+            found.setdefault((known.st_dev, known.st_ino), path)  # links to one are one
+    return list(found.values())
+
+
+def _inside(path: Path) -> list[Path]:
+    """Return the files in a folder, also behind links to others; or the file itself."""
+    if not path.is_dir():
+        return [path]
+    found, been = [], set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        known = Path(folder).stat()
+        if (known.st_dev, known.st_ino) in been:
+            folders.clear()  # a link that leads back
+            continue
+        been.add((known.st_dev, known.st_ino))
+        folders.sort()
+        found += [each for name in sorted(files) if (each := Path(folder, name)).is_file()]
     return found
 
 
@@ -232,6 +264,27 @@ def _share(before: int | None, size: float) -> float | None:
     """Return which part of what was read since then has come from the storage."""
     after = _read_so_far()
     return None if before is None or after is None or not size else (after - before) / size
+
+
+def _unlike(rows: list[Row]) -> list[str]:
+    """Return that whole passes gave different numbers of samples, if they did."""
+    given = {row.workers: row.samples for row in rows if row.samples is not None}
+    if len(set(given.values())) < 2:  # noqa: PLR2004  # they are alike
+        return []
+    told = ", ".join(f"{samples} with {workers}" for workers, samples in given.items())
+    why = "An IterableDataset gives all of them by each worker unless it shares them out."
+    return [f"Whole passes gave different numbers of samples: {told} workers. {why}"]
+
+
+def _about_files(rows: list[Row], storage: list[Storage]) -> list[str]:
+    """Return why the storage's figures may mislead."""
+    notes = _about_memory(rows, storage)
+    if any(row.of_storage is not None and row.of_storage > 1 + NOISE for row in rows):
+        notes.append(
+            "The loader was faster than the files alone: they are few, came from a cache of the "
+            "storage, or are not those that it reads. So that is not the storage's speed."
+        )
+    return notes
 
 
 def _about_memory(rows: list[Row], storage: list[Storage]) -> list[str]:

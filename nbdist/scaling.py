@@ -63,7 +63,7 @@ def scale(
         for size in sizes:
             job, _ = Call(
                 function, *args, np=size, backend=backend, launcher=launcher, timeout=timeout
-            ).run()
+            ).run(returns=False)
             done.append(job)
     finally:
         found = scaling(done, cautions(sizes, Wish()))

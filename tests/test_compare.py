@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 import nbdist
 from nbdist.errors import LaunchError, UsageError
 from nbdist.hub.jobs import Job
-from nbdist.hub.throughput import comparison
+from nbdist.hub.throughput import comparison, measured
 from nbdist.launchers import horovodrun
 from nbdist.rank import pace, progress
 from nbdist.rank.vitals import where
@@ -36,7 +38,8 @@ def job_of(folder: Path, name: str, *paces: Pace, **last: float) -> Job:
     ranks = tuple(range(len(paces)))
     job = Job(id=name, code="", ranks=ranks, folder=folder, number=1, state="done")
     for rank, each in enumerate(paces):
-        job.pulses[rank] = Pulse(name, None, where(0), None, Vitals(0), paces=[each])
+        paced = replace(each, place=each.place or f"at {each.label}")
+        job.pulses[rank] = Pulse(name, None, where(0), None, Vitals(0), paces=[paced])
         columns = [
             Column(
                 metric, numbers("q", [1, 2]), numbers("d", [3.0, 3.0]),
@@ -45,6 +48,14 @@ def job_of(folder: Path, name: str, *paces: Pace, **last: float) -> Job:
             for metric, value in last.items()
         ]  # fmt: skip
         points_file(folder, name, rank).write_bytes(framed(Frame(0, columns)))
+    return job
+
+
+def of_paces(folder: Path, *paces: list[Pace]) -> Job:
+    """Return a job whose ranks tell of several loops each."""
+    job = Job(id="9", code="", ranks=tuple(range(len(paces))), folder=folder, number=1)
+    for rank, each in enumerate(paces):
+        job.pulses[rank] = Pulse("9", None, where(0), None, Vitals(0), paces=each)
     return job
 
 
@@ -87,6 +98,59 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
     assert comparison({"a": known, "b": silent}, None, []).metrics == []
 
 
+def test_an_evaluation_within_is_not_the_training(tmp_path: Path) -> None:
+    epochs = Pace("epochs", 10, 9.0, inner=False, place="a")
+    train = Pace("train", 100, 8.0, 400, 0.1, inner=False, place="b", outer="a")
+    within = Pace("val", 100, 2.0, 9000, place="c", outer="b")
+    after = Pace("test", 100, 1.0, 900, place="d", outer="a")
+    row, told = measured(of_paces(tmp_path, [epochs, train, within, after]))
+    assert row.samples_per_second == pytest.approx(50)
+    assert told == ["The figures are those of the loop train."]
+    # An outer loop of a few steps has the training within, whatever its items are.
+    folds = Pace("folds", 5, 9.0, 500, inner=False, place="a")
+    inner = Pace("train", 100, 8.0, 400, place="b", outer="a")
+    row, told = measured(of_paces(tmp_path, [folds, inner]))
+    assert row.samples_per_second == pytest.approx(50)
+    assert told == ["The figures are those of the loop train."]
+    # Parts of a batch are no steps.
+    batches = Pace("", 100, 8.0, 400, inner=False, place="x.py:3")
+    parts = Pace("", 400, 7.0, 400, place="x.py:4", outer="x.py:3")
+    row, told = measured(of_paces(tmp_path, [batches, parts]))
+    assert row.step_seconds == pytest.approx(0.08)
+    assert told == ["The figures are those of the loop x.py:3."]
+
+
+def test_ranks_are_compared_by_the_loop_that_all_have(tmp_path: Path) -> None:
+    train = Pace("", 100, 1.0, 400, place="x.py:3")
+    only_zero = Pace("", 100, 9.0, 9000, place="x.py:7")
+    row, _ = measured(of_paces(tmp_path, [train, only_zero], [train]))
+    assert row.samples_per_second == pytest.approx(800)
+    row, told = measured(of_paces(tmp_path, [only_zero], [train]))
+    assert row.samples_per_second is None
+    assert told[0].startswith("Nothing can be told")
+
+
+def test_passes_of_different_length_tell_no_epoch(tmp_path: Path) -> None:
+    mixed = Pace("t", 100, 8.0, 400, 0.1, place="a", passes=4, pass_seconds=2.0, uneven=True)
+    row, told = measured(of_paces(tmp_path, [mixed]))
+    assert row.epoch_seconds is None
+    assert "far more items than others" in told[0]
+
+
+def test_the_last_value_of_a_metric_is_what_was_logged_last(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "1", Pace("t", 100, 10.0, 6400), steps=0.0)
+    columns = [
+        Column("steps", numbers("q", [9, 1]), numbers("d", [3.0, 4.0]), numbers("d", [5.0, 0.5]))
+    ]
+    points_file(tmp_path, "1", 0).write_bytes(framed(Frame(0, columns)))
+    found = comparison({"a": job}, ["steps", "acc"], [])
+    assert found.way("a").metrics == {"steps": 0.5}
+    assert found.notes == ["No way has logged 'acc'; there are: steps."]
+    pytest.importorskip("pandas")
+    assert found.to_pandas().loc["a", "steps (metric)"] == 0.5
+    assert found.to_pandas().loc["a", "steps"] == 100
+
+
 def test_it_says_so_where_steps_are_of_other_sizes(tmp_path: Path) -> None:
     small = job_of(tmp_path, "1", Pace("t", 100, 10.0, 6400, 1.0, 0.0))
     large = job_of(tmp_path, "2", *2 * [Pace("t", 100, 10.0, 6400, 1.0, 0.0)])
@@ -126,9 +190,34 @@ def loops_of(epochs: int, items: list[int] | Iterator[int]) -> Pace:
     return found
 
 
-def test_an_epoch_is_a_whole_pass_and_the_first_counts_only_alone() -> None:
-    assert loops_of(1, [1, 2]).passes == 1
-    assert loops_of(2, [1, 2]).passes == 2  # of three by now
+@pytest.mark.parametrize(("epochs", "passes"), [(1, 1), (3, 2)])
+def test_an_epoch_is_a_whole_pass_and_the_first_counts_only_alone(epochs: int, passes: int) -> None:
+    assert loops_of(epochs, [1, 2]).passes == passes
+
+
+def test_what_starts_a_loader_is_part_of_an_epoch_and_waited_for() -> None:
+    class Slow(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            time.sleep(0.05)
+            return super().__iter__()
+
+    found = loops_of(2, Slow([1, 2]))
+    assert found.pass_seconds >= 0.05
+    assert found.waited >= 0.05
+
+
+def test_one_loop_for_training_and_evaluation_is_two_where_it_is_called_from_two_lines() -> None:
+    def run(items: list[int]) -> None:
+        for _ in progress.progress(items, samples=1):
+            pass
+
+    for _ in range(3):
+        run([1, 2, 3, 4])
+        run([1, 2])
+    assert [(found.passes, found.uneven) for found in pace.paces()] == [(2, False), (2, False)]
+    for items in ([1, 2, 3, 4], [1, 2]):
+        run(items)
+    assert pace.paces()[2].uneven
 
 
 def test_a_loop_of_unknown_length_that_ends_was_a_pass() -> None:
@@ -168,9 +257,16 @@ def test_what_cannot_be_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1, state="failed")
+    call: Any = nbdist.Call  # as people may call it
     good = nbdist.Call(print, np=1)
     for ways, words in (
-        ({}, "nothing to compare"),
+        ({}, "compare takes names and what they stand for"),
+        ([good], "compare takes names and what they stand for"),
+        ({1: good}, "1 is the name of a way, but no text"),
+        ({"a": call(None, np=1)}, "None is no function"),
+        ({"a": nbdist.Call(print, (i for i in ""), np=1)}, "cannot travel"),
+        ({"a": call(print, np="2")}, "np='2' is not a number of ranks"),
+        ({"a": call(print, timeout="3")}, "timeout=3 is not a number of seconds"),
         ({"a": good, "b": print}, "b is <built-in function print>: an nbdist.Call, or a job"),
         ({"a": good, "b": failed}, "b: job 7 is failed, so it has no figures"),
         ({"a": good, "b": nbdist.Call(print, np=0)}, "at least one rank"),
@@ -255,8 +351,8 @@ def test_one_process_data_parallel_and_ddp(trainer: Kernel) -> None:
     again = trainer.run("print(nbdist.compare({'a': nbdist.jobs()[0], 'b': nbdist.jobs()[-1]}))")
     assert "trained" not in again.stdout  # nothing ran
     assert again.stdout.splitlines()[2].split()[:2] == ["b", "2"]
-    other = trainer.run("nbdist.compare({'a': nbdist.jobs()[0]}, metrics=['los'])", check=False)
-    assert "no way has logged 'los'; there are: loss." in plain(shown(other))
+    other = trainer.run("print(nbdist.compare({'a': nbdist.jobs()[0]}, metrics='los'))")
+    assert "No way has logged 'los'; there are: loss." in other.stdout
 
 
 @pytest.mark.horovod

@@ -76,7 +76,7 @@ def test_from_a_notebook(kernel: Kernel) -> None:
     assert "KeyError: 'gone'" in plain(shown(failed))
     unknown = kernel.run("nbdist.launch(who, np=2, launcher='pigeon')", check=False)
     assert "unknown launcher 'pigeon'; there are engines, torchrun, horovodrun" in shown(unknown)
-    stuck = kernel.run("nbdist.launch((i for i in ()), np=2)", check=False)
+    stuck = kernel.run("nbdist.launch(who, (i for i in ()), np=2)", check=False)
     assert "cannot travel" in shown(stuck)
 
 

@@ -13,6 +13,7 @@ import pytest
 import nbdist
 from nbdist import measuring
 from nbdist.errors import UsageError
+from nbdist.rank.progress import samples_in
 from tests.notebook import on_ranks
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_where_the_bytes_came_from_is_counted_also_for_workers(folder: Path) -> 
     if (found.storage[0].from_storage or 0.0) < 1:
         pytest.skip("this folder is not on a storage that the system counts")
     assert all((row.from_storage or 0.0) > 0.9 for row in found)
-    assert found.notes == ["All of it came from the storage, by the system's count."]
+    assert found.notes[0] == "All of it came from the storage, by the system's count."
 
 
 def test_it_says_so_where_files_stay_in_memory(
@@ -89,14 +90,12 @@ def test_it_says_so_where_files_stay_in_memory(
         path.read_bytes()
     monkeypatch.setattr(measuring, "_forget", lambda _: None)
     found = nbdist.reading(lambda workers: loader(folder, workers), workers=[0], files=[folder])
-    (note,) = found.notes
+    note = found.notes[0]
     if Path("/proc/self/io").exists():
         assert "0 % with 1 thread, 0 % with 0 workers. The rest came from the system's" in note
     monkeypatch.setattr(measuring, "_read_so_far", lambda: None)
     found = nbdist.reading(lambda workers: loader(folder, workers), workers=[0], files=folder)
-    assert found.notes == [
-        "Whether the files came from the storage or from the system's memory is unknown here."
-    ]
+    assert found.notes[0].endswith("from the system's memory is unknown here.")
     assert found[0].from_storage is None
 
 
@@ -104,6 +103,59 @@ def test_a_part_of_the_samples_is_a_part_of_the_files(folder: Path) -> None:
     half = torch.utils.data.SubsetRandomSampler(range(FILES // 2))
     (row,) = nbdist.reading(lambda n: loader(folder, n, sampler=half), workers=[0], files=folder)
     assert row.file_megabytes_per_second == pytest.approx(FILES / 2 * BYTES / 1e6 / row.seconds)
+
+
+def test_files_behind_links_count_and_only_once(folder: Path, tmp_path_factory: Any) -> None:
+    around = tmp_path_factory.mktemp("around")
+    (around / "train").symlink_to(folder)
+    (around / "again").symlink_to(around)  # leads back
+    (around / "same.bin").hardlink_to(folder / "0.bin")
+    for files in (around, [folder, folder / "0.bin"]):
+        (row,) = nbdist.reading(lambda n: loader(folder, n), workers=[0], files=files)
+        assert row.file_megabytes_per_second == pytest.approx(FILES * BYTES / 1e6 / row.seconds)
+
+
+def test_a_loader_that_is_faster_than_its_files_is_told(folder: Path) -> None:
+    (folder / "0.bin").write_bytes(os.urandom(8_000_000))
+    quick = [torch.zeros(1000, 1000)]
+    found = nbdist.reading(lambda _: quick, workers=[0], files=folder)
+    assert (found[0].of_storage or 0) > 1.1
+    assert "The loader was faster than the files alone" in found.notes[-1]
+
+
+def test_samples_that_come_once_for_each_worker_are_told() -> None:
+    found = nbdist.reading(lambda workers: [torch.zeros(4)] * (1 + workers), workers=[0, 1])
+    told = "Whole passes gave different numbers of samples: 4 with 0, 8 with 1 workers."
+    assert found.notes[0].startswith(told)
+
+
+class Odd:
+    """What some tensors of torch's do when they are asked for what they lack."""
+
+    @property
+    def nbytes(self) -> int:
+        """Raise."""
+        raise RuntimeError("nbytes is not defined for this layout")
+
+    shape = nbytes
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ((torch.zeros(5, 3, 8, 8), torch.zeros(5)), 5),
+        ([torch.zeros(3, 8, 9), torch.zeros(3, 9, 8)], 0),  # two pictures of their own sizes
+        ([torch.zeros(7)] * 16, 0),
+        ({"id": ["a", "b"], "x": torch.zeros(6, 2)}, 6),
+        ((3, (torch.zeros(4, 2), torch.zeros(4))), 4),  # enumerate(loader)
+        (Odd(), 0),
+        ("text", 0),
+    ],
+)
+def test_samples_are_counted_or_unknown(batch: Any, samples: int) -> None:
+    assert samples_in(batch) == samples
+    (row,) = nbdist.reading(lambda _: [batch], workers=[0])
+    assert (row.samples_per_second is None) == (samples == 0)
 
 
 def test_a_pass_ends_in_time(folder: Path) -> None:
@@ -134,10 +186,19 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         ({"files": tmp_path / "empty"}, "there are no files in .*empty"),
         ({"files": tmp_path / "nothing.bin"}, "the files are empty"),
         ({"files": []}, "files names none"),
+        ({"files": ""}, "there is no file ''"),
+        ({"files": 3}, "files=3 names no files"),
+        ({"workers": 4}, "workers=4 must be numbers of processes"),
+        ({"workers": [1.5]}, "must be numbers of processes"),
+        ({"seconds": "3"}, "seconds='3' is not a number of seconds"),
         ({}, "the loader for 0 workers gives nothing"),
     ):
         with pytest.raises(UsageError, match=words):
             nbdist.reading(lambda _: [], **more)
+    with pytest.raises(UsageError, match="is no function: write lambda workers"):
+        nbdist.reading([1])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"make\(0\) returned None"):
+        nbdist.reading(lambda _: None)  # type: ignore[arg-type,return-value]
 
 
 def test_ranks_read_their_own_share(notebook: Kernel) -> None:

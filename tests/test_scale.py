@@ -7,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from nbdist.hub.jobs import Job
 from nbdist.hub.throughput import scaling
@@ -54,7 +55,8 @@ def job_of(folder: Path, *paces: Pace) -> Job:
     job = Job(id=str(len(paces)), code="", ranks=ranks, folder=folder, number=1)
     for rank, pace in enumerate(paces):
         idle = Pace("outer", 4, 9.0, inner=False)
-        job.pulses[rank] = Pulse("1", None, where(0), None, Vitals(0), paces=[idle, pace])
+        paced = [replace(each, place=f"at {each.label}") for each in (idle, pace)]
+        job.pulses[rank] = Pulse("1", None, where(0), None, Vitals(0), paces=paced)
     return job
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FEW_STEPS = 20
 ALIKE = 0.02
 """Steps differ by less where only the last batch of an epoch is smaller."""
+MOST_NAMED = 10
+WRITE = "write for batch in nbdist.progress(loader)"
 MOST_METRICS = 4
 """Columns of a comparison, where nobody says which."""
 
@@ -39,7 +41,7 @@ def scaling(jobs: list[Job], notes: list[str]) -> Scaling:
     """
     found = [measured(job) for job in jobs]
     rows = [row for row, _ in found]
-    told = [note for _, note in found if note]
+    told = [note for _, notes_of in found for note in notes_of]
     with_rates = [row for row in rows if row.samples_per_second]
     base = min(with_rates, key=lambda row: row.ranks, default=None)
     rows = [_compared(row, base) for row in rows]
@@ -61,19 +63,28 @@ def comparison(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]
     ways, told = [], []
     base: Row | None = None
     for name, job in jobs.items():
-        row, note = measured(job)
+        row, said = measured(job)
         base = base or row
         last = {each: _last(job, each) for each in job.metrics}
         ways.append(Way(name, replace(_compared(row, base), efficiency=None), last))
-        told += [f"{name}: {note}"] if note else []
+        told += [f"{name}: {note}" for note in said]
     told += _unlike(ways)
     shown = metrics
+    known = {each for way in ways for each in way.metrics}
     if shown is None:
         everywhere = [each for each in ways[0].metrics if all(each in way.metrics for way in ways)]
         shown = everywhere[:MOST_METRICS]
         if len(everywhere) > MOST_METRICS:
-            told.append(f"Other metrics: {', '.join(everywhere[MOST_METRICS:])} (metrics=[...]).")
+            told.append(f"Other metrics (metrics=[...]): {_some(everywhere[MOST_METRICS:])}.")
+    for name in shown:
+        if name not in known:
+            told.append(f"No way has logged {name!r}; there are: {_some(sorted(known)) or 'none'}.")
     return Comparison(ways, [*dict.fromkeys([*told, *notes])], shown)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _unlike(ways: list[Way]) -> list[str]:
@@ -89,9 +100,9 @@ def _unlike(ways: list[Way]) -> list[str]:
 
 
 def _last(job: Job, name: str) -> float:
-    """Return what was logged last under a name: the mean over the ranks that have that step."""
-    _, values = job.metrics[name].mean()
-    return float(values[-1])
+    """Return what each rank logged last under a name: the mean over the ranks that have it."""
+    series = job.metrics[name]
+    return _mean(float(series.of(rank).values[-1]) for rank in set(series.ranks.tolist()))
 
 
 def _compared(row: Row, base: Row | None) -> Row:
@@ -101,9 +112,9 @@ def _compared(row: Row, base: Row | None) -> Row:
     return replace(row, speed_up=speed_up, efficiency=speed_up * base.ranks / row.ranks)
 
 
-def measured(job: Job) -> tuple[Row, str]:
+def measured(job: Job) -> tuple[Row, list[str]]:
     """Return the figures of one run, and what there is to say of them."""
-    paces = _main_loop(job)
+    paces, told = _main_loop(job)
     if not paces:
         return _from_log(job)
     steps = {rank: pace.seconds / pace.steps for rank, pace in paces.items()}
@@ -124,36 +135,62 @@ def measured(job: Job) -> tuple[Row, str]:
         communication, slow and slow.rank, slow and slow.seconds, count, _epoch(paces),
     )  # fmt: skip
     if not all(samples):
-        return row, (
+        told.append(
             "Samples are unknown: nbdist.progress sees no arrays in what it goes through; give it "
             "samples=, those of a step on one rank. So there is no speed-up."
         )
-    if count < FEW_STEPS:
-        return row, f"On {len(job.ranks)}: made from only {count} steps; let the cell run longer."
-    return row, ""
+    elif count < FEW_STEPS:
+        told.append(f"On {len(job.ranks)}: made from only {count} steps; let the cell run longer.")
+    if any(pace.uneven for pace in paces.values()):
+        told.append(
+            "Some passes through the loop had far more items than others: the figures mix them, "
+            "and what an epoch takes is unknown. Give an evaluation a label of its own."
+        )
+    return row, told
 
 
 def _epoch(paces: dict[int, Pace]) -> float | None:
-    """Return what one pass takes; None if a rank has not gone through all items."""
-    if not all(pace.passes for pace in paces.values()):
+    """Return what one pass takes; None if a rank has not gone through all items, or not always."""
+    if not all(pace.passes and not pace.uneven for pace in paces.values()):
         return None
     return max(pace.pass_seconds for pace in paces.values())
 
 
-def _main_loop(job: Job) -> dict[int, Pace]:
-    """Return by rank the loop that rank zero has spent most time in; none if a rank lacks it."""
-    paces = {rank: pulse.paces for rank, pulse in job.pulses.items()}
-    inner = [pace for pace in paces.get(job.ranks[0], []) if pace.inner and pace.seconds > 0]
-    if not inner:
-        return {}
-    label = max(inner, key=lambda pace: pace.seconds).label
-    found = {}
-    for rank in job.ranks:
-        alike = [pace for pace in paces.get(rank, []) if pace.inner and pace.label == label]
-        if not alike:
-            return {}
-        found[rank] = max(alike, key=lambda pace: pace.seconds)
-    return found
+def _main_loop(job: Job) -> tuple[dict[int, Pace], list[str]]:
+    """Return by rank the loop whose steps are the training's, and which one it is if one may ask.
+
+    All ranks have it. It counts samples, or has no other within; of loops within each other it is
+    the outermost that has more than a few steps, as an evaluation may stand within, or the parts of
+    a batch. Of several it is the one that took most time.
+    """
+    by_place = [
+        {pace.place: pace for pace in job.pulses[rank].paces if pace.seconds > 0 and pace.place}
+        for rank in job.ranks
+        if rank in job.pulses
+    ]
+    if len(by_place) < len(job.ranks):
+        return {}, []
+    everywhere = set.intersection(*map(set, by_place))
+    first = {place: pace for place, pace in by_place[0].items() if place in everywhere}
+    able = {place: pace for place, pace in first.items() if pace.samples or pace.inner}
+    long = {each for each, pace in able.items() if pace.inner or pace.steps >= FEW_STEPS / 2}
+    outermost = [able[each] for each in long if not long.intersection(_around(able[each], first))]
+    if not outermost:
+        return {}, []
+    found = max(outermost, key=lambda pace: pace.seconds)
+    told = []
+    if len(able) > 1 or len(_around(found, first)) > 1:
+        told = [f"The figures are those of the loop {found.label or found.place}."]
+    return {rank: paces[found.place] for rank, paces in zip(job.ranks, by_place, strict=True)}, told
+
+
+def _around(pace: Pace, by_place: dict[str, Pace]) -> list[str]:
+    """Return the places of the loops that it is within."""
+    places = []
+    while pace.outer in by_place and pace.outer not in places:
+        places.append(pace.outer)
+        pace = by_place[pace.outer]
+    return places
 
 
 def _slowest(paces: dict[int, Pace], steps: dict[int, float]) -> Slowest | None:
@@ -165,22 +202,18 @@ def _slowest(paces: dict[int, Pace], steps: dict[int, float]) -> Slowest | None:
     return slowest(own, steps) if len(own) == len(paces) else slowest(steps)
 
 
-def _from_log(job: Job) -> tuple[Row, str]:
+def _from_log(job: Job) -> tuple[Row, list[str]]:
     """Return what can be told of a cell without `nbdist.progress` from when it logged."""
     row = Row(len(job.ranks))
     times = [job.metrics[name].of(job.ranks[0]).times for name in job.metrics]
     longest = max(times, key=len, default=())
     last = longest[len(longest) // 2 :]
     if len(last) < 2 or last[-1] <= last[0]:  # noqa: PLR2004  # a step lies between two
-        return row, (
-            "Nothing can be told of a cell whose loop nobody sees: "
-            "write for batch in nbdist.progress(loader)."
-        )
+        return row, [f"Nothing can be told of a cell whose loop nobody sees: {WRITE}."]
     step = float(last[-1] - last[0]) / (len(last) - 1)
-    return replace(row, step_seconds=step, steps=len(last) - 1), (
-        "Steps are what nbdist.log was called for, and their samples are unknown, so there is no "
-        "speed-up: write for batch in nbdist.progress(loader)."
-    )
+    return replace(row, step_seconds=step, steps=len(last) - 1), [
+        f"Steps are what nbdist.log was called for; samples and speed-up are unknown: {WRITE}."
+    ]
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -11,6 +11,8 @@ from typing import Any
 from nbdist.metrics.scaling import UNKNOWN, Row, milliseconds, number
 from nbdist.metrics.tables import Table
 
+LONGEST = 40
+"""Characters of a name that the table has room for."""
 TITLES = (
     "", "ranks", "samples/s", "times the first", "s an epoch", "ms a step", "compute", "data",
     "communication",
@@ -25,7 +27,7 @@ class Way:
     pace: Row
     """Its throughput; `speed_up` is compared with the first way."""
     metrics: dict[str, float]
-    """By name, the last value logged: the mean over the ranks that have logged that step."""
+    """By name, what each rank logged last: the mean over the ranks that have it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +66,11 @@ class Comparison(Table[Way]):
         return super().to_pandas().set_index("way")
 
     def _fields(self, row: Way) -> dict[str, Any]:
-        return {"way": row.name, **asdict(row.pace), **row.metrics}
+        fields = {"way": row.name, **asdict(row.pace)}
+        logged = {
+            f"{key} (metric)" if key in fields else key: row.metrics[key] for key in row.metrics
+        }
+        return fields | logged
 
     def _titles(self) -> tuple[str, ...]:
         return (*TITLES, *self.metrics)
@@ -72,8 +78,10 @@ class Comparison(Table[Way]):
     def _cells(self, row: Way) -> tuple[str, ...]:
         pace = row.pace
         last = (row.metrics.get(name) for name in self.metrics)
+        name = " ".join(row.name.split())
         return (
-            row.name, str(pace.ranks), number(pace.samples_per_second), number(pace.speed_up),
+            name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", str(pace.ranks),
+            number(pace.samples_per_second), number(pace.speed_up),
             number(pace.epoch_seconds),
             *(milliseconds(part) for part in (pace.step_seconds, pace.compute, pace.data)),
             milliseconds(pace.communication),

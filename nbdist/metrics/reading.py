@@ -24,6 +24,8 @@ class Row:
     samples_per_second: float | None
     megabytes_per_second: float | None
     """Of what the batches hold, 1 MB being a million bytes."""
+    samples: int | None = None
+    """In a whole pass; None if it was left after the time it may take."""
     file_megabytes_per_second: float | None = None
     """Of the files' bytes, as far as its samples are a part of all."""
     of_storage: float | None = None

@@ -22,8 +22,10 @@ FEW_STEPS = 10
 """Fewer tell more of chance than of a rank."""
 LOOKS = 12
 """What was of late is made over so many looks: some six seconds."""
-MOST_PLACES = 16
+MOST_PLACES = 64
 """Loops of further places are not told of."""
+EVEN = 0.1
+"""Passes whose numbers of items differ by more are not of the same data."""
 NUMBER = re.compile(r"\d+")
 
 
@@ -68,23 +70,25 @@ def now(at: float, steps: int, samples: int, waited: float) -> Totals:
 class Track:
     """What the loops of one place took together, however often they are begun."""
 
-    def __init__(self, label: str) -> None:
-        self.label, self.inner = label, True
+    def __init__(self, label: str, place: str = "", outer: str = "") -> None:
+        self.label, self.inner, self.place, self.outer = label, True, place, outer
         self._totals = Totals()
         self._marks = [self._totals]
         self._every, self._since = 1, 0
         """A mark is kept for each so many."""
         self._looks: deque[Totals] = deque([self._totals], maxlen=LOOKS)
         """How it stood at the last ones."""
-        self._first_pass: float | None = None
-        """Seconds: imports and first connections are in it."""
-        self._passes, self._pass_seconds = 0, 0.0
+        self._first_pass: tuple[float, int] | None = None
+        """Its seconds, with imports and first connections, and items."""
+        self._passes, self._pass_seconds, self._uneven = 0, 0.0, False
 
-    def passed(self, seconds: float) -> None:
+    def passed(self, seconds: float, items: int) -> None:
         """Note that a loop has gone through all its items."""
         if self._first_pass is None:
-            self._first_pass = seconds
+            self._first_pass = seconds, items
             return
+        few, many = sorted((items, self._first_pass[1]))
+        self._uneven |= many > (1 + EVEN) * few
         self._passes += 1
         self._pass_seconds += seconds
 
@@ -102,7 +106,9 @@ class Track:
     def steady(self) -> Totals:
         """Return what came without the first half of the steps: imports, caches, buckets."""
         half = self._totals.steps / 2
-        before = max((mark for mark in self._marks if mark.steps <= half), default=Totals())
+        early = (mark for mark in self._marks if mark.steps <= half)
+        # Of marks between two steps the first: what comes after it begins the next epoch.
+        before = max(early, key=lambda mark: (mark.steps, -mark.seconds), default=Totals())
         return self._totals.less(before)
 
     def own_of_late(self) -> float | None:
@@ -123,24 +129,37 @@ class Track:
             return None
         passes, seconds = self._passes, self._pass_seconds
         if not passes and self._first_pass is not None:
-            passes, seconds = 1, self._first_pass
+            passes, seconds = 1, self._first_pass[0]
         return Pace(
             self.label, came.steps, came.seconds, came.samples, came.waited,
             came.others if came.told else None, self.inner, passes, seconds / max(passes, 1),
+            self._uneven, self.place, self.outer,
         )  # fmt: skip
 
 
-_tracks: dict[tuple[str, int, str], Track] = {}
+_tracks: dict[str, Track] = {}
 
 
-def track(label: str, frame: FrameType | None) -> Track:
-    """Return the track of the loop that this frame runs; one whose label counts is the same."""
+def track(label: str, frame: FrameType | None, within: list[Track]) -> Track:
+    """Return the track of the loop that this frame runs, inside those of other loops.
+
+    A loop whose label counts is the same; one in a function that is called from two lines is two,
+    for it may train here and evaluate there.
+    """
     horovod_calls.time_waits()
-    place = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-    key = (*place, NUMBER.sub("0", label))
-    if key not in _tracks and len(_tracks) >= MOST_PLACES:
+    places = [_place(frame), _place(frame.f_back)] if frame is not None else []
+    place = f"{' from '.join(places)}, depth {len(within)}: {NUMBER.sub('0', label)}"
+    if place not in _tracks and len(_tracks) >= MOST_PLACES:
         return Track(label)
-    return _tracks.setdefault(key, Track(label))
+    found = _tracks.setdefault(place, Track(label, place, within[-1].place if within else ""))
+    if within:
+        within[-1].inner = False
+    return found
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return where a frame is, as it is on another host, too."""
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame else ""
 
 
 def paces() -> list[Pace]:

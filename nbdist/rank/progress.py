@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbdist.rank import pace
@@ -25,6 +26,9 @@ Item = TypeVar("Item")
 MOST_BARS = 16
 """Loops within each other that are told of."""
 LONGEST_LABEL = 100
+MOST_FEATURES = 8
+"""A list of more arrays is hardly one of a batch's features."""
+CHANNELS = (1, 3, 4)
 MOST = 2.0**62
 """Numbers beyond this are unknown ones."""
 WINDOW = 12
@@ -45,6 +49,7 @@ class Loop:
         self.over = False
         self.began = time.monotonic()
         self._pass_began = None if initial else self.began
+        self._pass_from = 0
         self._looks: deque[tuple[float, int, int, float]] = deque(
             [(self.began, initial, 0, 0.0)], maxlen=WINDOW
         )
@@ -91,12 +96,12 @@ class Loop:
 
     def begin_pass(self) -> None:
         """Note that an epoch begins, in a loop that goes on after it."""
-        self._pass_began = time.monotonic()
+        self._pass_began, self._pass_from = time.monotonic(), self.done
 
     def end_pass(self, *, whole: bool) -> None:
         """Note that this epoch is over, if it has gone through all items."""
         if whole and self._pass_began is not None:
-            self.track.passed(time.monotonic() - self._pass_began)
+            self.track.passed(time.monotonic() - self._pass_began, self.done - self._pass_from)
         self._pass_began = None
 
 
@@ -119,11 +124,10 @@ def open_loop(
         Whose loop it is, which may be begun again and again; by default the caller's.
     """
     label = _told(label)
-    track = pace.track(label, place or sys._getframe().f_back)
-    loop = Loop(label, _count("total", total), track, int(initial))
     depth = sum(not each.over for each in _loops)
-    if depth:
-        _loops[depth - 1].track.inner = False
+    within = [each.track for each in _loops[:depth]]
+    track = pace.track(label, place or sys._getframe().f_back, within)
+    loop = Loop(label, _count("total", total), track, int(initial))
     _loops[depth:] = [loop]
     return loop
 
@@ -146,7 +150,8 @@ def progress(
     total
         How many items there are; by default ``len(iterable)``, where it has one.
     samples
-        Samples in an item; by default the length of the first tensor or array found in it.
+        Samples in an item; by default the length of the first tensor or array found in it. A list
+        of many, or of pictures, may be the samples themselves: then it is unknown.
 
     Yields
     ------
@@ -164,12 +169,14 @@ def progress(
         except TypeError:
             total = None
     samples = _count("samples", samples)
-    items = iter(iterable)
     loop = open_loop(label, total, place=sys._getframe().f_back)
     loop.marks_itself = True
     clock = time.monotonic
     through = False
     try:
+        asked = clock()
+        items = iter(iterable)  # a loader starts its workers here
+        loop.waited += clock() - asked
         while True:
             asked = clock()
             if asked >= loop.mark_at:
@@ -205,20 +212,30 @@ def _count(what: str, number: SupportsFloat | None) -> int | None:
     return math.ceil(found) if abs(found) < MOST else None
 
 
-def samples_in(item: Any) -> int:
+def samples_in(item: Any, depth: int = 4) -> int:
     """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
-    for _ in range(4):  # a batch of batches of batches is enough
-        if isinstance(item, dict):
-            item = next(iter(item.values()), None)
-        elif isinstance(item, (list, tuple)):
-            item = item[0] if item else None
-        else:
-            break
-    shape = getattr(item, "shape", None)
     try:
-        return int(shape[0]) if shape else 0
-    except (TypeError, ValueError, IndexError):
+        if isinstance(item, Mapping):
+            item = list(item.values())
+        if not isinstance(item, (list, tuple)):
+            shape = getattr(item, "shape", None)
+            return int(shape[0]) if shape else 0
+        if _are_pictures(item):
+            return 0
+        inside = item[:MOST_FEATURES] if depth else ()
+        return next((found for each in inside if (found := samples_in(each, depth - 1))), 0)
+    except Exception:  # another library's class, whose attributes may raise anything
         return 0
+
+
+def _are_pictures(item: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether these arrays may be the samples, as pictures of several sizes are, not features."""
+    shapes = [each.shape for each in item if hasattr(each, "shape")]
+    if len(shapes) < max(2, len(item)):
+        return False
+    if len(shapes) > MOST_FEATURES:
+        return True
+    return all(len(shape) == 3 and shape[0] in CHANNELS for shape in shapes)  # noqa: PLR2004
 
 
 def bars() -> list[Bar]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+MOST_DRAWN = 9
+"""Metrics that have a panel; all have a column."""
 LONGEST = 24
 """Characters of a name that a panel has room for."""
 
@@ -34,7 +36,7 @@ class Compared(Comparison):
         parts = [*self._bars("samples/s", rates), *self._bars("s an epoch", epochs)]
         if any(way.pace.step_seconds for way in self.rows):
             parts.append(self._steps)
-        for metric in self.metrics:
+        for metric in self.metrics[:MOST_DRAWN]:
             parts += self._bars(metric, [way.metrics.get(metric) for way in self.rows])
         return parts
 
@@ -56,7 +58,7 @@ class Compared(Comparison):
 
 def _bars(axes: Axes, title: str, names: Sequence[str], values: Sequence[float | None]) -> None:
     """Draw a bar for each way; none where its value is unknown."""
-    long = [math.nan if value is None else value for value in values]
+    long = [math.nan if value is None or math.isinf(value) else value for value in values]
     axes.barh(range(len(names)), long, color=COLOURS[0], height=0.6)
     _name_bars(axes, title, names)
 

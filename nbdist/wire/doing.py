@@ -44,6 +44,12 @@ class Pace(msgspec.Struct, frozen=True, omit_defaults=True):
     was the only one."""
     pass_seconds: float = 0.0
     """What each of those took, on the average."""
+    uneven: bool = False
+    """Whether some passes had far more items than others."""
+    place: str = ""
+    """Where it stands and is called from, the same on all ranks."""
+    outer: str = ""
+    """The place of the loop it is within; none if it is empty."""
 
 
 class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
