@@ -25,7 +25,7 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
 
     What is to be called runs in a job of its own, one after the other; cells that have run already
     are compared as they went. Figures are those of the loop of `nbdist.progress` that takes most
-    time, without the first half of its steps.
+    time, without the first half of its steps; where there are several, a note names it.
 
     Parameters
     ----------
