@@ -69,6 +69,25 @@ def test_flags_of_horovods_own(horovod: Kernel) -> None:
 
 
 @pytest.mark.horovod
+@pytest.mark.parametrize(
+    ("flags", "seconds"),
+    [
+        ("", None),
+        ("--cold", None),
+        ("--env HOROVOD_GLOO_TIMEOUT_SECONDS=70", "70"),
+        ("--launcher-flags '--gloo-timeout-seconds 71'", "71"),
+    ],
+)
+def test_ranks_wait_for_one_that_still_starts_as_long_as_nbdist_does(
+    horovod: Kernel, flags: str, seconds: str | None
+) -> None:
+    own = horovod.run("import os\nprint(f'{float(os.environ[\"NBDIST_START_SECONDS\"]):.0f}')")
+    body = "import os\nprint(os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
+    told = on_ranks(horovod, body, f"{FLAGS} {flags}").stdout
+    assert told == (f"{seconds}\n" if seconds else own.stdout)
+
+
+@pytest.mark.horovod
 def test_its_optimizer_trains(horovod: Kernel) -> None:
     cell = on_ranks(
         horovod,

@@ -33,6 +33,7 @@ from nbdist.launchers.scripted import Failed, Needs
 from nbdist.rank.place import THEIRS
 from nbdist.rank.program import decode_program
 from nbdist.rank.spec import CLUSTER_NAME
+from nbdist.settings import Settings
 from nbdist.system import die_with_parent
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ GIVEN_UP = (
 WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod_part")
 MPI = {"--mpi", "--jsrun"}
 """Flags that make another program start the ranks."""
+MEET = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+"""Seconds that ranks wait for each other in `hvd.init`; 30 by default."""
 END_SECONDS = 5.0
 """From SIGTERM to SIGKILL, as Horovod has it."""
 SIGNALS = 128
@@ -162,8 +165,7 @@ def launch(flags: list[str], program: str) -> None:
     """Do the same in this process, whose ranks on this machine then are forks of it."""
     words = [*flags, RANK]
     parsed = _parse(words)
-    elastic = parsed.host_discovery_script is not None or parsed.min_num_proc is not None
-    if elastic or not parsed.use_gloo:
+    if _is_elastic(parsed) or not parsed.use_gloo:
         # Ranks are started when their time has come, or by another program.
         os.execv(sys.executable, command(flags, program))  # noqa: S606  # as a launcher is started
     gloo_run: Any = importlib.import_module("horovod.runner.gloo_run")
@@ -171,6 +173,10 @@ def launch(flags: list[str], program: str) -> None:
     argv = [sys.executable, "-m", RANK, program]
     gloo_run._exec_command_fn = lambda _: _starter(ranks, argv, ssh_options(words))  # noqa: SLF001
     _run(words)
+
+
+def _is_elastic(parsed: Any) -> bool:
+    return parsed.host_discovery_script is not None or parsed.min_num_proc is not None
 
 
 def _ranks_here(parsed: Any) -> int:
@@ -207,6 +213,9 @@ def _run(words: list[str]) -> None:
     """Do what ``horovodrun WORDS`` does, with its servers where its ranks find them only."""
     parsed = _parse(words)
     horovod: Any = importlib.import_module("horovod.runner.launch")
+    if not _is_elastic(parsed):
+        # One that still imports is waited for; one that dies is known at once.
+        os.environ.setdefault(MEET, f"{Settings.read().start_seconds:.0f}")
     address = LOOPBACK
     if parsed.hosts and far(hosts_named(parsed.hosts, None)):
         network: Any = importlib.import_module("horovod.runner.util.network")
