@@ -49,8 +49,8 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
         If a way cannot be, or what it needs is not installed; nothing was started.
     Exception
         As `nbdist.launch`, of the first way that fails. The ways before it are shown; their jobs
-        are in `nbdist.jobs()` (those of launcher engines are not), and can be
-        compared without running again.
+        are in `nbdist.jobs()` (those of launcher engines are not), and can be compared without
+        running again.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = N
                 continue
             sys.stdout.write(f"{name} ({place} of {len(ways)}):\n")
             done[name], _ = way.run(returns=False)
-    except BaseException:
+    except BaseException:  # an interrupt, too, must not cost what has run
         if done:
             sys.stderr.write(f"{_table(done, told, notes)!r}\n")
         raise

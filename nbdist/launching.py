@@ -175,8 +175,8 @@ class Call:
             raise UsageError(f"max_restarts={self.max_restarts} must not be negative")
         if self.slots and self.launcher == "engines":
             raise UsageError("hosts is for launcher torchrun or horovodrun")
-        if self.launcher == "kernel":
-            raise UsageError("launcher kernel is for cells: %%distributed --backend xla")
+        if self.launcher in ("kernel", "python"):
+            raise UsageError(f"launcher {self.launcher} is for cells: %%distributed")
         return _size(self.np, self.slots, self.backend)
 
     def packed(self) -> bytes:

@@ -127,7 +127,7 @@ def test_ranks_are_compared_by_the_loop_that_all_have(tmp_path: Path) -> None:
     assert row.samples_per_second == pytest.approx(800)
     row, told = measured(of_paces(tmp_path, [only_zero], [train]))
     assert row.samples_per_second is None
-    assert told[0].startswith("Nothing can be told")
+    assert told == ["Nothing can be told: no loop stands at the same place on all ranks."]
 
 
 def test_passes_of_different_length_tell_no_epoch(tmp_path: Path) -> None:
@@ -265,6 +265,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
         ({1: good}, "1 is the name of a way, but no text"),
         ({"a": call(None, np=1)}, "None is no function"),
         ({"a": nbdist.Call(print, (i for i in ""), np=1)}, "cannot travel"),
+        ({"a": nbdist.Call(print, launcher="python", backend="none")}, "python is for cells"),
         ({"a": call(print, np="2")}, "np='2' is not a number of ranks"),
         ({"a": call(print, timeout="3")}, "timeout=3 is not a number of seconds"),
         ({"a": good, "b": print}, "b is <built-in function print>: an nbdist.Call, or a job"),

@@ -81,7 +81,9 @@ def test_flags_of_horovods_own(horovod: Kernel) -> None:
 def test_ranks_wait_for_one_that_still_starts_as_long_as_nbdist_does(
     horovod: Kernel, flags: str, seconds: str | None
 ) -> None:
-    own = horovod.run("import os\nprint(f'{float(os.environ[\"NBDIST_START_SECONDS\"]):.0f}')")
+    own = horovod.run(
+        "import math, os\nprint(math.ceil(float(os.environ['NBDIST_START_SECONDS'])))"
+    )
     body = "import os\nprint(os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
     told = on_ranks(horovod, body, f"{FLAGS} {flags}").stdout
     assert told == (f"{seconds}\n" if seconds else own.stdout)

@@ -146,6 +146,8 @@ class Odd:
         ((torch.zeros(5, 3, 8, 8), torch.zeros(5)), 5),
         ([torch.zeros(3, 8, 9), torch.zeros(3, 9, 8)], 0),  # two pictures of their own sizes
         ([torch.zeros(7)] * 16, 0),
+        ({str(i): torch.zeros(5) for i in range(12)}, 5),
+        ([torch.zeros(4, 9, 8), torch.zeros(4, 7, 8)], 4),  # sequences and their targets
         ({"id": ["a", "b"], "x": torch.zeros(6, 2)}, 6),
         ((3, (torch.zeros(4, 2), torch.zeros(4))), 4),  # enumerate(loader)
         (Odd(), 0),

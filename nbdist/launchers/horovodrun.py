@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import importlib.util
 import itertools
+import math
 import multiprocessing
 import os
 import re
@@ -215,7 +216,7 @@ def _run(words: list[str]) -> None:
     horovod: Any = importlib.import_module("horovod.runner.launch")
     if not _is_elastic(parsed):
         # One that still imports is waited for; one that dies is known at once.
-        os.environ.setdefault(MEET, f"{Settings.read().start_seconds:.0f}")
+        os.environ.setdefault(MEET, str(math.ceil(Settings.read().start_seconds)))
     address = LOOPBACK
     if parsed.hosts and far(hosts_named(parsed.hosts, None)):
         network: Any = importlib.import_module("horovod.runner.util.network")

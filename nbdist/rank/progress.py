@@ -28,7 +28,7 @@ MOST_BARS = 16
 LONGEST_LABEL = 100
 MOST_FEATURES = 8
 """A list of more arrays is hardly one of a batch's features."""
-CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3)
 MOST = 2.0**62
 """Numbers beyond this are unknown ones."""
 WINDOW = 12
@@ -216,13 +216,13 @@ def samples_in(item: Any, depth: int = 4) -> int:
     """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
     try:
         if isinstance(item, Mapping):
-            item = list(item.values())
-        if not isinstance(item, (list, tuple)):
+            inside = list(item.values())  # each has a name, so they are features
+        elif isinstance(item, (list, tuple)):
+            inside = [] if _are_pictures(item) else list(item)
+        else:
             shape = getattr(item, "shape", None)
             return int(shape[0]) if shape else 0
-        if _are_pictures(item):
-            return 0
-        inside = item[:MOST_FEATURES] if depth else ()
+        inside = inside[:MOST_FEATURES] if depth else []
         return next((found for each in inside if (found := samples_in(each, depth - 1))), 0)
     except Exception:  # another library's class, whose attributes may raise anything
         return 0
