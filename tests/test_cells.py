@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tests.faults import shown
 from tests.notebook import distributed, on_ranks, plain, printed_by
 from tests.waiting import until
 
@@ -104,6 +105,25 @@ def test_a_destroyed_group_is_there_again(notebook: Kernel) -> None:
     assert on_ranks(notebook, in_one_cell).stdout == "2\nFalse\n"
     next_cell = "total = torch.ones(1); dist.all_reduce(total); print(int(total))"
     assert on_ranks(notebook, next_cell).stdout == "2\n"
+
+
+def test_what_a_start_has_to_tell_comes_with_the_first_cell(kernel: Kernel) -> None:
+    """That ranks share a GPU, say; there is none here, so a stand-in tells something."""
+    kernel.run(
+        """if True:
+        from nbdist.hub import forming
+        async def sharing(hub):
+            hub.sharing = "gloo"
+            return ["2 ranks share 1 GPU."]
+        forming._sharing = sharing
+        %load_ext nbdist"""
+    )
+    first, second = (on_ranks(kernel, "print(rank)", "-np 2 --backend ddp") for _ in range(2))
+    assert "2 ranks share 1 GPU." in shown(first)
+    assert "share" not in shown(second)
+    crash = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
+    crashed = on_ranks(kernel, crash, check=False)
+    assert "torch crashes there under gloo" in shown(crashed)
 
 
 def test_the_working_directory_is_followed(notebook: Kernel, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What NCCL itself does is in tests/gpu.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import json
 import os
@@ -57,6 +58,22 @@ def recording(monkeypatch: pytest.MonkeyPatch, *records: dict[str, Any]) -> None
 
     monkeypatch.setattr(recorder, "_nccl", dump)
     monkeypatch.setattr(recorder, "_since", 0)
+
+
+def test_the_nccl_that_is_loaded_decides_whether_ranks_may_share_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody has put a newer one in the place of the one that torch was built with."""
+
+    def tell(number: Any) -> int:
+        number._obj.value = 23_007
+        return 0
+
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    assert nccl.version() == (2, 28, 9), "none is loaded here"
+    loaded = SimpleNamespace(ncclGetVersion=tell)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: loaded)
+    assert nccl.version() == (2, 30, 7)
 
 
 def test_a_collective_on_a_gpu_is_waited_for_wherever_the_main_thread_is(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults import shown
 from tests.notebook import on_ranks
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,3 +243,26 @@ def test_jobs_have_their_folder(start_kernel: KernelFactory) -> None:
     assert "print('hello')" in (folder / "script.py").read_text()
     assert (folder / "rank0.log").read_text() == "hello\n"
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.starts_processes
+def test_the_agent_opens_no_gpu_that_its_forks_could_not_open_again(tmp_path: Path) -> None:
+    """What looks for GPUs opens them; a stand-in says that it was called."""
+    code = """if True:
+        import sys, torch
+        from nbdist.backends.torch_private import elastic
+        def look(): print("a GPU was looked for", flush=True)
+        torch.cuda.is_available = look
+        elastic.launch(sys.argv[1:], lambda path: torch.cuda.is_available(), "script")
+        assert torch.cuda.is_available is look
+    """
+    flags = [
+        "--nnodes=1", "--nproc-per-node=2", "--rdzv-id=alone", "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={tmp_path / 'meeting'}", "--rdzv-conf=store_type=file",
+        f"--log-dir={tmp_path}", "--local-addr=127.0.0.1",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags],
+        capture_output=True, text=True, timeout=allowed(60), check=True,
+    )  # fmt: skip
+    assert done.stdout == "a GPU was looked for\n" * 2, "by the ranks alone"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_core.paths import jupyter_runtime_dir
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from traitlets.config import Config
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -39,6 +42,16 @@ def announce(cell: dict[str, Any], cell_index: int) -> None:
         print(f"\n{cell['source']}", flush=True)
 
 
+def sockets() -> Config:
+    """Let the kernel listen on sockets in the runtime folder of Jupyter.
+
+    A TCP port is free when it is chosen, and another process may have it when the kernel binds it.
+    """
+    folder = Path(jupyter_runtime_dir())
+    folder.mkdir(parents=True, exist_ok=True)
+    return Config(KernelManager={"transport": "ipc", "ip": str(folder / uuid.uuid4().hex)})
+
+
 def main() -> int:
     """Run the notebook named on the command line; 1 when a cell fails that should not."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,6 +65,7 @@ def main() -> int:
         notebook,
         timeout=arguments.timeout,
         kernel_name="python3",
+        config=sockets(),
         extra_arguments=["--log-level=ERROR"],  # not that others of this machine might listen
         resources={"metadata": {"path": str(arguments.notebook.parent)}},
         on_cell_start=announce,

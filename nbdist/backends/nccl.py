@@ -13,6 +13,7 @@ Nothing here is private to torch. Read in torch 2.9 to 2.15 and NCCL 2.27 to 2.3
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -42,6 +43,7 @@ ENVIRON = {
 """What ranks that stay need of torch's NCCL; a user's own values go before. Each group that is made
 reads them, so they stay in the environment, also that of what a cell starts."""
 CLEAN_UP_ONLY = "2"
+LIBRARY = "libnccl.so.2"
 NAME = "nccl"
 SHARED_GPU, SHARES_SINCE = "NCCL_MULTI_RANK_GPU_ENABLE", (2, 30)
 """What NCCL reads, and since when; those before raise "Duplicate GPU detected"."""
@@ -67,7 +69,17 @@ def default_backend() -> str:
 
 def _shares() -> bool:
     """Whether NCCL was told, and is able, to let several ranks have one GPU."""
-    return os.environ.get(SHARED_GPU) == "1" and tuple(torch.cuda.nccl.version()) >= SHARES_SINCE
+    return os.environ.get(SHARED_GPU) == "1" and version() >= SHARES_SINCE
+
+
+def version() -> tuple[int, ...]:
+    """Return the version of the NCCL that is loaded; torch tells the one it was built with."""
+    number = ctypes.c_int()
+    with suppress(OSError, AttributeError):  # it is a part of torch's own library there
+        loaded = ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        if loaded.ncclGetVersion(ctypes.byref(number)) == 0:
+            return number.value // 10_000, number.value // 100 % 100, number.value % 100
+    return tuple(torch.cuda.nccl.version())
 
 
 def by_device(backend: str) -> dict[str, str]:

@@ -123,8 +123,6 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
                 tell(f"Rank {rank} is a new process. It lacks no variable that the others have.")
     else:
         await form(hub)
-    for note in drain(hub):
-        tell(note)
 
 
 async def form(hub: Hub) -> None:
@@ -160,11 +158,13 @@ async def form(hub: Hub) -> None:
 
 async def _sharing(hub: Hub) -> list[str]:
     """Say that ranks share GPUs, where they do: it is slower, and people want to know."""
+    hub.sharing = ""
     on_gpus = [rank for rank in hub.ranks.values() if rank.device.startswith("cuda")]
     used = {(rank.host, rank.device) for rank in on_gpus}
     if hub.backend != "ddp" or not used or len(used) == hub.size:
         return []
     world, *_ = msgspec.convert(await hub.call(0, "groups"), list[GroupInfo], from_attributes=True)
+    hub.sharing = world.backend
     told = f"{hub.size} ranks share {len(used)} GPU{'s' * (len(used) > 1)}"
     slower = f"{told}. The process group uses {world.backend}, for nccl wants a GPU for each rank."
     return [f"{told} under nccl." if world.backend == "nccl" else slower]

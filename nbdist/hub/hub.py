@@ -95,6 +95,8 @@ class Hub:
         self.broken_off: dict[int, list[str]] = {}
         """By rank, collectives behind which its GPU went on when they were aborted; told with what
         is compared."""
+        self.sharing = ""
+        """The backend by which ranks that share GPUs talk; '' where none do."""
         self.notes: list[str] = []
         """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
         self.replacing = False

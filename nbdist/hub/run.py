@@ -222,6 +222,8 @@ class Run(JobListener):
                 if not self._must_wait():
                     if hub.stale and not hub.begun:
                         await forming.heal(hub, lambda text: job.tell(text, text))
+                    for note in forming.drain(hub):
+                        job.tell(note, note)
                     if hub.uncompared and not hub.begun:
                         await self._compare()
                     hub.begin(job.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
@@ -88,6 +89,13 @@ def _without_gpu(hub: Hub, job: Job) -> dict[int, int]:
 
 def _tell_of_losses(hub: Hub, job: Job) -> None:
     dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+    ends = [rank.death for rank in hub.ranks.values() if rank.death is not None]
+    if hub.sharing == "gloo" and any(end.signum == signal.SIGSEGV for end in ends):
+        job.notes.append(
+            "If that was `full_tensor()` of a tensor on the GPU, or what gathers a model's whole "
+            "state: torch crashes there under gloo, which ranks that share a GPU have. "
+            "`.cpu().full_tensor()` works."
+        )
     if _full(job):
         job.notes.append(
             f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "

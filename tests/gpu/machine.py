@@ -32,7 +32,8 @@ from contextlib import suppress
 cuda = torch.cuda
 found = dict(torch=torch.__version__, cuda=torch.version.cuda, nccl=None, driver=None, gpus=[])
 with suppress(Exception):
-    found["nccl"] = cuda.nccl.version()
+    from nbdist.backends import nccl
+    found["nccl"] = nccl.version()
 with suppress(Exception):
     for i in range(cuda.device_count()):
         each = cuda.get_device_properties(i)

@@ -12,6 +12,7 @@ from multiprocessing import connection
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.multiprocessing as mp
 from torch.distributed import run as torchrun
 from torch.distributed.elastic import events
@@ -62,7 +63,8 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     entry
         Called with `path` in every worker.
     """
-    config, _, _ = torchrun.config_from_args(torchrun.parse_args([*arguments, "script"]))
+    with _no_gpu_opened():
+        config, _, _ = torchrun.config_from_args(torchrun.parse_args([*arguments, "script"]))
     config.start_method = "fork"
     assert config.logs_specs is not None
     logging.getLogger(MULTIPROCESSING).addFilter(_without_trace)
@@ -71,6 +73,20 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     _meet_at_once()
     with _exit_codes_told():
         elastic_launch(config, entry)(path)
+
+
+@contextmanager
+def _no_gpu_opened() -> Iterator[None]:
+    """Let TorchElastic look for no GPU: this process would open it, and its forks could not.
+
+    It looks for one only to choose a default NUMA binding, and torch's own default is none.
+    """
+    look = torch.cuda.is_available
+    torch.cuda.is_available = lambda: False
+    try:
+        yield
+    finally:
+        torch.cuda.is_available = look
 
 
 def _stack() -> list[inspect.FrameInfo]:
