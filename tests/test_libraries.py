@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nbdist.rank import libraries
 from tests.notebook import on_ranks, plain, printed_by
 
 if TYPE_CHECKING:
@@ -34,6 +38,20 @@ def ranks(notebook: Kernel) -> Kernel:
     """Return the shared notebook, with `same` on its ranks."""
     on_ranks(notebook, SAME)
     return notebook
+
+
+@pytest.mark.parametrize(("device", "said"), [("cuda:0", "true"), ("cuda:1", None), ("cpu", None)])
+def test_accelerate_is_told_of_ranks_that_share_a_gpu(
+    device: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give DDP the GPU of the rank's number; the backend is a stand-in."""
+    for name in ("ACCELERATE_BYPASS_DEVICE_MAP", "ACCELERATE_USE_CPU"):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    backend: Any = SimpleNamespace(name="ddp", device=lambda: device)
+    monkeypatch.setitem(sys.modules, "tqdm.notebook", ModuleType("tqdm.notebook"))
+    libraries.welcome(backend, local_rank=1)
+    assert os.environ.get("ACCELERATE_BYPASS_DEVICE_MAP") == said
 
 
 def lines(kernel: Kernel, body: str) -> tuple[list[str], list[str]]:

@@ -78,7 +78,7 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
     runner.define_names()
     guests.admit(kernel, runner.lock)
     backend.install()
-    libraries.welcome(backend)
+    libraries.welcome(backend, spec.local_rank)
     serve_workers()
     agent = Agent(spec, loop, runner, backend, shell)
     agent.start()

@@ -15,15 +15,21 @@ TEXT_BARS = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnran
 """Names in `tqdm.notebook`, and those in `tqdm.std` that do the same in text."""
 
 
-def welcome(backend: Backend) -> None:
+def welcome(backend: Backend, local_rank: int) -> None:
     """Set the place for libraries that ask where they are. Once, before any cell."""
     # Lightning refuses strategy="ddp" where this is, which IPython sets.
     if hasattr(sys, "ps1"):
         del sys.ps1
     sys.modules.setdefault("tqdm.notebook", _TextBars("tqdm.notebook"))
-    if backend.name == "ddp" and str(backend.device()) == "cpu":
+    if backend.name != "ddp":
+        return
+    device = str(backend.device())
+    if device == "cpu":
         # Without a GPU, accelerate joins the other ranks only when it was told to use the CPU.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+    elif device != f"cuda:{local_rank}":
+        # Ranks share GPUs, and accelerate gives DDP the rank's number for its GPU's.
+        os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
 
 
 class _TextBars(ModuleType):
