@@ -48,8 +48,9 @@ def sockets() -> Config:
     A TCP port is free when it is chosen, and another process may have it when the kernel binds it.
     """
     folder = Path(jupyter_runtime_dir())
-    folder.mkdir(parents=True, exist_ok=True)
-    return Config(KernelManager={"transport": "ipc", "ip": str(folder / uuid.uuid4().hex)})
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as Jupyter makes it
+    # A socket's path may have some 100 characters: the name is short.
+    return Config(KernelManager={"transport": "ipc", "ip": str(folder / uuid.uuid4().hex[:12])})
 
 
 def main() -> int:
