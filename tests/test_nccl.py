@@ -69,8 +69,12 @@ def test_the_nccl_that_is_loaded_decides_whether_ranks_may_share_a_gpu(
         number._obj.value = 23_007
         return 0
 
+    def not_loaded(*_: object, **__: object) -> None:
+        raise OSError
+
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
-    assert nccl.version() == (2, 28, 9), "none is loaded here"
+    monkeypatch.setattr(ctypes, "CDLL", not_loaded)
+    assert nccl.version() == (2, 28, 9), "what torch was built with"
     loaded = SimpleNamespace(ncclGetVersion=tell)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: loaded)
     assert nccl.version() == (2, 30, 7)
