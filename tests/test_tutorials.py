@@ -17,7 +17,9 @@ from tests.faults import LOST
 from tests.kernel import limits
 from tests.waiting import allowed
 
-pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
+LIMIT = 300
+"""Seconds for all cells of one."""
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats, pytest.mark.timeout(LIMIT + 60)]
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +38,7 @@ def run(name: str, folder: Path) -> str:
         env=os.environ | limits() | {"TMPDIR": str(temp)},
         capture_output=True,
         text=True,
-        timeout=allowed(300),
+        timeout=allowed(LIMIT),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
