@@ -68,8 +68,8 @@ class LateError(AssertionError):
     """The kernel did not do what a test waited for before the deadline."""
 
 
-def _port() -> int:
-    """Return a free port."""
+def free_port() -> int:
+    """Return a port that is free, and is given to nobody who does not ask here."""
     while True:
         port = next(PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -111,7 +111,7 @@ class Kernel:
         self._env = {**os.environ, **ours, **limits(), **(env or {})}
         self._cwd = str(cwd or home)
         self._log_path = home / "kernel.log"
-        ports = {f"{name}_port": _port() for name in CHANNELS}
+        ports = {f"{name}_port": free_port() for name in CHANNELS}
         manager: Any = KernelManager(kernel_name="python3", cache_ports=False, **ports)
         manager.shutdown_wait_time = 60  # half of it is the kernel's own; then it gets a signal
         self._manager = manager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kernel import free_port
 from tests.notebook import complete, on_ranks, plain, printed_by
 from tests.waiting import allowed
 
@@ -218,12 +219,12 @@ def work(i, n, port):
 """)
     cell = on_ranks(
         notebook,
-        """
-        import os, socket, torch.multiprocessing as mp, tutorial
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        f"""
+        import os, torch.multiprocessing as mp, tutorial
+        port = {[free_port(), free_port()]}[int(os.environ.get("RANK", 0))]
         mp.spawn(tutorial.work, args=(2, port), nprocs=2)
-        print({k: v for k, v in os.environ.items() if k.startswith(("GROUP_", "TORCHELASTIC_"))})
+        names = ("GROUP_", "TORCHELASTIC_")
+        print(*(name for name in os.environ if name.startswith(names)))
         """,
         {"engines": ENGINES, "torchrun": "-np 2 --launcher torchrun", "python": ""}[launcher],
     )
