@@ -17,9 +17,7 @@ from tests.faults import LOST
 from tests.kernel import limits
 from tests.waiting import allowed
 
-LIMIT = 300
-"""Seconds for all cells of one."""
-pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats, pytest.mark.timeout(LIMIT + 60)]
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,7 +36,7 @@ def run(name: str, folder: Path) -> str:
         env=os.environ | limits() | {"TMPDIR": str(temp)},
         capture_output=True,
         text=True,
-        timeout=allowed(LIMIT),
+        timeout=allowed(300),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
