@@ -25,6 +25,34 @@ test('a progress bar takes one line, colours none', () => {
   assert.deepEqual(log.lines, ['30%', 'red', 'end']);
 });
 
+test('a line begins with the colours that are on, however it came', () => {
+  const text = 'a\u001b[1;31mb\nc\u001b[2K\nd\u001b[0me\nf';
+  for (let size = 1; size <= text.length; size++) {
+    const log = new LogText();
+    for (let i = 0; i < text.length; i += size) {
+      log.add(text.slice(i, i + size));
+    }
+    assert.deepEqual(log.sources, [
+      'a\u001b[1;31mb',
+      '\u001b[1;31mc\u001b[2K',
+      '\u001b[1;31md\u001b[0me',
+      'f'
+    ]);
+    assert.deepEqual(log.lines, ['ab', 'c', 'de', 'f']);
+  }
+  const bar = new LogText();
+  bar.add('\u001b[32m10%\r20%');
+  bar.add('\r30%');
+  assert.deepEqual(bar.sources, ['\u001b[32m30%']);
+});
+
+test('an empty log is told from one with empty lines', () => {
+  const log = new LogText();
+  assert.equal(log.empty, true);
+  log.add('\n');
+  assert.equal(log.empty, false);
+});
+
 test('the earliest of very many lines are forgotten', () => {
   const log = new LogText();
   for (let i = 0; i < 120; i++) {

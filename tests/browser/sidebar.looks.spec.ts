@@ -85,6 +85,52 @@ for (const theme of ['Light', 'Dark']) {
   });
 }
 
+test('a log has its colours, begins a search with the first match, and says what is not there', async ({
+  page
+}) => {
+  fake.state = state([
+    process({ clusters: [cluster([rank(0), rank(1)])], jobs: [job()] })
+  ]);
+  const lines = Array.from({ length: 500 }, (_, i) =>
+    i % 100 === 50 ? `\u001b[31mLoss ${i}\u001b[0m` : `step ${i}`
+  );
+  const text = `${lines.join('\n')}\n`;
+  fake.answers['processes/a1/logs/3/0'] = {
+    text,
+    from: 7e6,
+    to: 7e6 + text.length,
+    size: 7e6 + text.length
+  };
+  fake.answers['processes/a1/logs/3/1'] = { text: '', from: 0, to: 0, size: 0 };
+  await sidebar.open();
+  await sidebar.button('Open the log of rank 0').first().click();
+  const view = page.locator('[id^=nbdist-log-]').first();
+  await expect(view).toContainText('Earlier output (7.0 MB) hidden');
+  const search = view.getByRole('searchbox');
+  await search.fill('loss');
+  await expect(view.getByRole('status')).toHaveText('5 lines found');
+  for (const [key, said, line] of [
+    ['Enter', '1 of 5', 'Loss 50'],
+    ['Enter', '2 of 5', 'Loss 150'],
+    ['Shift+Enter', '1 of 5', 'Loss 50'],
+    ['Shift+Enter', '5 of 5', 'Loss 450']
+  ]) {
+    await search.press(key);
+    await expect(view.getByRole('status')).toHaveText(said);
+    await expect(view.locator('.jp-mod-current')).toHaveText(line);
+    await expect(view.locator('.jp-mod-current mark')).toHaveText('Loss');
+    await expect(view.locator('.jp-mod-current')).toBeInViewport();
+  }
+  await expect(view.locator('.jp-mod-current .ansi-red-fg').first()).toHaveCSS(
+    'color',
+    'rgb(231, 92, 88)'
+  );
+  await sidebar.button('Open the log of rank 1').first().click();
+  await expect(page.locator('[id^=nbdist-log-]').last()).toContainText(
+    'Rank 1 has printed nothing yet.'
+  );
+});
+
 test('why there is nothing to see', async ({ page }) => {
   fake.status = 404;
   await sidebar.open();

@@ -186,8 +186,9 @@ test('a log is followed, and searched', async ({ page }) => {
     `step ${await last()} of rank 1`
   );
   await view.getByRole('searchbox').fill('STEP 7 of');
-  await expect(view.getByRole('status')).toHaveText('1 of 1');
+  await expect(view.getByRole('status')).toHaveText('1 line found');
   await view.getByRole('searchbox').press('Enter');
+  await expect(view.getByRole('status')).toHaveText('1 of 1');
   await expect(view.locator('.jp-mod-current')).toHaveText('step 7 of rank 1');
   await expect(
     view.getByRole('checkbox', { name: 'Follow' })

@@ -18,6 +18,7 @@ import { Follower } from '../sidebar/follower';
 import { stacksIcon } from '../sidebar/icons';
 import { LogView } from '../sidebar/logView';
 import { StacksView } from '../sidebar/stacksView';
+import { ended } from '../sidebar/records';
 import type { ILogPlace } from '../sidebar/stream';
 import { INbdist } from '../tokens';
 
@@ -115,8 +116,12 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
         ? trans.__('Rank %1 in %2', rank, targets.name(target))
         : trans.__('Rank %1 of job %2', rank, job);
       const follower = new Follower(place, model.api, model.stream);
+      const over = (): boolean => {
+        const job = targets.find(place)?.job;
+        return !job || ended(job);
+      };
       const tab = new MainAreaWidget({
-        content: new LogView(name, follower, trans)
+        content: new LogView(name, follower, over, trans)
       });
       tab.id = id;
       tab.title.label = trans.__('Log of rank %1', rank);

@@ -35,6 +35,11 @@ export class Follower implements IDisposable {
     return this._from;
   }
 
+  /** Whether what there was has been read. */
+  get read(): boolean {
+    return this._read;
+  }
+
   /** Why it cannot be read; '' if it can. */
   get trouble(): string {
     return this._trouble;
@@ -70,7 +75,9 @@ export class Follower implements IDisposable {
         part = await this._api.log(process, job, rank, part.to);
         this._take(part.text, part.to);
       }
+      this._read = true;
       if (!this._disposed) {
+        this._changed.emit();
         this._watch = this._stream.follow(this.place, this._to, news => {
           this._onNews(news);
         });
@@ -119,5 +126,6 @@ export class Follower implements IDisposable {
   private _trouble = '';
   private _from = 0;
   private _to = 0;
+  private _read = false;
   private _disposed = false;
 }

@@ -1,37 +1,57 @@
 /** What a rank has written, in lines. */
 
 // eslint-disable-next-line no-control-regex -- colours of terminals are control characters
-const COLOURS = /\u001b\[[0-9;?]*[A-Za-z]/g;
+const CONTROLS = /\u001b\[[0-9;?]*[A-Za-z]/g;
+// eslint-disable-next-line no-control-regex -- of these only the colours
+const COLOURS = /\u001b\[[0-9;]*m/g;
+// eslint-disable-next-line no-control-regex -- back to no colour at all
+const PLAIN = /^\u001b\[0*m$/;
 /** More are forgotten, the earliest first. */
 const MOST_LINES = 100_000;
 
 export class LogText {
-  /** Whole lines; the last one may still grow. */
+  /** Whole lines without their colours; the last one may still grow. */
   lines: string[] = [''];
+  /** The same lines as a terminal takes them, each with all colours it begins with. */
+  sources: string[] = [''];
   /** Lines that were forgotten. */
   forgotten = 0;
 
   add(text: string): void {
     const [first, ...more] = (this._open + text).split('\n');
-    this.lines[this.lines.length - 1] = shown(first);
-    for (const line of more) {
-      this.lines.push(shown(line));
+    this._set(this.lines.length - 1, first);
+    let line = first;
+    for (const next of more) {
+      this._colour = after(this._colour, line);
+      this._set(this.lines.length, next);
+      line = next;
     }
-    this._open = more.length ? more[more.length - 1] : first;
     // Only what stands after the last return is ever seen, so nothing before it needs be kept.
-    const last = this._open.lastIndexOf('\r', this._open.length - 2);
-    this._open = last > 0 ? this._open.slice(last) : this._open;
+    const last = line.lastIndexOf('\r', line.length - 2);
+    if (last > 0) {
+      this._colour = after(this._colour, line.slice(0, last));
+      line = line.slice(last);
+    }
+    this._open = line;
     const over = this.lines.length - MOST_LINES;
     if (over > MOST_LINES / 10) {
       this.lines = this.lines.slice(over);
+      this.sources = this.sources.slice(over);
       this.forgotten += over;
     }
   }
 
   clear(): void {
     this.lines = [''];
+    this.sources = [''];
     this.forgotten = 0;
     this._open = '';
+    this._colour = '';
+  }
+
+  /** Whether nothing has been written. */
+  get empty(): boolean {
+    return this.lines.length === 1 && !this.lines[0] && !this.forgotten;
   }
 
   /** Numbers of the lines that have these words, whatever their case. */
@@ -48,12 +68,34 @@ export class LogText {
     return found;
   }
 
+  private _set(number: number, line: string): void {
+    const source = shown(this._colour, line);
+    this.sources[number] = source;
+    this.lines[number] = source.replace(CONTROLS, '');
+  }
+
   private _open = ''; // the last line as it came
+  private _colour = ''; // what it begins with
 }
 
 /** A line as a terminal shows it: what comes after a return stands over what was before. */
-function shown(line: string): string {
-  const plain = line.replace(COLOURS, '').replace(/\r+$/, '');
-  const back = plain.lastIndexOf('\r');
-  return back < 0 ? plain : plain.slice(back + 1);
+function shown(colour: string, line: string): string {
+  const whole = line.replace(/\r+$/, '');
+  const back = whole.lastIndexOf('\r');
+  return back < 0
+    ? colour + whole
+    : after(colour, whole.slice(0, back)) + whole.slice(back + 1);
+}
+
+/** The colours that are on after a text, if these were on before it. */
+function after(colour: string, text: string): string {
+  if (!text.includes('\u001b')) {
+    return colour;
+  }
+  let now = colour;
+  for (const [code] of text.matchAll(COLOURS)) {
+    // A code that was on is not noted twice, so that what is noted stays short.
+    now = PLAIN.test(code) ? '' : now.replace(code, '') + code;
+  }
+  return now;
 }

@@ -7,10 +7,11 @@ import {
 } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React, { useLayoutEffect, useRef, useState } from 'react';
-import { bytes } from '../metrics/numbers';
+import { bytes, count as counted } from '../metrics/numbers';
+import type { Follower } from './follower';
+import { LogLine } from './logLine';
 import { IconButton } from './parts';
 import { useLines } from './useLines';
-import type { Follower } from './follower';
 
 /** Pixels; see `base.css`. */
 const ROW = 17;
@@ -18,9 +19,13 @@ const ROW = 17;
 const MARGIN = 20;
 
 export class LogView extends ReactWidget {
+  /**
+   * @param _over - Says whether the job has ended.
+   */
   constructor(
     private readonly _name: string,
     private readonly _log: Follower,
+    private readonly _over: () => boolean,
     private readonly _trans: TranslationBundle
   ) {
     super();
@@ -33,25 +38,37 @@ export class LogView extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    return <Log name={this._name} log={this._log} trans={this._trans} />;
+    return (
+      <Log
+        name={this._name}
+        log={this._log}
+        over={this._over}
+        trans={this._trans}
+      />
+    );
   }
 }
 
 interface IProps {
   name: string;
   log: Follower;
+  over: () => boolean;
   trans: TranslationBundle;
 }
 
-function Log({ name, log, trans }: IProps): React.JSX.Element {
+/** Before the first match, where a search begins. */
+const BEFORE = -1;
+
+function Log({ name, log, over, trans }: IProps): React.JSX.Element {
   const lines = useLines(log);
   const [words, setWords] = useState('');
-  const [at, setAt] = useState(0);
+  const [at, setAt] = useState(BEFORE);
   const [follow, setFollow] = useState(true);
   const box = useRef<HTMLDivElement>(null);
   const found = log.text.find(words);
   const go = (to: number): void => {
-    const next = (to + found.length) % Math.max(1, found.length);
+    const last = found.length - 1;
+    const next = to < 0 ? last : to > last ? 0 : to;
     setAt(next);
     if (found.length && box.current) {
       setFollow(false);
@@ -75,7 +92,7 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
           value={words}
           onChange={event => {
             setWords(event.target.value);
-            setAt(0);
+            setAt(BEFORE);
           }}
           onKeyDown={event => {
             if (event.key === 'Enter') {
@@ -84,10 +101,7 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
           }}
         />
         <span role="status" className="jp-NbdistFound">
-          {words &&
-            found.length > 0 &&
-            trans.__('%1 of %2', at + 1, found.length)}
-          {words && !found.length && trans.__('not found')}
+          {words && count(at, found.length, trans)}
         </span>
         <IconButton
           icon={caretUpIcon}
@@ -114,28 +128,9 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
           {trans.__('Follow')}
         </label>
       </div>
-      {log.text.forgotten > 0 && (
-        <p className="jp-NbdistTrouble">
-          {trans.__('%1 earlier lines are not kept.', log.text.forgotten)}
-        </p>
-      )}
-      {log.trouble && <p className="jp-NbdistTrouble">{log.trouble}</p>}
-      {log.left > 0 && (
-        <p className="jp-NbdistTrouble">
-          {trans.__('%1 before this are not shown.', bytes(log.left))}{' '}
-          <button
-            type="button"
-            className="jp-NbdistLink"
-            onClick={() => {
-              void log.readAll();
-            }}
-          >
-            {trans.__('Show all')}
-          </button>
-        </p>
-      )}
+      <Notes log={log} over={over} trans={trans} />
       <Lines
-        lines={lines}
+        sources={lines}
         words={words}
         current={found[at]}
         label={trans.__('Log')}
@@ -148,8 +143,58 @@ function Log({ name, log, trans }: IProps): React.JSX.Element {
   );
 }
 
+/** How many lines were found, and which of them is shown. */
+function count(at: number, found: number, trans: TranslationBundle): string {
+  if (!found) {
+    return trans.__('not found');
+  }
+  return at < 0
+    ? trans._n('%1 line found', '%1 lines found', found)
+    : trans.__('%1 of %2', at + 1, found);
+}
+
+/** What a person should know who looks at the lines. */
+function Notes({ log, over, trans }: Omit<IProps, 'name'>): React.JSX.Element {
+  const { rank } = log.place;
+  return (
+    <>
+      {log.trouble && <p className="jp-NbdistNote">{log.trouble}</p>}
+      {log.read && log.text.empty && !log.trouble && (
+        <p className="jp-NbdistNote">
+          {over()
+            ? trans.__('Rank %1 has printed nothing.', rank)
+            : trans.__('Rank %1 has printed nothing yet.', rank)}
+        </p>
+      )}
+      {log.text.forgotten > 0 && (
+        <p className="jp-NbdistNote">
+          {trans.__(
+            '%1 earlier lines are not kept',
+            counted(log.text.forgotten)
+          )}
+        </p>
+      )}
+      {log.left > 0 && (
+        <p className="jp-NbdistNote">
+          {trans.__('Earlier output (%1) hidden', bytes(log.left))}{' '}
+          <button
+            type="button"
+            className="jp-NbdistLink"
+            onClick={() => {
+              void log.readAll();
+            }}
+          >
+            {trans.__('Show all')}
+          </button>
+        </p>
+      )}
+    </>
+  );
+}
+
 interface ILinesProps {
-  lines: string[];
+  /** As a terminal takes them. */
+  sources: string[];
   words: string;
   /** The line that was found. */
   current: number | undefined;
@@ -160,11 +205,14 @@ interface ILinesProps {
 }
 
 function Lines(props: ILinesProps): React.JSX.Element {
-  const { lines, words, current, box } = props;
+  const { sources, words, current, box } = props;
   const [top, setTop] = useState(0);
   const height = box.current?.clientHeight ?? 600;
   const first = Math.max(0, Math.floor(top / ROW) - MARGIN);
-  const last = Math.min(lines.length, Math.ceil((top + height) / ROW) + MARGIN);
+  const last = Math.min(
+    sources.length,
+    Math.ceil((top + height) / ROW) + MARGIN
+  );
   return (
     <div
       className="jp-NbdistLog"
@@ -184,33 +232,18 @@ function Lines(props: ILinesProps): React.JSX.Element {
         }
       }}
     >
-      <div style={{ height: lines.length * ROW }}>
-        <pre style={{ transform: `translateY(${first * ROW}px)` }}>
-          {lines.slice(first, last).map((line, i) => (
-            <div
+      <div style={{ height: sources.length * ROW }}>
+        <div style={{ transform: `translateY(${first * ROW}px)` }}>
+          {sources.slice(first, last).map((source, i) => (
+            <LogLine
               key={first + i}
-              className={first + i === current ? 'jp-mod-current' : ''}
-            >
-              {marked(line, words)}
-            </div>
+              source={source}
+              words={words}
+              current={first + i === current}
+            />
           ))}
-        </pre>
+        </div>
       </div>
     </div>
-  );
-}
-
-/** A line, with what was searched for marked. */
-function marked(line: string, words: string): React.ReactNode {
-  const at = words ? line.toLowerCase().indexOf(words.toLowerCase()) : -1;
-  if (at < 0) {
-    return line || ' ';
-  }
-  return (
-    <>
-      {line.slice(0, at)}
-      <mark>{line.slice(at, at + words.length)}</mark>
-      {line.slice(at + words.length)}
-    </>
   );
 }

@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'react';
 import type { Follower } from './follower';
 
-/** The lines of a log; drawn anew at most once a frame. */
+/** The lines of a log as a terminal takes them; drawn anew at most once a frame. */
 export function useLines(log: Follower): string[] {
   const [, draw] = useState(0);
   useEffect(() => {
@@ -21,5 +21,5 @@ export function useLines(log: Follower): string[] {
       log.changed.disconnect(onChanged);
     };
   }, [log]);
-  return log.text.lines;
+  return log.text.sources;
 }
