@@ -86,7 +86,7 @@ class Prepared:
         message = messages.Run(
             job=job.id, code=job.code, filename_line=job.lines, execution_count=job.number,
             logs=str(job.folder), shown=0, cwd="", sys_path=[], environ={},
-            arguments=self._arguments,
+            arguments=self._arguments, began=time.time(),
         )  # fmt: skip
 
         def send(word: messages.Message) -> None:

@@ -135,6 +135,7 @@ class Job:
     task: object = None
     """What keeps the hub's work on it from being collected."""
     _metrics: Metrics | None = None
+    _resources: Metrics | None = None
     _cancelled: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[str], None] = lambda _: None
@@ -195,6 +196,40 @@ class Job:
 
             self._metrics = Metrics(self.folder, self.id, self.ranks)
         return self._metrics
+
+    @property
+    def resources(self) -> Metrics:
+        """What each rank has taken of its machine, from the beginning to the end.
+
+        The names, as far as they can be measured:
+
+        - ``CPU``: percent of one core, of the rank's own process. Processes that it starts (workers
+          of a loader) are not counted.
+        - ``memory``: bytes that the process has in memory, the most since the value before.
+        - ``GPU``: percent of the time its GPU was in use, whoever used it. Needs nvidia-ml-py.
+        - ``GPU memory``: bytes that the process has on its GPU, the most since the value before.
+        - ``network received``, ``network sent``: bytes a second of the rank's host; of its
+          container, where that has a network of its own. All ranks there have the same. Loopback,
+          which joins ranks of one host, is not counted, nor what a card carries past the system
+          (RDMA).
+
+        A step is a second of the job, the same for all ranks; each is kept for 20 minutes, every
+        other one for 20 minutes more, then fewer and fewer, until there is one about each minute.
+
+        Examples
+        --------
+        >>> job.resources["memory"].max()  # doctest: +SKIP
+        >>> seconds, cpu = job.resources["CPU"].mean()  # doctest: +SKIP
+        >>> job.resources.to_csv("resources.csv")  # doctest: +SKIP
+        """
+        if self._resources is None or self._resources.folder != self.folder:
+            from nbdist.metrics.metrics import Metrics  # as above
+            from nbdist.wire.points import resources_file
+
+            self._resources = Metrics(
+                self.folder, self.id, self.ranks, file=resources_file, kind="resources"
+            )
+        return self._resources
 
     def cancel(self) -> None:
         """Stop it as an interrupt of its cell would, without waiting for its end.

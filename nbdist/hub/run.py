@@ -299,6 +299,7 @@ class Run(JobListener):
             arguments=self._arguments,
             autoreload=self._autoreload,
             parcel=self._bringing.parcel.id if self._bringing else "",
+            began=job.began or time.time(),
         )
 
     def running(self) -> dict[int, Pulse | None]:

@@ -279,6 +279,7 @@ class ScriptRun:
             sys_path=plan.sys_path,
             temp=str(self._temp),
             loopback=self._reached is None,
+            began=job.began or time.time(),
         )
         file = folder / "program.json"
         with open(file, "wb", opener=private) as out:

@@ -14,7 +14,7 @@ from nbdist.metrics.series import Series
 from nbdist.wire.points import points_file, whole_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MOST_CURVES = 1000
 """Names that have a curve, the first ones: each takes some 10 kB a rank, and no page shows more."""
@@ -30,6 +30,10 @@ class Metrics:
     ----------
     folder, job, ranks
         Whose files are read; more may be added to them at any time.
+    file
+        Where a rank's file lies.
+    kind
+        What is in it, in a word.
 
     Examples
     --------
@@ -38,10 +42,13 @@ class Metrics:
     >>> job.metrics.to_pandas().query("rank == 0")  # doctest: +SKIP
     """
 
-    def __init__(self, folder: Path, job: str, ranks: tuple[int, ...]) -> None:
+    def __init__(
+        self, folder: Path, job: str, ranks: tuple[int, ...], *,
+        file: Callable[[Path, str, int], Path] = points_file, kind: str = "metrics",
+    ) -> None:  # fmt: skip
         self.folder = folder
-        self._job, self._ranks = job, ranks
-        self._files = {rank: points_file(folder, job, rank) for rank in ranks}
+        self._job, self._ranks, self._kind = job, ranks, kind
+        self._files = {rank: file(folder, job, rank) for rank in ranks}
         self._read_to = dict.fromkeys(ranks, 0)
         self._starts = dict.fromkeys(ranks, 0)
         self._fresh: dict[int, set[str]] = {}
@@ -185,4 +192,4 @@ class Metrics:
     def __repr__(self) -> str:
         found = self._series()
         told = ", ".join(f"{name} ({len(each.values)})" for name, each in found.items())
-        return f"<metrics of job {self._job}: {told or 'nothing was logged'}>"
+        return f"<{self._kind} of job {self._job}: {told or 'nothing was logged'}>"

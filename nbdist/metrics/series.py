@@ -46,6 +46,10 @@ class Series(NamedTuple):
         steps, where = np.unique(self.steps[kept], return_inverse=True)
         return steps, np.bincount(where, self.values[kept]) / np.bincount(where)
 
+    def max(self) -> float:
+        """Return the largest value of any rank, NaN if none is a number."""
+        return float(np.fmax.reduce(self.values))
+
 
 def load(files: dict[int, Path]) -> dict[str, Series]:
     """Read all series of a job, given its ranks' files."""

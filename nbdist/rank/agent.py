@@ -23,6 +23,7 @@ from nbdist.rank.cells import CellSocket
 from nbdist.rank.completion import Completing
 from nbdist.rank.errors import text_of
 from nbdist.rank.names import Names
+from nbdist.rank.resources import Resources
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.rank.who import Who, free
 from nbdist.wire.doing import Vitals
@@ -161,7 +162,10 @@ class Agent(Speaker):
         self._displayed = False
         self._names.bind(message.parcel)
         metrics.begin(message.logs, message.job, self._rank)
+        self.resources = resources = Resources(message.logs, message.job, self._rank, message.began)
         done = await self._runner.run(message, self._backend.formed)
+        self.resources = None
+        resources.end()
         if not metrics.end():
             done = msgspec.structs.replace(done, logged=False)
         # What the cell has displayed must not be overtaken by its end.

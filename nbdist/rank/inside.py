@@ -22,6 +22,7 @@ from nbdist.rank import metrics, output, pace, progress, vitals
 from nbdist.rank.execute import CellRunner
 from nbdist.rank.meter import Meter
 from nbdist.rank.mirror import PROGRAM
+from nbdist.rank.resources import Resources
 from nbdist.wire.messages import Pulse
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class InsideRunner(CellRunner):
     def __init__(self, shell: InteractiveShell, names: dict[str, Any], device: str) -> None:
         super().__init__(0, shell, _Here(), names)
         self._device, self._meter = device, Meter()
+        self._resources: Resources | None = None
         self._kernels = {each.ident for each in threading.enumerate() if each.ident} - {self.main}
 
     def run_here(self, run: Run, send: Callable[[Message], None]) -> Done:
@@ -70,10 +72,12 @@ class InsideRunner(CellRunner):
         self.start(send)
         with output.given_back(), self._names_lent(), _arguments_lent(run.arguments):
             metrics.begin(run.logs, run.job, 0)
+            self._resources = Resources(run.logs, run.job, 0, run.began)
             try:
                 done = _complete(self.run(run, lambda: True))
             finally:
                 metrics.end()
+                self._resources.end()
             pulse = self.doing(run.job)
             paces, bars = pace.paces(), progress.end()
             send(msgspec.structs.replace(pulse, bars=bars, paces=paces))
@@ -102,10 +106,12 @@ class InsideRunner(CellRunner):
 
     def doing(self, job: str) -> Pulse:
         """Return what the cell is doing. Any thread, one at a time."""
+        taken = self._meter.read()
+        if self._resources is not None:
+            self._resources.look(taken)
         return Pulse(
-            job, self.line(), vitals.where(self.main), None, self._meter.read(), progress.bars(),
-            self._device,
-        )  # fmt: skip
+            job, self.line(), vitals.where(self.main), None, taken, progress.bars(), self._device
+        )
 
     def stacks(self) -> str:
         """Return where the cell is. Any thread."""

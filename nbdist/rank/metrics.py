@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.scalars import fetched, read
-from nbdist.wire.points import Column, Frame, framed, points_file
+from nbdist.wire.points import Column, Frame, append, open_to_append, points_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,16 +150,12 @@ class Recorder:
 
     def _write(self, columns: dict[str, Numbers]) -> None:
         if self._file < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            path = points_file(self._folder, self._job, self._rank)
-            self._file = os.open(path, flags, 0o600)
+            self._file = open_to_append(points_file(self._folder, self._job, self._rank))
         packed = [
             Column(str.__str__(name), *(each.tobytes() for each in three))
             for name, three in columns.items()
         ]
-        data = memoryview(framed(Frame(self._start, packed)))
-        while data:  # a signal may cut it short
-            data = data[os.write(self._file, data) :]
+        append(self._file, Frame(self._start, packed))
 
     def end(self) -> bool:
         """Write the rest; return whether anything was logged. Whoever ends the cell."""

@@ -69,6 +69,8 @@ class Program(msgspec.Struct, frozen=True):
     """Where multiprocessing may keep its sockets; removed when the job has ended."""
     loopback: bool
     """Whether all ranks are on this machine, so that nobody else may reach their sockets."""
+    began: float
+    """When the job began, `time.time()` of the hub."""
 
     @property
     def folder(self) -> Path:

@@ -100,6 +100,8 @@ class Reporter(Speaker):
     def end_job(self) -> None:
         """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
         metrics.end()
+        if self.resources is not None:
+            self.resources.end()
         self._over = True
         pulse = self._doing()
         paces, bars = pace.paces(), progress.end()

@@ -30,6 +30,7 @@ from nbdist.rank.errors import shorten, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program, decode_program
 from nbdist.rank.reporter import Reporter
+from nbdist.rank.resources import Resources
 from nbdist.rank.showing import LAST, Showing
 from nbdist.system import die_with_parent, no_collection, reseed
 from nbdist.wire.messages import Done, Fault
@@ -59,9 +60,11 @@ def main(path: str) -> None:
     vitals.answer_stack_signal(str(program.folder / f"rank{rank}.stacks"))
     try:
         waiting = _prepare(program)
-        reporter = Reporter(program, rank, place.starts(), waiting)
+        folder, starts = str(program.folder), place.starts()
+        reporter = Reporter(program, rank, starts, waiting)
+        reporter.resources = Resources(folder, program.job, rank, program.began, starts)
         reporter.start()
-        metrics.begin(str(program.folder), program.job, rank, place.starts())
+        metrics.begin(folder, program.job, rank, starts)
         try:
             fault = _take_part(program, rank, log, reporter)
         finally:

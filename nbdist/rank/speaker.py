@@ -23,6 +23,7 @@ from nbdist.wire import channel
 from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode_to_hub
 
 if TYPE_CHECKING:
+    from nbdist.rank.resources import Resources
     from nbdist.wire.channel import Keys
     from nbdist.wire.messages import ToAgent
 
@@ -62,6 +63,8 @@ class Speaker(ABC):
         self._end = threading.Event()
         self._meter = Meter()
         self._complained = False
+        self.resources: Resources | None = None
+        """What keeps what the running job takes; the main thread sets it."""
 
     @abstractmethod
     def _hear(self, message: ToAgent) -> None:
@@ -137,6 +140,7 @@ class Speaker(ABC):
                 pulse = self._pulse_safely()
                 if pulse is not None:
                     sock.send(encode_to_hub(pulse))
+                    self._keep(pulse)
 
     def _hear_safely(self, message: ToAgent) -> None:
         # Whatever torch raises while the main thread changes what is looked at: a rank whose agent
@@ -154,6 +158,15 @@ class Speaker(ABC):
                 traceback.print_exc()
             self._complained = True
             return None
+
+    def _keep(self, pulse: Pulse) -> None:
+        resources = self.resources  # the main thread may end the job at any moment
+        if resources is not None and resources.job == pulse.job:
+            try:
+                resources.look(pulse.vitals)
+            except Exception:  # as above: no more of it, and all else goes on
+                traceback.print_exc()
+                self.resources = None
 
 
 def hello(rank: int, incarnation: int, host: str, device: str) -> Hello:

@@ -49,6 +49,8 @@ class Run(Message, frozen=True):
     """Mode of IPython's autoreload in the notebook, '' where it is off."""
     parcel: str = ""
     """Names received before (see `Names.receive`) that are bound now, '' for none."""
+    began: float = 0.0
+    """When the job began, `time.time()` of the hub; 0 where it measures nothing."""
 
 
 class Interrupt(Message, frozen=True):

@@ -6,6 +6,7 @@ in a few thousand steps. A reader may come at any time: a frame that is not all 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,23 @@ _decode = msgspec.msgpack.Decoder(Frame).decode
 def points_file(folder: Path | str, job: str, rank: int) -> Path:
     """Return where a rank's points of a job lie."""
     return Path(folder) / f"metrics{job}.{rank}"
+
+
+def resources_file(folder: Path | str, job: str, rank: int) -> Path:
+    """Return where it lies what a rank has taken of its machine in a job, in the same frames."""
+    return Path(folder) / f"resources{job}.{rank}"
+
+
+def open_to_append(path: Path) -> int:
+    """Open a rank's file, for its owner's eyes, and return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def append(file: int, frame: Frame) -> None:
+    """Add a frame to an open file."""
+    data = memoryview(framed(frame))
+    while data:  # a signal may cut it short
+        data = data[os.write(file, data) :]
 
 
 def framed(frame: Frame) -> bytes:
