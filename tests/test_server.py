@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 import pytest
 from tornado.httpclient import HTTPClientError
 from tornado.httputil import url_concat
@@ -130,6 +131,41 @@ async def test_a_vanished_kernel_is_shown_until_it_is_cleared_or_replaced(
     assert [each["id"] for each in told] == ["dd", "ee"]
     assert sorted(path.stem for path in records.folder().iterdir()) == ["dd", "ee"]
     page.close()
+
+
+async def test_ranks_of_a_dead_kernel_are_counted_and_ended(jp_fetch: Fetch) -> None:
+    """Each is looked up by pid and start time: a pid alone may be another's by now."""
+    record = state_of("aa", pid=NOBODY)
+    record.clusters[0].ranks[0].pid = os.getpid()
+    record.clusters[0].ranks[0].created = 1.0  # another process had this pid
+    with subprocess.Popen(["sleep", "600"]) as rank:  # noqa: ASYNC220  # nobody else is served
+        left = record.clusters[0].ranks[1]
+        left.pid, left.created = rank.pid, started(rank.pid)
+        put(record)
+        (shown,) = (await get(jp_fetch, "state"))["processes"]
+        assert (shown["alive"], shown["left"]) == (False, 1)
+        assert "created" not in shown["clusters"][0]["ranks"][1]
+        assert (await post(jp_fetch, "clean"))["removed"] == []
+        route = ("processes", "aa", "stop")
+        assert await post(jp_fetch, *route, cluster="1") == {"ended": 1, "left": 0}
+        assert rank.wait(0) is not None
+    (shown,) = (await get(jp_fetch, "state"))["processes"]
+    assert shown["left"] == 0  # at once, not at the next look
+    assert await post(jp_fetch, *route, cluster="1") == {"ended": 0, "left": 0}
+    assert (await post(jp_fetch, "clean"))["removed"] == ["aa"]
+
+
+async def test_the_memory_of_an_idle_rank_is_looked_up(jp_fetch: Fetch) -> None:
+    record = state_of("aa")
+    idle, busy = record.clusters[0].ranks
+    for rank in (idle, busy):
+        rank.pid, rank.created = os.getpid(), started(os.getpid())
+    busy.state, busy.memory = "busy", 7
+    put(record)
+    (shown,) = (await get(jp_fetch, "state"))["processes"]
+    told = [rank["memory"] for rank in shown["clusters"][0]["ranks"]]
+    assert told[0] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+    assert told[1] == 7
 
 
 async def test_nothing_is_signalled_that_another_container_names(jp_fetch: Fetch) -> None:

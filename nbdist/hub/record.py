@@ -54,6 +54,8 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     """Percent."""
     gpu_memory: int | None = None
     """Bytes."""
+    created: float = 0.0
+    """Start time of the process, 0 where it is not known. The page is not told."""
 
 
 class BarRecord(msgspec.Struct, omit_defaults=True):

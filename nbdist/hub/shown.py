@@ -23,8 +23,9 @@ def rank_of_cluster(rank: Rank) -> RankRecord:
     """Return how a rank that stays between cells stands."""
     words = "running" if rank.state == "busy" else rank.state
     told = RankRecord(
-        rank.rank, rank.state, words, host=rank.host, pid=rank.pid, device=rank.device
-    )
+        rank.rank, rank.state, words, host=rank.host, pid=rank.pid, device=rank.device,
+        created=rank.created,
+    )  # fmt: skip
     if rank.death is not None:
         told.words = how_died(rank.death)
     elif rank.pulse is not None:

@@ -20,6 +20,7 @@ from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import kept as keeping
 from nbdist.hub.record import KEEPER, Record
 from nbdist.lives import runs
+from nbdist.server.processes import running
 
 if TYPE_CHECKING:
     from nbdist.server.processes import Entry, Processes
@@ -105,18 +106,29 @@ async def interrupt(entry: Entry, job: str) -> None:
         await _end(record.pid, record.created)
 
 
-async def stop(entry: Entry, cluster: str) -> None:
-    """Stop a cluster; its ranks are ended by signals if its kernel is deaf or dead."""
+async def stop(entry: Entry, cluster: str) -> dict[str, int]:
+    """Stop a cluster; its ranks are ended by signals if its kernel is deaf or dead.
+
+    Returns
+    -------
+    dict of str to int
+        Empty if the kernel has done it. Else how many ranks were ``ended`` by signals, and how many
+        are ``left``, which no signal ends.
+    """
     record = _record(entry)
-    root = next((each.root for each in record.clusters if each.id == cluster), None)
-    if root is None:
+    found = next((each for each in record.clusters if each.id == cluster), None)
+    if found is None:
         raise UsageError(f"cluster {cluster} was stopped")
     if entry.alive:
         with contextlib.suppress(Deaf):
             await ask(record, "stop", cluster=cluster)
-            return
+            return {}
     _check_place(record)
-    await _end(*root)  # the ranks end with it
+    before = running(found)
+    await _end(*found.root)  # the ranks end with it
+    await asyncio.gather(*(_end(rank.pid, rank.created) for rank in running(found)))
+    left = len(running(found))
+    return {"ended": len(before) - left, "left": left}
 
 
 async def _end(pid: int, created: float) -> None:

@@ -113,7 +113,8 @@ class Command(Handler):
         if command == "interrupt":
             await commands.interrupt(entry, self._text(body, "job"))
         elif command == "stop":
-            await commands.stop(entry, self._text(body, "cluster"))
+            answer = await commands.stop(entry, self._text(body, "cluster"))
+            self.processes.look_again(entry)
         elif command == "restart":
             rank = body.get("rank")
             if not isinstance(rank, int):

@@ -11,11 +11,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
 from nbdist.errors import UsageError
 from nbdist.hub import record as records
-from nbdist.hub.record import Record, Unreadable
-from nbdist.lives import runs
+from nbdist.hub.record import ClusterRecord, RankRecord, Record, Unreadable
+from nbdist.lives import is_still, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,31 +25,88 @@ ALIVE_SECONDS = 1.0
 """How often a process is looked for."""
 HIDDEN = {"control", "place"}, {"root", "folder"}, {"folder", "parts"}
 """What the page is not told of processes, clusters and jobs."""
+MEGABYTE = 1_000_000
+"""An idle rank's memory is told as so many of these, or every look would be news."""
+
+
+class Memory:
+    """What idle ranks of a process hold: they are not asked for it, this server looks itself."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        """Bytes, by pid."""
+        self._looked_at = 0.0
+
+    def look(self, record: Record) -> bool:
+        """Look now and then; return whether something has changed."""
+        if time.monotonic() - self._looked_at < ALIVE_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        before, self.held = self.held, _memory(record)
+        return before != self.held
 
 
 class Entry:
-    """One file of state."""
+    """One file of state.
 
-    def __init__(self, path: Path, key: tuple[float, int, int]) -> None:
+    Parameters
+    ----------
+    path
+        The file.
+    key
+        Tells this version of it from others.
+    before
+        The version before it.
+    """
+
+    def __init__(
+        self, path: Path, key: tuple[float, int, int], before: Entry | None = None
+    ) -> None:
         self.path, self.key = path, key
         self.record: Record | None = None
         self.unreadable: Unreadable | None = None
         self.alive = True
+        self.left: int | None = None
+        """Of a process that has gone, how many of its ranks still run; None if nobody knows."""
+        self.memory: Memory = Memory() if before is None else before.memory
         self._looked_at = 0.0
         try:
             self.record = records.read(path)
         except records.BROKEN as err:
             self.unreadable = Unreadable(path.stem, str(err))
         self.shown = None if self.record is None else _shown(self.record)
+        self._fill_in()
         self.look()
 
-    def look(self) -> bool:
-        """Look for the process now and then; return whether it has gone since."""
-        if self.record is None or time.monotonic() - self._looked_at < ALIVE_SECONDS:
+    def look(self, *, now: bool = False) -> bool:
+        """Look for the process now and then; return whether it is not as it was.
+
+        Parameters
+        ----------
+        now
+            Whether to look however short ago that was.
+        """
+        if self.record is None:
             return False
+        changed = self.alive and self.memory.look(self.record)
+        if changed:
+            self._fill_in()
+        if not now and time.monotonic() - self._looked_at < ALIVE_SECONDS:
+            return changed
         self._looked_at = time.monotonic()
-        before, self.alive = self.alive, self.record.alive(self.path)
-        return before != self.alive
+        before = self.alive, self.left
+        self.alive = self.record.alive(self.path)
+        self.left = None if self.alive else _left(self.record)
+        return changed or before != (self.alive, self.left)
+
+    def _fill_in(self) -> None:
+        """Show what idle ranks hold."""
+        if not self.memory.held or self.shown is None:
+            return
+        for cluster in self.shown["clusters"]:
+            for rank in cluster.get("ranks", []):
+                if rank["state"] == "idle" and (held := self.memory.held.get(rank.get("pid", 0))):
+                    rank["memory"] = held
 
 
 class Processes:
@@ -70,7 +128,7 @@ class Processes:
                 entry = before.get(path.stem)
                 if entry is None or entry.key != key:
                     beat = entry is not None and entry.key[1:] == key[1:]
-                    entry = Entry(path, key)
+                    entry = Entry(path, key, entry)
                     changed |= not beat or entry.shown != before[path.stem].shown
                 changed |= entry.look()
                 found[path.stem] = entry
@@ -99,12 +157,21 @@ class Processes:
         """Return what the page shows."""
         entries = self._entries.values()
         return {
-            "processes": [e.shown | {"alive": e.alive} for e in entries if e.shown is not None],
+            "processes": [
+                e.shown | {"alive": e.alive} | ({} if e.left is None else {"left": e.left})
+                for e in entries
+                if e.shown is not None
+            ],
             "unreadable": [
                 {"id": e.unreadable.id, "why": e.unreadable.why} for e in entries if e.unreadable
             ],
             "time": time.time(),
         }
+
+    def look_again(self, entry: Entry) -> None:
+        """Look for a process to which something was done."""
+        entry.look(now=True)
+        self.changes += 1
 
     def find(self, id_: str) -> Entry:
         """Return what is known of a process that the page names.
@@ -137,15 +204,41 @@ class Processes:
         Not those of whose clusters something still runs: it can be stopped as long as it is shown.
         """
         self.look()
-        return [entry for entry in self._entries.values() if not entry.alive and not _left(entry)]
+        return [entry for entry in self._entries.values() if not entry.alive and not entry.left]
 
 
-def _left(entry: Entry) -> bool:
-    """Whether ranks of a process that has gone may still run."""
-    record = entry.record
-    if record is None or not record.place.seen_from_here:
-        return False  # silent for so long that its clusters are taken to be gone with it
-    return any(runs(*cluster.root) for cluster in record.clusters)
+def running(cluster: ClusterRecord) -> list[RankRecord]:
+    """Return the ranks of a cluster whose processes run, looked up by pid and start time."""
+    return [rank for rank in cluster.ranks if _runs(rank, cluster)]
+
+
+def _runs(rank: RankRecord, cluster: ClusterRecord) -> bool:
+    if rank.created:
+        return runs(rank.pid, rank.created)
+    return runs(*cluster.root)  # it ends with that one
+
+
+def _left(record: Record) -> int | None:
+    """Return how many ranks of a process that has gone still run."""
+    if not record.place.seen_from_here:
+        return None  # silent for so long that its clusters are taken to be gone with it
+    return sum(len(running(cluster)) for cluster in record.clusters)
+
+
+def _memory(record: Record) -> dict[int, int]:
+    """Return by pid the bytes that idle ranks hold."""
+    if not record.place.seen_from_here:
+        return {}
+    ranks = [each for cluster in record.clusters for each in cluster.ranks if each.state == "idle"]
+    return {rank.pid: held for rank in ranks if rank.created and (held := _resident(rank))}
+
+
+def _resident(rank: RankRecord) -> int:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(rank.pid)
+        if is_still(rank.pid, rank.created):
+            return round(process.memory_info().rss / MEGABYTE) * MEGABYTE
+    return 0
 
 
 def _paths() -> list[Path]:
@@ -160,8 +253,8 @@ def _paths() -> list[Path]:
 
 def _outdated(entry: Entry, kernels: set[str]) -> bool:
     """Whether a process has gone and nobody needs to be told of it."""
-    if entry.record is None or entry.alive:
-        return False
+    if entry.record is None or entry.alive or entry.left:
+        return False  # what still runs can be stopped as long as it is shown
     restarted = entry.record.kernel != "" and entry.record.kernel in kernels
     return restarted or records.outdated(entry.record, entry.path)
 
@@ -169,6 +262,9 @@ def _outdated(entry: Entry, kernels: set[str]) -> bool:
 def _shown(record: Record) -> dict[str, Any]:
     told = msgspec.to_builtins(record, str_keys=True)
     clusters, jobs = told.get("clusters", []), told.get("jobs", [])
+    for cluster in clusters:
+        for rank in cluster.get("ranks", []):
+            rank.pop("created", None)
     for hidden, parts in zip(HIDDEN, ([told], clusters, jobs), strict=True):
         for part in parts:
             for name in hidden:
