@@ -25,7 +25,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo lab check test coverage coverage-report programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo quickstart lab check test coverage coverage-report programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ $(PAGE): .venv/lab $(PAGE_SOURCES)
 
 demo: .venv/demo ## run the quickstart headless and show what its cells print
 	$(BIN)/python tools/run_notebook.py $(NOTEBOOK) build/quickstart.ipynb
+
+quickstart: .venv/demo $(PAGE) ## run the quickstart and store its outputs in it, as GitHub shows them
+	$(BIN)/python tools/run_notebook.py $(NOTEBOOK) --store
 
 lab: .venv/lab $(PAGE) ## open JupyterLab with the quickstart
 	$(BIN)/jupyter lab $(NOTEBOOK)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +14,13 @@ import nbformat
 import pytest
 
 from tests.waiting import allowed
+from tools.run_notebook import about_a_machine, digest
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 
 ROOT = Path(__file__).parent.parent
+MOST_STORED = 160_000
+"""Bytes of the notebook in the repository."""
 NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
 
 
@@ -64,10 +69,43 @@ def cells(demo: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
 
 
-def test_it_is_stored_without_outputs() -> None:
-    stored = nbformat.read(NOTEBOOK, as_version=4)
+@pytest.fixture(scope="module")
+def stored() -> Any:
+    """Return the notebook as it is in the repository."""
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def test_its_outputs_are_stored_and_those_of_its_code(stored: Any) -> None:
     nbformat.validate(stored)
-    assert all(not cell.get("outputs") for cell in stored.cells)
+    made_by = stored.metadata.get("nbdist", {}).get("outputs_of")
+    assert made_by == digest(stored), "its cells have changed: make quickstart"
+    shown = {cell.id: _text(cell) for cell in stored.cells if cell.cell_type == "code"}
+    assert "[1] rank 1 of 2" in shown["data"]
+    assert "epoch 9: loss" in shown["train"]
+    assert "epochs: 10 of 10" in shown["train"]
+    assert "bad batch on rank 1" in shown["mistake"]
+    pictures = {
+        cell.id
+        for cell in stored.cells
+        for out in cell.get("outputs", ())
+        if "image/png" in out.get("data", {})
+    }
+    assert pictures == {"train", "plot"}
+
+
+def test_what_is_stored_is_small_and_of_no_machine(stored: Any) -> None:
+    assert NOTEBOOK.stat().st_size < MOST_STORED
+    for cell in stored.cells:
+        assert "execution" not in cell.metadata, f"{cell.id}: times of the run"
+    assert about_a_machine(stored) == []
+
+
+def test_what_is_about_a_machine_is_found(stored: Any) -> None:
+    spoilt = copy.deepcopy(stored)
+    cell = next(cell for cell in spoilt.cells if cell.id == "data")
+    for text in (f"on {socket.gethostname()}:", "File /home/me/x.py", "http://127.0.0.1:8888"):
+        cell.outputs[-1].text = text
+        assert len(about_a_machine(spoilt)) == 1
 
 
 def test_the_demo_runs_to_its_end_and_shows_it(demo: subprocess.CompletedProcess[str]) -> None:

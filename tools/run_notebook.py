@@ -1,9 +1,17 @@
-"""Run a notebook without a browser: print what its cells print, as they print it, and save it."""
+"""Run a notebook without a browser: print what its cells print, as they print it, and save it.
+
+With ``--store`` the outputs go into the notebook itself, as the repository has them: without the
+times of the run, and without what is about this machine. ``python tools/run_notebook.py
+notebooks/quickstart.ipynb --store`` is ``make quickstart``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import re
+import socket
 import time
 import uuid
 from pathlib import Path
@@ -15,6 +23,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from traitlets.config import Config
 
+HERE_ONLY = "about-this-machine"
+"""Tag of cells whose outputs (host, pids) are true nowhere else, and are not stored."""
+ADDRESS = r"\b(?:127\.0\.0\.1|localhost)\b"
+PATH = r"(?<![\w.<])/(?:tmp|home|root|usr|work|run|Users)/[^\s\"]*"
+PICTURE = re.compile(r'"image/png": "[^"]*"|data:image/png;base64,[\w+/=]*')
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -53,11 +66,54 @@ def sockets() -> Config:
     return Config(KernelManager={"transport": "ipc", "ip": str(folder / uuid.uuid4().hex[:12])})
 
 
+def digest(notebook: Any) -> str:
+    """Return what tells whether the code of a notebook is that which made its outputs."""
+    code = [[cell.id, cell.source] for cell in notebook.cells if cell.cell_type == "code"]
+    return hashlib.sha256(repr(code).encode()).hexdigest()
+
+
+def make_storable(notebook: Any) -> None:
+    """Take out what would differ though the outputs are the same, and say what made them."""
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.metadata.pop("execution", None)
+        if HERE_ONLY in cell.metadata.get("tags", ()):
+            cell.outputs = []
+        cell.outputs = _joined(cell.outputs)
+    notebook.metadata["language_info"] = {"name": "python"}
+    notebook.metadata["nbdist"] = {"outputs_of": digest(notebook)}
+
+
+def about_a_machine(notebook: Any) -> list[str]:
+    """Return what outputs tell of the machine that made them: its name, addresses, paths."""
+    outputs = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
+    words = PICTURE.sub("", outputs)
+    host = rf"(?<![\w-]){re.escape(socket.gethostname())}(?![\w-])"
+    return re.findall(rf"{host}|{ADDRESS}|{PATH}", words)
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Return the outputs with streams in one piece: how they were cut is chance."""
+    found: list[Any] = []
+    for each in outputs:
+        stream = each.get("name")  # no other kind of output has one
+        if stream and found and found[-1].get("name") == stream:
+            found[-1].text += each.text
+        else:
+            found.append(each)
+    return found
+
+
 def main() -> int:
     """Run the notebook named on the command line; 1 when a cell fails that should not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebook", type=Path)
-    parser.add_argument("executed", type=Path, help="where the notebook with its outputs goes")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "executed", type=Path, nargs="?", help="where the notebook with its outputs goes"
+    )
+    where.add_argument("--store", action="store_true", help="into the notebook itself")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a cell may take")
     arguments = parser.parse_args()
 
@@ -79,10 +135,22 @@ def main() -> int:
         failed = True
         print(f"\nStopped at a cell that failed: {error.ename}: {error.evalue}")
     finally:
-        arguments.executed.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, arguments.executed)
+        if arguments.executed:
+            arguments.executed.parent.mkdir(parents=True, exist_ok=True)
+            nbformat.write(notebook, arguments.executed)
+    if arguments.store and not failed:
+        make_storable(notebook)
+        told = about_a_machine(notebook)
+        failed = bool(told)
+        if failed:
+            print(f"\nThe outputs name this machine: {', '.join(told)}")
+        else:
+            nbformat.write(notebook, arguments.notebook)
     print(f"\n{'FAILED' if failed else 'Done'} in {time.monotonic() - started:.1f} s.")
-    print(f"The executed notebook: {arguments.executed.resolve()}")
+    if arguments.store:
+        print(f"Outputs {'were NOT' if failed else 'are'} stored in {arguments.notebook}")
+    else:
+        print(f"The executed notebook: {arguments.executed.resolve()}")
     return int(failed)
 
 

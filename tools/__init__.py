@@ -1,0 +1,1 @@
+"""Scripts of the Makefile; tests import what they share with them."""
