@@ -177,9 +177,9 @@ def _slowdowns(loop: dict[str, list[float]] | str, base: str) -> dict[str, Measu
 
 
 def _state(metrics: Any) -> bytes:  # imported where the environment has it
-    from nbdist.widgets.panels import panels
-    from nbdist.widgets.seen import Seen
-    from nbdist.widgets.state import packed
+    from nbdist.view.panels import panels
+    from nbdist.view.seen import Seen
+    from nbdist.view.state import packed
 
     shown, left_out = panels(metrics.curves())
     return packed(Seen("Job", "running", 1.0, [], "", [], shown, ", ".join(left_out)))

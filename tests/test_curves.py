@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from nbdist.metrics.curves import BUCKETS, Curve
-from nbdist.widgets.panels import place
+from nbdist.view.panels import place
 
 
 def curve_of(*steps: int, name: str = "x") -> Curve:
     """Return a curve on one rank whose values are its steps."""
     curve = Curve(name, (0,))
     for step in steps:
-        curve.add({0: 1}, np.array([step]), np.array([float(step)]))
+        curve.add({0: 1}, np.array([step]), np.array([float(step)]), np.array([1.0 + step]))
     return curve
 
 
@@ -27,10 +27,11 @@ def test_few_points_are_exact_and_many_keep_mean_and_range() -> None:
     values[654_321] = 50.0
     many = Curve("x", (0,))
     for part in np.array_split(steps, 100):
-        many.add({0: len(part)}, part, values[part])
+        many.add({0: len(part)}, part, values[part], np.add(part, 1000.0))
     line = many.line
     assert BUCKETS / 2 <= len(line.steps) <= BUCKETS
     assert line.high.max() == 50.0
+    assert (line.times == line.steps + 1000).all(), "when the last value of each was logged"
     assert many.range == (values.min(), 50.0)
     for i in (0, 57, len(line.steps) - 1):
         inside = values[i * many.stride : (i + 1) * many.stride]
@@ -59,7 +60,8 @@ def test_any_order_of_any_steps_gives_every_point_its_bucket(seed: int) -> None:
 
 def test_ranks_are_combined_and_each_keeps_its_own() -> None:
     curve = Curve("loss", (0, 1, 2))
-    curve.add({0: 2, 2: 1}, np.array([0, 1, 0]), np.array([1.0, 2.0, 4.0]))
+    times = np.array([7.0, 8.0, 9.0])
+    curve.add({0: 2, 2: 1}, np.array([0, 1, 0]), np.array([1.0, 2.0, 4.0]), times)
     line = curve.line
     assert (line.mean.tolist(), line.low.tolist(), line.high.tolist()) == (
         [2.5, 2], [1, 2], [4, 2],
@@ -67,11 +69,14 @@ def test_ranks_are_combined_and_each_keeps_its_own() -> None:
     assert curve.ranks == [0, 2]
     assert curve.latest == 3.0
     np.testing.assert_array_equal(curve.of(2), [4.0, np.nan])
+    assert line.times.tolist() == [9, 8]
+    np.testing.assert_array_equal(curve.times_of(2), [9.0, np.nan])
 
 
 def test_what_is_not_finite_is_marked() -> None:
     curve = Curve("loss", (0, 3))
-    curve.add({0: 2, 3: 2}, np.array([0, 1, 0, 1]), np.array([1, np.nan, 2, -np.inf]))
+    values = np.array([1, np.nan, 2, -np.inf])
+    curve.add({0: 2, 3: 2}, np.array([0, 1, 0, 1]), values, np.arange(4.0))
     assert [tuple(mark) for mark in curve.marks] == [(1, "nan", 0), (1, "-inf", 3)]
     assert curve.line.mean.tolist()[0] == 1.5
     assert math.isnan(curve.line.mean[1])

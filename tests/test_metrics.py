@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from nbdist.metrics import metrics as collected
 from nbdist.metrics.curves import Curve
 from nbdist.metrics.metrics import Metrics
 from nbdist.rank import metrics as recording
-from nbdist.widgets.panels import panels
-from nbdist.widgets.seen import Seen
-from nbdist.widgets.state import packed
-from nbdist.wire.points import points_file
+from nbdist.view.panels import panels
+from nbdist.view.seen import Seen
+from nbdist.view.state import Frames, packed
+from nbdist.wire.points import Column, Frame, framed, points_file
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -270,17 +271,49 @@ def test_a_rank_that_begins_anew_draws_over_what_it_had(tmp_path: Path) -> None:
 # -- what the page gets ----------------------------------------------------------------------------
 
 
-def unpacked(state: bytes) -> tuple[dict[str, Any], Any, Any]:
-    """Take a state apart as the page does."""
+def unpacked(state: bytes, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Read a frame as the page does: the state, with lists of numbers in it."""
     (length,) = struct.unpack_from("<I", state)
-    header = json.loads(state[4 : 4 + length])
+    header: dict[str, Any] = json.loads(state[4 : 4 + length])
     middle = 4 + length + 8 * header["floats"]
     assert (4 + length) % 8 == 0
-    return (
-        header,
-        np.frombuffer(state[4 + length : middle], "<f8"),
-        np.frombuffer(state[middle:], "<f4"),
-    )
+    doubles = np.frombuffer(state[4 + length : middle], "<f8").tolist()
+    singles = np.frombuffer(state[middle:], "<f4").tolist()
+
+    def take(told: dict[str, Any], old: dict[str, Any], part: str, of: list[float]) -> None:
+        begin, count = told["from"], told["count"]
+        told[part] = old.get(part, [])[:begin] + of[:count]
+        assert len(told[part]) == begin + count
+        del of[:count]
+
+    assert header["whole"] == (before is None)
+    had = {} if before is None else _curves(before)
+    for panel in header["panels"]:
+        for i, curve in enumerate(panel["curves"]):
+            old = had.get(curve["name"], {})
+            if "count" not in curve:
+                panel["curves"][i] = {**old, **curve}
+                continue
+            for part in ("x", "time"):
+                take(curve, old, part, doubles)
+            for part in ("mean", "low", "high"):
+                take(curve, old, part, singles)
+            ranks = {each["rank"]: each for each in old.get("each", ())}
+            for each in curve["each"]:
+                of = ranks.get(each["rank"], {})
+                take(each, of, "values", singles)
+                for part in ("x", "time"):
+                    if each.pop(part):
+                        take(each, of, part, doubles)
+                del each["from"], each["count"]
+            del curve["from"], curve["count"]
+    assert not doubles
+    assert not singles
+    return header
+
+
+def _curves(state: dict[str, Any]) -> dict[str, Any]:
+    return {curve["name"]: curve for panel in state["panels"] for curve in panel["curves"]}
 
 
 @pytest.fixture
@@ -302,17 +335,60 @@ def test_the_page_finds_every_array(fill: Callable[[int, int], Metrics]) -> None
     metrics = fill(2, 5)
     metrics.read()
     seen = Seen("Job", "running", 1.0, [], "", [], panels(metrics.curves())[0], "")
-    header, x, y = unpacked(packed(seen))
-    (panel,) = header["panels"]
+    (panel,) = unpacked(packed(seen))["panels"]
     (curve,) = panel["curves"]
-    count = curve["count"]
-    assert x[curve["x"] :][:count].tolist() == [0, 1, 2, 3, 4]
-    assert y[curve["mean"] :][:count].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
-    assert y[curve["low"] :][:count].tolist() == [0, 1, 2, 3, 4]
-    assert y[curve["high"] :][:count].tolist() == [1, 2, 3, 4, 5]
-    each = {one["rank"]: y[one["values"] :][:count].tolist() for one in curve["each"]}
+    assert curve["x"] == [0, 1, 2, 3, 4]
+    assert curve["mean"] == [0.5, 1.5, 2.5, 3.5, 4.5]
+    assert curve["low"] == [0, 1, 2, 3, 4]
+    assert curve["high"] == [1, 2, 3, 4, 5]
+    assert all(abs(time.time() - at) < 60 for at in curve["time"])
+    each = {one["rank"]: one["values"] for one in curve["each"]}
     assert each == {0: [0, 1, 2, 3, 4], 1: [1, 2, 3, 4, 5]}
     assert (curve["last"], curve["best"], curve["stride"]) == (4.5, [0, 5], 1)
+
+
+def _walk(path: Path, random: np.random.Generator, rank: int, start: int, at: int) -> int:
+    """Log a stretch of some metrics on a rank; return the step it has come to."""
+    columns = []
+    for name in ("loss", "lr", "rare"):
+        if name == "rare" and random.random() < 0.7:
+            continue
+        count = int(random.integers(1, 80))
+        steps = at + np.arange(count)
+        values = random.normal(size=count)
+        values[random.random(count) < 0.05] = np.nan
+        times = 1000.0 + steps + (30 if rank == 1 and name == "lr" else 0)
+        columns.append(Column(name, steps.tobytes(), times.tobytes(), values.tobytes()))
+    with path.open("ab") as file:
+        file.write(framed(Frame(start, columns)))
+    return at + 80
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_new_with_what_the_page_has_is_the_whole(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbdist.view.state.MOST_NUMBERS", 1200)  # so that ranks are thinned, too
+    random, ranks = np.random.default_rng(seed), (0, 1, 2)
+    metrics = Metrics(tmp_path, "7", ranks)
+    frames, page, start = Frames(), None, 0
+    at = dict.fromkeys(ranks, 0)
+    strides = set()
+    for _ in range(60):
+        if random.random() < 0.1:  # all begin anew, some steps back
+            start += 1
+            at = dict.fromkeys(ranks, max(0, min(at.values()) - 100))
+        for rank in ranks:
+            if random.random() < 0.5:
+                file = points_file(tmp_path, "7", rank)
+                at[rank] = _walk(file, random, rank, start, at[rank])
+        metrics.read()
+        seen = Seen("Job", "running", 1.0, [], "", [], panels(metrics.curves())[0], "")
+        page = unpacked(frames.frame(seen), page)
+        assert json.dumps(page["panels"]) == json.dumps(unpacked(packed(seen))["panels"])
+        strides |= {curve["stride"] for curve in _curves(page).values()}
+    assert len(strides) > 2
+    assert len(frames.frame(seen)) < 1000, "nothing is new"
 
 
 def test_what_the_page_gets_is_bounded(fill: Callable[[int, int], Metrics]) -> None:

@@ -218,7 +218,7 @@ def test_where_there_are_widgets_the_state_moves_and_stays(kernel: Kernel) -> No
     assert cell.ok, cell.seen()
     shown = next(out for out in cell.events if "view+json" in " ".join(out.data))
     assert "no widgets" in shown.data["text/html"]
-    states = [unpacked(part)[0] for part in _states(cell)]
+    states = [unpacked(part) for part in _states(cell)]
     assert len(states) >= 4
     points = [_points(state) for state in states]
     assert points == sorted(points)
@@ -239,7 +239,7 @@ def _states(cell: Cell) -> list[bytes]:
 
 def _points_of_last(cell: Cell) -> int:
     states = _states(cell)
-    return _points(unpacked(states[-1])[0]) if states else 0
+    return _points(unpacked(states[-1])) if states else 0
 
 
 def _points(state: dict[str, Any]) -> int:

@@ -66,7 +66,7 @@ ENGINES = "-np 3 --backend ddp --launcher engines"
 @pytest.fixture(scope="module")
 def ranks(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with three ranks that know how to train."""
-    shared_kernel.run("%load_ext nbdist\nimport nbdist\nfrom nbdist.widgets.seen import look")
+    shared_kernel.run("%load_ext nbdist\nimport nbdist\nfrom nbdist.view.seen import look")
     on_ranks(shared_kernel, TRAIN, ENGINES)
     return shared_kernel
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from nbdist.metrics.curves import Curve
+from nbdist.view.panels import panels
+from nbdist.view.seen import Seen
 from nbdist.widgets import picture
-from nbdist.widgets.panels import panels
-from nbdist.widgets.seen import Seen
 
 NAMES = ("$x_{$", "\u635f\u5931", "a\nb", "\x00\x1b", "x" * 500, "_hid/_a", "_hid/_b", "", "/")
 TAG = "<img src=x onerror=alert(1)>"
@@ -22,7 +22,7 @@ TAG = "<img src=x onerror=alert(1)>"
 def curve(name: str, *values: float) -> Curve:
     """Return a curve on one rank."""
     made = Curve(name, (0,))
-    made.add({0: len(values)}, np.arange(len(values)), np.array(values))
+    made.add({0: len(values)}, np.arange(len(values)), np.array(values), np.zeros(len(values)))
     return made
 
 

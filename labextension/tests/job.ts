@@ -1,6 +1,12 @@
-/** Makes what the kernel sends, for the tests: see `nbdist/widgets/state.py`. */
+/** Makes what the kernel sends, for the tests: see `nbdist/view/state.py`. */
 
-import type { IBar, ICurve, IHeader, IRank, Mark } from '../src/metrics/state';
+import {
+  VERSION,
+  type IBar,
+  type IFrame,
+  type IRank,
+  type Mark
+} from '../src/metrics/state';
 
 /** A metric as a test describes it. */
 export interface IMetric {
@@ -8,6 +14,8 @@ export interface IMetric {
   label?: string;
   panel?: string;
   steps: number[];
+  /** Seconds since 1970; one a step by default. */
+  times?: number[];
   /** By rank. */
   values: number[][];
   stride?: number;
@@ -44,16 +52,14 @@ export function bar(label: string, more: Partial<IBar> = {}): IBar {
   };
 }
 
-/** A job's state in the bytes that travel. */
+/** A job's state in the bytes that travel: a whole frame. */
 export function encode(
   metrics: IMetric[],
-  more: Partial<IHeader> = {}
+  more: Partial<IFrame> = {}
 ): Uint8Array {
   const doubles: number[] = [];
   const singles: number[] = [];
-  const put = (to: number[], values: number[]): number =>
-    to.push(...values) - values.length;
-  const panels: IHeader['panels'] = [];
+  const panels: IFrame['panels'] = [];
   for (const metric of metrics) {
     const title = metric.panel ?? metric.name;
     let panel = panels.find(each => each.title === title);
@@ -61,16 +67,13 @@ export function encode(
       panel = { title, curves: [] };
       panels.push(panel);
     }
-    panel.curves.push(
-      curve(
-        metric,
-        values => put(doubles, values),
-        values => put(singles, values)
-      )
-    );
+    panel.curves.push(curve(metric, doubles, singles));
   }
-  const header: IHeader = {
-    version: 1,
+  const header: IFrame = {
+    version: VERSION,
+    whole: true,
+    folder: '20260101-120000-1',
+    job: '1',
     state: 'running',
     title: 'Job 1 on ranks 0-1',
     seconds: 1.5,
@@ -86,10 +89,10 @@ export function encode(
 }
 
 function curve(
-  { name, label, steps, values, stride = 1, marks = [] }: IMetric,
-  double: (values: number[]) => number,
-  single: (values: number[]) => number
-): ICurve {
+  { name, label, steps, times, values, stride = 1, marks = [] }: IMetric,
+  doubles: number[],
+  singles: number[]
+): IFrame['panels'][0]['curves'][0] {
   const known = steps.map((_, i) =>
     values.map(each => each[i]).filter(Number.isFinite)
   );
@@ -99,28 +102,31 @@ function curve(
       ? some.reduce((sum, value) => sum + value, 0) / some.length
       : NaN;
   const last = mean(known[known.length - 1] ?? []);
+  const part = { from: 0, count: steps.length };
+  doubles.push(...steps, ...(times ?? steps.map(step => 1_000_000 + step)));
+  singles.push(
+    ...known.map(mean),
+    ...known.map(some => Math.min(...some)),
+    ...known.map(some => Math.max(...some))
+  );
+  const ranks = values.length > 1 ? values : [];
+  ranks.forEach(each => singles.push(...each));
   return {
     name,
     label: label ?? name,
-    count: steps.length,
+    ...part,
     stride,
     points: steps.length * values.length * stride,
-    x: double(steps),
-    mean: single(known.map(mean)),
-    low: single(known.map(some => Math.min(...some))),
-    high: single(known.map(some => Math.max(...some))),
-    each:
-      values.length > 1
-        ? values.map((each, number) => ({ rank: number, values: single(each) }))
-        : [],
+    each: ranks.map((_, rank) => ({ rank, ...part, x: false, time: false })),
     marks,
     last: Number.isFinite(last) ? last : null,
     best: all.length ? [Math.min(...all), Math.max(...all)] : [null, null]
   };
 }
 
-function assemble(
-  header: IHeader,
+/** Put a frame together. */
+export function assemble(
+  header: IFrame,
   doubles: number[],
   singles: number[]
 ): Uint8Array {

@@ -11,13 +11,8 @@ function drawn(
   options: Partial<typeof CHOSEN> = {},
   hidden: string[] = []
 ): IDrawing {
-  const state: IState = decode(new DataView(encode(metrics).buffer))!;
-  return draw(
-    state.header.panels[0],
-    state,
-    { ...CHOSEN, ...options },
-    new Set(hidden)
-  );
+  const state: IState = decode(new DataView(encode(metrics).buffer), null)!;
+  return draw(state.panels[0], { ...CHOSEN, ...options }, new Set(hidden));
 }
 
 function column({ data, lines }: IDrawing, role: string, curve = 0): unknown[] {

@@ -9,16 +9,9 @@ function read(
   step: number,
   { apart = false, focus = null as number | null, hidden = [] as string[] } = {}
 ): IReading[] {
-  const state = decode(new DataView(encode(metrics).buffer))!;
+  const state = decode(new DataView(encode(metrics).buffer), null)!;
   const options = { log: false, apart, smoothing: 0 };
-  return readings(
-    state.header.panels[0],
-    state,
-    options,
-    new Set(hidden),
-    step,
-    focus
-  );
+  return readings(state.panels[0], options, new Set(hidden), step, focus);
 }
 
 const told = (found: IReading[]): string[][] =>

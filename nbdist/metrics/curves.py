@@ -38,6 +38,8 @@ class Line(NamedTuple):
     """NaN where no rank had a finite value."""
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    times: NDArray[np.float64]
+    """When the last value in the bucket was logged, in seconds since 1970."""
 
 
 class Curve:
@@ -60,6 +62,8 @@ class Curve:
         self._origin = 0
         self.points = 0
         """How many values were logged."""
+        self.changes = 0
+        """Another number after every change."""
         self.marks: list[Mark] = []
         self.last: dict[int, tuple[int, float]] = {}
         """By rank, the step and value logged last."""
@@ -69,17 +73,19 @@ class Curve:
         self._total = np.zeros((0, BUCKETS))
         self._low = np.zeros((0, BUCKETS))
         self._high = np.zeros((0, BUCKETS))
+        self._time = np.zeros((0, BUCKETS))
 
     def add(
-        self, lengths: dict[int, int], steps: NDArray[np.int64], values: NDArray[np.float64]
-    ) -> None:
+        self, lengths: dict[int, int], steps: NDArray[np.int64], values: NDArray[np.float64],
+        times: NDArray[np.float64],
+    ) -> None:  # fmt: skip
         """Take in values of several ranks.
 
         Parameters
         ----------
         lengths
             How many of the values are each rank's, in their order.
-        steps, values
+        steps, values, times
             One after the other, shape ``[sum of lengths]``.
         """
         rows = np.repeat([self._row(rank) for rank in lengths], list(lengths.values()))
@@ -88,11 +94,13 @@ class Curve:
             self.last[rank] = int(steps[end - 1]), float(values[end - 1])
         self._fit(int(steps.min()), int(steps.max()))
         self.points += len(steps)
+        self.changes += 1
         # Unsigned: the farthest two steps are farther from each other than int64 can tell.
         away = steps.view(np.uint64) - np.uint64(self._origin % 2**64)
         buckets = (away // np.uint64(self.stride)).astype(np.int64)
         np.maximum.at(self._at, buckets, steps)
         self._at_known[buckets] = True
+        np.maximum.at(self._time.reshape(-1), rows * BUCKETS + buckets, times)
         finite = np.isfinite(values)
         if not finite.all():
             self._mark(lengths, steps, values, finite)
@@ -107,6 +115,7 @@ class Curve:
     def rewind(self, rank: int, step: int) -> None:
         """Forget a rank's values from this step on: it has begun anew there."""
         if rank in self._rows:
+            self.changes += 1
             first = max(0, (step - self._origin) // self.stride)
             self._clear(self._rows[rank], slice(first, None))
             self._at_known[first:] &= self._count[:, first:].any(axis=0)
@@ -114,6 +123,7 @@ class Curve:
     def _clear(self, row: int, where: slice) -> None:
         self._count[row, where] = self._total[row, where] = 0
         self._low[row, where], self._high[row, where] = np.inf, -np.inf
+        self._time[row, where] = -np.inf
 
     def _row(self, rank: int) -> int:
         if rank not in self._rows:
@@ -123,6 +133,7 @@ class Curve:
             self._total = np.concatenate([self._total, blank])
             self._low = np.concatenate([self._low, blank + np.inf])
             self._high = np.concatenate([self._high, blank - np.inf])
+            self._time = np.concatenate([self._time, blank - np.inf])
         return self._rows[rank]
 
     def _mark(
@@ -163,14 +174,15 @@ class Curve:
         for row in self._rows.values():
             for array, merge in (
                 (self._count, np.add), (self._total, np.add),
-                (self._low, np.minimum), (self._high, np.maximum),
+                (self._low, np.minimum), (self._high, np.maximum), (self._time, np.maximum),
             ):  # fmt: skip
                 with np.errstate(over="ignore", invalid="ignore"):
                     array[row, :half] = merge.reduce(array[row].reshape(-1, 2), axis=1)
             self._clear(row, slice(half, None))
 
     def _shift(self, by: int) -> None:
-        for array in (self._at, self._at_known, self._count, self._total, self._low, self._high):
+        of_ranks = (self._count, self._total, self._low, self._high, self._time)
+        for array in (self._at, self._at_known, *of_ranks):
             array[..., by:] = array[..., :-by].copy()
         self._at_known[:by] = False
         self._at[:by] = NEVER
@@ -196,7 +208,8 @@ class Curve:
             there = self._count > 0
             mean = np.where(there, means, 0).sum(axis=0) / there.sum(axis=0)
         low[count == 0] = high[count == 0] = np.nan
-        return Line(self._at[known].astype(np.float64), mean[known], low, high)
+        times = self._time.max(axis=0)[known]
+        return Line(self._at[known].astype(np.float64), mean[known], low, high, times)
 
     def of(self, rank: int) -> NDArray[np.float64]:
         """Return a rank's mean in each bucket of `line`, NaN where it has none."""
@@ -204,6 +217,11 @@ class Curve:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean: NDArray[np.float64] = (self._total[row] / self._count[row])[self._at_known]
         return mean
+
+    def times_of(self, rank: int) -> NDArray[np.float64]:
+        """Return when a rank has logged last in each bucket of `line`, NaN where it has not."""
+        times = self._time[self._rows[rank]][self._at_known]
+        return np.where(np.isfinite(times), times, np.nan)
 
     @property
     def range(self) -> tuple[float | None, float | None]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MOST_CURVES = 1000
 """Names that have a curve, the first ones: each takes some 10 kB a rank, and no page shows more."""
 
-Batch = dict[str, dict[int, tuple[list[bytes], list[bytes]]]]
-"""By name and rank: columns of steps and of values."""
+Batch = dict[str, dict[int, tuple[list[bytes], list[bytes], list[bytes]]]]
+"""By name and rank: columns of steps, of values and of times."""
 
 
 class Metrics:
@@ -102,9 +102,11 @@ class Metrics:
             for column in frame.columns:
                 if rank in self._fresh and column.name not in self._fresh[rank]:
                     self._rewind(rank, column.name, column.steps)
-                steps, values = batch.setdefault(column.name, {}).setdefault(rank, ([], []))
-                steps.append(column.steps)
-                values.append(column.values)
+                parts = batch.setdefault(column.name, {}).setdefault(rank, ([], [], []))
+                for part, new in zip(
+                    parts, (column.steps, column.values, column.times), strict=True
+                ):
+                    part.append(new)
             self._read_to[rank] = begin + end
 
     def _rewind(self, rank: int, name: str, steps: bytes) -> None:
@@ -119,13 +121,14 @@ class Metrics:
                     self._further[name] = None
                     continue
                 self._curves[name] = Curve(name, self._ranks)
-            steps, values = (
-                b"".join(part for both in ranks.values() for part in both[i]) for i in range(2)
+            steps, values, times = (
+                b"".join(part for all_ in ranks.values() for part in all_[i]) for i in range(3)
             )
-            lengths = {rank: sum(map(len, both[0])) // 8 for rank, both in ranks.items()}
+            lengths = {rank: sum(map(len, all_[0])) // 8 for rank, all_ in ranks.items()}
             self._curves[name].add(
-                lengths, np.frombuffer(steps, np.int64), np.frombuffer(values, np.float64)
-            )
+                lengths, np.frombuffer(steps, np.int64), np.frombuffer(values, np.float64),
+                np.frombuffer(times, np.float64),
+            )  # fmt: skip
 
     # -- whole series --------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbdist.widgets import picture, seen
+from nbdist.view import seen
+from nbdist.widgets import picture
 
 if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
@@ -83,7 +84,7 @@ class LiveMetrics:
             self._area.place("metrics", *picture.bundle(seen.look(self._job)))
 
     def _draw_chart(self) -> None:
-        from nbdist.widgets.state import packed
+        from nbdist.view.state import packed
 
         state = packed(seen.look(self._job))
         if self._chart is None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from nbdist.hub.rows import RankRow
     from nbdist.metrics.curves import Curve
-    from nbdist.widgets.panels import Panel
-    from nbdist.widgets.seen import Seen
+    from nbdist.view.panels import Panel
+    from nbdist.view.seen import Seen
 
 COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b3478c", "#7a5c00", "#5a4fcf", "#0d8ba1", "#6b6b6b")
 """Those of the page on a light ground, see `labextension/src/metrics/style.css`."""
@@ -111,7 +111,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for number, (label, curve) in enumerate(panel.curves):
         line, colour = curve.line, COLOURS[number % len(COLOURS)]
         marker = "." if len(line.steps) < FEW_POINTS else ""
-        mean, low, high = (np.clip(each, -HUGE, HUGE) for each in line[1:])
+        mean, low, high = (np.clip(each, -HUGE, HUGE) for each in line[1:4])
         axes.plot(
             line.steps, mean, color=colour, linewidth=1.4, linestyle="-", marker=marker,
             label=_label(label),

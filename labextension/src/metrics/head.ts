@@ -2,7 +2,7 @@
 
 import { make, setText } from './dom';
 import { clock } from './numbers';
-import type { IHeader, JobState } from './state';
+import type { IState, JobState } from './state';
 
 const SHAPES: Record<JobState, string> = {
   queued: 'M4 7h8v2H4z',
@@ -34,7 +34,7 @@ export class Head {
     'aria-live': 'polite'
   });
 
-  update({ state, title, seconds }: IHeader): void {
+  update({ state, title, seconds }: IState): void {
     if (state !== this._state) {
       this._state = state;
       this._shape.setAttribute('d', SHAPES[state]);

@@ -26,7 +26,7 @@ function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
   const show = (): void => {
     frame = 0;
     try {
-      const state = decode(model.get('state'));
+      const state = decode(model.get('state'), null);
       if (state) {
         view.update(state);
       }

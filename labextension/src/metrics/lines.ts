@@ -3,7 +3,7 @@
 import uPlot from 'uplot';
 import type { IOptions } from './options';
 import { smooth, type Value } from './smooth';
-import type { ICurve, IPanel, IState } from './state';
+import type { ICurve, IPanel } from './state';
 import { COLOURS } from './theme';
 
 /** What a line stands for. */
@@ -83,11 +83,10 @@ export function hasRanks(panel: IPanel): boolean {
  */
 export function draw(
   panel: IPanel,
-  state: IState,
   options: IOptions,
   hidden: ReadonlySet<string>
 ): IDrawing {
-  const layout = new Layout(panel, state, options);
+  const layout = new Layout(panel, options);
   panel.curves.forEach((curve, i) => {
     if (!hidden.has(curve.name)) {
       layout.add(curve, i);
@@ -97,8 +96,7 @@ export function draw(
 }
 
 class Layout {
-  constructor(panel: IPanel, state: IState, options: IOptions) {
-    this._state = state;
+  constructor(panel: IPanel, options: IOptions) {
     this._options = options;
     this._colours = colours(panel.curves.map(curve => curve.label));
     this._alone = panel.curves.length === 1;
@@ -111,16 +109,15 @@ class Layout {
       this._addRanks(curve, line);
       return;
     }
-    const steps = this._steps(curve.x, curve.count);
-    const low = this._singles(curve.low, curve.count);
-    const high = this._singles(curve.high, curve.count);
-    const mean = this._singles(curve.mean, curve.count);
+    const low = this._values(curve.low);
+    const high = this._values(curve.high);
+    const mean = this._values(curve.mean);
     const first = this._lines.length + 1;
     this._bands.push({ series: [first + 1, first], colour });
     this._push({ ...line, role: 'low' }, low);
     this._push({ ...line, role: 'high' }, high);
     this._pushSmooth({ ...line, role: 'mean' }, mean, true);
-    this._tables.push([steps, ...this._columns.splice(0)]);
+    this._tables.push([Array.from(curve.x), ...this._columns.splice(0)]);
   }
 
   drawing(): IDrawing {
@@ -146,17 +143,14 @@ class Layout {
     const coloured = this._alone && curve.each.length <= COLOURED_RANKS;
     const raw = curve.each.length <= LINES_WITH_RAW;
     curve.each.forEach((each, i) => {
-      const count = each.count ?? curve.count;
       const line: ILine = { ...like, role: 'rank', rank: each.rank };
       if (coloured) {
         Object.assign(line, { colour: i, dashed: i >= 4 });
       }
       // A rank that logs less often than others has no value in between, which is no gap.
-      const values = this._singles(each.values, count).map(
-        value => value ?? undefined
-      );
+      const values = this._values(each.values).map(value => value ?? undefined);
       this._pushSmooth(line, values, raw);
-      const steps = this._steps(each.x ?? curve.x, count);
+      const steps = Array.from(each.x ?? curve.x);
       this._tables.push([steps, ...this._columns.splice(0)]);
     });
   }
@@ -176,19 +170,13 @@ class Layout {
     this._columns.push(values);
   }
 
-  private _steps(from: number, count: number): number[] {
-    return Array.from(this._state.doubles.subarray(from, from + count));
-  }
-
-  private _singles(from: number, count: number): Value[] {
+  private _values(values: Float32Array): Value[] {
     const { log } = this._options;
-    return Array.from(
-      this._state.singles.subarray(from, from + count),
-      value => (Number.isFinite(value) && (!log || value > 0) ? value : null)
+    return Array.from(values, value =>
+      Number.isFinite(value) && (!log || value > 0) ? value : null
     );
   }
 
-  private readonly _state: IState;
   private readonly _options: IOptions;
   private readonly _colours: number[];
   private readonly _alone: boolean;

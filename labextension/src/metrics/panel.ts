@@ -8,7 +8,7 @@ import { draw, type IDrawing, type ILine } from './lines';
 import { count } from './numbers';
 import type { IOptions, IRange } from './options';
 import { Plot } from './plot';
-import type { IPanel, IState } from './state';
+import type { IPanel } from './state';
 import type { Theme } from './theme';
 import { Tip } from './tip';
 
@@ -76,12 +76,11 @@ export class Panel {
   readonly node = make('figure', { class: 'nbdist-panel' });
 
   /** Take in what the kernel sent; draw it if it is news and in sight. */
-  update(panel: IPanel, state: IState): void {
+  update(panel: IPanel): void {
     const news = panel.curves
       .map(curve => `${curve.name} ${curve.points}`)
       .join();
-    // Numbers lie elsewhere in every state, also those that have not changed.
-    [this._panel, this._state] = [panel, state];
+    this._panel = panel;
     this._legend.update(panel, this._shared.options);
     if (news !== this._news) {
       this._news = news;
@@ -92,13 +91,13 @@ export class Panel {
   /** Draw with the options as they are now. */
   redraw(): void {
     this._stale = true;
-    if (!this._inSight || !this._panel || !this._state) {
+    if (!this._inSight || !this._panel) {
       return;
     }
     this._stale = false;
     const { options } = this._shared;
     this._legend.update(this._panel, options);
-    this._drawing = draw(this._panel, this._state, options, this._hidden);
+    this._drawing = draw(this._panel, options, this._hidden);
     const shown = this._panel.curves.filter(
       curve => !this._hidden.has(curve.name)
     );
@@ -157,7 +156,6 @@ export class Panel {
     }
     const found = readings(
       this._panel!,
-      this._state!,
       this._shared.options,
       this._hidden,
       step,
@@ -214,7 +212,6 @@ export class Panel {
     'aria-orientation': 'horizontal'
   });
   private _panel: IPanel | null = null;
-  private _state: IState | null = null;
   private _drawing: IDrawing | null = null;
   private _range: IRange | null = null;
   private _focus: ILine | null = null;

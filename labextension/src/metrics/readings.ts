@@ -2,7 +2,7 @@
 
 import { count, exact, short } from './numbers';
 import type { IOptions } from './options';
-import type { ICurve, IPanel, IState } from './state';
+import type { ICurve, IPanel } from './state';
 
 /** One line of it. */
 export interface IReading {
@@ -41,7 +41,6 @@ export function before(steps: ArrayLike<number>, step: number): number {
  */
 export function readings(
   panel: IPanel,
-  state: IState,
   options: IOptions,
   hidden: ReadonlySet<string>,
   step: number,
@@ -53,37 +52,32 @@ export function readings(
       return [];
     }
     return options.apart && curve.each.length > 1
-      ? ranksOf(curve, i, state, step, focus).map(reading =>
+      ? ranksOf(curve, i, step, focus).map(reading =>
           shown.length === 1
             ? { ...reading, label: `rank ${reading.rank}` }
             : reading
         )
-      : meanOf(curve, i, state, step);
+      : meanOf(curve, i, step);
   });
 }
 
-function meanOf(
-  curve: ICurve,
-  index: number,
-  { doubles, singles }: IState,
-  step: number
-): IReading[] {
-  const steps = doubles.subarray(curve.x, curve.x + curve.count);
+function meanOf(curve: ICurve, index: number, step: number): IReading[] {
+  const { x: steps, mean } = curve;
   let at = before(steps, step);
-  while (at > 0 && !Number.isFinite(singles[curve.mean + at])) {
+  while (at > 0 && !Number.isFinite(mean[at])) {
     at--;
   }
-  if (at < 0 || !Number.isFinite(singles[curve.mean + at])) {
+  if (at < 0 || !Number.isFinite(mean[at])) {
     return [];
   }
-  const [low, high] = [singles[curve.low + at], singles[curve.high + at]];
+  const [low, high] = [curve.low[at], curve.high[at]];
   const notes = low < high ? [`${short(low)} to ${short(high)}`] : [];
   return [
     {
       curve: index,
       rank: null,
       label: curve.label,
-      value: exact(singles[curve.mean + at]),
+      value: exact(mean[at]),
       note: [...notes, ...elsewhere(steps[at], step)].join(', ')
     }
   ];
@@ -99,15 +93,12 @@ interface IValue {
 function ranksOf(
   curve: ICurve,
   index: number,
-  state: IState,
   step: number,
   focus: number | null
 ): IReading[] {
   const values = curve.each.flatMap((each): IValue[] => {
-    const from = each.x ?? curve.x;
-    const length = each.count ?? curve.count;
-    const steps = state.doubles.subarray(from, from + length);
-    const found = state.singles.subarray(each.values, each.values + length);
+    const steps = each.x ?? curve.x;
+    const found = each.values;
     let at = before(steps, step);
     while (at > 0 && Number.isNaN(found[at])) {
       at--;

@@ -1,8 +1,8 @@
 /**
- * What the kernel says of a job: one binary value, see `nbdist/widgets/chart.py`.
+ * What there is to see of a job, as it travels in binary frames: see `nbdist/view/state.py`.
  *
- * A JSON header says what there is; its numbers are indices into the two arrays of numbers that
- * follow it.
+ * Each curve holds its own arrays of numbers. States are never changed: a later frame makes another
+ * state, which shares with the one before the curves that have no news.
  */
 
 /** How a job is doing. */
@@ -44,35 +44,42 @@ export interface IRank {
   step: number | null;
 }
 
-/** The curve of one rank; without `x` and `count` of its own it has those of its metric. */
+/** The curve of one rank; without `x` and `time` of its own it has those of its metric. */
 export interface IRankCurve {
   rank: number;
-  values: number;
-  x?: number;
-  count?: number;
+  values: Float32Array;
+  x?: Float64Array;
+  time?: Float64Array;
 }
 
 /** A value that was no finite number: its step, what it was, whose it was. */
 export type Mark = [step: number, kind: 'nan' | 'inf' | '-inf', rank: number];
 
-/** A metric; `x` counts from the first double, `mean`, `low` and `high` from the first single. */
-export interface ICurve {
-  name: string;
-  label: string;
-  count: number;
+/** What is told of a curve besides its numbers. */
+interface IFacts {
   /** Steps a point stands for; its x is the last of them. */
   stride: number;
   /** How many values were logged, of all ranks. */
   points: number;
-  x: number;
-  mean: number;
-  low: number;
-  high: number;
-  /** Empty if only one rank logs it. */
-  each: IRankCurve[];
   marks: Mark[];
   last: number | null;
   best: [least: number | null, most: number | null];
+}
+
+/** A metric: one number a point in each of its arrays. */
+export interface ICurve extends IFacts {
+  name: string;
+  label: string;
+  /** Steps. */
+  x: Float64Array;
+  /** When the last value of a point was logged, in seconds since 1970. */
+  time: Float64Array;
+  /** Over all ranks; NaN where there is no finite value. */
+  mean: Float32Array;
+  low: Float32Array;
+  high: Float32Array;
+  /** Empty if only one rank logs it. */
+  each: IRankCurve[];
 }
 
 /** Curves that are drawn together. */
@@ -81,9 +88,11 @@ export interface IPanel {
   curves: ICurve[];
 }
 
-/** All but the numbers of the curves. */
-export interface IHeader {
-  version: number;
+/** All there is to see of a job but its curves. */
+interface IAround {
+  /** The name of the job's folder, which with its id names it for the server. */
+  folder: string;
+  job: string;
   state: JobState;
   title: string;
   seconds: number;
@@ -91,49 +100,160 @@ export interface IHeader {
   /** Which rank the others wait for, in words; empty if none. */
   straggler: string;
   ranks: IRank[];
-  panels: IPanel[];
-  /** How many doubles there are. */
-  floats: number;
   note: string;
 }
 
-/** A header and its numbers. */
-export interface IState {
-  header: IHeader;
-  doubles: Float64Array;
-  singles: Float32Array;
+/** All there is to see of a job. */
+export interface IState extends IAround {
+  panels: IPanel[];
 }
 
-/** The version of the header that this page reads. */
-export const VERSION = 1;
+/** The first points are those the page has, up to `from`; `count` new ones follow. */
+interface IPart {
+  from: number;
+  count: number;
+}
+
+/** A curve with news. */
+interface ICurveNews extends IFacts, IPart {
+  name: string;
+  label: string;
+  each: (IPart & { rank: number; x: boolean; time: boolean })[];
+}
+
+/** The JSON of a frame. */
+export interface IFrame extends IAround {
+  version: number;
+  /** Whether it holds all there is. */
+  whole: boolean;
+  panels: {
+    title: string;
+    curves: (ICurveNews | { name: string; label: string })[];
+  }[];
+  /** How many doubles there are. */
+  floats: number;
+}
+
+/** The version of the frames that this page reads. */
+export const VERSION = 2;
 
 /**
- * Read what the kernel sent.
+ * Read a frame.
  *
- * @returns Null where nothing was sent yet.
- * @throws Error where the kernel's nbdist speaks another version.
+ * @param before What the frames before it came to; null if it is the first.
+ * @returns What there is to see now; null where nothing was sent yet.
+ * @throws Error where the frame is of another version, or not the first and what is before is not known.
  */
-export function decode(view: DataView): IState | null {
+export function decode(view: DataView, before: IState | null): IState | null {
   if (view.byteLength < 4) {
     return null;
   }
   const length = view.getUint32(0, true);
   const text = new Uint8Array(view.buffer, view.byteOffset + 4, length);
-  const header = JSON.parse(new TextDecoder().decode(text)) as IHeader;
-  if (header.version !== VERSION) {
+  const frame = JSON.parse(new TextDecoder().decode(text)) as IFrame;
+  const { version, whole, panels, floats, ...around } = frame;
+  if (version !== VERSION) {
     throw new Error(
-      `This page reads version ${VERSION} of nbdist's metrics and the kernel sends ` +
-        `version ${header.version}. Restart the kernel and reload the page.`
+      `This page reads version ${VERSION} of nbdist's metrics, and this is ` +
+        `version ${version}. Restart the kernel and reload the page.`
     );
+  }
+  if (!whole && !before) {
+    throw new Error('The beginning of the metrics is missing.');
   }
   // Copied: arrays of numbers must begin at multiples of their size, and what arrives may not.
   const numbers = view.buffer.slice(
     view.byteOffset + 4 + length,
     view.byteOffset + view.byteLength
   );
+  const reader = new Reader(
+    new Float64Array(numbers, 0, floats),
+    new Float32Array(numbers, floats * 8)
+  );
+  const known = new Map<string, ICurve>();
+  if (!whole) {
+    before!.panels.forEach(panel => {
+      panel.curves.forEach(curve => known.set(curve.name, curve));
+    });
+  }
   return {
-    header,
-    doubles: new Float64Array(numbers, 0, header.floats),
-    singles: new Float32Array(numbers, header.floats * 8)
+    ...around,
+    panels: panels.map(({ title, curves }) => ({
+      title,
+      curves: curves.map(curve => reader.curve(curve, known.get(curve.name)))
+    }))
   };
+}
+
+/** Takes the numbers of a frame in their order, and puts them behind those that are known. */
+class Reader {
+  constructor(
+    private readonly _doubles: Float64Array,
+    private readonly _singles: Float32Array
+  ) {}
+
+  curve(
+    told: ICurveNews | { name: string; label: string },
+    old: ICurve | undefined
+  ): ICurve {
+    if (!('count' in told)) {
+      if (!old) {
+        throw new Error(`The beginning of the metric ${told.name} is missing.`);
+      }
+      return old.label === told.label ? old : { ...old, label: told.label };
+    }
+    const { from, count, each, ...facts } = told;
+    const part = { from, count };
+    const ranks = new Map(old?.each.map(rank => [rank.rank, rank]));
+    return {
+      ...facts,
+      x: this._double(part, old?.x),
+      time: this._double(part, old?.time),
+      mean: this._single(part, old?.mean),
+      low: this._single(part, old?.low),
+      high: this._single(part, old?.high),
+      each: each.map(({ rank, x, time, ...part }) => ({
+        rank,
+        values: this._single(part, ranks.get(rank)?.values),
+        ...(x ? { x: this._double(part, ranks.get(rank)?.x) } : {}),
+        ...(time ? { time: this._double(part, ranks.get(rank)?.time) } : {})
+      }))
+    };
+  }
+
+  private _double({ from, count }: IPart, old?: Float64Array): Float64Array {
+    const made = new Float64Array(from + count);
+    made.set(head(old, from));
+    made.set(
+      this._doubles.subarray(this._doublesTaken, this._doublesTaken + count),
+      from
+    );
+    this._doublesTaken += count;
+    return made;
+  }
+
+  private _single({ from, count }: IPart, old?: Float32Array): Float32Array {
+    const made = new Float32Array(from + count);
+    made.set(head(old, from));
+    made.set(
+      this._singles.subarray(this._singlesTaken, this._singlesTaken + count),
+      from
+    );
+    this._singlesTaken += count;
+    return made;
+  }
+
+  private _doublesTaken = 0;
+  private _singlesTaken = 0;
+}
+
+/** The first numbers of those that are known. */
+function head<T extends Float32Array | Float64Array>(
+  old: T | undefined,
+  length: number
+): T | number[] {
+  if (length > (old?.length ?? 0)) {
+    throw new Error('A part of the metrics is missing.');
+  }
+  return old ? (old.subarray(0, length) as T) : [];
 }

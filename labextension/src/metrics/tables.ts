@@ -3,7 +3,7 @@
 import { fit, make, setAttribute, setText } from './dom';
 import { describeMarks } from './marks';
 import { bytes, count, short, stretch } from './numbers';
-import type { IHeader, IPanel, IRank } from './state';
+import type { IPanel, IRank, IState } from './state';
 
 interface IColumn<Row> {
   title: string;
@@ -111,7 +111,7 @@ export class Ranks {
 
   readonly node = make('details', { class: 'nbdist-details' });
 
-  update({ ranks, straggler }: IHeader): void {
+  update({ ranks, straggler }: IState): void {
     this.node.hidden = ranks.length === 0;
     if (!this._begun && ranks.length > 0) {
       this._begun = true;

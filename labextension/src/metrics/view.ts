@@ -6,7 +6,7 @@ import { Head } from './head';
 import { hasRanks } from './lines';
 import type { IOptions } from './options';
 import { Panel } from './panel';
-import type { IState } from './state';
+import type { IPanel, IState } from './state';
 import { Ranks, Values } from './tables';
 import { Theme } from './theme';
 import { Toolbar } from './toolbar';
@@ -41,18 +41,14 @@ export class View {
   });
 
   update(state: IState): void {
-    const { header } = state;
-    this.node.dataset.state = header.state;
-    this._head.update(header);
-    this._bars.update(header.bars, header.state);
-    this._toolbar.update(
-      header.panels.length > 0,
-      header.panels.some(hasRanks)
-    );
-    this._updatePanels(state);
-    this._ranks.update(header);
-    this._values.update(header.panels);
-    setText(this._note, header.note);
+    this.node.dataset.state = state.state;
+    this._head.update(state);
+    this._bars.update(state.bars, state.state);
+    this._toolbar.update(state.panels.length > 0, state.panels.some(hasRanks));
+    this._updatePanels(state.panels);
+    this._ranks.update(state);
+    this._values.update(state.panels);
+    setText(this._note, state.note);
   }
 
   dispose(): void {
@@ -63,9 +59,9 @@ export class View {
     this.node.remove();
   }
 
-  private _updatePanels(state: IState): void {
+  private _updatePanels(panels: IPanel[]): void {
     const gone = new Set(this._panels.keys());
-    state.header.panels.forEach((shown, i) => {
+    panels.forEach((shown, i) => {
       gone.delete(shown.title);
       let panel = this._panels.get(shown.title);
       if (!panel) {
@@ -75,7 +71,7 @@ export class View {
       if (this._grid.childNodes[i] !== panel.node) {
         this._grid.insertBefore(panel.node, this._grid.childNodes[i] ?? null);
       }
-      panel.update(shown, state);
+      panel.update(shown);
     });
     gone.forEach(title => {
       this._panels.get(title)!.dispose();

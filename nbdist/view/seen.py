@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.hub import rows
 from nbdist.hub.jobs import name_ranks
-from nbdist.widgets.panels import Panel, panels
+from nbdist.view.panels import Panel, panels
 from nbdist.wire.points import points_file
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class Seen(NamedTuple):
     ranks: list[RankRow]
     panels: list[Panel]
     note: str
+    folder: str = ""
+    """The name of the job's folder; with its id it names the job for the server."""
+    job: str = ""
 
 
 def has_something(job: Job) -> bool:
@@ -53,6 +56,8 @@ def look(job: Job) -> Seen:
         [rows.row(job, rank, pulses.get(rank)) for rank in job.ranks],
         shown,
         _left_out([*left_out, *job.metrics.further()]),
+        job.folder.name,
+        job.id,
     )
 
 
