@@ -9,7 +9,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from nbdist.hub.rows import RankRow
 from nbdist.metrics.curves import Curve
 from nbdist.view.panels import panels
 from nbdist.view.seen import Seen
@@ -49,3 +51,19 @@ def test_names_are_no_html() -> None:
     seen = Seen(TAG, TAG, 1.0, [], TAG, [], shown, TAG)
     assert "<img src=x" not in picture.as_html(seen, "", 1)
     assert "&lt;img src=x" in picture.as_html(seen, "", 1)
+
+
+def test_a_lone_curve_has_its_whole_name_and_axes_say_what_they_are() -> None:
+    drawn = []
+    for panel in panels([curve("grad/norm", 1), curve("train/loss", 1), curve("val/loss", 1)])[0]:
+        axes = Figure().subplots()
+        picture._draw_panel(axes, panel)
+        drawn.append((axes.get_title("left"), axes.get_xlabel()))
+    assert drawn == [("grad/norm", "step"), ("loss", "step")]
+
+
+def test_one_rank_is_no_ranks() -> None:
+    rank = RankRow(0, "", "cpu", "idle", None, None, None, None, None)
+    for count, told in ((1, ">1 rank<"), (2, ">2 ranks<")):
+        seen = Seen("job", "done", 1.0, [], "", [rank] * count, [], "")
+        assert told in picture.as_html(seen, "", 1)

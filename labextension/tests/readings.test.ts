@@ -1,17 +1,25 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { before, readings, type IReading } from '../src/metrics/readings';
+import { before, draw } from '../src/metrics/lines';
+import { readings, type IReading } from '../src/metrics/readings';
 import { decode } from '../src/metrics/state';
 import { encode, type IMetric } from './job';
 
 function read(
   metrics: IMetric[],
   step: number,
-  { apart = false, focus = null as number | null, hidden = [] as string[] } = {}
+  {
+    apart = false,
+    smoothing = 0,
+    focus = null as number | null,
+    hidden = [] as string[]
+  } = {}
 ): IReading[] {
-  const state = decode(new DataView(encode(metrics).buffer), null)!;
-  const options = { log: false, apart, smoothing: 0 };
-  return readings(state.panels[0], options, new Set(hidden), step, focus);
+  const [panel] = decode(new DataView(encode(metrics).buffer), null)!.panels;
+  const options = { log: false, apart, smoothing };
+  const none = new Set(hidden);
+  const drawing = draw(panel, options, none);
+  return readings(panel, drawing, options, none, step, focus);
 }
 
 const told = (found: IReading[]): string[][] =>
@@ -68,6 +76,23 @@ test('a value that is none is passed over', () => {
   assert.deepEqual(told(read(gap, 2)), [['a', '7', 'at step 0']]);
 });
 
+test('a smoothed curve tells both values', () => {
+  const smoothed = 0.5 * 0.5 * 2 + 0.5 * 0.15;
+  assert.deepEqual(told(read(LOSS, 1, { smoothing: 0.5 })), [
+    [
+      'train',
+      '0.15',
+      `smoothed ${Number((smoothed / 0.75).toPrecision(4))}, 0.1 to 0.2`
+    ],
+    ['val', '4', 'smoothed 4, at step 0']
+  ]);
+  const [first] = read(LOSS, 1, { smoothing: 0.5, apart: true });
+  assert.deepEqual(
+    [first.label, first.value, first.note],
+    ['train, rank 0', '0.1', 'smoothed 0.4']
+  );
+});
+
 test('few ranks are all read; of many the extremes and the one beside the mouse', () => {
   assert.deepEqual(told(read(LOSS, 2, { apart: true })), [
     ['train, rank 0', '3', ''],
@@ -78,8 +103,8 @@ test('few ranks are all read; of many the extremes and the one beside the mouse'
     { name: 'a', steps: [0], values: Array.from({ length: 20 }, (_, i) => [i]) }
   ];
   assert.deepEqual(told(read(many, 0, { apart: true, focus: 3 })), [
-    ['rank 19', '19', 'the most'],
+    ['rank 19', '19', 'max'],
     ['rank 3', '3', ''],
-    ['rank 0', '0', 'the least']
+    ['rank 0', '0', 'min']
   ]);
 });

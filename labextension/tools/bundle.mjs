@@ -6,8 +6,9 @@ import { readFileSync } from 'node:fs';
 import { build } from 'esbuild';
 
 const here = name => new URL(`../${name}`, import.meta.url).pathname;
-const licence = readFileSync(here('node_modules/uplot/LICENSE'), 'utf8');
-const banner = `/*! With uPlot:\n\n${licence.trim()}\n*/`;
+const licence = name =>
+  readFileSync(here(`node_modules/${name}/LICENSE`), 'utf8').trim();
+const banner = `/*! With uPlot:\n\n${licence('uplot')}\n\nWith d3-array:\n\n${licence('d3-array')}\n*/`;
 
 await build({
   entryPoints: [here('src/metrics/index.ts')],

@@ -120,7 +120,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             axes.fill_between(line.steps, low, high, color=colour, alpha=0.2, linewidth=0)
         for mark in curve.marks:
             axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
-    dress(axes, _label(panel.title))
+    # A lone curve has no legend to be named in.
+    alone = len(panel.curves) == 1
+    dress(axes, _label(panel.curves[0][1].name if alone else panel.title))
+    axes.set_xlabel("step", fontsize=8, color=INK)
     if len(panel.curves) > 1:
         axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
 
@@ -190,8 +193,9 @@ def as_html(seen: Seen, image: str, width: int) -> str:
         rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen)]
         parts.append(html_table((*TITLES, ""), rows, "Metrics"))
     ranks = html_table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
+    count = "1 rank" if len(seen.ranks) == 1 else f"{len(seen.ranks)} ranks"
     unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
-    parts.append(f"<details{unfolded}><summary>{len(seen.ranks)} ranks</summary>{ranks}</details>")
+    parts.append(f"<details{unfolded}><summary>{count}</summary>{ranks}</details>")
     return "".join(parts)
 
 

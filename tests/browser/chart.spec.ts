@@ -88,7 +88,7 @@ test('a curve of each rank, smoothed, and hidden', async () => {
     ramp('a', 11, { panel: 'p' }),
     ramp('b', 11, { panel: 'p' })
   ]);
-  await chart.button('Each rank').click();
+  await chart.button('Per rank').click();
   await hover(chart.plot('p'), 0.5);
   await expect(
     chart.tip().getByRole('row', { includeHidden: true })
@@ -233,7 +233,7 @@ for (const theme of ['light', 'dark'] as const) {
     await drag(chart.plot('loss'), 0.2, 0.8);
     await hover(chart.plot('many'), 0.5);
     expect(await violations(chart.page, 'main')).toEqual([]);
-    await chart.button('Each rank').click();
+    await chart.button('Per rank').click();
     await chart.send([], { state: 'failed' });
     expect(await violations(chart.page, 'main')).toEqual([]);
   });

@@ -98,7 +98,7 @@ test('dark', async ({ page }) => {
   const root = await train(page, 'digits-dark.ipynb', 25);
   await command(page, 'apputils:change-theme', { theme: 'JupyterLab Dark' });
   await expect(root).toHaveClass(/nbdist-dark/);
-  await root.getByRole('button', { name: 'Each rank' }).click();
+  await root.getByRole('button', { name: 'Per rank' }).click();
   await hover(plot(root, 'loss'), 0.21, 0.3);
   await expect(tip(root)).toContainText('rank 1');
   await take(root, 'metrics-dark.png');

@@ -1,7 +1,7 @@
 /** Reads a chart by the keyboard: arrows go from step to step, + and - zoom around one. */
 
 import type { IRange } from './options';
-import { before } from './readings';
+import { before } from './lines';
 
 /** What the keys move. */
 export interface IKeyed {

@@ -71,6 +71,43 @@ export function colours(labels: readonly string[]): number[] {
   });
 }
 
+/** What a line shows at a step, or at the last one before it that it has. */
+export function shownAt(
+  { data, lines }: IDrawing,
+  curve: number,
+  rank: number | null,
+  step: number
+): number | null {
+  const line = lines.findIndex(
+    each =>
+      each.curve === curve &&
+      each.rank === rank &&
+      (each.role === 'mean' || each.role === 'rank')
+  );
+  for (let at = before(data[0], step); line >= 0 && at >= 0; at--) {
+    const value = data[line + 1][at];
+    if (typeof value === 'number') {
+      return value;
+    }
+  }
+  return null;
+}
+
+/** The index of the last step that is not after another one; -1 if all are. */
+export function before(steps: ArrayLike<number>, step: number): number {
+  let low = 0;
+  let high = steps.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] <= step) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low - 1;
+}
+
 /** Whether curves of this panel can be told apart by rank. */
 export function hasRanks(panel: IPanel): boolean {
   return panel.curves.some(curve => curve.each.length > 1);

@@ -6,8 +6,8 @@ import type { Theme } from './theme';
 
 export const WORDS: Record<Mark[1], string> = {
   nan: 'NaN',
-  inf: '∞',
-  '-inf': '−∞'
+  inf: 'Inf',
+  '-inf': '−Inf'
 };
 
 /** Draw marks and the name of the horizontal axis, which uPlot would spend a line on. */

@@ -29,7 +29,7 @@ function scientific(value: number, places: number): string {
 }
 
 function special(value: number): string {
-  return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '−∞';
+  return Number.isNaN(value) ? 'NaN' : value > 0 ? 'Inf' : '−Inf';
 }
 
 /** 1234567 as 1,234,567. */
@@ -45,7 +45,7 @@ export function tick(value: number, apart: number): string {
   }
   if (size >= 1e15 || size < 1e-3) {
     const places = Math.ceil(Math.log10(size / apart) - 1e-9);
-    return scientific(value, Math.min(6, Math.max(0, places)));
+    return scientific(value, Math.min(14, Math.max(0, places)));
   }
   for (const [unit, name] of UNITS) {
     if (size >= unit * 10 || (size >= unit && apart >= unit / 10)) {
@@ -66,7 +66,7 @@ const UNITS: [number, string][] = [
 function fixed(value: number, apart: number): string {
   let places = 0;
   while (
-    places < 8 &&
+    places < 15 &&
     Math.abs(Number(apart.toFixed(places)) - apart) > apart / 1e6
   ) {
     places++;
@@ -98,14 +98,10 @@ export function clock(seconds: number): string {
     : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
 }
 
-/** 12 ms, 1.5 s, of the time one step takes. */
-export function stretch(seconds: number): string {
-  if (seconds >= 1) {
-    return `${significant(seconds, 3)} s`;
-  }
-  return seconds >= 1e-3
-    ? `${significant(seconds * 1e3, 3)} ms`
-    : `${significant(seconds * 1e6, 3)} µs`;
+/** 12.3 or 1,250, of the seconds that one step takes. */
+export function milliseconds(seconds: number): string {
+  const value = seconds * 1e3;
+  return value >= 1000 ? count(value) : significant(value, 3);
 }
 
 /** How often something happens in a second. */

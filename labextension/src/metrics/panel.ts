@@ -156,6 +156,7 @@ export class Panel {
     }
     const found = readings(
       this._panel!,
+      this._drawing!,
       this._shared.options,
       this._hidden,
       step,

@@ -1,5 +1,6 @@
 /** What stands beside the mouse: the exact values of a panel's curves at a step. */
 
+import { before, shownAt, type IDrawing } from './lines';
 import { count, exact, short } from './numbers';
 import type { IOptions } from './options';
 import type { ICurve, IPanel } from './state';
@@ -17,37 +18,24 @@ export interface IReading {
 /** More lines of ranks than this are told by their extremes. */
 const MOST_RANKS = 8;
 
-/** The index of the last step that is not after another one; -1 if all are. */
-export function before(steps: ArrayLike<number>, step: number): number {
-  let low = 0;
-  let high = steps.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (steps[middle] <= step) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low - 1;
-}
-
 /**
  * Read the curves of a panel at a step.
  *
  * A curve that has no value there is read at the last step where it has, which is then told.
  *
+ * @param drawing What is drawn of them: smoothed values are told beside those that were logged.
  * @param focus The rank that the mouse is next to, if ranks are drawn apart.
  */
 export function readings(
   panel: IPanel,
+  drawing: IDrawing,
   options: IOptions,
   hidden: ReadonlySet<string>,
   step: number,
   focus: number | null
 ): IReading[] {
   const shown = panel.curves.filter(curve => !hidden.has(curve.name));
-  return panel.curves.flatMap((curve, i) => {
+  const found = panel.curves.flatMap((curve, i) => {
     if (!shown.includes(curve)) {
       return [];
     }
@@ -59,6 +47,19 @@ export function readings(
         )
       : meanOf(curve, i, step);
   });
+  return options.smoothing > 0
+    ? found.map(reading => withSmoothed(reading, drawing, step))
+    : found;
+}
+
+function withSmoothed(
+  reading: IReading,
+  drawing: IDrawing,
+  step: number
+): IReading {
+  const value = shownAt(drawing, reading.curve, reading.rank, step);
+  const notes = [`smoothed ${short(value)}`, reading.note];
+  return { ...reading, note: notes.filter(note => note).join(', ') };
 }
 
 function meanOf(curve: ICurve, index: number, step: number): IReading[] {
@@ -123,9 +124,9 @@ function extremes(values: IValue[], focus: number | null): IValue[] {
   const [most, least] = [sorted[0], sorted[sorted.length - 1]];
   const near = values.find(value => value.rank === focus);
   return [
-    { ...most, note: ['the most'] },
+    { ...most, note: ['max'] },
     ...(near && near !== most && near !== least ? [near] : []),
-    { ...least, note: ['the least'] }
+    { ...least, note: ['min'] }
   ];
 }
 

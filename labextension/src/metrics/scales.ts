@@ -1,5 +1,6 @@
-/** Where axes begin and end, and where their ticks are. */
+/** Where axes begin and end, and where their ticks are: d3's, since uPlot's end at some range. */
 
+import { ticks } from 'd3-array';
 import type uPlot from 'uplot';
 import { tick } from './numbers';
 import type { Theme } from './theme';
@@ -13,13 +14,9 @@ const DIGIT_WIDTH = 6.6;
 const GAP = 4;
 /** Room around curves, as a share of their extent. */
 const ROOM = 0.06;
-/** With more decades than this, only powers of ten are written. */
-const FEW_DECADES = 3;
-
-/** Steps are whole numbers, so are their ticks. */
-const STEPS = Array.from({ length: 15 }, (_, power) =>
-  [1, 2, 5].map(digit => digit * 10 ** power)
-).flat();
+/** Pixels between two labels, at least. */
+const ACROSS = 60;
+const DOWN = 32;
 
 /** The scale of the values. */
 export function valueScale(log: boolean): uPlot.Scale {
@@ -37,11 +34,9 @@ export function stepAxis(theme: Theme): uPlot.Axis {
   return {
     ...axis(theme),
     size: AXIS_HEIGHT,
-    space: 48,
-    incrs: STEPS,
     grid: { show: false },
-    values: (_chart, splits, _axis, _space, apart) =>
-      splits.map(split => tick(split, apart))
+    splits: (chart, _axis, min, max) => stepTicks(min, max, across(chart)),
+    values: (_chart, splits) => labels(splits)
   };
 }
 
@@ -55,29 +50,55 @@ export function valueAxis(theme: Theme, log: boolean): uPlot.Axis {
       width = Math.max(width, longest * DIGIT_WIDTH + GAP + 2);
       return width;
     },
-    space: 30,
     grid: { stroke: () => theme.of('grid', 0.7), width: 1 }
   };
   return log
     ? {
         ...looks,
-        splits: (_chart, _axis, min, max) => logSplits(min, max),
-        filter: (_chart, splits) => logLabels(splits),
-        values: (_chart, splits) =>
-          splits.map((split: number | null) =>
-            split === null ? '' : tick(split, Math.abs(split) / 100)
-          )
+        splits: (chart, _axis, min, max) => logSplits(min, max, down(chart)),
+        filter: (chart, splits) => logLabels(splits, down(chart)),
+        values: (_chart, splits: (number | null)[]) => labels(splits)
       }
     : {
         ...looks,
-        values: (_chart, splits, _axis, _space, apart) =>
-          splits.map(split => tick(split, apart))
+        splits: (chart, _axis, min, max) => evenly(min, max, down(chart)),
+        values: (_chart, splits) => labels(splits)
       };
+}
+
+/** How many labels there is room for. */
+function across(chart: uPlot): number {
+  return Math.max(1, Math.floor((chart.width - AXIS_WIDTH) / ACROSS));
+}
+
+function down(chart: uPlot): number {
+  return Math.max(2, Math.floor((chart.height - AXIS_HEIGHT) / DOWN));
+}
+
+/** The labels of ticks: written so that neighbours are told apart; '' for null. */
+export function labels(splits: (number | null)[]): string[] {
+  const written = splits.filter(split => split !== null);
+  return splits.map(split => {
+    if (split === null) {
+      return '';
+    }
+    const at = written.indexOf(split);
+    const beside = [
+      ...written.slice(Math.max(0, at - 1), at),
+      ...written.slice(at + 1, at + 2)
+    ];
+    const apart = beside.map(other => Math.abs(other - split));
+    return tick(split, apart.length ? Math.min(...apart) : Math.abs(split));
+  });
 }
 
 function axis(theme: Theme): uPlot.Axis {
   return {
     gap: GAP,
+    space: 1,
+    // What uPlot chooses is not used, but without an increment it would draw no axis: it knows
+    // none for the widest ranges, and takes none below 5 that it does not know.
+    incrs: (_chart, _axis, min, max) => [Math.max(5, max - min)],
     font: theme.font,
     stroke: () => theme.of('muted'),
     ticks: { show: false }
@@ -102,14 +123,41 @@ function logRange(min: number | null, max: number | null): [number, number] {
   if (min === null || max === null) {
     return [0.1, 1];
   }
-  const extent = Math.max(Math.log10(max / min), 0.1) * ROOM;
-  return [min / 10 ** extent, max * 10 ** extent];
+  const [low, high] = [Math.log10(min), Math.log10(max)];
+  const extent = Math.max(high - low, 0.1) * ROOM;
+  return [
+    Math.max(Number.MIN_VALUE, 10 ** (low - extent)),
+    Math.min(Number.MAX_VALUE, 10 ** (high + extent))
+  ];
+}
+
+/** d3 divides 1 by the distance of ticks, which below this is more than there are numbers for. */
+const TINY = 1e-200;
+
+/** Evenly spaced round numbers, so many at most, but two at least. */
+export function evenly(min: number, max: number, most: number): number[] {
+  if (Math.max(-min, max) < TINY) {
+    return evenly(min / TINY, max / TINY, most).map(split => split * TINY);
+  }
+  for (let count = most; count > 2; count--) {
+    const found = ticks(min, max, count);
+    if (found.length <= most) {
+      return found;
+    }
+  }
+  return ticks(min, max, 2);
+}
+
+/** Steps are whole numbers, so are their ticks. */
+export function stepTicks(min: number, max: number, most: number): number[] {
+  return evenly(min, max, most).filter(Number.isInteger);
 }
 
 /** 1, 2, …, 9 of every decade; evenly spaced numbers where the range is a small part of one. */
-export function logSplits(min: number, max: number): number[] {
+export function logSplits(min: number, max: number, most: number): number[] {
   const found = [];
-  for (let power = Math.floor(Math.log10(min)); 10 ** power <= max; power++) {
+  const last = Math.floor(Math.log10(max)) + 1;
+  for (let power = Math.floor(Math.log10(min)) - 1; power <= last; power++) {
     for (let digit = 1; digit <= 9; digit++) {
       const split = Number(`${digit}e${power}`);
       if (min <= split && split <= max) {
@@ -117,29 +165,30 @@ export function logSplits(min: number, max: number): number[] {
       }
     }
   }
-  if (found.length > 2) {
-    return found;
-  }
-  const rough = (max - min) / 3;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const apart = unit * (rough < 2 * unit ? 1 : rough < 5 * unit ? 2 : 5);
-  const first = Math.ceil(min / apart);
-  return Array.from({ length: Math.floor(max / apart) - first + 1 }, (_, i) =>
-    Number(((first + i) * apart).toPrecision(12))
-  );
+  return found.length > 2 ? found : evenly(min, max, most);
 }
 
-/** Which of them are written; null for the others. */
-export function logLabels(splits: number[]): (number | null)[] {
-  const digit = (split: number): number => Number(split.toExponential()[0]);
-  const decades = Math.log10(splits[splits.length - 1] / splits[0]);
-  const written = decades > FEW_DECADES ? [1] : [1, 2, 5];
-  const every = Math.ceil(decades / 8);
-  const labels = splits.map(split =>
-    written.includes(digit(split)) &&
-    Math.round(Math.log10(split)) % every === 0
-      ? split
-      : null
+/** Which of them are written, so many at most; null for the others. */
+export function logLabels(splits: number[], most: number): (number | null)[] {
+  if (splits.length <= most) {
+    return splits;
+  }
+  const digits = [[1, 2, 5], [1, 3], [1]].map(
+    some => new Set(splits.filter(split => some.includes(leading(split))))
   );
-  return labels.filter(label => label !== null).length > 1 ? labels : splits;
+  const chosen =
+    digits.find(each => each.size >= 2 && each.size <= most) ??
+    spread(splits, most);
+  return splits.map(split => (chosen.has(split) ? split : null));
+}
+
+/** Powers of ten, evenly spaced: every second, every fifth… */
+function spread(splits: number[], most: number): Set<number> {
+  const powers = splits.map(split => Math.round(Math.log10(split)));
+  const chosen = evenly(powers[0], powers[powers.length - 1], most);
+  return new Set(chosen.map(power => Number(`1e${power}`)));
+}
+
+function leading(split: number): number {
+  return Number(split.toExponential().split('e')[0]);
 }

@@ -2,7 +2,7 @@
 
 import { fit, make, setAttribute, setText } from './dom';
 import { describeMarks } from './marks';
-import { bytes, count, short, stretch } from './numbers';
+import { bytes, count, milliseconds, short } from './numbers';
 import type { IPanel, IRank, IState } from './state';
 
 interface IColumn<Row> {
@@ -95,8 +95,8 @@ const RANK_COLUMNS: IColumn<IRank>[] = [
   { title: 'GPU', text: rank => percent(rank.gpu), numbers: true },
   { title: 'GPU memory', text: rank => size(rank.gpu_memory), numbers: true },
   {
-    title: 'step time',
-    text: rank => (rank.step === null ? '' : stretch(rank.step)),
+    title: 'ms/step',
+    text: rank => (rank.step === null ? '' : milliseconds(rank.step)),
     numbers: true
   },
   { title: 'state', text: rank => rank.state, always: true }
@@ -143,10 +143,10 @@ interface IMetric {
 const METRIC_COLUMNS: IColumn<IMetric>[] = [
   { title: 'metric', text: row => row.name },
   { title: 'last', text: row => row.last, numbers: true },
-  { title: 'least', text: row => row.least, numbers: true },
-  { title: 'most', text: row => row.most, numbers: true },
-  { title: 'values', text: row => row.points, numbers: true },
-  { title: 'not finite', text: row => row.marks }
+  { title: 'min', text: row => row.least, numbers: true },
+  { title: 'max', text: row => row.most, numbers: true },
+  { title: 'points', text: row => row.points, numbers: true },
+  { title: 'NaN, Inf', text: row => row.marks }
 ];
 
 /** The last values of all metrics. */

@@ -10,10 +10,14 @@ import type { IPanel } from './state';
 
 /** Between the cursor and what stands beside it. */
 const GAP = 14;
+/** As many as a chart is high. */
+const LINES = 8;
+/** More marks than this are told by their number. */
+const MOST_MARKS = 2;
 
 export class Tip {
   constructor() {
-    this.node.append(this._step, this._rows, this._marks);
+    this.node.append(this._step, this._rows, this._more, this._marks);
     this.hide();
   }
 
@@ -43,7 +47,9 @@ export class Tip {
         ? `steps ${count(Math.max(0, first))} to ${count(step)}`
         : `step ${count(step)}`
     );
-    fit(this._rows, found.length, () =>
+    const marks = marksAt(panel, step, stride);
+    const shown = found.slice(0, LINES - marks.length);
+    fit(this._rows, shown.length, () =>
       make(
         'tr',
         {},
@@ -53,7 +59,7 @@ export class Tip {
         make('td')
       )
     );
-    found.forEach((reading, i) => {
+    shown.forEach((reading, i) => {
       const row = this._rows.childNodes[i] as HTMLElement;
       const [line, label, value, note] =
         row.childNodes as unknown as HTMLElement[];
@@ -71,31 +77,37 @@ export class Tip {
           focus.rank !== null
       );
     });
-    const marks = panel.curves.flatMap(curve =>
-      curve.marks
-        .filter(([at]) => at > step - stride && at <= step)
-        .map(
-          ([at, kind, rank]) =>
-            `${curve.label} ${WORDS[kind]} at step ${at} on rank ${rank}`
-        )
-    );
+    const more = found.length - shown.length;
+    setText(this._more, more > 0 ? `${more} more` : '');
     setText(this._marks, marks.join('\n'));
   }
 
-  /** Stand beside the cursor, on the side that has room, and within the widget. */
+  /** Stand beside the cursor, on the side that has room, and over no other chart. */
   place(left: number): void {
-    const frame = this.node.parentElement!.getBoundingClientRect();
-    const around = this.node
-      .closest('.nbdist-metrics')!
-      .getBoundingClientRect();
-    const width = this.node.offsetWidth;
-    const least = around.left - frame.left;
-    const most = around.right - frame.left - width;
-    const place = left + GAP <= most ? left + GAP : left - GAP - width;
-    this.node.style.left = `${Math.max(least, Math.min(most, place))}px`;
+    const most = this.node.parentElement!.clientWidth - this.node.offsetWidth;
+    const place =
+      left + GAP <= most ? left + GAP : left - GAP - this.node.offsetWidth;
+    this.node.style.left = `${Math.max(0, Math.min(most, place))}px`;
   }
 
   private readonly _step = make('div', { class: 'nbdist-step' });
   private readonly _rows = make('table');
+  private readonly _more = make('div', { class: 'nbdist-step' });
   private readonly _marks = make('div', { class: 'nbdist-marks' });
+}
+
+/** The values at a step that were no finite numbers, in words. */
+function marksAt(panel: IPanel, step: number, stride: number): string[] {
+  const marks = panel.curves.flatMap(curve =>
+    curve.marks
+      .filter(([at]) => at > step - stride && at <= step)
+      .map(
+        ([at, kind, rank]) =>
+          `${curve.label} ${WORDS[kind]} at step ${at} on rank ${rank}`
+      )
+  );
+  const more = marks.length - MOST_MARKS;
+  return more > 0
+    ? [...marks.slice(0, MOST_MARKS), `${more} more NaN, Inf`]
+    : marks;
 }

@@ -1,4 +1,4 @@
-/** How curves are drawn: for all panels at once. */
+/** The options of the charts: for all panels at once. */
 
 import { make, setAttribute, setText } from './dom';
 import type { IOptions } from './options';
@@ -10,7 +10,7 @@ export class Toolbar {
    */
   constructor(options: IOptions, changed: () => void) {
     this._apart = toggle(
-      'Each rank',
+      'Per rank',
       'A line for each rank, or their mean and range',
       on => {
         options.apart = on;
@@ -49,7 +49,7 @@ export class Toolbar {
   readonly node = make('div', {
     class: 'nbdist-toolbar',
     role: 'group',
-    'aria-label': 'How curves are drawn'
+    'aria-label': 'Chart options'
   });
 
   /**

@@ -1,0 +1,103 @@
+/** The charts of the live metrics: axes, tips, and what a person chooses. */
+
+import { expect, test } from '@playwright/test';
+import { type IMetric } from '../../labextension/tests/job';
+import { Chart, hover } from './chart';
+
+let chart: Chart;
+test.beforeEach(async ({ page }) => {
+  chart = new Chart(page);
+  await chart.open();
+});
+
+function metric(name: string, values: number[]): IMetric {
+  return { name, steps: values.map((_, i) => i), values: [values] };
+}
+
+/** How many dots of a chart are painted left of its curves: the labels of the values' axis. */
+async function labelled(title: string): Promise<number> {
+  return chart
+    .plot(title)
+    .locator('canvas')
+    .evaluate((canvas: HTMLCanvasElement) => {
+      const { data } = canvas
+        .getContext('2d')!
+        .getImageData(0, 0, 50 * devicePixelRatio, canvas.height * 0.85);
+      return data.filter((_, i) => i % 4 === 3 && data[i] > 100).length;
+    });
+}
+
+test('an axis has labels at any range, linear and logarithmic', async () => {
+  const ranges: Record<string, number[]> = {
+    'sixty decades': [1e-30, 1, 1e30],
+    huge: [1e33, 3e38],
+    tiny: [1e-38, 3e-37],
+    'a part of one': [101, 101.2],
+    level: [3, 3]
+  };
+  await chart.send(
+    Object.entries(ranges).map(([name, values]) => metric(name, values))
+  );
+  for (const log of [false, true]) {
+    if (log) {
+      await chart.button('Log scale').click();
+    }
+    for (const name of Object.keys(ranges)) {
+      await chart.plot(name).scrollIntoViewIfNeeded();
+      await expect
+        .poll(() => labelled(name), { message: `${name}, log: ${log}` })
+        .toBeGreaterThan(20);
+    }
+  }
+});
+
+test('charts are narrower again when the page is', async ({ page }) => {
+  await chart.send([metric('a', [1, 2]), metric('b', [1, 2])]);
+  const width = async () => (await chart.plot('a').boundingBox())!.width;
+  await page.setViewportSize({ width: 500, height: 900 });
+  await expect.poll(width).toBeLessThan(500);
+  const before = await width();
+  for (const wide of [1280, 1800]) {
+    await page.setViewportSize({ width: wide, height: 900 });
+    await expect.poll(width).not.toBe(before);
+  }
+  await page.setViewportSize({ width: 500, height: 900 });
+  await expect.poll(width).toBe(before);
+  await expect
+    .poll(() =>
+      chart
+        .plot('a')
+        .locator('.u-wrap')
+        .evaluate(node => node.clientWidth)
+    )
+    .toBe(before);
+});
+
+test('a tip stands within its chart, however much it says', async () => {
+  const curves = Array.from({ length: 8 }, (_, i) => ({
+    ...metric('m', [1, 2, 3]),
+    name: `a rather long name of a metric ${i}`,
+    label: `a rather long name of a metric ${i}`,
+    panel: 'many',
+    values: Array.from({ length: 4 }, (_, rank) => [1, 2, 3 + rank])
+  }));
+  await chart.send([...curves, metric('b', [1, 2]), metric('c', [1, 2])]);
+  await chart.button('Per rank').click();
+  for (const across of [0.01, 0.5, 0.99]) {
+    await hover(chart.plot('many'), across);
+    const tip = (await chart.tip().boundingBox())!;
+    const plot = (await chart.plot('many').boundingBox())!;
+    expect(tip.x).toBeGreaterThanOrEqual(plot.x - 1);
+    expect(tip.x + tip.width).toBeLessThanOrEqual(plot.x + plot.width + 1);
+    expect(tip.y).toBeGreaterThanOrEqual(plot.y);
+    expect(tip.y + tip.height).toBeLessThanOrEqual(plot.y + plot.height);
+  }
+  await expect(chart.tip()).toContainText('24 more');
+});
+
+test('a tip of a smoothed curve tells both values', async () => {
+  await chart.send([metric('loss', [1, 3, 5])]);
+  await chart.root.getByRole('slider', { name: 'Smoothing' }).fill('0.5');
+  await hover(chart.plot('loss'), 0.99);
+  await expect(chart.tip()).toContainText(/loss5smoothed 3\.857/);
+});
