@@ -80,7 +80,7 @@ def test_the_figures(tmp_path: Path) -> None:
     assert words[1] == "one process 1 640 1 2.5 100 90 10 0 0.5"
     assert words[2] == "DDP 2 800 1.25 2.25 80 45 10 25 0.75"
     assert words[3:] == ["a word"]
-    assert found._repr_html_().count("<tr>") == 3
+    assert found._repr_html_().count("<tr") == 3
     pandas = pytest.importorskip("pandas")
     frame = found.to_pandas()
     assert isinstance(frame, pandas.DataFrame)

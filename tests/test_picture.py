@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from nbdist.hub.rows import RankRow
 from nbdist.metrics.curves import Curve
+from nbdist.metrics.tables import GROUND
 from nbdist.view.panels import panels
 from nbdist.view.seen import Seen
 from nbdist.widgets import picture
@@ -26,6 +27,14 @@ def curve(name: str, *values: float) -> Curve:
     made = Curve(name, (0,))
     made.add({0: len(values)}, np.arange(len(values)), np.array(values), np.zeros(len(values)))
     return made
+
+
+def seen_of(curves: list[Curve], ranks: int = 2) -> Seen:
+    """Return what is seen of a job that has ended."""
+    rows = [
+        RankRow(rank, "", "cpu", "done", 0.01, 99.0, 10**9, None, None) for rank in range(ranks)
+    ]
+    return Seen("Job 1 on ranks 0-1", "done", 1.0, [], "", rows, panels(curves)[0], "")
 
 
 @pytest.mark.parametrize(
@@ -67,3 +76,11 @@ def test_one_rank_is_no_ranks() -> None:
     for count, told in ((1, ">1 rank<"), (2, ">2 ranks<")):
         seen = Seen("job", "done", 1.0, [], "", [rank] * count, [], "")
         assert told in picture.as_html(seen, "", 1)
+
+
+def test_it_brings_its_own_ground() -> None:
+    """A front end that paints no text would show dark letters on a dark ground."""
+    shown = picture.as_html(seen_of([curve("loss", 1)]), "", 1)
+    assert shown.startswith(f'<div style="{GROUND}">')
+    assert shown.endswith("</div>")
+    assert shown.count("<div") == shown.count("</div>")

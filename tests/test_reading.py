@@ -67,7 +67,7 @@ def test_a_loader_and_the_files_it_reads(folder: Path) -> None:
     words = repr(found).splitlines()
     assert words[0].endswith("of the storage's speed")
     assert words[3].startswith("the files alone, read by 1 thread: ")
-    assert found._repr_html_().count("<tr>") == 3
+    assert found._repr_html_().count("<tr") == 3
     pandas = pytest.importorskip("pandas")
     assert isinstance(found.to_pandas(), pandas.DataFrame)
 

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from nbdist.hub.jobs import Job
 
-NOTICE_STYLE = "border-left:3px solid #e09020;padding:2px 8px;margin:2px 0;white-space:pre-wrap"
+THEME = "var(--jp-content-font-color1, var(--vscode-editor-foreground, inherit))"
+"""The colour of text in JupyterLab's theme, or in VS Code's, which paints no text of ours."""
+NOTICE_STYLE = (
+    f"border-left:3px solid #e09020;color:{THEME};padding:2px 8px;margin:2px 0;white-space:pre-wrap"
+)
 
 
 class Area(Protocol):

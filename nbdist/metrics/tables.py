@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 CELL = "padding:1px 10px 1px 0;text-align:"
+GROUND = "background-color:#ffffff;color:#222222;padding:4px 8px"
+"""As the pictures have it: some front ends (VS Code) show dark text on a dark ground otherwise."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +52,7 @@ class Table(ABC, Generic[Row]):
 
     def _repr_html_(self) -> str:
         words = "".join(f"<div>{html.escape(line)}</div>" for line in self._words())
-        return html_table(self._titles(), self._lines(), self.CAPTION) + words
+        return on_ground(html_table(self._titles(), self._lines(), self.CAPTION) + words)
 
     def _lines(self) -> list[tuple[str, ...]]:
         return [self._cells(row) for row in self.rows]
@@ -69,19 +71,27 @@ class Table(ABC, Generic[Row]):
     def _cells(self, row: Row) -> tuple[str, ...]: ...
 
 
+def on_ground(inside: str) -> str:
+    """Return HTML that brings its own ground and colour, to be read in any theme."""
+    return f'<div style="{GROUND}">{inside}</div>'
+
+
 def html_table(titles: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> str:
     """Return a table; its first column names things, the others are numbers."""
 
     def line(cells: tuple[str, ...], kind: str) -> str:
         sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
         inside = "".join(
-            f'<{kind} style="{CELL}{side}">{html.escape(cell)}</{kind}>'
+            # A title that says nothing is none.
+            f'<{kind if cell else "td"} style="{CELL}{side}">{html.escape(cell)}'
+            f"</{kind if cell else 'td'}>"
             for cell, side in zip(cells, sides, strict=True)
         )
-        return f"<tr>{inside}</tr>"
+        # JupyterLab has a ground of its own for every other row, dark in its dark theme.
+        return f'<tr style="background-color:transparent">{inside}</tr>'
 
     body = "".join(line(row, "td") for row in rows)
-    return f'<table aria-label="{caption}">{line(titles, "th")}{body}</table>'
+    return f'<table aria-label="{caption}" style="color:inherit">{line(titles, "th")}{body}</table>'
 
 
 def text_table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

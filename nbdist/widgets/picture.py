@@ -18,7 +18,7 @@ import numpy as np
 
 from nbdist.hub.jobs import in_time
 from nbdist.memory import in_words
-from nbdist.metrics.tables import html_table
+from nbdist.metrics.tables import html_table, on_ground
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +196,7 @@ def as_html(seen: Seen, image: str, width: int) -> str:
     count = "1 rank" if len(seen.ranks) == 1 else f"{len(seen.ranks)} ranks"
     unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
     parts.append(f"<details{unfolded}><summary>{count}</summary>{ranks}</details>")
-    return "".join(parts)
+    return on_ground("".join(parts))
 
 
 TITLES = ("metric", "last", "min", "max", "points")
