@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbdist.amounts import in_time
 from nbdist.errors import LaunchError, UsageError
 from nbdist.launchers.supervisor import tail_in_words
 from nbdist.system import private
@@ -75,7 +76,7 @@ class Board:
         until = time.monotonic() + START_SECONDS
         while not select.select([told], [], [], LOOK_SECONDS)[0]:
             if time.monotonic() > until:
-                raise LaunchError(f"TensorBoard did not start in {START_SECONDS:.0f} s")
+                raise LaunchError(f"TensorBoard did not start in {in_time(START_SECONDS)}")
         line = told.readline()
         if not line:
             raise LaunchError(f"TensorBoard ended at its start; {tail_in_words(log)}")

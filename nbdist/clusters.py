@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nbdist import clients, outside
+from nbdist.amounts import counted
 from nbdist.backends.choice import BACKENDS
 from nbdist.cell.names import Names
 from nbdist.cell.sharing import Sharing
@@ -417,7 +418,7 @@ class Cluster(Sharing, Inspecting):
 
     def __repr__(self) -> str:
         state = "stopped" if self.stopped else "lost" if self.lost else "running"
-        return f"<nbdist.Cluster {self.np} ranks, {self.backend}, {state}>"
+        return f"<nbdist.Cluster {counted(self.np, 'rank')}, {self.backend}, {state}>"
 
 
 _clusters: list[Cluster] = []

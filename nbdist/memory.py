@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from nbdist.amounts import in_bytes
 from nbdist.errors import NbdistError
 from nbdist.wire.parcel import Block
 
@@ -29,7 +30,6 @@ IOV = 512
 """Buffers written by one call."""
 SHORT = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 """Errors that say there is no more."""
-THOUSAND = 1000
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -53,7 +53,7 @@ class Blocks:
         try:
             return _fill(handle, path, buffers)
         except OSError as err:
-            size = in_words(sum(buffer.nbytes for buffer in buffers))
+            size = in_bytes(sum(buffer.nbytes for buffer in buffers))
             raise NbdistError(f"{size} could not be put into shared memory: {err}") from err
 
     def _new(self) -> tuple[int, str]:
@@ -136,7 +136,7 @@ def check_room(size: int) -> None:
     free = free_memory()
     if size > free:
         raise NbdistError(
-            f"{in_words(size)} do not fit into memory: this machine has {in_words(free)} free"
+            f"{in_bytes(size)} do not fit into memory: this machine has {in_bytes(free)} free"
         )
 
 
@@ -147,13 +147,3 @@ def free_memory() -> int:
         limit = int((CGROUP / "memory.max").read_text())
         free = min(free, limit - int((CGROUP / "memory.current").read_text()))
     return max(0, free)
-
-
-def in_words(size: int) -> str:
-    """Write a number of bytes as a person would: ``12.3 MB``; a MB is 10**6 bytes everywhere."""
-    number = float(size)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if number < THOUSAND or unit == "TB":
-            break
-        number /= THOUSAND
-    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

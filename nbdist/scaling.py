@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from nbdist import gpus
+from nbdist.amounts import counted
 from nbdist.backends import xla
 from nbdist.current import Wish
 from nbdist.errors import UsageError
@@ -80,12 +81,13 @@ def cautions(sizes: list[int], wish: Wish) -> list[str]:
     if there:
         if most <= there:
             return []
-        return [f"{most} ranks on {_count(there, 'GPU')}: those that share one hold each other up."]
+        told = f"{counted(most, 'rank')} on {counted(there, 'GPU')}"
+        return [f"{told}: those that share one hold each other up."]
     notes = []
     if most > cores:
         notes.append(
-            f"{most} ranks on {_count(cores, 'core')} take turns: their figures say nothing about "
-            "a machine with a core or GPU for each."
+            f"{counted(most, 'rank')} on {counted(cores, 'core')} take turns: their figures say "
+            "nothing about a machine with a core or GPU for each."
         )
     if cores > 1 and "OMP_NUM_THREADS" not in environ:
         notes.append(
@@ -93,7 +95,3 @@ def cautions(sizes: list[int], wish: Wish) -> list[str]:
             "OMP_NUM_THREADS=1 in the environment (--env) all use one."
         )
     return notes
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number > 1)

@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from nbdist import gpus
+from nbdist.amounts import in_bytes
 from nbdist.errors import UsageError
-from nbdist.memory import free_memory, in_words
+from nbdist.memory import free_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +31,8 @@ def check_size(size: int) -> int:
     free = free_memory()
     if size * RANK_BYTES > free:
         msg = (
-            f"-np {size}: that many ranks need {in_words(size * RANK_BYTES)} before they do "
-            f"anything, and this machine has {in_words(free)} free"
+            f"-np {size}: that many ranks need {in_bytes(size * RANK_BYTES)} before they do "
+            f"anything, and this machine has {in_bytes(free)} free"
         )
         raise UsageError(msg)
     return size

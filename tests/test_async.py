@@ -98,7 +98,7 @@ def test_the_handle_tells_and_waits(notebook: Kernel, gate: Gate) -> None:
     notebook.expect("begun", cell=cell)
     assert value(notebook, "job.done, job.ok") == "False False"
     shown = value(notebook, "repr(job)")
-    assert re.fullmatch(r"<job \d+: running for [\d.]+ s on ranks 0-1>", shown)
+    assert re.fullmatch(r"<job \d+: running for [\d.]+ m?s on ranks 0-1>", shown)
     early = notebook.run("job.wait(0.01)", check=False)
     assert re.search(r"TimeoutError: job \d+ has not ended after 0.01 s; it goes on", early.error)
 
@@ -110,12 +110,12 @@ def test_the_handle_tells_and_waits(notebook: Kernel, gate: Gate) -> None:
 
     gate.open()
     waited = notebook.run("job.wait()")
-    assert re.fullmatch(r"Job \d+ on ranks 0-1: done after [\d.]+ s\.\n", waited.text)
+    assert re.fullmatch(r"Job \d+ on ranks 0-1: done after [\d.]+ m?s\.\n", waited.text)
     assert cell.stdout == "begun\nby 0\n", "all is shown when the waiting ends"
     assert value(notebook, "job.done, job.ok, job.errors, repr(job.output(1))") == (
         r"True True {} 'begun\nby 1\n'"
     )
-    assert re.fullmatch(r"<job \d+: done after [\d.]+ s on ranks 0-1>", value(notebook, "job"))
+    assert re.fullmatch(r"<job \d+: done after [\d.]+ m?s on ranks 0-1>", value(notebook, "job"))
 
 
 def test_the_cells_value_is_the_handle(notebook: Kernel, gate: Gate) -> None:
@@ -145,7 +145,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     notebook.expect("slow\n", cell=slow)  # another thread shows it than the one that was waited for
     assert slow.stdout == "slow\n"
     assert behind.stdout == "behind\n"
-    assert re.search(rf"It waited [\d.]+ s for job {number}", behind.text)
+    assert re.search(rf"It waited [\d.]+ m?s for job {number}", behind.text)
 
 
 def test_jobs_on_different_ranks_run_side_by_side(notebook: Kernel, gate: Gate) -> None:
@@ -184,7 +184,7 @@ def test_how_it_fails_is_told_in_its_cell_alone(notebook: Kernel, gate: Gate) ->
     raised = notebook.run("job.wait()", check=False)
     assert raised.error.startswith("CellFailed: Rank 1 failed: ValueError: no good (cell line 4)")
     row = notebook.run("%dist jobs").stdout.splitlines()[-1]
-    assert re.search(r"0-1 +failed +\d\d:\d\d:\d\d +[\d.]+ s +import pathlib, time +Rank 1 ", row)
+    assert re.search(r"0-1 +failed +\d\d:\d\d:\d\d +[\d.]+ m?s +import pathlib, time +Rank 1 ", row)
 
 
 def test_a_time_limit_and_a_cancel_end_it(notebook: Kernel, gate: Gate) -> None:

@@ -260,7 +260,7 @@ def test_jobs_are_listed(notebook: Kernel) -> None:
     on_ranks(notebook, "first_line_of_it = 1\nsecond = 2", "--ranks 1")
     on_ranks(notebook, "1 / 0", check=False)
     *_, done, failed = notebook.run("%dist jobs").stdout.splitlines()
-    took = r"\d\d:\d\d:\d\d +\d+\.\d s"
+    took = r"\d\d:\d\d:\d\d +[\d.]+ m?s"
     assert re.fullmatch(rf"\d+ +\[\d+\] +1 +done +{took} +first_line_of_it = 1", done)
     assert re.fullmatch(rf"\d+ +\[\d+\] +0-1 +failed +{took} +1 / 0 +Ranks 0-1 failed: .*", failed)
 

@@ -92,8 +92,8 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
     known = job_of(tmp_path, "1", Pace("t", 100, 10.0, 6400, 1.0, 0.0), acc=0.5)
     silent = Job(id="2", code="", ranks=(0, 1), folder=tmp_path, number=1, state="done")
     found = comparison({"known": known, "silent": silent}, ["acc"], [])
-    assert repr(found).splitlines()[1].split().count("unknown") == 1  # s an epoch: never through
-    assert repr(found).splitlines()[2].split().count("unknown") == 8
+    assert repr(found).splitlines()[1].split().count("n/a") == 1  # s/epoch: never through
+    assert repr(found).splitlines()[2].split().count("n/a") == 8
     assert found.notes[0].startswith("silent: Nothing can be told of a cell whose loop nobody sees")
     assert comparison({"a": known, "b": silent}, None, []).metrics == []
 
@@ -345,7 +345,7 @@ def test_one_process_data_parallel_and_ddp(trainer: Kernel) -> None:
     assert rows[0].endswith("communication loss")
     assert rows[1].startswith("one process 1 ")
     assert rows[3].startswith("DDP 2 ")
-    assert "unknown" not in table.text
+    assert "n/a" not in table.text
     # It was the same training each time.
     asked = trainer.run("print([round(way.metrics['loss'], 4) for way in found])")
     assert len(set(asked.stdout.strip("[]\n").split(", "))) == 1, asked.stdout

@@ -174,7 +174,7 @@ def test_a_pass_ends_in_time(folder: Path) -> None:
     assert row.file_megabytes_per_second is None  # nobody knows which part of all this was
     (blind,) = nbdist.reading(lambda _: ["a", "b"], workers=[0])
     assert blind.samples_per_second is None
-    assert repr(nbdist.reading(lambda _: [1], workers=[0])).count("unknown") == 2
+    assert repr(nbdist.reading(lambda _: [1], workers=[0])).count("n/a") == 2
 
 
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
         "Samples are unknown", "On 2",
         "Nothing can be told of a cell whose loop nobody sees",
     ]  # fmt: skip
-    assert repr(found).count("unknown") == 1 + 1 + 2 + 2 + 7
+    assert repr(found).count("n/a") == 1 + 1 + 2 + 2 + 7
 
 
 def test_a_loop_that_a_rank_lacks_is_none_to_compare(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sizes are counted and written in one way: 1 kB is 1000 bytes, 1 MB 10**6."""
+"""What is too much to be shown, kept or started."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from nbdist import memory, sizes
+from nbdist import sizes
 from nbdist.errors import UsageError
-from nbdist.hub.jobs import Shown, Text, in_time
+from nbdist.hub.jobs import Shown, Text
 from nbdist.hub.logs import Logs
 from nbdist.hub.screen import DISPLAYS, HEAD, Screen
-from nbdist.magics import table
 from nbdist.settings import Settings
-from nbdist.widgets import picture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,23 +20,12 @@ if TYPE_CHECKING:
     from nbdist.hub.ranks import Rank
 
 
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [
-        (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2**30, "1.1 GB"),
-        (42 * 10**14, "4200.0 TB"),
-    ],
-)  # fmt: skip
-def test_all_write_a_size_alike(size: int, words: str) -> None:
-    assert memory.in_words(size) == table.size(size) == picture._size(size) == words
-
-
 def test_a_screen_tells_of_what_it_hides() -> None:
     told: list[Any] = []
     screen = Screen(told.append, 0)
     screen.hide("x" * 1_499_999 + "\n")
     screen.end()
-    assert "… 1 lines (1.5 MB) are not shown here" in told[0].text
+    assert "… 1 line (1.5 MB) are not shown here" in told[0].text
 
 
 def test_a_screen_shows_so_many_displays_and_then_tells_of_it() -> None:
@@ -65,17 +52,6 @@ def test_a_screen_shows_hidden_text_that_is_short() -> None:
     screen.text("the end\n")
     screen.end()
     assert told[1:] == [Text("the end\n")]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (3.21, "3.2 s"), (59.4, "59 s"), (60, "1 min 0 s"), (725, "12 min 5 s"),
-        (3599.9, "1 h 0 min"), (7_500, "2 h 5 min"),
-    ],
-)  # fmt: skip
-def test_durations_in_words(seconds: float, words: str) -> None:
-    assert in_time(seconds) == words
 
 
 def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_metrics_and_scaling(tmp_path: Path) -> None:
     found = {name: float(last) for name, last in WAY.findall(table)}
     assert {"one process", "DataParallel", "DDP", "DDP, mixed precision"} <= set(found)
     assert ("Horovod" in found) == (importlib.util.find_spec("horovod") is not None)
-    assert "unknown" not in table
+    assert "n/a" not in table
     assert min(found.values()) > 0.75
     assert max(found.values()) - min(found.values()) < 0.05
     assert "of the storage's speed" in kept["reading"][0]["data"]["text/plain"]

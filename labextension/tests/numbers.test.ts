@@ -1,14 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import {
-  bytes,
-  clock,
-  exact,
-  rate,
-  short,
-  milliseconds,
-  tick
-} from '../src/metrics/numbers';
+import { exact, short, tick } from '../src/metrics/numbers';
 
 test('values', () => {
   assert.equal(exact(Math.fround(0.1)), '0.1');
@@ -39,19 +31,4 @@ test('ticks tell their neighbours apart', () => {
   );
   assert.equal(tick(2e6, 1e6), '2M');
   assert.equal(tick(3e-4, 1e-4), '3e-4');
-});
-
-test('sizes, times, rates', () => {
-  assert.equal(bytes(512), '512 B');
-  assert.equal(bytes(1.234e9), '1.2 GB');
-  assert.equal(bytes(61.2e9), '61 GB');
-  assert.equal(bytes(999_999_999), '1.0 GB');
-  assert.equal(clock(59.9), '59 s');
-  assert.equal(clock(125), '2:05');
-  assert.equal(clock(3725), '1:02:05');
-  assert.equal(milliseconds(0.0123), '12.3');
-  assert.equal(milliseconds(2), '2,000');
-  assert.equal(milliseconds(0.0000123), '0.0123');
-  assert.equal(rate(12.123), '12.1');
-  assert.equal(rate(9012.4), '9,012');
 });

@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from nbdist import gpus
+from nbdist.amounts import in_time
 from nbdist.backends import agreement, sockets
 from nbdist.backends.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
@@ -336,12 +337,12 @@ class Ddp:
             return
         if not self._aborting.over_within(LET_GO_SECONDS):
             raise NbdistError(
-                f"NCCL has not let go of rank {self.rank} within {LET_GO_SECONDS:.0f} s"
+                f"NCCL has not let go of rank {self.rank} within {in_time(LET_GO_SECONDS)}"
             )
         self._aborting.forget()
         if not nccl.settled_within(SETTLE_SECONDS):
             raise NbdistError(
-                f"the GPU of rank {self.rank} is still at work {SETTLE_SECONDS:.0f} s after its "
+                f"the GPU of rank {self.rank} is still at work {in_time(SETTLE_SECONDS)} after its "
                 "collectives were broken off"
             )
 

@@ -10,6 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist import memory
+from nbdist.amounts import in_bytes, in_time
 from nbdist.cell.known import Change, Known
 from nbdist.cell.used import mentioned
 from nbdist.errors import UsageError
@@ -107,8 +108,8 @@ class Bringing:
         ]
         lines += self.notes
         lines += [
-            f"`{item.name}` took {item.seconds:.1f} s to pickle object by object "
-            f"({memory.in_words(item.objects)}); as an array or a tensor it would take no time."
+            f"`{item.name}` took {in_time(item.seconds)} to pickle object by object "
+            f"({in_bytes(item.objects)}); as an array or a tensor it would take no time."
             for item in self.items.values()
             if item.seconds > SLOW_SECONDS and item.objects > item.size / 2
         ]
@@ -118,7 +119,7 @@ class Bringing:
         told = [str(self.items[name]) for name in names[:MOST_NAMED]]
         rest = [self.items[name].size for name in names[MOST_NAMED:]]
         if rest:
-            told.append(f"and {len(rest)} more ({memory.in_words(sum(rest))})")
+            told.append(f"and {len(rest)} more ({in_bytes(sum(rest))})")
         return ", ".join(told)
 
 

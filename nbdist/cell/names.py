@@ -6,6 +6,7 @@ import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbdist.amounts import in_time
 from nbdist.cell import bring
 from nbdist.cell.known import Known
 from nbdist.cell.used import mentioned, used
@@ -74,7 +75,7 @@ class Names:
             if silent:
                 # Copies of what it may have would come apart from what holds the originals.
                 raise UsageError(
-                    f"{name_ranks(silent)} did not tell within {ASK_SECONDS:g} s which of the "
+                    f"{name_ranks(silent)} did not tell within {in_time(ASK_SECONDS)} which of the "
                     "notebook's names are there, so that none can be brought: `%dist stacks` shows "
                     "why, and --no-bring brings none"
                 )

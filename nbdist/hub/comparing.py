@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbdist.amounts import in_bytes
 from nbdist.errors import NbdistError
 from nbdist.hub.jobs import name_ranks, show_ranks
-from nbdist.memory import in_words
 from nbdist.wire.groups import NO_WAY, Digest
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def _digests(
     weights = await _from_all(hub, ranks, "weigh", ANSWER_SECONDS, pressed)
     most = max(weights.values(), default=0)
     if most > TOLD_BYTES:
-        tell(f"What the ranks train is compared ({in_words(most)} on a rank).")
+        tell(f"What the ranks train is compared ({in_bytes(most)} on a rank).")
     limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
     answers = await _from_all(hub, ranks, "checksums", limit, pressed)
     return {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nbdist import gpus
+from nbdist.amounts import counted, in_time
 from nbdist.backends.choice import check_torch
 from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
@@ -97,7 +98,7 @@ async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
         if hub.loop.time() > deadline:
             hub.notes += [
                 f"The GPU memory of the process that rank {gone[pid]} was (pid {pid}) is not free "
-                f"after {GPU_SECONDS:.0f} s; the rank may find its GPU full."
+                f"after {in_time(GPU_SECONDS)}; the rank may find its GPU full."
                 for pid in sorted(holding)
             ]
             return
@@ -165,7 +166,7 @@ async def _sharing(hub: Hub) -> list[str]:
         return []
     world, *_ = msgspec.convert(await hub.call(0, "groups"), list[GroupInfo], from_attributes=True)
     hub.sharing = world.backend
-    told = f"{hub.size} ranks share {len(used)} GPU{'s' * (len(used) > 1)}"
+    told = f"{counted(hub.size, 'rank')} share {counted(len(used), 'GPU')}"
     slower = f"{told}. The process group uses {world.backend}, for nccl wants a GPU for each rank."
     return [f"{told} under nccl." if world.backend == "nccl" else slower]
 

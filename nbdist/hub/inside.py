@@ -10,8 +10,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from nbdist.amounts import in_time
 from nbdist.hub import news, report
-from nbdist.hub.jobs import in_time
 from nbdist.hub.output import Output
 from nbdist.hub.watch import Watch
 from nbdist.rank.speaker import PULSE_SECONDS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbdist.amounts import in_time
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import news
 
@@ -31,8 +32,6 @@ LOOK_SECONDS = 0.25
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
 REPORTS = ("hang", "restart", "lost", "countdown")
 """Keys of lines that a person should see who looks at all jobs."""
-MINUTE = 60
-FEW_SECONDS = 10
 """Below this, a duration is told with its tenths."""
 
 
@@ -402,21 +401,6 @@ def name_signal(signum: int) -> str:
         return signal.Signals(signum).name
     except ValueError:
         return f"signal {signum}"
-
-
-def in_time(seconds: float) -> str:
-    """Write a duration as a person would: ``3.2 s``, ``12 min 5 s``."""
-    if seconds < MINUTE:
-        return f"{seconds:.1f} s" if seconds < FEW_SECONDS else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), MINUTE)
-    if minutes < MINUTE:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // MINUTE} h {minutes % MINUTE} min"
-
-
-def clock(at: float) -> str:
-    """Write a time as a clock shows it."""
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def name_ranks(ranks: tuple[int, ...] | list[int]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from nbdist.amounts import in_time
 from nbdist.backends.sockets import LOOPBACK
 from nbdist.errors import NbdistError
 from nbdist.hub import news
@@ -192,7 +193,7 @@ class Line:
         try:
             return await asyncio.wait_for(future, timeout)
         except asyncio.TimeoutError:
-            msg = f"rank {rank} did not answer `{method}` within {timeout:g} s"
+            msg = f"rank {rank} did not answer `{method}` within {in_time(timeout)}"
             raise NoAnswer(msg) from None
         finally:
             self._calls.pop(number, None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nbdist.amounts import counted
 from nbdist.errors import UsageError
 from nbdist.hub import comparing, copying, forming
 from nbdist.hub.jobs import name_ranks, show_ranks
@@ -67,7 +68,9 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         # A model of another group, under the same name on another rank, is another model.
         sharers = await hub.call_all(hub.ranks, "sharers", path=path)
         if source not in sharers:
-            raise UsageError(f"there is no rank {source}; this cluster has {hub.size} ranks")
+            raise UsageError(
+                f"there is no rank {source}; this cluster has {counted(hub.size, 'rank')}"
+            )
         if not isinstance(sharers[source], list):
             hint = QUOTES if "[" in path else ""
             raise UsageError(f"there is no variable `{path}` on rank {source}{hint}")

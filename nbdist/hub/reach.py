@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import nbdist
+from nbdist.amounts import in_time
 from nbdist.backends.sockets import address_towards
 from nbdist.errors import LaunchError
 from nbdist.launchers import ssh
@@ -169,7 +170,7 @@ class _Asker:
         try:
             return await asyncio.wait_for(self._speak(process, host), ASK_SECONDS)
         except asyncio.TimeoutError:
-            raise _Unfit(f"did not answer within {ASK_SECONDS:g} s") from None
+            raise _Unfit(f"did not answer within {in_time(ASK_SECONDS)}") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

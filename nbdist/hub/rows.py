@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nbdist.amounts import in_time
 from nbdist.hub.jobs import how_died
 from nbdist.metrics.slowest import slowest
 from nbdist.wire.messages import Fault
@@ -119,5 +120,5 @@ def doing(pulse: Pulse) -> str:
     """Say in words what a rank does."""
     line = "running" if pulse.line is None else f"line {pulse.line}"
     if pulse.waiting is not None and pulse.waiting.since >= WAITING_SECONDS:
-        return f"{line}, in {pulse.waiting.op} for {pulse.waiting.since:.0f} s"
+        return f"{line}, in {pulse.waiting.op} for {in_time(int(pulse.waiting.since))}"
     return line

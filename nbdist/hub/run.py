@@ -11,10 +11,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from nbdist.amounts import in_time
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, comparing, forming, news, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import Death, Job, in_time, show_ranks
+from nbdist.hub.jobs import Death, Job, show_ranks
 from nbdist.hub.output import Output
 from nbdist.hub.settle import settle
 from nbdist.hub.watch import Watch
@@ -357,7 +358,7 @@ class Run(JobListener):
             self._job.tell(
                 "countdown",
                 f"Rank {who} does not react, it is inside a C call. It will be killed in "
-                f"{left:.0f} s and replaced before the next cell; "
+                f"{in_time(left)} and replaced before the next cell; "
                 f"{self._job.stop_by} again to kill it now.",
             )
             await self._ended_within(min(1.0, left))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from nbdist.amounts import counted, in_bytes
 from nbdist.hub.jobs import Event, Notice, Shown, Text
-from nbdist.memory import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,4 +90,4 @@ class Screen:
         self._put(Text(tail))
 
     def _amount(self) -> str:
-        return f"{self._hidden_lines:,} lines ({in_words(self._hidden)})"
+        return f"{counted(self._hidden_lines, 'line')} ({in_bytes(self._hidden)})"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbdist import leftovers
+from nbdist.amounts import in_time
 from nbdist.errors import LaunchError
 from nbdist.launchers.supervised import (
     Died,
@@ -204,7 +205,7 @@ class Host:
                 return info
             await asyncio.sleep(0.01)
         msg = (
-            f"ipyparallel's controller was not there after {CONTROLLER_SECONDS:g} s; "
+            f"ipyparallel's controller was not there after {in_time(CONTROLLER_SECONDS)}; "
             f"{tail_in_words(log)}"
         )
         raise LaunchError(msg)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
+from nbdist.amounts import in_time
 from nbdist.launchers import edited
 from nbdist.launchers.supervised import Preload, Preloaded
 from nbdist.system import kill_session, why_not_fork
@@ -156,7 +157,7 @@ class Trial:
             if time.monotonic() < self.until:
                 return None
             self.end()
-            return Tried(f"the import was not over after {self.order.limit:g} s")
+            return Tried(f"the import was not over after {in_time(self.order.limit)}")
         self.end()
         if answer:
             return msgspec.msgpack.decode(answer, type=Tried)
@@ -235,7 +236,7 @@ def _within(seconds: float) -> Iterator[None]:
     """Raise `TimeoutError` in code that takes longer; there is no limit if it is 0."""
 
     def late(*_: object) -> None:
-        raise TimeoutError(f"it was not over after {seconds:g} s")
+        raise TimeoutError(f"it was not over after {in_time(seconds)}")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nbdist.amounts import in_time
 from nbdist.backends import recovery
 from nbdist.backends.recovery import Recovery
 from nbdist.system import die_with_parent, kill_session
@@ -104,7 +105,7 @@ class Probing:
             self._end("")
         elif time.monotonic() > self._deadline:
             limit = GROUPS_SECONDS if self.found is None else SECONDS
-            self._end(f"it was not over after {limit:g} s")
+            self._end(f"it was not over after {in_time(limit)}")
 
     def _start(self, *, fork: bool) -> None:
         self._answer, theirs = os.pipe()

@@ -9,7 +9,8 @@ from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import detached
-from nbdist.hub.jobs import in_time, name_ranks
+from nbdist.amounts import in_time
+from nbdist.hub.jobs import name_ranks
 from nbdist.hub.output import OUTPUTS
 from nbdist.magics.returning import FromScript, bind_returned
 from nbdist.magics.show import bundle, notice, show

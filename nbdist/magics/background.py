@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from nbdist.hub.jobs import Job, clock, in_time, name_ranks
+from nbdist.amounts import clock, in_time
+from nbdist.hub.jobs import Job, name_ranks
 from nbdist.magics.area import area_of
 from nbdist.magics.front_end import in_notebook, metrics_how
 from nbdist.magics.show import pass_on

@@ -10,6 +10,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current, detached, inkernel, scripts
+from nbdist.amounts import in_time
 from nbdist.clusters import END_SECONDS
 from nbdist.errors import Interrupted, NbdistError, RankError
 from nbdist.hub.jobs import WITH_CLUSTER, Job, show_ranks
@@ -84,7 +85,7 @@ def start(args: Any) -> None:
     cluster, notes = current.cluster_for(wanted)
     for note in notes:
         _say(note)
-    _say(f"{cluster!r} ready after {time.monotonic() - began:.1f} s")
+    _say(f"{cluster!r} ready after {in_time(time.monotonic() - began)}")
 
 
 @magic_arguments("dist stop")

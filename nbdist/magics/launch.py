@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current, gpus, scripts
+from nbdist.amounts import counted
 from nbdist.backends import xla
 from nbdist.cell.defined import cell_number
 from nbdist.cell.script import make_script
@@ -76,8 +77,8 @@ def with_own_workers(
     what = f"`{made.by}` (cell line {made.line}) makes its own workers"
     if wish.np is not None:
         return wish, (
-            f"{what}, on each of the {wish.np} ranks; without -np the cell is one program "
-            "(--launcher python)."
+            f"{what}, on each of the {counted(wish.np, 'rank')}; without -np the cell is one "
+            "program (--launcher python)."
         )
     return replace(wish, launcher="python", backend="none"), (
         f"{what}: the cell runs as one program, not on ranks (--launcher python; another launcher "
@@ -201,13 +202,13 @@ def elastic_wish(
     if least < 1:
         raise UsageError(f"--min-np {least}: at least one rank is needed")
     if least > np:
-        raise UsageError(f"--min-np {least} is more than the -np {np} ranks that begin")
+        raise UsageError(f"--min-np {least} is more than -np {np}")
     if most is not None and most < np:
-        raise UsageError(f"--max-np {most} is less than the -np {np} ranks that begin")
+        raise UsageError(f"--max-np {most} is less than -np {np}")
     if launcher == "torchrun":
         if most is not None and most > np:
             raise UsageError(
-                f"--max-np {most}: torchrun starts -np {np} ranks, and nobody adds any later"
+                f"--max-np {most}: torchrun starts as many ranks as -np says ({np}), none later"
             )
         return Elastic(least)
     if script is not None and hosts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist import current, detached
+from nbdist import amounts, current, detached
 from nbdist.errors import UsageError
 from nbdist.magics.arguments import UsageMistake
 
@@ -48,7 +48,7 @@ def logs(args: Any) -> None:
             kept.append(line)
         if count > len(kept) and args.tail is None:
             path = job.log(args.rank)
-            print(f"… {count - len(kept):,} lines before these are in {path}")
+            print(f"… {amounts.counted(count - len(kept), 'line')} before these: see {path}")
         print("".join(kept), end="")
         if args.follow:
             _follow(job, reader, wanted)

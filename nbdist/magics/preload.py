@@ -9,8 +9,8 @@ from IPython.core.completerlib import get_root_modules, module_list
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current, preloading
+from nbdist.amounts import in_bytes, in_time
 from nbdist.magics.arguments import seconds
-from nbdist.memory import in_words
 
 PATIENCE_SECONDS = 1.5
 """An import that takes longer is told of before it is done."""
@@ -42,7 +42,7 @@ def preload(args: Any) -> None:
         raise
     cost = future.result()
     print(
-        f"Preloaded {listed}: {cost.seconds:.1f} s, {in_words(cost.memory)} that ranks share. "
+        f"Preloaded {listed}: {in_time(cost.seconds)}, {in_bytes(cost.memory)} that ranks share. "
         f"Ranks that are started from now on have it.{_older()}"
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.amounts import in_bytes
 from nbdist.cell.names import cannot_return
 from nbdist.errors import NbdistError
 from nbdist.magics.arguments import UsageMistake
-from nbdist.memory import in_words
 from nbdist.rank.parcels import unpacked
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def bind_returned(
         raise UsageMistake(f"nothing was returned: {err}") from err
     between.bind(values, space)
     if values:
-        listed = ", ".join(f"{name} ({in_words(offer.sizes[name])})" for name in values)
+        listed = ", ".join(f"{name} ({in_bytes(offer.sizes[name])})" for name in values)
         tell(f"Returned from rank {offer.rank}: {listed}.")
     refused = cannot_return(offer)
     del offer, values  # an error's traceback, which is kept, must not keep them

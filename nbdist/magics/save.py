@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist import current
+from nbdist.amounts import in_bytes
 from nbdist.cell.preamble import launch_line
 from nbdist.cell.script import Script, make_script
 from nbdist.errors import NbdistError, UsageError
 from nbdist.magics.arguments import UsageMistake
-from nbdist.memory import in_words
 
 if TYPE_CHECKING:
     import argparse
@@ -71,6 +71,6 @@ def _check_alone(args: argparse.Namespace) -> None:
 def told(script: Script, path: Path, launch: str) -> str:
     """Return what was written, and how to start it."""
     size = sum(len(content) for content in script.data.values())
-    data = f" and {path.with_name(script.folder)}/ ({in_words(size)})" if script.data else ""
+    data = f" and {path.with_name(script.folder)}/ ({in_bytes(size)})" if script.data else ""
     without = ", also without nbdist" if script.without_nbdist else ""
     return f"Wrote {path}{data}. To run it{without}:\n    {launch}"

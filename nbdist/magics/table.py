@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbdist.hub.jobs import Job, clock, how_died, in_time, show_ranks
+from nbdist.amounts import UNKNOWN, clock, in_bytes, in_percent, in_time
+from nbdist.hub.jobs import Job, how_died, show_ranks
 from nbdist.hub.kept import id_of
-from nbdist.memory import in_words
 
 if TYPE_CHECKING:
     from nbdist.hub.kept import Kept, Unreadable
@@ -27,7 +27,7 @@ def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
         memory = seen.get("unique") or seen.get("rss")
         rows.append(
             (
-                str(rank.rank), rank.host, str(rank.pid), seen.get("device", "unknown"),
+                str(rank.rank), rank.host, str(rank.pid), seen.get("device", UNKNOWN),
                 percent(seen.get("cpu")), size(memory), percent(seen.get("gpu")),
                 size(seen.get("gpu_memory")), _state(rank, seen),
             )
@@ -37,12 +37,12 @@ def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
 
 def percent(share: float | None) -> str:
     """Write a share as a table has it."""
-    return "n/a" if share is None else f"{share:.0f} %"
+    return UNKNOWN if share is None else in_percent(share)
 
 
 def size(count: int | None) -> str:
     """Write a number of bytes as a table has it."""
-    return "n/a" if count is None else in_words(count)
+    return UNKNOWN if count is None else in_bytes(count)
 
 
 def _state(rank: Rank, seen: dict[str, Any]) -> str:
@@ -55,7 +55,7 @@ def _state(rank: Rank, seen: dict[str, Any]) -> str:
     line = f"running line {seen['line']} of the cell" if seen.get("line") else "running"
     waiting = seen.get("waiting")
     if waiting:
-        return f"{line}, in {waiting['op']} for {waiting['since']:.0f} s"
+        return f"{line}, in {waiting['op']} for {in_time(int(waiting['since']))}"
     return line
 
 

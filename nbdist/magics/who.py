@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import current
+from nbdist.amounts import in_bytes
 from nbdist.hub.jobs import show_ranks
 from nbdist.magics.arguments import ranks_list
 from nbdist.magics.table import table
-from nbdist.memory import in_words
 
 if TYPE_CHECKING:
     from nbdist.hub.who import Inventory, Variable
@@ -68,7 +68,7 @@ def _row(variable: Variable) -> tuple[str, ...]:
     return (
         variable.name, first.type[:40], first.shape or first.value, first.dtype,
         _devices([device for device in devices if device]),
-        "" if first.size is None else in_words(first.size),
+        "" if first.size is None else in_bytes(first.size),
         "; ".join(variable.differs) or ("equal" if variable.equal else ""),
     )  # fmt: skip
 
@@ -115,4 +115,4 @@ def _own(memory: Memory) -> int:
 def _change(before: int | None, after: int | None) -> str:
     if after is None:
         return ""
-    return f"{in_words(before or 0)} -> {in_words(after)}"
+    return f"{in_bytes(before or 0)} -> {in_bytes(after)}"

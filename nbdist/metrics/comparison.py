@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nbdist.metrics.scaling import UNKNOWN, Row, milliseconds, number
+from nbdist.amounts import UNKNOWN
+from nbdist.metrics.scaling import Row, milliseconds, number
 from nbdist.metrics.tables import Table
 
 LONGEST = 40
 """Characters of a name that the table has room for."""
 TITLES = (
-    "", "ranks", "samples/s", "times the first", "s an epoch", "ms a step", "compute", "data",
+    "", "ranks", "samples/s", "speed-up", "s/epoch", "ms/step", "compute", "data",
     "communication",
 )  # fmt: skip
 

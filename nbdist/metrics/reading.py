@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nbdist.metrics.scaling import UNKNOWN, number
+from nbdist.amounts import UNKNOWN, counted, in_digits, in_percent
+from nbdist.metrics.scaling import number
 from nbdist.metrics.tables import Table
 
-TITLES = ("workers", "samples/s", "MB/s", "first batch, s")
+TITLES = ("workers", "samples/s", "MB/s", "first batch (s)")
 WITH_FILES = ("files MB/s", "of the storage's speed")
 
 
@@ -67,12 +68,12 @@ class Reading(Table[Row]):
     def _cells(self, row: Row) -> tuple[str, ...]:
         cells = (
             str(row.workers), number(row.samples_per_second), number(row.megabytes_per_second),
-            f"{row.first_batch:.3g}", number(row.file_megabytes_per_second),
-            UNKNOWN if row.of_storage is None else f"{100 * row.of_storage:.0f} %",
+            in_digits(row.first_batch), number(row.file_megabytes_per_second),
+            UNKNOWN if row.of_storage is None else in_percent(100 * row.of_storage),
         )  # fmt: skip
         return cells[: len(self._titles())]
 
 
-def threads(count: int) -> str:
+def threads(number: int) -> str:
     """Return how many there are, in words."""
-    return f"{count} thread" + "s" * (count > 1)
+    return counted(number, "thread")

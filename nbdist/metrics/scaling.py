@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nbdist.amounts import UNKNOWN, in_digits, in_milliseconds, in_percent
 from nbdist.metrics.tables import Table
 
-UNKNOWN = "unknown"
 TITLES = (
-    "ranks", "samples/s", "speed-up", "efficiency", "ms a step", "compute", "data",
+    "ranks", "samples/s", "speed-up", "efficiency", "ms/step", "compute", "data",
     "communication", "slowest rank",
 )  # fmt: skip
 
@@ -62,10 +62,10 @@ class Scaling(Table[Row]):
         return TITLES
 
     def _cells(self, row: Row) -> tuple[str, ...]:
-        by = f" (+{1000 * (row.slower_by or 0):.3g} ms)"
+        by = f" (+{in_milliseconds(row.slower_by or 0)} ms)"
         return (
             str(row.ranks), number(row.samples_per_second), number(row.speed_up),
-            UNKNOWN if row.efficiency is None else f"{100 * row.efficiency:.0f} %",
+            UNKNOWN if row.efficiency is None else in_percent(100 * row.efficiency),
             *(milliseconds(part) for part in (row.step_seconds, row.compute, row.data)),
             milliseconds(row.communication), "" if row.slowest is None else f"{row.slowest}{by}",
         )  # fmt: skip
@@ -73,11 +73,9 @@ class Scaling(Table[Row]):
 
 def number(value: float | None) -> str:
     """Return a figure with three digits."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004  # three digits
+    return UNKNOWN if value is None else in_digits(value)
 
 
 def milliseconds(seconds: float | None) -> str:
     """Return a time as a table has it."""
-    return UNKNOWN if seconds is None else f"{1000 * seconds:.3g}"
+    return UNKNOWN if seconds is None else in_milliseconds(seconds)

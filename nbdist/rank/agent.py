@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from nbdist.amounts import in_time
 from nbdist.backends import sockets
 from nbdist.errors import NbdistError
 from nbdist.rank import gpu, metrics, pace, progress, vitals
@@ -252,9 +253,9 @@ class Agent(Speaker):
         """End a wait on a GPU that is past its group's limit, as torch ends those on CPUs."""
         number = "" if waiting.seq is None else f" #{waiting.seq}"
         error = TimeoutError(
-            f"{waiting.op}{number} has waited {waiting.since:.0f} s for other ranks, which is the "
-            f"limit of its process group ({waiting.group or 'unnamed'}); another limit is for "
-            "`timeout=` of new_group or init_process_group"
+            f"{waiting.op}{number} has waited {in_time(int(waiting.since))} for other ranks, which "
+            f"is the limit of its process group ({waiting.group or 'unnamed'}); set another one "
+            "with timeout= of new_group or init_process_group"
         )
         self._runner.fail(self._runner.job, error)
         self._backend.abort()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from nbdist import amounts
 from nbdist.rank import keras_models
 from nbdist.rank.errors import RAISED
 from nbdist.wire.inspection import Seen
@@ -139,7 +140,7 @@ def _module(value: Any) -> dict[str, Any]:
     whole = _sum([*parameters, *_tensors_of(value, "_buffers")])
     # Buffers count mostly whole numbers; what the model computes in is its parameters' dtype.
     whole["dtype"] = _sum(parameters)["dtype"] or whole["dtype"]
-    return {"shape": f"{count:,} parameters"} | whole
+    return {"shape": amounts.counted(count, "parameter")} | whole
 
 
 def _optimizer(value: Any) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def _optimizer(value: Any) -> dict[str, Any]:
     with _no_overrides():
         count = sum(tensor.numel() for tensor in parameters)
     tensors = [part for part in state if is_a(part, "torch", "Tensor")]
-    return {"shape": f"{count:,} parameters"} | _sum(tensors)
+    return {"shape": amounts.counted(count, "parameter")} | _sum(tensors)
 
 
 def _sum(tensors: Iterable[Any]) -> dict[str, Any]:
@@ -171,8 +172,8 @@ def _container(kind: Any) -> Callable[[Any], dict[str, Any]]:
     return tell
 
 
-def _items(count: int) -> str:
-    return f"{count:,} item" + "s" * (count != 1)
+def _items(number: int) -> str:
+    return amounts.counted(number, "item")
 
 
 def _sum_parts(items: list[Any], depth: int) -> dict[str, Any]:

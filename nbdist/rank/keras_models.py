@@ -9,6 +9,7 @@ import math
 import sys
 from typing import Any
 
+from nbdist import amounts
 from nbdist.rank.errors import CannotTravel
 
 LIVES_THERE = "its optimizer is Horovod's, which lives on its rank"
@@ -35,7 +36,7 @@ def tell_module(value: Any) -> dict[str, Any]:
     told = [tell_tensor(variable) for variable in value.variables]
     count = sum(math.prod(variable.shape) for variable in value.trainable_variables)
     return {
-        "shape": f"{count:,} parameters",
+        "shape": amounts.counted(count, "parameter"),
         "dtype": ", ".join(dict.fromkeys(one["dtype"] for one in told)),
         "device": ", ".join(dict.fromkeys(one["device"] for one in told)),
         "size": sum(one["size"] or 0 for one in told),

@@ -20,6 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbdist.amounts import counted
 from nbdist.rank.scalars import fetched, read
 from nbdist.wire.points import Column, Frame, append, open_to_append, points_file
 
@@ -171,7 +172,10 @@ class Recorder:
             os.close(self._file)
             self._file = -1
         if self.left_out:
-            print(f"nbdist.log: {self.left_out} steps never came from the GPU", file=sys.stderr)
+            print(
+                f"nbdist.log: {counted(self.left_out, 'step')} never came from the GPU",
+                file=sys.stderr,
+            )
         return True
 
 

@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist import memory
+from nbdist.amounts import in_bytes
 from nbdist.errors import NbdistError
 from nbdist.rank import sources
 from nbdist.rank.errors import RAISED, CannotTravel
@@ -50,7 +51,7 @@ class Item:
     """Bytes of it that had to be pickled object by object."""
 
     def __str__(self) -> str:
-        size = memory.in_words(self.size)
+        size = in_bytes(self.size)
         plain = self.kind in ("module", "class", "function") or self.size < TOLD_BYTES
         return f"{self.name} ({self.kind if plain else size})"
 
@@ -293,8 +294,7 @@ def _telling_of_memory(parcel: Parcel) -> Iterator[None]:
             raise
         size = sum(block.size for block in parcel.blocks)
         raise NbdistError(
-            f"there is not enough memory for {', '.join(list(parcel.names)[:5])} "
-            f"({memory.in_words(size)})"
+            f"there is not enough memory for {', '.join(list(parcel.names)[:5])} ({in_bytes(size)})"
         ) from err
 
 

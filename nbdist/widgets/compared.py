@@ -33,7 +33,7 @@ class Compared(Comparison):
         """Return what draws the panels there is something for."""
         rates = [way.pace.samples_per_second for way in self.rows]
         epochs = [way.pace.epoch_seconds for way in self.rows]
-        parts = [*self._bars("samples/s", rates), *self._bars("s an epoch", epochs)]
+        parts = [*self._bars("samples/s", rates), *self._bars("s/epoch", epochs)]
         if any(way.pace.step_seconds for way in self.rows):
             parts.append(self._steps)
         for metric in self.metrics[:MOST_DRAWN]:
@@ -49,7 +49,7 @@ class Compared(Comparison):
         places = range(len(self.rows))
         for name, colour, low, high in stacked([way.pace for way in self.rows]):
             axes.barh(places, high, left=low, color=colour, height=0.6, label=name)
-        _name_bars(axes, "ms a step", [way.name for way in self.rows])
+        _name_bars(axes, "ms/step", [way.name for way in self.rows])
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=7,
             labelcolor=INK,

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbdist.hub.jobs import in_time
-from nbdist.memory import in_words
+from nbdist.amounts import (
+    UNKNOWN,
+    counted,
+    in_bytes,
+    in_digits,
+    in_milliseconds,
+    in_percent,
+    in_rate,
+    in_time,
+)
 from nbdist.metrics.tables import html_table, on_ground
 
 if TYPE_CHECKING:
@@ -193,14 +201,14 @@ def as_html(seen: Seen, image: str, width: int) -> str:
         rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen)]
         parts.append(html_table((*TITLES, ""), rows, "Metrics"))
     ranks = html_table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
-    count = "1 rank" if len(seen.ranks) == 1 else f"{len(seen.ranks)} ranks"
     unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
-    parts.append(f"<details{unfolded}><summary>{count}</summary>{ranks}</details>")
+    many = counted(len(seen.ranks), "rank")
+    parts.append(f"<details{unfolded}><summary>{many}</summary>{ranks}</details>")
     return on_ground("".join(parts))
 
 
 TITLES = ("metric", "last", "min", "max", "points")
-RANK_TITLES = ("rank", "device", "state", "ms a step", "CPU %", "memory", "GPU %", "GPU memory")
+RANK_TITLES = ("rank", "device", "state", "ms/step", "CPU", "memory", "GPU", "GPU memory")
 
 
 def _curves(seen: Seen) -> list[Curve]:
@@ -218,9 +226,9 @@ def _bar_lines(seen: Seen) -> list[str]:
         if bar.total is not None:
             told += f" of {bar.total}"
         if bar.rate:
-            told += f", {_short(bar.rate)} steps/s"
+            told += f", {in_rate(bar.rate, bar.label)}"
         if bar.samples:
-            told += f", {_short(bar.samples)} samples/s on all ranks"
+            told += f", {in_digits(bar.samples)} samples/s on all ranks"
         if bar.left:
             told += f", {in_time(bar.left)} left"
         lines.append(told)
@@ -241,20 +249,16 @@ def _marked(curve: Curve) -> str:
 
 def _rank_row(row: RankRow) -> tuple[str, ...]:
     return (
-        f"{row.rank} {row.host}".strip(), row.device or "n/a", row.state,
-        "n/a" if row.step is None else f"{1000 * row.step:.1f}",
-        "n/a" if row.cpu is None else f"{row.cpu:.0f}", _size(row.memory),
-        "n/a" if row.gpu is None else f"{row.gpu:.0f}", _size(row.gpu_memory),
+        f"{row.rank} {row.host}".strip(), row.device or UNKNOWN, row.state,
+        _known(row.step, in_milliseconds), _known(row.cpu, in_percent),
+        _known(row.memory, in_bytes), _known(row.gpu, in_percent),
+        _known(row.gpu_memory, in_bytes),
     )  # fmt: skip
 
 
 def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"
+    return UNKNOWN if value is None else f"{value:.4g}"
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004  # three digits
-
-
-def _size(size: int | None) -> str:
-    return "n/a" if size is None else in_words(size)
+def _known(amount: float | None, write: Callable[[float], str]) -> str:
+    return UNKNOWN if amount is None else write(amount)

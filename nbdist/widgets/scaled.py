@@ -74,7 +74,7 @@ def _step(axes: Axes, rows: list[Row]) -> None:
     places = range(len(rows))
     for name, colour, low, high in stacked(rows):
         axes.bar(places, high, bottom=low, color=colour, width=0.6, label=name)
-    dress(axes, "ms a step")
+    dress(axes, "ms/step")
     axes.set_xticks(places, [str(row.ranks) for row in rows])
     axes.set_xlabel("ranks", fontsize=8, color=INK)
     axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)

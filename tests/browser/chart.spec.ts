@@ -192,7 +192,7 @@ test('how the job does is seen, and said once', async () => {
   await expect(progress).toHaveAttribute('aria-valuenow', '25');
   await expect(progress).toHaveAttribute(
     'aria-valuetext',
-    '25 % · 1 of 4 · 2/s'
+    '25 % · 1 of 4 · 2 epochs/s'
   );
 });
 

@@ -102,7 +102,7 @@ def test_an_error_is_told_with_the_notebooks_lines(xla: Kernel) -> None:
     assert cell.stdout == "before\n"
     assert "magics" not in error
     job = xla.run("print(nbdist.jobs()[-1])").stdout
-    assert re.fullmatch(r"<job \d+: failed after \S+ s on rank 0>\n", job)
+    assert re.fullmatch(r"<job \d+: failed after \S+ m?s on rank 0>\n", job)
 
 
 def test_a_top_level_await_works(xla: Kernel) -> None:

@@ -1,7 +1,8 @@
 /** The progress bars of the ranks. */
 
 import { fit, make, setAttribute, setText } from './dom';
-import { clock, count, rate } from './numbers';
+import { inDigits, inPercent, inRate, inTime } from '../amounts';
+import { count } from './numbers';
 import type { IBar, JobState } from './state';
 
 /** A list of bars; its height does not shrink while a job runs, so what is below stays in place. */
@@ -72,17 +73,17 @@ export function describe(bar: IBar, state: JobState): string {
   if (bar.total !== null) {
     const share =
       bar.total > 0 ? Math.floor((bar.done / bar.total) * 100) : 100;
-    parts.push(`${share} %`, `${count(bar.done)} of ${count(bar.total)}`);
+    parts.push(inPercent(share), `${count(bar.done)} of ${count(bar.total)}`);
   } else {
     parts.push(count(bar.done));
   }
   if (bar.samples !== null) {
-    parts.push(`${rate(bar.samples)} samples/s`);
+    parts.push(`${inDigits(bar.samples)} samples/s`);
   } else if (bar.rate !== null) {
-    parts.push(`${rate(bar.rate)}/s`);
+    parts.push(inRate(bar.rate, bar.label));
   }
   if (bar.left !== null && state === 'running' && bar.done !== bar.total) {
-    parts.push(`${clock(bar.left)} left`);
+    parts.push(`${inTime(bar.left)} left`);
   }
   return parts.join(' · ');
 }

@@ -1,7 +1,7 @@
 /** The first line: whose metrics these are, and how the job is doing. */
 
 import { make, setText } from './dom';
-import { clock } from './numbers';
+import { inTime } from '../amounts';
 import type { IState, JobState } from './state';
 
 const SHAPES: Record<JobState, string> = {
@@ -43,7 +43,7 @@ export class Head {
       setText(this.live, `${title}: ${state}`);
     }
     setText(this._title, title);
-    setText(this._clock, clock(seconds));
+    setText(this._clock, inTime(Math.floor(seconds)));
   }
 
   private readonly _shape = document.createElementNS(SVG, 'path');

@@ -73,38 +73,3 @@ function fixed(value: number, apart: number): string {
   }
   return String(Number(value.toFixed(places)));
 }
-
-/** 1.2 GB, of bytes. */
-export function bytes(value: number): string {
-  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
-  let unit = 0;
-  while (value >= 999.5 && unit < units.length - 1) {
-    value /= 1000;
-    unit++;
-  }
-  return `${unit > 1 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)} ${units[unit]}`;
-}
-
-/** 4 s, 3:05, 1:02:05, of seconds that pass while one watches. */
-export function clock(seconds: number): string {
-  const whole = Math.floor(seconds);
-  if (whole < 60) {
-    return `${whole} s`;
-  }
-  const pad = (part: number) => String(part).padStart(2, '0');
-  const minutes = Math.floor(whole / 60);
-  return minutes < 60
-    ? `${minutes}:${pad(whole % 60)}`
-    : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}`;
-}
-
-/** 12.3 or 1,250, of the seconds that one step takes. */
-export function milliseconds(seconds: number): string {
-  const value = seconds * 1e3;
-  return value >= 1000 ? count(value) : significant(value, 3);
-}
-
-/** How often something happens in a second. */
-export function rate(value: number): string {
-  return value >= 1000 ? count(value) : significant(value, 3);
-}

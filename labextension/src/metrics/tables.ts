@@ -2,7 +2,8 @@
 
 import { fit, make, setAttribute, setText } from './dom';
 import { describeMarks } from './marks';
-import { bytes, count, milliseconds, short } from './numbers';
+import { inBytes, inMilliseconds, inPercent } from '../amounts';
+import { count, short } from './numbers';
 import type { IPanel, IRank, IState } from './state';
 
 interface IColumn<Row> {
@@ -82,9 +83,9 @@ class Table<Row> {
 }
 
 const percent = (value: number | null): string =>
-  value === null ? '' : `${value.toFixed(0)} %`;
+  value === null ? '' : inPercent(value);
 const size = (value: number | null): string =>
-  value === null ? '' : bytes(value);
+  value === null ? '' : inBytes(value);
 
 const RANK_COLUMNS: IColumn<IRank>[] = [
   { title: 'rank', text: rank => String(rank.rank), always: true },
@@ -96,7 +97,7 @@ const RANK_COLUMNS: IColumn<IRank>[] = [
   { title: 'GPU memory', text: rank => size(rank.gpu_memory), numbers: true },
   {
     title: 'ms/step',
-    text: rank => (rank.step === null ? '' : milliseconds(rank.step)),
+    text: rank => (rank.step === null ? '' : inMilliseconds(rank.step)),
     numbers: true
   },
   { title: 'state', text: rank => rank.state, always: true }

@@ -2,6 +2,7 @@
 
 import { runIcon, stopIcon, textEditorIcon } from '@jupyterlab/ui-components';
 import React from 'react';
+import { short } from '../metrics/numbers';
 import { CommandIDs } from './commandIds';
 import { useDesk } from './desk';
 import { LookIcon, stacksIcon } from './icons';
@@ -14,7 +15,6 @@ import {
   type IJob,
   type IProcess
 } from './records';
-import { short } from './words';
 
 interface IProps {
   process: IProcess;
@@ -157,7 +157,7 @@ function Metrics({ metrics }: Pick<IJob, 'metrics'>): React.JSX.Element | null {
       {named.map(([name, value]) => (
         <div key={name}>
           <dt title={name}>{name}</dt>
-          <dd>{short(value ?? NaN)}</dd>
+          <dd>{short(value)}</dd>
         </div>
       ))}
     </dl>

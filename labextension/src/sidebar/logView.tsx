@@ -7,7 +7,8 @@ import {
 } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React, { useLayoutEffect, useRef, useState } from 'react';
-import { bytes, count as counted } from '../metrics/numbers';
+import { inBytes } from '../amounts';
+import { count as counted } from '../metrics/numbers';
 import type { Follower } from './follower';
 import { LogLine } from './logLine';
 import { IconButton } from './parts';
@@ -176,7 +177,7 @@ function Notes({ log, over, trans }: Omit<IProps, 'name'>): React.JSX.Element {
       )}
       {log.left > 0 && (
         <p className="jp-NbdistNote">
-          {trans.__('Earlier output (%1) hidden', bytes(log.left))}{' '}
+          {trans.__('Earlier output (%1) hidden', inBytes(log.left))}{' '}
           <button
             type="button"
             className="jp-NbdistLink"

@@ -1,7 +1,7 @@
 /** How things are said: numbers, states, and names. No DOM. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { bytes, clock } from '../metrics/numbers';
+import { inBytes, inDigits, inPercent, inRate, inTime } from '../amounts';
 import {
   busy,
   ended,
@@ -43,15 +43,13 @@ export class Words {
   }
 
   private _doing(said: string): { look: Look; text: string } {
-    const found = /^(?:line (\d+)|running)(?:, in (\S+) for (\d+) s)?$/.exec(
-      said
-    );
+    const found = /^(?:line (\d+)|running)(?:, in (\S+) for (.+))?$/.exec(said);
     if (!found) {
       return { look: WELL.test(said) ? 'busy' : 'bad', text: said };
     }
     const [, line, waits, since] = found;
     if (waits) {
-      const told = this.trans.__('in %1 for %2', waits, clock(Number(since)));
+      const told = this.trans.__('in %1 for %2', waits, since);
       const where = line ? this.trans.__('cell line %1', line) : '';
       return { look: 'wait', text: where ? `${told}, ${where}` : told };
     }
@@ -135,20 +133,15 @@ export class Words {
   /** How long a job has run, or ran. */
   jobTime(job: IJob, now: number): string {
     if (job.seconds !== null) {
-      return this._time(job.seconds);
+      return inTime(job.seconds);
     }
-    return job.began === null || ended(job) ? '' : this._time(now - job.began);
-  }
-
-  private _time(seconds: number): string {
-    const hours = Math.floor(seconds / 3600);
-    return hours < 100
-      ? clock(Math.max(0, seconds))
-      : this.trans.__('%1 d %2 h', Math.floor(hours / 24), hours % 24);
+    return job.began === null || ended(job)
+      ? ''
+      : inTime(Math.floor(now - job.began));
   }
 
   uptime(cluster: ICluster, now: number): string {
-    return this._time(now - cluster.created);
+    return inTime(Math.floor(now - cluster.created));
   }
 
   /** What a bar stands at: 300 of 1000, 12.5 steps a second, 56 s left. */
@@ -160,13 +153,13 @@ export class Words {
         : trans.__('%1 of %2', bar.done, bar.total)
     ];
     if (bar.rate !== null) {
-      parts.push(trans.__('%1/s', short(bar.rate)));
+      parts.push(inRate(bar.rate, bar.label));
     }
     if (bar.samples !== null) {
-      parts.push(trans.__('%1 samples/s', short(bar.samples)));
+      parts.push(trans.__('%1 samples/s', inDigits(bar.samples)));
     }
     if (bar.left !== null && bar.left > 0) {
-      parts.push(trans.__('%1 left', clock(bar.left)));
+      parts.push(trans.__('%1 left', inTime(bar.left)));
     }
     return parts.join(' · ');
   }
@@ -176,9 +169,7 @@ export class Words {
     if (value === null) {
       return '';
     }
-    return name === 'cpu' || name === 'gpu'
-      ? `${value.toFixed(0)} %`
-      : bytes(value);
+    return name === 'cpu' || name === 'gpu' ? inPercent(value) : inBytes(value);
   }
 
   usedName(name: Used): string {
@@ -211,14 +202,3 @@ export class Words {
 
 /** What a rank of a running job does while it is well. */
 const WELL = /^(running|busy|starting|queued|line )/;
-
-/** 0.123, 12.5, 1.2k. */
-export function short(value: number): string {
-  if (Math.abs(value) >= 1e4) {
-    const thousands = value / 1e3;
-    return thousands >= 1e3
-      ? `${(thousands / 1e3).toPrecision(3)}M`
-      : `${thousands.toPrecision(3)}k`;
-  }
-  return String(Number(value.toPrecision(3)));
-}

@@ -1,0 +1,113 @@
+/**
+ * How amounts are written for people: durations, sizes, rates.
+ *
+ * `nbdist/amounts.py` does the same for what the kernel writes, and one table,
+ * `tests/amounts.json`, tests both.
+ */
+
+const COUNT = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+
+const MINUTE = 60;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+
+/** Units, how many there are in a second, and how many make up the next. */
+const SHORT_TIMES: [string, number, number][] = [
+  ['µs', 1e6, 1000],
+  ['ms', 1e3, 1000],
+  ['s', 1, MINUTE]
+];
+const SIZES = ['B', 'kB', 'MB', 'GB', 'TB'];
+
+/** A tenth of a unit is told below so many: of a duration it is mere noise beyond. */
+const FEW_UNITS = 10;
+/** The same of sizes: 61.2 GB are not 61.7, which may be what is too much for a device. */
+const FEW_BYTES = 100;
+
+/** Labels of loops that name what is done once an iteration; "epoch 3" is one of its batches. */
+const STEP = /^(epoch|step|batch)(?:e?s)?$/i;
+const MANY: Record<string, string> = {
+  epoch: 'epochs',
+  step: 'steps',
+  batch: 'batches',
+  it: 'it'
+};
+
+/** A duration: 12 ms, 3.2 s, 12 min 5 s, 2 h 5 min, 1 d 3 h. */
+export function inTime(seconds: number): string {
+  if (seconds <= 0) {
+    return '0 s';
+  }
+  for (const [unit, factor, most] of SHORT_TIMES) {
+    const number = shortened(seconds * factor, FEW_UNITS);
+    if (number < most) {
+      return `${number} ${unit}`;
+    }
+  }
+  let whole = rounded(seconds);
+  if (whole < HOUR) {
+    return two(whole, MINUTE, 'min', 's');
+  }
+  whole = rounded(seconds / MINUTE) * MINUTE;
+  return whole < DAY
+    ? two(whole / MINUTE, HOUR / MINUTE, 'h', 'min')
+    : two(rounded(seconds / HOUR), DAY / HOUR, 'd', 'h');
+}
+
+/** A number of bytes: 12.3 MB; a MB is 10⁶ bytes everywhere. */
+export function inBytes(size: number): string {
+  let number = size;
+  let unit = 0;
+  const shown = () => shortened(number, unit ? FEW_BYTES : 0);
+  while (shown() >= 1000 && unit < SIZES.length - 1) {
+    number /= 1000;
+    unit++;
+  }
+  return `${shown()} ${SIZES[unit]}`;
+}
+
+/** A figure with three digits, all of them before the point: 5.28, 12,345. */
+export function inDigits(value: number): string {
+  return Math.abs(value) >= 100
+    ? COUNT.format(rounded(value))
+    : String(Number(value.toPrecision(3)));
+}
+
+/** What a step takes, as columns of milliseconds have it. */
+export function inMilliseconds(seconds: number): string {
+  return inDigits(1000 * seconds);
+}
+
+/**
+ * How often a loop comes round: 12.5 it/s, and below one a second 2.4 s/it; a label that says
+ * epoch, step or batch tells what an iteration is.
+ */
+export function inRate(rate: number, label = ''): string {
+  const unit = STEP.exec(label.trim())?.[1].toLowerCase() ?? 'it';
+  return rate >= 1
+    ? `${inDigits(rate)} ${MANY[unit]}/s`
+    : `${inTime(1 / rate)}/${unit}`;
+}
+
+/** A number of percent. */
+export function inPercent(share: number): string {
+  return `${rounded(share)} %`;
+}
+
+/** So many parts in units, each of which has `most`. */
+function two(number: number, most: number, unit: string, part: string): string {
+  const units = Math.floor(number / most);
+  const parts = number % most;
+  return parts ? `${units} ${unit} ${parts} ${part}` : `${units} ${unit}`;
+}
+
+/** A number in tenths below so many, else a whole one. */
+function shortened(number: number, few: number): number {
+  const tenths = rounded(10 * number) / 10;
+  return tenths < few ? tenths : rounded(number);
+}
+
+/** Python rounds a half to the even number, and `toFixed` what the binary number is nearest to. */
+function rounded(number: number): number {
+  return Math.floor(number + 0.5);
+}

@@ -1,0 +1,45 @@
+"""Durations, sizes and rates are written in one way, in the kernel as on the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nbdist.amounts import counted, in_bytes, in_digits, in_rate, in_time
+from nbdist.magics import table
+
+TABLE = json.loads((Path(__file__).parent / "amounts.json").read_text())
+"""What the page's own test reads, too."""
+
+
+@pytest.mark.parametrize(("seconds", "words"), TABLE["times"])
+def test_durations(seconds: float, words: str) -> None:
+    assert in_time(seconds) == words
+
+
+@pytest.mark.parametrize(("size", "words"), TABLE["sizes"])
+def test_sizes(size: int, words: str) -> None:
+    assert in_bytes(size) == table.size(size) == words
+
+
+@pytest.mark.parametrize(("value", "words"), TABLE["digits"])
+def test_figures(value: float, words: str) -> None:
+    assert in_digits(value) == words
+
+
+@pytest.mark.parametrize(("rate", "label", "words"), TABLE["rates"])
+def test_rates(rate: float, label: str, words: str) -> None:
+    assert in_rate(rate, label) == words
+
+
+def test_how_many_there_are() -> None:
+    assert [counted(number, "rank") for number in (0, 1, 2, 1000)] == [
+        "0 ranks", "1 rank", "2 ranks", "1,000 ranks",
+    ]  # fmt: skip
+
+
+def test_what_is_no_number_is_no_error() -> None:
+    assert in_digits(float("nan")) == "nan"
+    assert in_digits(float("inf")) == "inf"
