@@ -105,7 +105,7 @@ async def test_one_that_does_not_answer_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reaching, "ASK_SECONDS", 0.2)
-    assert await told(tmp_path, "silent") == "silent did not answer within 0.2 s"
+    assert await told(tmp_path, "silent") == "silent did not answer within 200 ms"
 
 
 async def test_one_that_cannot_connect_to_this_machine_says_so(

@@ -219,5 +219,5 @@ def test_ranks_read_their_own_share(notebook: Kernel) -> None:
         "-np 2 --backend ddp --launcher engines",
     )
     title, *rows = cell.stdout.splitlines()
-    assert title.split() == ["workers", "samples/s", "MB/s", "first", "batch,", "s"]
+    assert title.split() == ["workers", "samples/s", "MB/s", "first", "batch", "(s)"]
     assert [re.split(r"\s+", row.strip())[0] for row in rows] == ["0", "1"]

@@ -220,7 +220,7 @@ def test_the_controllers_files_are_read_when_they_are_whole(
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(engines, "CONTROLLER_SECONDS", 0.1)
-                late = r"controller was not there after 0\.1 s; its log .*\.log is empty"
+                late = r"controller was not there after 100 ms; its log .*\.log is empty"
                 with pytest.raises(LaunchError, match=late):
                     await host.engine_info()
             host.connection_file("client").write_text("{}")
@@ -507,7 +507,7 @@ def test_a_probe_that_dies_hangs_or_is_not_sure_holds_nobody_up(tmp_path: Path) 
         """,
         tmp_path,
     )
-    dead, late = "the probe: it has died of it", "the probe: it was not over after 0.1 s"
+    dead, late = "the probe: it has died of it", "the probe: it was not over after 100 ms"
     assert told.splitlines() == [
         f"{dead}|{dead}|False", f"{late}|{late}|False", f"-|{dead}|False", f"-|{late}|False",
         "-|-|False", "-|-|True",
