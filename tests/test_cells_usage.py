@@ -314,7 +314,7 @@ def test_a_cluster_of_the_api_is_another_one(notebook: Kernel) -> None:
         "True yes 1",
         "",
         "False failed ZeroDivisionError",
-        "<nbdist.Cluster 1 ranks, none, stopped>",
+        "<nbdist.Cluster 1 rank, none, stopped>",
     ]
     late = notebook.run("other.run('1')", check=False)
     assert "this cluster was stopped" in late.error
