@@ -280,40 +280,52 @@ def unpacked(state: bytes, before: dict[str, Any] | None = None) -> dict[str, An
     doubles = np.frombuffer(state[4 + length : middle], "<f8").tolist()
     singles = np.frombuffer(state[middle:], "<f4").tolist()
 
+    assert header["whole"] == (before is None)
+    for kind in ("panels", "resources"):
+        if header[kind] is None:
+            assert before is not None
+            header[kind] = before[kind]
+            continue
+        had = {} if before is None else _curves(before, kind)
+        for panel in header[kind]:
+            for curve in panel["curves"]:
+                _fill(curve, had.get(curve["name"], {}), doubles, singles)
+    assert not doubles
+    assert not singles
+    return header
+
+
+def _fill(
+    curve: dict[str, Any], old: dict[str, Any], doubles: list[float], singles: list[float]
+) -> None:
+    """Put the numbers of a curve behind those that the page has."""
+
     def take(told: dict[str, Any], old: dict[str, Any], part: str, of: list[float]) -> None:
         begin, count = told["from"], told["count"]
         told[part] = old.get(part, [])[:begin] + of[:count]
         assert len(told[part]) == begin + count
         del of[:count]
 
-    assert header["whole"] == (before is None)
-    had = {} if before is None else _curves(before)
-    for panel in header["panels"]:
-        for i, curve in enumerate(panel["curves"]):
-            old = had.get(curve["name"], {})
-            if "count" not in curve:
-                panel["curves"][i] = {**old, **curve}
-                continue
-            for part in ("x", "time"):
-                take(curve, old, part, doubles)
-            for part in ("mean", "low", "high"):
-                take(curve, old, part, singles)
-            ranks = {each["rank"]: each for each in old.get("each", ())}
-            for each in curve["each"]:
-                of = ranks.get(each["rank"], {})
-                take(each, of, "values", singles)
-                for part in ("x", "time"):
-                    if each.pop(part):
-                        take(each, of, part, doubles)
-                del each["from"], each["count"]
-            del curve["from"], curve["count"]
-    assert not doubles
-    assert not singles
-    return header
+    if "count" not in curve:
+        curve |= {**old, **curve}
+        return
+    for part in ("x", "time"):
+        take(curve, old, part, doubles)
+    for part in ("mean", "low", "high"):
+        take(curve, old, part, singles)
+    ranks = {each["rank"]: each for each in old.get("each", ())}
+    for each in curve["each"]:
+        of = ranks.get(each["rank"], {})
+        take(each, of, "values", singles)
+        for part in ("x", "time"):
+            if each.pop(part):
+                take(each, of, part, doubles)
+        del each["from"], each["count"]
+    del curve["from"], curve["count"]
 
 
-def _curves(state: dict[str, Any]) -> dict[str, Any]:
-    return {curve["name"]: curve for panel in state["panels"] for curve in panel["curves"]}
+def _curves(state: dict[str, Any], kind: str = "panels") -> dict[str, Any]:
+    return {curve["name"]: curve for panel in state[kind] for curve in panel["curves"]}
 
 
 @pytest.fixture

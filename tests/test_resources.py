@@ -5,18 +5,25 @@ from __future__ import annotations
 import itertools
 import os
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 import pytest
 
-from nbdist.metrics.metrics import Metrics
+from nbdist.hub.rows import RankRow
+from nbdist.metrics.curves import Curve
+from nbdist.metrics.metrics import Metrics, resources
 from nbdist.rank import resources as measuring
 from nbdist.rank.resources import Resources, Traffic
+from nbdist.view import state as view_state
+from nbdist.view.panels import panels, resource_panels
+from nbdist.view.seen import Seen
+from nbdist.view.state import Frames, packed
 from nbdist.wire.doing import Vitals
-from nbdist.wire.points import resources_file
 from nbdist.wire.resources import EVERY_SECOND_UNTIL, RAREST, UNITS, interval
 from tests.notebook import on_ranks
+from tests.test_metrics import unpacked
 from tests.test_metrics_shown import LAUNCHERS, flags
 
 if TYPE_CHECKING:
@@ -61,15 +68,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def kept(tmp_path: Path) -> Metrics:
     """Return what reads the files of a job's two ranks."""
-    return Metrics(tmp_path, "7", (0, 1), file=resources_file, kind="resources")
+    return resources(tmp_path, "7", (0, 1))
 
 
 def test_each_second_of_a_job_is_kept(clock: Clock, tmp_path: Path, kept: Metrics) -> None:
-    resources = Resources(str(tmp_path), "7", 0, BEGAN)
-    clock.pulses(resources, 2.5)
-    resources.look(Vitals(900, gpu=30.0, gpu_memory=7))
-    clock.pulses(resources, 0.5, rss=200)
-    resources.end()
+    taken = Resources(str(tmp_path), "7", 0, BEGAN)
+    clock.pulses(taken, 2.5)
+    taken.look(Vitals(900, gpu=30.0, gpu_memory=7))
+    clock.pulses(taken, 0.5, rss=200)
+    taken.end()
     assert {name: kept[name].steps.tolist() for name in kept} == {
         "CPU": [1, 2, 3], "memory": [1, 2, 3], "GPU": [3], "GPU memory": [3],
         "network received": [1, 2, 3], "network sent": [1, 2, 3],
@@ -105,8 +112,8 @@ def test_a_rank_started_anew_goes_on_in_its_file(
     clock: Clock, tmp_path: Path, kept: Metrics
 ) -> None:
     for start in range(2):
-        resources = Resources(str(tmp_path), "7", 0, BEGAN, start)
-        clock.pulses(resources, 3, rss=100 * (1 + start))
+        taken = Resources(str(tmp_path), "7", 0, BEGAN, start)
+        clock.pulses(taken, 3, rss=100 * (1 + start))
     kept.read()
     memory = next(curve for curve in kept.curves() if curve.name == "memory")
     assert memory.line.steps.tolist() == [1, 2, 3, 4, 5, 6]
@@ -114,11 +121,11 @@ def test_a_rank_started_anew_goes_on_in_its_file(
 
 
 def test_a_run_of_a_week_has_a_small_file(clock: Clock, tmp_path: Path, kept: Metrics) -> None:
-    resources = Resources(str(tmp_path), "7", 0, BEGAN)
+    taken = Resources(str(tmp_path), "7", 0, BEGAN)
     while clock.now < WEEK:
         clock.now += 0.5 if clock.now < 2 * EVERY_SECOND_UNTIL else 7.3
-        resources.look(Vitals(100, gpu=1.0, gpu_memory=1))
-    resources.end()
+        taken.look(Vitals(100, gpu=1.0, gpu_memory=1))
+    taken.end()
     steps = kept["memory"].steps.tolist()
     assert steps[: EVERY_SECOND_UNTIL + 1] == [*range(1, EVERY_SECOND_UNTIL + 1), 1202]
     assert all(step % interval(step) == 0 for step in steps[:-1])
@@ -129,29 +136,29 @@ def test_a_run_of_a_week_has_a_small_file(clock: Clock, tmp_path: Path, kept: Me
 
 
 def test_a_short_job_leaves_no_file(clock: Clock, tmp_path: Path) -> None:
-    resources = Resources(str(tmp_path), "7", 0, BEGAN)
-    clock.pulses(resources, 0.5)
-    resources.end()
-    resources.look(Vitals(100))
+    taken = Resources(str(tmp_path), "7", 0, BEGAN)
+    clock.pulses(taken, 0.5)
+    taken.end()
+    taken.look(Vitals(100))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_costs_the_curves_and_not_the_training(
     clock: Clock, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    resources = Resources(str(tmp_path / "gone"), "7", 0, BEGAN)
-    clock.pulses(resources, 5)
-    resources.end()
+    taken = Resources(str(tmp_path / "gone"), "7", 0, BEGAN)
+    clock.pulses(taken, 5)
+    taken.end()
     assert capfd.readouterr().err.count("job.resources has nothing more of this rank") == 1
 
 
 def test_what_has_been_forked_writes_nothing(clock: Clock, tmp_path: Path) -> None:
-    resources = Resources(str(tmp_path), "7", 0, BEGAN)
-    clock.pulses(resources, 0.5)
+    taken = Resources(str(tmp_path), "7", 0, BEGAN)
+    clock.pulses(taken, 0.5)
     clock.now += 5
     child = os.fork()
     if child == 0:
-        resources.end()
+        taken.end()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert list(tmp_path.iterdir()) == []
@@ -160,10 +167,10 @@ def test_what_has_been_forked_writes_nothing(clock: Clock, tmp_path: Path) -> No
 def test_an_interface_that_goes_makes_no_number(
     clock: Clock, tmp_path: Path, kept: Metrics
 ) -> None:
-    resources = Resources(str(tmp_path), "7", 0, BEGAN)
-    clock.pulses(resources, 2)
+    taken = Resources(str(tmp_path), "7", 0, BEGAN)
+    clock.pulses(taken, 2)
     clock.received = 0
-    clock.pulses(resources, 2)
+    clock.pulses(taken, 2)
     assert kept["network received"].steps.tolist() == [1, 2, 4]
     assert kept["network received"].values.min() == 1000
 
@@ -185,6 +192,60 @@ def test_no_byte_is_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     measuring._is_hardware.cache_clear()
     assert measuring.traffic() == (8, 80)
     measuring._is_hardware.cache_clear()
+
+
+def seen_with(found: Metrics, ranks: int, state: str = "running") -> Seen:
+    """Return what a page is shown: one metric, which has the name of a resource, and these."""
+    found.read()
+    memory = Curve("memory", (0,))
+    memory.add({0: 1}, np.array([5]), np.array([5.0]), np.array([5.0]))
+    rows = [RankRow(rank, "", "cpu", state, *[None] * 5) for rank in range(ranks)]
+    return Seen(
+        "Job 7", state, 1.0, [], "", rows, panels([memory])[0], "",
+        resources=resource_panels(found.curves()),
+    )  # fmt: skip
+
+
+def test_the_page_gets_them_now_and_then_and_all_of_them_in_the_end(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [Resources(str(tmp_path), "7", rank, BEGAN) for rank in range(2)]
+    found, frames, told = resources(tmp_path, "7", (0, 1)), Frames(), 0
+    page: Any = None
+    monkeypatch.setattr(view_state, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for look in range(400):
+        clock.pulses(ranks[0], 0.5, rss=10**9)
+        ranks[1].look(Vitals(2 * 10**9))
+        seen = seen_with(found, 2, "done" if look == 399 else "running")
+        frame = frames.frame(seen)
+        told += b'"resources":null' not in frame
+        page = unpacked(frame, page)
+    assert told == 201, "once a second"
+    whole = unpacked(packed(seen))
+    assert page == {**whole, "whole": False, "floats": page["floats"]}
+    titles = [panel["title"] for panel in page["resources"]]
+    assert titles == ["CPU, % of one core", "Memory, bytes", "Network of the host, bytes/s"]
+    (memory,) = page["resources"][1]["curves"]
+    assert [each["values"][-1] for each in memory["each"]] == [1e9, 2e9]
+    assert memory["x"][-1] == 200
+    assert [curve["label"] for curve in page["resources"][2]["curves"]] == ["received", "sent"]
+    assert page["panels"][0]["curves"][0]["mean"] == [5], "metrics have their own names"
+
+
+def test_what_the_page_gets_of_a_long_job_is_bounded(clock: Clock, tmp_path: Path) -> None:
+    sizes = {}
+    for count in (2, 64, 65):
+        ranks = [Resources(str(tmp_path), str(count), rank, BEGAN) for rank in range(count)]
+        for second in range(1, 300):
+            clock.now = float(second)
+            for each in ranks:
+                each.look(Vitals(10**9))
+        found = resources(tmp_path, str(count), tuple(range(count)))
+        sizes[count] = len(packed(seen_with(found, count)))
+        clock.now = 0.0
+    assert sizes[2] < 25_000
+    assert sizes[64] < 110_000
+    assert sizes[65] < sizes[64] / 4, "mean and range alone"
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -55,20 +55,11 @@ export function bar(label: string, more: Partial<IBar> = {}): IBar {
 /** A job's state in the bytes that travel: a whole frame. */
 export function encode(
   metrics: IMetric[],
-  more: Partial<IFrame> = {}
+  more: Partial<IFrame> = {},
+  resources: IMetric[] = []
 ): Uint8Array {
   const doubles: number[] = [];
   const singles: number[] = [];
-  const panels: IFrame['panels'] = [];
-  for (const metric of metrics) {
-    const title = metric.panel ?? metric.name;
-    let panel = panels.find(each => each.title === title);
-    if (!panel) {
-      panel = { title, curves: [] };
-      panels.push(panel);
-    }
-    panel.curves.push(curve(metric, doubles, singles));
-  }
   const header: IFrame = {
     version: VERSION,
     whole: true,
@@ -80,12 +71,31 @@ export function encode(
     bars: [],
     straggler: '',
     ranks: [],
-    panels,
+    panels: panelsOf(metrics, doubles, singles),
+    resources: panelsOf(resources, doubles, singles),
     floats: doubles.length,
     note: '',
     ...more
   };
   return assemble(header, doubles, singles);
+}
+
+function panelsOf(
+  metrics: IMetric[],
+  doubles: number[],
+  singles: number[]
+): IFrame['panels'] {
+  const panels: IFrame['panels'] = [];
+  for (const metric of metrics) {
+    const title = metric.panel ?? metric.name;
+    let panel = panels.find(each => each.title === title);
+    if (!panel) {
+      panel = { title, curves: [] };
+      panels.push(panel);
+    }
+    panel.curves.push(curve(metric, doubles, singles));
+  }
+  return panels;
 }
 
 function curve(

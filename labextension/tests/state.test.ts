@@ -65,7 +65,13 @@ function later(
   numbers: [number[], number[]]
 ): IState {
   const [doubles, singles] = numbers;
-  const header = { ...START, version: 2, whole: false, panels };
+  const header = {
+    ...START,
+    version: 2,
+    whole: false,
+    panels,
+    resources: null
+  };
   const sent = assemble(
     { ...header, floats: doubles.length },
     doubles,
@@ -106,6 +112,36 @@ test('what is new follows what is known, and curves without news stay the same',
   assert.deepEqual([...loss.each[1].x!, ...loss.each[1].time!], [7, 8]);
   assert.equal(now.panels[1].curves[0], START.panels[1].curves[0]);
   assert.equal(START.panels[0].curves[0].x.length, 3, 'states do not change');
+});
+
+test('resources have names of their own, and stay where they have no news', () => {
+  const memory = { name: 'memory', panel: 'Memory, bytes', steps: [1] };
+  const first = decode(
+    view(
+      encode([{ name: 'memory', steps: [3], values: [[7]] }], {}, [
+        { ...memory, values: [[1e9], [2e9]] }
+      ])
+    ),
+    null
+  )!;
+  const [metric] = first.panels[0].curves;
+  const [resource] = first.resources[0].curves;
+  assert.deepEqual([...metric.x, ...metric.mean], [3, 7]);
+  assert.deepEqual(
+    resource.each.map(({ values }) => values[0]),
+    [1e9, 2e9]
+  );
+  const header = { ...first, version: 2, whole: false, floats: 0 };
+  const known = [{ name: 'memory', label: 'memory' }];
+  const panels = [{ title: 'memory', curves: known }];
+  for (const resources of [null, [{ title: 'Memory', curves: known }]]) {
+    const later = decode(
+      view(assemble({ ...header, panels, resources }, [], [])),
+      first
+    )!;
+    assert.equal(later.panels[0].curves[0], metric);
+    assert.equal(later.resources[0].curves[0], resource);
+  }
 });
 
 test('a rank begun anew makes a curve shorter', () => {

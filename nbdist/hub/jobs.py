@@ -222,12 +222,9 @@ class Job:
         >>> job.resources.to_csv("resources.csv")  # doctest: +SKIP
         """
         if self._resources is None or self._resources.folder != self.folder:
-            from nbdist.metrics.metrics import Metrics  # as above
-            from nbdist.wire.points import resources_file
+            from nbdist.metrics.metrics import resources  # as above
 
-            self._resources = Metrics(
-                self.folder, self.id, self.ranks, file=resources_file, kind="resources"
-            )
+            self._resources = resources(self.folder, self.id, self.ranks)
         return self._resources
 
     def cancel(self) -> None:

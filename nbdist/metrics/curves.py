@@ -51,11 +51,13 @@ class Curve:
         As it was logged.
     ranks
         The job's ranks.
+    buckets
+        How many it has at most, an even number.
     """
 
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+    def __init__(self, name: str, ranks: tuple[int, ...], buckets: int = BUCKETS) -> None:
         self.name = name
-        self._ranks = ranks
+        self._ranks, self._buckets = ranks, buckets
         self._rows: dict[int, int] = {}
         """By rank that has logged it, its row below."""
         self.stride = 1
@@ -67,13 +69,13 @@ class Curve:
         self.marks: list[Mark] = []
         self.last: dict[int, tuple[int, float]] = {}
         """By rank, the step and value logged last."""
-        self._at = np.full(BUCKETS, NEVER, np.int64)
-        self._at_known = np.zeros(BUCKETS, np.bool_)
-        self._count = np.zeros((0, BUCKETS))
-        self._total = np.zeros((0, BUCKETS))
-        self._low = np.zeros((0, BUCKETS))
-        self._high = np.zeros((0, BUCKETS))
-        self._time = np.zeros((0, BUCKETS))
+        self._at = np.full(self._buckets, NEVER, np.int64)
+        self._at_known = np.zeros(self._buckets, np.bool_)
+        self._count = np.zeros((0, self._buckets))
+        self._total = np.zeros((0, self._buckets))
+        self._low = np.zeros((0, self._buckets))
+        self._high = np.zeros((0, self._buckets))
+        self._time = np.zeros((0, self._buckets))
 
     def add(
         self, lengths: dict[int, int], steps: NDArray[np.int64], values: NDArray[np.float64],
@@ -100,12 +102,12 @@ class Curve:
         buckets = (away // np.uint64(self.stride)).astype(np.int64)
         np.maximum.at(self._at, buckets, steps)
         self._at_known[buckets] = True
-        np.maximum.at(self._time.reshape(-1), rows * BUCKETS + buckets, times)
+        np.maximum.at(self._time.reshape(-1), rows * self._buckets + buckets, times)
         finite = np.isfinite(values)
         if not finite.all():
             self._mark(lengths, steps, values, finite)
             rows, buckets, values = rows[finite], buckets[finite], values[finite]
-        at = rows * BUCKETS + buckets
+        at = rows * self._buckets + buckets
         np.add.at(self._count.reshape(-1), at, 1)
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(self._total.reshape(-1), at, values)
@@ -128,7 +130,7 @@ class Curve:
     def _row(self, rank: int) -> int:
         if rank not in self._rows:
             self._rows[rank] = len(self._rows)
-            blank = np.zeros((1, BUCKETS))
+            blank = np.zeros((1, self._buckets))
             self._count = np.concatenate([self._count, blank])
             self._total = np.concatenate([self._total, blank])
             self._low = np.concatenate([self._low, blank + np.inf])
@@ -155,7 +157,7 @@ class Curve:
             shift = max(0, -((first - self._origin) // self.stride))
             used = np.flatnonzero(self._at_known)
             top = max((last - self._origin) // self.stride, int(used[-1]) if len(used) else 0)
-            if top + shift < BUCKETS:
+            if top + shift < self._buckets:
                 break
             self._double()
         if shift:
@@ -164,7 +166,7 @@ class Curve:
 
     def _double(self) -> None:
         self.stride *= 2
-        half = BUCKETS // 2
+        half = self._buckets // 2
         self._at[:half] = np.where(
             self._at_known.reshape(-1, 2), self._at.reshape(-1, 2), NEVER
         ).max(axis=1)

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbdist.metrics import series
-from nbdist.metrics.curves import Curve
+from nbdist.metrics.curves import BUCKETS, Curve
 from nbdist.metrics.series import Series
-from nbdist.wire.points import points_file, whole_frames
+from nbdist.wire.points import points_file, resources_file, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MOST_CURVES = 1000
 """Names that have a curve, the first ones: each takes some 10 kB a rank, and no page shows more."""
+
+MANY_RANKS = 32
+RESOURCE_BUCKETS = 128
+"""Points of a curve of resources; half as many with `MANY_RANKS`. Its panel is a small one."""
 
 Batch = dict[str, dict[int, tuple[list[bytes], list[bytes], list[bytes]]]]
 """By name and rank: columns of steps, of values and of times."""
@@ -34,6 +38,8 @@ class Metrics:
         Where a rank's file lies.
     kind
         What is in it, in a word.
+    buckets
+        Points that a curve has at most.
 
     Examples
     --------
@@ -45,9 +51,10 @@ class Metrics:
     def __init__(
         self, folder: Path, job: str, ranks: tuple[int, ...], *,
         file: Callable[[Path, str, int], Path] = points_file, kind: str = "metrics",
+        buckets: int = BUCKETS,
     ) -> None:  # fmt: skip
         self.folder = folder
-        self._job, self._ranks, self._kind = job, ranks, kind
+        self._job, self._ranks, self._kind, self._buckets = job, ranks, kind, buckets
         self._files = {rank: file(folder, job, rank) for rank in ranks}
         self._read_to = dict.fromkeys(ranks, 0)
         self._starts = dict.fromkeys(ranks, 0)
@@ -120,7 +127,7 @@ class Metrics:
                 if len(self._curves) >= MOST_CURVES:
                     self._further[name] = None
                     continue
-                self._curves[name] = Curve(name, self._ranks)
+                self._curves[name] = Curve(name, self._ranks, self._buckets)
             steps, values, times = (
                 b"".join(part for all_ in ranks.values() for part in all_[i]) for i in range(3)
             )
@@ -196,3 +203,9 @@ class Metrics:
         found = self._series()
         told = ", ".join(f"{name} ({len(each.values)})" for name, each in found.items())
         return f"<{self._kind} of job {self._job}: {told or 'nothing was logged'}>"
+
+
+def resources(folder: Path, job: str, ranks: tuple[int, ...]) -> Metrics:
+    """Return what each rank of a job takes of its machine; see `nbdist.hub.jobs.Job.resources`."""
+    buckets = RESOURCE_BUCKETS if len(ranks) <= MANY_RANKS else RESOURCE_BUCKETS // 2
+    return Metrics(folder, job, ranks, file=resources_file, kind="resources", buckets=buckets)

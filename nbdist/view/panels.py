@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nbdist.wire.resources import CPU, GPU, GPU_MEMORY, MEMORY, RECEIVED, SENT
+
 if TYPE_CHECKING:
     from nbdist.metrics.curves import Curve
 
@@ -12,6 +14,14 @@ SPLITS = ("train", "training", "val", "valid", "validation", "test", "eval", "de
 MOST_PANELS = 12
 MOST_CURVES = 8
 """Panels of a view, and curves of a panel; all others are named, and are in `Job.metrics`."""
+RESOURCES = {
+    "CPU, % of one core": {CPU: "CPU"},
+    "Memory, bytes": {MEMORY: "memory"},
+    "GPU, %": {GPU: "GPU"},
+    "GPU memory, bytes": {GPU_MEMORY: "GPU memory"},
+    "Network of the host, bytes/s": {RECEIVED: "received", SENT: "sent"},
+}
+"""By panel of resources, its curves by name, and their labels."""
 
 
 class Panel(NamedTuple):
@@ -47,3 +57,13 @@ def panels(curves: list[Curve]) -> tuple[list[Panel], list[str]]:
         else:
             left_out.append(curve.name)
     return [panel for panel in found.values() if panel.curves], left_out
+
+
+def resource_panels(curves: list[Curve]) -> list[Panel]:
+    """Return the panels of what ranks take of their machines, those that have curves."""
+    known = {curve.name: curve for curve in curves}
+    found = [
+        Panel(title, [(label, known[name]) for name, label in labels.items() if name in known])
+        for title, labels in RESOURCES.items()
+    ]
+    return [panel for panel in found if panel.curves]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.hub import rows
 from nbdist.hub.jobs import name_ranks
-from nbdist.view.panels import Panel, panels
+from nbdist.view.panels import Panel, panels, resource_panels
 from nbdist.wire.points import points_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbdist.hub.jobs import Job
     from nbdist.hub.rows import BarRow, RankRow
 
@@ -31,6 +33,8 @@ class Seen(NamedTuple):
     folder: str = ""
     """The name of the job's folder; with its id it names the job for the server."""
     job: str = ""
+    resources: Sequence[Panel] = ()
+    """What its ranks take of their machines, second by second."""
 
 
 def has_something(job: Job) -> bool:
@@ -43,7 +47,8 @@ def has_something(job: Job) -> bool:
 
 
 def look(job: Job) -> Seen:
-    """Return how a job stands, as of the last `Metrics.read`."""
+    """Return how a job stands, its metrics as of the last `Metrics.read`."""
+    job.resources.read()
     shown, left_out = panels(job.metrics.curves())
     pulses = dict(job.pulses)
     began = job.began or job.created
@@ -58,6 +63,7 @@ def look(job: Job) -> Seen:
         _left_out([*left_out, *job.metrics.further()]),
         job.folder.name,
         job.id,
+        resources=resource_panels(job.resources.curves()),
     )
 
 

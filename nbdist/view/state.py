@@ -7,12 +7,15 @@ its mean, low and high, then its ranks' values, among the float32.
 
 A whole frame holds all there is, so a view that opens late needs nothing else. A later frame for
 the same page holds only what is new: of a curve without news nothing but its name, of any other one
-the points from the first that differs from what the page has.
+the points from the first that differs from what the page has. Resources are null where they have no
+news, which is most of the time: they are told less often than metrics, and to the rest of the page
+they do not matter.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -24,8 +27,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbdist.metrics.curves import Curve, Line
+    from nbdist.view.panels import Panel
     from nbdist.view.seen import Seen
 
+    Key = tuple[str, str]  # kind and name
     Numbers = NDArray[np.float64] | NDArray[np.float32]
 
 VERSION = 2
@@ -36,6 +41,12 @@ FEWEST = 24
 """Points of a rank's curve that are always sent."""
 SAME_TIME_SECONDS = 1.0
 """A rank whose times are closer than this to those of its curve is sent without its own."""
+METRICS, RESOURCES = "metrics", "resources"
+MOST_APART = 64
+"""With more ranks the page gets the mean and the range of resources alone."""
+RANKS_A_SECOND = 8
+"""Resources of so many are told in a second: of 64 ranks every 8 s."""
+NO_LIMIT = 1 << 30
 
 
 def packed(seen: Seen) -> bytes:
@@ -70,13 +81,15 @@ class Frames:
     """Makes the frames for one page, which has to take all of them in their order."""
 
     def __init__(self) -> None:
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[Key, _Sent] = {}
         self._begun = False
+        self._due = 0.0
+        """When resources are told next."""
 
     def frame(self, seen: Seen) -> bytes:
         """Return what the page does not have yet; the first frame is a whole one."""
         lines = sum(len(curve.ranks) for panel in seen.panels for _, curve in panel.curves)
-        news = _News(self._sent, max(FEWEST, MOST_NUMBERS // max(lines, 1)))
+        news = _News(self._sent)
         header = {
             "version": VERSION,
             "whole": not self._begun,
@@ -88,16 +101,8 @@ class Frames:
             "bars": [row._asdict() for row in seen.bars],
             "straggler": seen.straggler,
             "ranks": [row._asdict() for row in seen.ranks],
-            "panels": [
-                {
-                    "title": panel.title,
-                    "curves": [
-                        {"name": curve.name, "label": label, **news.of(curve)}
-                        for label, curve in panel.curves
-                    ],
-                }
-                for panel in seen.panels
-            ],
+            "panels": news.panels(METRICS, seen.panels, max(FEWEST, MOST_NUMBERS // max(lines, 1))),
+            "resources": self._resources(seen, news),
             "note": seen.note,
         }
         header["floats"] = sum(map(len, news.doubles))
@@ -107,6 +112,16 @@ class Frames:
         numbers = [array.tobytes() for array in (*news.doubles, *news.singles)]
         return b"".join([len(text).to_bytes(HEAD_BYTES, "little"), text, *numbers])
 
+    def _resources(self, seen: Seen, news: _News) -> list[dict[str, Any]] | None:
+        now = time.monotonic()
+        if self._begun and seen.state == "running" and now < self._due:
+            news.keep(RESOURCES)
+            return None
+        self._due = now + max(1.0, len(seen.ranks) / RANKS_A_SECOND)
+        return news.panels(
+            RESOURCES, seen.resources, NO_LIMIT if len(seen.ranks) <= MOST_APART else 0
+        )
+
 
 class _News:
     """Collects what a page lacks.
@@ -114,24 +129,53 @@ class _News:
     Parameters
     ----------
     before
-        By name, what it has.
-    room
-        Points that a rank's curve may have.
+        What it has.
     """
 
-    def __init__(self, before: dict[str, _Sent], room: int) -> None:
-        self._before, self._room = before, room
-        self.sent: dict[str, _Sent] = {}
+    def __init__(self, before: dict[Key, _Sent]) -> None:
+        self._before = before
+        self.sent: dict[Key, _Sent] = {}
         self.doubles: list[Numbers] = []
         self.singles: list[Numbers] = []
 
-    def of(self, curve: Curve) -> dict[str, Any]:
-        """Put in what is new of a curve, and return what the page must know of it."""
-        before = self._before.get(curve.name)
-        if before is not None and (before.changes, before.room) == (curve.changes, self._room):
-            self.sent[curve.name] = before
+    def keep(self, kind: str) -> None:
+        """Say nothing of curves of a kind: the page has them."""
+        self.sent |= {key: sent for key, sent in self._before.items() if key[0] == kind}
+
+    def panels(self, kind: str, panels: Sequence[Panel], room: int) -> list[dict[str, Any]]:
+        """Put in what is new in panels, and return what the page must know of them.
+
+        Parameters
+        ----------
+        kind
+            `METRICS` or `RESOURCES`, which may have the same names.
+        panels
+            As they are now.
+        room
+            Points that a rank's curve may have; with 0 ranks have none.
+        """
+        return [
+            {
+                "title": panel.title,
+                "curves": [
+                    {
+                        "name": curve.name,
+                        "label": label,
+                        **self._of(kind, curve, room),
+                    }
+                    for label, curve in panel.curves
+                ],
+            }
+            for panel in panels
+        ]
+
+    def _of(self, kind: str, curve: Curve, room: int) -> dict[str, Any]:
+        key = kind, curve.name
+        before = self._before.get(key)
+        if before is not None and (before.changes, before.room) == (curve.changes, room):
+            self.sent[key] = before
             return {}
-        now = self.sent[curve.name] = _sent(curve, self._room)
+        now = self.sent[key] = _sent(curve, room)
         begin = 0 if before is None else _first_change(before.line, now.line)
         self.doubles += [array[begin:] for array in now.line[:2]]
         self.singles += [array[begin:] for array in now.line[2:]]
@@ -165,7 +209,7 @@ def _sent(curve: Curve, room: int) -> _Sent:
         "best": list(curve.range),
     }
     each = {}
-    if len(curve.ranks) > 1:
+    if room and len(curve.ranks) > 1:
         chosen = _thinned(len(line.steps), room)
         each = {rank: _rank_of(curve, line, rank, chosen) for rank in curve.ranks}
     arrays = (

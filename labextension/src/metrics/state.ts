@@ -106,6 +106,8 @@ interface IAround {
 /** All there is to see of a job. */
 export interface IState extends IAround {
   panels: IPanel[];
+  /** What the ranks take of their machines, by second of the job. */
+  resources: IPanel[];
 }
 
 /** The first points are those the page has, up to `from`; `count` new ones follow. */
@@ -121,15 +123,20 @@ interface ICurveNews extends IFacts, IPart {
   each: (IPart & { rank: number; x: boolean; time: boolean })[];
 }
 
+/** Curves that are drawn together, with what is new of them. */
+interface IPanelNews {
+  title: string;
+  curves: (ICurveNews | { name: string; label: string })[];
+}
+
 /** The JSON of a frame. */
 export interface IFrame extends IAround {
   version: number;
   /** Whether it holds all there is. */
   whole: boolean;
-  panels: {
-    title: string;
-    curves: (ICurveNews | { name: string; label: string })[];
-  }[];
+  panels: IPanelNews[];
+  /** Null where they have no news. */
+  resources: IPanelNews[] | null;
   /** How many doubles there are. */
   floats: number;
 }
@@ -151,7 +158,7 @@ export function decode(view: DataView, before: IState | null): IState | null {
   const length = view.getUint32(0, true);
   const text = new Uint8Array(view.buffer, view.byteOffset + 4, length);
   const frame = JSON.parse(new TextDecoder().decode(text)) as IFrame;
-  const { version, whole, panels, floats, ...around } = frame;
+  const { version, whole, panels, resources, floats, ...around } = frame;
   if (version !== VERSION) {
     throw new Error(
       `This page reads version ${VERSION} of nbdist's metrics, and this is ` +
@@ -170,18 +177,13 @@ export function decode(view: DataView, before: IState | null): IState | null {
     new Float64Array(numbers, 0, floats),
     new Float32Array(numbers, floats * 8)
   );
-  const known = new Map<string, ICurve>();
-  if (!whole) {
-    before!.panels.forEach(panel => {
-      panel.curves.forEach(curve => known.set(curve.name, curve));
-    });
-  }
+  const known = whole ? null : before;
   return {
     ...around,
-    panels: panels.map(({ title, curves }) => ({
-      title,
-      curves: curves.map(curve => reader.curve(curve, known.get(curve.name)))
-    }))
+    panels: reader.panels(panels, known?.panels),
+    resources: resources
+      ? reader.panels(resources, known?.resources)
+      : (known?.resources ?? [])
   };
 }
 
@@ -192,7 +194,17 @@ class Reader {
     private readonly _singles: Float32Array
   ) {}
 
-  curve(
+  panels(told: IPanelNews[], old: IPanel[] = []): IPanel[] {
+    const known = new Map(
+      old.flatMap(({ curves }) => curves.map(curve => [curve.name, curve]))
+    );
+    return told.map(({ title, curves }) => ({
+      title,
+      curves: curves.map(curve => this._curve(curve, known.get(curve.name)))
+    }));
+  }
+
+  private _curve(
     told: ICurveNews | { name: string; label: string },
     old: ICurve | undefined
   ): ICurve {
