@@ -237,14 +237,14 @@ def test_a_bar_through_several_epochs_tells_each() -> None:
     loop.end_pass(whole=True)  # it began in the middle of one
     loop.begin_pass()
     loop.end_pass(whole=False)  # it was left
-    loop.done = 3
+    loop.count(3)
     loop.end()
     (found,) = pace.paces()
     assert found.passes == 0
     whole = progress.open_loop("whole", 4)
     for _ in range(2):
         whole.begin_pass()
-        whole.done += 2
+        whole.count(whole.done + 2)
         whole.end_pass(whole=True)
     whole.end()
     assert pace.paces()[1].passes == 1  # the first does not count

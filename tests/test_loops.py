@@ -53,7 +53,7 @@ def test_a_loop_counted_by_hand_goes_on_from_where_it_was() -> None:
     loop = progress.open_loop("train", 10, 4)
     inner = progress.open_loop("evaluate", None)
     inner.end()
-    loop.done, loop.samples = 6, 16
+    loop.count(6, 16)
     loop.end()
     bar, _ = progress.end()
     assert (bar.label, bar.done, bar.total, bar.waited) == ("train", 6, 10, None)

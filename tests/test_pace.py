@@ -179,7 +179,7 @@ def test_a_wait_that_is_told_a_step_later_is_nobodys_own(monkeypatch: pytest.Mon
         for _ in range(steps):
             now += seconds
             waits.add(told)
-            loop.done += 1
+            loop.count(loop.done + 1)
         (bar,) = progress.bars()
         loop.end()
         assert bar.own is not None

@@ -48,6 +48,7 @@ export function bar(label: string, more: Partial<IBar> = {}): IBar {
     rate: null,
     samples: null,
     left: null,
+    still: null,
     ...more
   };
 }

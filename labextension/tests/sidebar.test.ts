@@ -104,7 +104,8 @@ test('a bar says how far it is', () => {
     total: 1000,
     rate: 12.52,
     samples: 800,
-    left: 56
+    left: 56,
+    still: null
   };
   assert.equal(
     words.bar(bar),
@@ -222,4 +223,21 @@ test('the last minute is remembered, a value a second', () => {
   assert.equal(past.pop(), 99);
   history.take([], 101);
   assert.equal(history.of('a', 'cluster', '1', 0), undefined);
+});
+
+test('slow loops and those that stand still', () => {
+  const bar = {
+    label: 'epoch',
+    done: 3,
+    total: 10,
+    rate: 1 / 33,
+    samples: null,
+    left: 198.4,
+    still: null
+  };
+  assert.equal(words.bar(bar), '3 of 10 · 33 s/epoch · 3 min 18 s left');
+  assert.equal(
+    words.bar({ ...bar, rate: null, left: null, still: 45.2 }),
+    '3 of 10 · no step for 45 s'
+  );
 });

@@ -70,6 +70,8 @@ class BarRecord(msgspec.Struct, omit_defaults=True):
     """Samples a second of all ranks."""
     left: float | None = None
     """Seconds to its end."""
+    still: float | None = None
+    """Seconds since it ended a step, if that is far longer than one takes."""
 
 
 class JobRecord(msgspec.Struct, omit_defaults=True):

@@ -33,6 +33,9 @@ class BarRow(NamedTuple):
     """Samples a second of all ranks."""
     left: float | None
     """Seconds to its end."""
+    still: float | None
+    """Seconds since it ended a step, if that is far longer than one takes; then nobody can say how
+    fast it goes."""
 
 
 class RankRow(NamedTuple):
@@ -57,13 +60,11 @@ def bars(pulses: dict[int, Pulse]) -> list[BarRow]:
 
 
 def _bar(bar: Bar, depth: int, pulses: dict[int, Pulse]) -> BarRow:
-    left = None
-    if bar.rate and bar.total is not None and not bar.over:
-        left = max(0, bar.total - bar.done) / bar.rate
     samples = [
         pulse.bars[depth].samples or 0.0 for pulse in pulses.values() if depth < len(pulse.bars)
     ]
-    return BarRow(bar.label, depth, bar.done, bar.total, bar.rate, sum(samples) or None, left)
+    rates = (bar.rate, sum(samples) or None, bar.left) if bar.still is None else (None, None, None)
+    return BarRow(bar.label, depth, bar.done, bar.total, *rates, bar.still)
 
 
 def straggler(pulses: dict[int, Pulse]) -> str:

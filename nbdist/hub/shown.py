@@ -83,7 +83,9 @@ class ShownJob:
             reports=[_short(text) for text in job.reports[-MOST_REPORTS:]],
             straggler=rows.straggler(pulses),
             bars=[
-                BarRecord(bar.label, bar.done, bar.total, bar.rate, bar.samples, bar.left)
+                BarRecord(
+                    bar.label, bar.done, bar.total, bar.rate, bar.samples, bar.left, bar.still
+                )
                 for bar in rows.bars(pulses)
             ],
             metrics=self._last.values(), detached=self._detached, folder=str(job.folder),

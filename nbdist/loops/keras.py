@@ -44,15 +44,15 @@ class KerasCallback(Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Open the bar of an epoch."""
         del logs
-        if self._epochs is not None:
-            self._epochs.done = epoch
+        if self._epochs is not None and epoch and not self._epochs.done:
+            self._epochs.goes_on_from(epoch)  # fit's initial_epoch
         self._before = self._step
         self._batches = open_loop("train", self.params.get("steps"))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Count a batch, or as many as Keras runs at once, and log what it has come to."""
         if self._batches is not None:
-            self._batches.done = batch + 1
+            self._batches.count(batch + 1)
         log_numbers(logs or {}, self._before + batch, "train/")
         self._step = self._before + batch + 1
 
@@ -66,7 +66,7 @@ class KerasCallback(Callback):
         """Count a batch of it."""
         del logs
         if self._test is not None:
-            self._test.done = batch + 1
+            self._test.count(batch + 1)
 
     def on_test_end(self, logs: Any = None) -> None:
         """Close its bar."""
@@ -84,7 +84,7 @@ class KerasCallback(Callback):
         log_numbers(found, self._step - 1, "val/")
         if self._batches is not None and self._epochs is not None:
             self._batches.end()
-            self._epochs.done = epoch + 1
+            self._epochs.count(epoch + 1)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Close all bars."""

@@ -97,14 +97,13 @@ class LightningProgress(_ProgressBar):
         """Count a batch."""
         del trainer, pl_module, outputs
         if self._train is not None:
-            self._train.done = batch_idx + 1
-            self._train.samples += samples_in(batch)
+            self._train.count(batch_idx + 1, samples_in(batch))
 
     def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
         """Close the bar of an epoch, and count it."""
         if self._train is not None and self._epochs is not None:
             self._train.end()
-            self._epochs.done = trainer.current_epoch + 1
+            self._epochs.count(trainer.current_epoch + 1)
 
     def _on_start(self, trainer: Any, *_: Any) -> None:
         stage = str(trainer.state.stage.value)
@@ -116,8 +115,7 @@ class LightningProgress(_ProgressBar):
     ) -> None:
         del trainer, pl_module, outputs
         if self._evaluate is not None:
-            self._evaluate.done += 1
-            self._evaluate.samples += samples_in(batch)
+            self._evaluate.count(self._evaluate.done + 1, samples_in(batch))
 
     def _on_end(self, *_: Any) -> None:
         if self._evaluate is not None:

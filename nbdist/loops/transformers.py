@@ -53,8 +53,8 @@ class TransformersCallback(TrainerCallback):
         """Count a step of the optimizer, and what went into it."""
         del control
         if self._train is not None:
-            self._train.done = state.global_step
-            self._train.samples += args.train_batch_size * args.gradient_accumulation_steps
+            samples = args.train_batch_size * args.gradient_accumulation_steps
+            self._train.count(state.global_step, samples)
 
     def on_prediction_step(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
@@ -64,7 +64,7 @@ class TransformersCallback(TrainerCallback):
         if self._evaluate is None:
             total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
             self._evaluate = open_loop("evaluate", total)
-        self._evaluate.done += 1
+        self._evaluate.count(self._evaluate.done + 1)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Close the bar of the evaluation."""

@@ -1,7 +1,8 @@
 """`nbdist.progress`: how far a loop is, how fast it goes, and what it waits for.
 
-The loop itself only counts, and now and then notes between two steps what they took (`pace`). Rates
-are made by the agent's thread when it tells the hub of the loops that are open, twice a second.
+The loop itself only counts, and now and then notes between two steps what they took (`pace`). The
+agent's thread tells the hub of the loops that are open, twice a second, with rates that are made
+from ends of steps (`rate`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import math
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbdist.rank import pace
+from nbdist.rank.rate import Ends, Rates
 from nbdist.wire.doing import Bar
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ MOST_FEATURES = 8
 CHANNELS = (1, 3)
 MOST = 2.0**62
 """Numbers beyond this are unknown ones."""
-WINDOW = 12
-"""Looks that a rate is made over: some six seconds."""
 MARK_SECONDS = 0.02
 """Short steps are noted several at a time: a note takes some 5 us."""
 
@@ -43,55 +42,57 @@ class Loop:
     def __init__(self, label: str, total: int | None, track: pace.Track, initial: int = 0) -> None:
         self.label, self.total, self.track = label, total, track
         self.done, self.samples = initial, 0
-        self._initial = initial
         self.waited = 0.0
         """Seconds it has waited for items; nothing where nobody counts them."""
         self.over = False
-        self.began = time.monotonic()
+        self.began = self._at = time.monotonic()
         self._pass_began = None if initial else self.began
         self._pass_from = 0
-        self._looks: deque[tuple[float, int, int, float]] = deque(
-            [(self.began, initial, 0, 0.0)], maxlen=WINDOW
-        )
-        self._mark = pace.now(self.began, initial, 0, 0.0)
+        self.goes_on_from(initial)
         self.mark_at = self.began + MARK_SECONDS
-        self.marks_itself = False
-        """Whether whoever runs it calls `mark` between steps; else it is done at each look."""
+
+    def goes_on_from(self, done: int) -> None:
+        """Note that so much had been done before this loop, which is no work of its own."""
+        self.done = done
+        self._first = self._mark = pace.now(self.began, done, 0, 0.0)
+        self._ends = Ends(self._first)
+
+    def count(self, done: int, samples: int = 0) -> None:
+        """Note that a step has ended, how far that is and what went into it."""
+        self.done, self.samples = done, self.samples + samples
+        self._at = time.monotonic()
+        if self._at >= self.mark_at:
+            self.mark(self._at)
 
     def mark(self, now: float) -> None:
-        """Note what the steps took that are over by now."""
+        """Note, between two steps, what those took that are over by now."""
         before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
         self.mark_at = now + MARK_SECONDS
         self.track.add(self._mark.less(before))
+        self._ends.add(self._mark)
 
     def bar(self, *, final: bool = False) -> Bar:
         """Return how far it is; its rates are those of late, at its end those of all of it."""
         now = time.monotonic()
-        if not (self.marks_itself or self.over):
-            self.mark(now)
-        look = now, self.done, self.samples, self.waited
-        at, done, samples, waited = self._looks[0]
+        ends, done = self._ends, self.done
         if final:
-            at, done, samples, waited = self.began, self._initial, 0, 0.0
-        if not self.over and not final:
-            self._looks.append(look)
-        passed, came = now - at, self.done - done
-        if self.over:
-            passed = max(self._ended - at, 1e-9)
-        rate = came / passed if came and passed > 0 else None
+            whole = pace.Totals(self._ended if self.over else now, done, self.samples, self.waited)
+            rates, still = Rates.between(self._first, whole), None
+        else:
+            rates, still = ends.rates(), None if self.over else ends.still(now)
+        told = self.total is None or self.over or still is not None
         return Bar(
-            self.label, self.done, self.total, rate,
-            (self.samples - samples) / passed if rate and self.samples else None,
-            min(1.0, (self.waited - waited) / passed) if rate and self.waited else None,
+            self.label, done, self.total, *rates,
             self.track.steady().own if final else self.track.own_of_late(),
-            over=self.over,
+            over=self.over, still=still,
+            left=None if told or self.total is None else ends.left(now, done, self.total),
         )  # fmt: skip
 
     def end(self, *, through: bool = False) -> None:
         """Note that it is over; it may have gone `through` items that nobody had counted."""
         self.over, self._ended = True, time.monotonic()
-        if not self.marks_itself:
-            self.mark(self._ended)
+        if self._at > self._mark.seconds:  # steps that were counted after the last mark
+            self.mark(self._at)
         self.end_pass(whole=through or self.done == self.total)
 
     def begin_pass(self) -> None:
@@ -170,7 +171,6 @@ def progress(
             total = None
     samples = _count("samples", samples)
     loop = open_loop(label, total, place=sys._getframe().f_back)
-    loop.marks_itself = True
     clock = time.monotonic
     through = False
     try:
@@ -252,7 +252,9 @@ def _tqdm_bars() -> list[Bar]:
             rate = bar.format_dict["rate"]
             label = _told(bar.desc or "").rstrip(": ")
             rate = None if rate is None else float(rate)
-            found.append(Bar(label, int(bar.n), _count("total", bar.total), rate, tqdm=True))
+            done, total = int(bar.n), _count("total", bar.total)
+            left = max(0, total - done) / rate if rate and total is not None else None
+            found.append(Bar(label, done, total, rate, tqdm=True, left=left))
     except (AttributeError, ArithmeticError, RuntimeError, TypeError, ValueError, KeyError):
         pass  # not there, or changed under our eyes: there is another look
     return found[:MOST_BARS]

@@ -230,7 +230,9 @@ def _bar_lines(seen: Seen) -> list[str]:
         if bar.samples:
             told += f", {in_digits(bar.samples)} samples/s on all ranks"
         if bar.left:
-            told += f", {in_time(bar.left)} left"
+            told += f", {in_time(round(bar.left))} left"
+        if bar.still:
+            told += f", no step for {in_time(bar.still)}"
         lines.append(told)
     return lines
 

@@ -22,6 +22,10 @@ class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
     over: bool = False
     tqdm: bool = False
     """Whether it is tqdm's and not ours."""
+    left: float | None = None
+    """Seconds to its end; None where that cannot be told."""
+    still: float | None = None
+    """Seconds since the end of a step, if that is far longer than one takes."""
 
 
 class Pace(msgspec.Struct, frozen=True, omit_defaults=True):

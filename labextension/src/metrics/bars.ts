@@ -77,13 +77,17 @@ export function describe(bar: IBar, state: JobState): string {
   } else {
     parts.push(count(bar.done));
   }
-  if (bar.samples !== null) {
-    parts.push(`${inDigits(bar.samples)} samples/s`);
-  } else if (bar.rate !== null) {
+  if (bar.rate !== null) {
     parts.push(inRate(bar.rate, bar.label));
   }
+  if (bar.samples !== null) {
+    parts.push(`${inDigits(bar.samples)} samples/s`);
+  }
   if (bar.left !== null && state === 'running' && bar.done !== bar.total) {
-    parts.push(`${inTime(bar.left)} left`);
+    parts.push(`${inTime(Math.round(bar.left))} left`);
+  }
+  if (bar.still !== null && state === 'running') {
+    parts.push(`no step for ${inTime(bar.still)}`);
   }
   return parts.join(' · ');
 }

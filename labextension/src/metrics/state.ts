@@ -23,6 +23,8 @@ export interface IBar {
   samples: number | null;
   /** Seconds. */
   left: number | null;
+  /** Seconds since it ended a step, if that is far longer than one takes. */
+  still: number | null;
 }
 
 /** What a rank is and does; null stands for unknown. */

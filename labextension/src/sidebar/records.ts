@@ -33,6 +33,8 @@ export interface IBar {
   samples: number | null;
   /** Seconds to its end. */
   left: number | null;
+  /** Seconds since it ended a step, if that is far longer than one takes. */
+  still: number | null;
 }
 
 export interface IJob {
@@ -188,6 +190,7 @@ function bar(sent: Partial<IBar>): IBar {
     rate: null,
     samples: null,
     left: null,
+    still: null,
     ...sent
   };
 }

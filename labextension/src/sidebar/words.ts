@@ -159,7 +159,10 @@ export class Words {
       parts.push(trans.__('%1 samples/s', inDigits(bar.samples)));
     }
     if (bar.left !== null && bar.left > 0) {
-      parts.push(trans.__('%1 left', inTime(bar.left)));
+      parts.push(trans.__('%1 left', inTime(Math.round(bar.left))));
+    }
+    if (bar.still !== null) {
+      parts.push(trans.__('no step for %1', inTime(bar.still)));
     }
     return parts.join(' · ');
   }
