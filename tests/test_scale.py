@@ -80,7 +80,7 @@ def test_the_figures(tmp_path: Path) -> None:
     assert second.slower_by == pytest.approx(0.03)
     assert first.slowest is None
     words = repr(found).splitlines()
-    assert " ".join(words[1].split()) == "2 800 1.25 62 % 80 45 10 25 1 (+30 ms)"
+    assert " ".join(words[1].split()) == "2 800 1.25 63 % 80 45 10 25 1 (+30 ms)"
     assert words[-1] == "a word"
     assert found._repr_html_().count("<tr") == 3
     pandas = pytest.importorskip("pandas")
@@ -101,7 +101,7 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
         "Samples are unknown", "On 2",
         "Nothing can be told of a cell whose loop nobody sees",
     ]  # fmt: skip
-    assert repr(found).count("n/a") == 1 + 1 + 2 + 2 + 7
+    assert [line.count("n/a") for line in repr(found).splitlines()[1:4]] == [3, 2, 7]
 
 
 def test_a_loop_that_a_rank_lacks_is_none_to_compare(tmp_path: Path) -> None:
