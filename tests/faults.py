@@ -92,7 +92,7 @@ print("trained", len(losses))
 
 
 LOST = re.compile(
-    r"Rank 1 was ended by SIGKILL( at cell line \d+)?; "
+    r"Rank 1 was killed by SIGKILL( at cell line \d+)?; "
     r"the job (goes on if enough ranks are left|has ended without it)\."
 )
 """How an elastic job tells that one of its ranks was killed, with the line if it is known."""

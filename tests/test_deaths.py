@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 LAST_WORDS = "import os, time; print(f'last words at={time.monotonic():.3f}', flush=True)"
 DEATHS = {
-    "SIGKILL": ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
     "os._exit": ("os._exit(3)", "exited with code 3"),
-    "segfault": ("import ctypes; ctypes.string_at(0)", "was ended by SIGSEGV"),
-    "abort": ("os.abort()", "was ended by SIGABRT"),
+    "segfault": ("import ctypes; ctypes.string_at(0)", "was killed by SIGSEGV"),
+    "abort": ("os.abort()", "was killed by SIGABRT"),
 }
 WORKERS = """
     from torch.utils.data import DataLoader
@@ -166,7 +166,7 @@ def test_a_rank_killed_for_lack_of_memory_is_named_so(start_kernel: KernelFactor
         ended_in_time(failed)
         assert on_ranks(kernel, "print('goes on')").stdout == "goes on\n"
         failed = fails(kernel, f"{LAST_WORDS}\nif rank == 1: os.kill(os.getpid(), 9)")
-        assert "Rank 1 was ended by SIGKILL" in failed.error, "that other one died before it began"
+        assert "Rank 1 was killed by SIGKILL" in failed.error, "that other one died before it began"
         kernel.shutdown()
 
 
@@ -183,7 +183,7 @@ def test_another_process_killed_for_lack_of_memory_is_not_to_blame(cluster: Kern
         other.communicate(b"\n", timeout=allowed(60))
     assert other.returncode == -signal.SIGKILL
     failed = fails(cluster, "import os\nif rank == 1: os.kill(os.getpid(), 9)")
-    assert "Rank 1 was ended by SIGKILL" in failed.error
+    assert "Rank 1 was killed by SIGKILL" in failed.error
 
 
 def test_where_no_control_group_counts_the_whole_hosts_count_is_taken(

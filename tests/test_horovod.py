@@ -107,7 +107,7 @@ def test_a_killed_rank_is_replaced(horovod: Kernel) -> None:
         """,
         check=False,
     )
-    assert "Rank 1 was ended by SIGKILL" in shown(cell)
+    assert "Rank 1 was killed by SIGKILL" in shown(cell)
     cell = on_ranks(
         horovod,
         """

@@ -270,7 +270,7 @@ def test_an_elastic_job_that_horovod_gives_up_says_why(
         timeout=100,
     )
     assert cell.error.startswith("CellFailed: Rank 1 exited with code 3"), cell.seen()
-    assert "was ended by" not in shown(cell)
+    assert "was killed by" not in shown(cell)
     assert "Horovod gives up a host when a rank on it ends badly" in shown(cell)
     assert "localhost:1 and 127.0.0.1:1" in shown(cell)
 

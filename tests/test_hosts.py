@@ -177,7 +177,7 @@ def test_elastic_torchrun_goes_on_without_a_rank(two: Kernel) -> None:
         cell = on_ranks(two, body, f"--launcher torchrun --backend ddp {hosts} --min-np 1")
         assert cell.stdout.splitlines()[0] == "3 ranks, here 0"
         assert cell.stdout.splitlines()[-1] == f"2 ranks, here {0 if hosts == HOSTS else 1}"
-        assert "was ended by SIGKILL" in shown(cell)
+        assert "was killed by SIGKILL" in shown(cell)
         assert "All begin again, with 2 of 3 ranks." in shown(cell)
 
 
@@ -189,7 +189,7 @@ def test_elastic_torchrun_fails_below_the_least(two: Kernel) -> None:
         time.sleep(600)
         """
     cell = on_ranks(two, body, "--launcher torchrun --backend ddp -np 2 --min-np 2", check=False)
-    assert "Rank 1 was ended by SIGKILL" in shown(cell)
+    assert "Rank 1 was killed by SIGKILL" in shown(cell)
 
 
 @pytest.mark.parametrize(

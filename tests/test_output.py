@@ -166,7 +166,7 @@ def test_a_loud_cell_is_bounded_here_and_whole_in_the_log(cluster: Kernel, how: 
     assert len(cell.text) < 400_000
     assert "line 0\n" in cell.text
     assert f"line {LINES - 1}\n" in cell.text
-    assert re.search(r"… [\d,]+ lines \(.* MB\) are not shown here; `%dist logs 0`", cell.seen())
+    assert re.search(r"… [\d,]+ lines \(.* MB\) hidden; `%dist logs 0`", cell.seen())
     counted = cluster.run(
         "import nbdist\njob = nbdist.jobs()[-1]\n"
         f"whole = [f'line {{i}}' for i in range({LINES})]\n"

@@ -184,7 +184,7 @@ async def test_a_dead_rank_is_shown_and_replaced(jp_fetch: Fetch, engines: Kerne
     dead = await seen(
         jp_fetch, engines.pid, lambda told: told["clusters"][0]["ranks"][1]["state"] == "dead"
     )
-    assert dead["clusters"][0]["ranks"][1]["words"] == "was ended by SIGKILL"
+    assert dead["clusters"][0]["ranks"][1]["words"] == "was killed by SIGKILL"
     answer = await post(jp_fetch, "processes", told["id"], "restart", cluster=cluster["id"], rank=1)
     assert "kept" in answer["lacks"]
     told = await seen(
@@ -198,11 +198,11 @@ async def test_a_rank_ended_by_a_signal_without_a_name_is_told_of(
     jp_fetch: Fetch, engines: Kernel
 ) -> None:
     cell = on_ranks(engines, "import os\nif rank:\n    os.kill(os.getpid(), 40)", check=False)
-    assert "Rank 1 was ended by signal 40" in shown(cell)
+    assert "Rank 1 was killed by signal 40" in shown(cell)
     told = await seen(
         jp_fetch, engines.pid, lambda told: told["clusters"][0]["ranks"][1]["state"] == "dead"
     )
-    assert told["clusters"][0]["ranks"][1]["words"] == "was ended by signal 40"
+    assert told["clusters"][0]["ranks"][1]["words"] == "was killed by signal 40"
     assert on_ranks(engines, "print(world_size)").stdout == "2\n"
 
 

@@ -83,7 +83,7 @@ def check(cell: Cell, told: str, rank: int) -> None:
     """
     step = float(re.findall(r"^step: (\S+)", cell.stdout, re.MULTILINE)[0])
     found = re.fullmatch(
-        r"Rank (\d) is the slowest: it takes (\S+) ms more a step than the others \((\d+) %\)\.",
+        r"Rank (\d) is the slowest: (\S+) ms/step slower than the median \((\d+) %\)\.",
         told,
     )
     assert found is not None, told

@@ -147,7 +147,7 @@ def test_a_rank_killed_before_the_stop_is_told_with_it(scripts: Kernel, tmp_path
     scripts.expect("goes on", 60, cell)
     scripts.run("job.cancel()")
     error = scripts.run("job.wait(100)", check=False).error
-    assert re.search(r"Rank 1 was ended by SIGKILL( at cell line \d+)?\.", error)
+    assert re.search(r"Rank 1 was killed by SIGKILL( at cell line \d+)?\.", error)
     assert re.search(r"Rank 0 was stopped at cell line \d+\.", error)
 
 
@@ -161,7 +161,7 @@ def test_a_killed_launcher_is_named(scripts: Kernel, tmp_path: Path) -> None:
         time.sleep(600)
         """
     cell = on_ranks(scripts, body, FLAGS, check=False)
-    assert "torchrun itself was ended by SIGKILL, and its ranks with it" in shown(cell)
+    assert "torchrun itself was killed by SIGKILL, and its ranks with it" in shown(cell)
 
 
 def test_the_warm_process_is_replaced(kernel: Kernel) -> None:
@@ -211,7 +211,7 @@ def test_a_rank_whose_agent_is_killed_is_told(scripts: Kernel) -> None:
     """
     cell = on_ranks(scripts, body, f"{FLAGS} --min-np 1")
     assert cell.stdout == "ended with 1\n"
-    assert "Rank 1 was ended by SIGKILL" in shown(cell)
+    assert "Rank 1 was killed by SIGKILL" in shown(cell)
 
 
 def test_a_rank_does_not_begin_again_when_the_others_have_ended(

@@ -25,7 +25,7 @@ def test_a_screen_tells_of_what_it_hides() -> None:
     screen = Screen(told.append, 0)
     screen.hide("x" * 1_499_999 + "\n")
     screen.end()
-    assert "… 1 line (1.5 MB) are not shown here" in told[0].text
+    assert "… 1 line (1.5 MB) hidden" in told[0].text
 
 
 def test_a_screen_shows_so_many_displays_and_then_tells_of_it() -> None:

@@ -65,7 +65,7 @@ test('what ranks do is said in words', () => {
     said('busy', 'line 3, in all_reduce for 1 min 15 s'),
     'wait: in all_reduce for 1 min 15 s, cell line 3'
   );
-  assert.equal(said('dead', 'was ended by SIGKILL'), 'bad: dead: SIGKILL');
+  assert.equal(said('dead', 'was killed by SIGKILL'), 'bad: dead: SIGKILL');
   assert.equal(
     said('busy', 'ValueError in line 3'),
     'bad: ValueError in line 3'
@@ -167,7 +167,7 @@ test('changes are announced, ticking numbers are not', () => {
   assert.equal(say(state({}), two), 'Cluster 1 with 2 ranks has started');
   const dead = known([
     ['busy', 'line 1'],
-    ['dead', 'was ended by SIGKILL']
+    ['dead', 'was killed by SIGKILL']
   ]);
   assert.equal(say(two, dead), 'Rank 1 of Cluster 1 is dead: SIGKILL');
   assert.equal(say(dead, two), 'Rank 1 of Cluster 1 was started anew');

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from nbdist.amounts import in_time
 from nbdist.hub.jobs import show_ranks
 from nbdist.hub.report import agree
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 WORLD = ("", "0")
 """How the group of all ranks is named."""
+FEW = 3
+"""So many places are told in one line."""
 
 
 def describe(
@@ -39,34 +42,53 @@ def describe(
     outside
         Ranks that the cell is not run on; who waits for all ranks waits for them, too.
     """
-    waiting: dict[tuple[str, str], list[int]] = defaultdict(list)
-    elsewhere: dict[str, list[int]] = defaultdict(list)
-    longest = 0.0
+    waits: dict[_Wait, list[int]] = defaultdict(list)
+    since: dict[_Wait, float] = defaultdict(float)
+    for rank, pulse in sorted(pulses.items()):
+        if pulse is not None and pulse.waiting is not None:
+            number = f" #{pulse.waiting.seq}" if pulse.waiting.seq is not None else ""
+            place = _Wait(f"{pulse.waiting.op}{number}", pulse.waiting.group, pulse.line)
+            waits[place].append(rank)
+            since[place] = max(since[place], pulse.waiting.since)
+    others = _others(pulses, ended, "it" if len(waits) == 1 else "them")
+    if outside and any(place.group in WORLD for place in waits):
+        others["does not run the cell"].extend(outside)
+    all_in_one = len(waits) == 1 and not others
+    if max(since.values(), default=0.0) < patience or all_in_one:
+        return ""
+    told = [(ranks, place.told(since[place])) for place, ranks in waits.items()]
+    told += [(ranks, words) for words, ranks in others.items()]
+    apart = "; " if len(told) <= FEW else ";\n  "
+    words = apart.join(f"{_name(ranks)} {agree(ranks, words)}" for ranks, words in told)
+    return f"Possible hang: {words}. Nothing was stopped. To stop it, {stop_by}."
+
+
+class _Wait(NamedTuple):
+    """Where ranks wait."""
+
+    op: str
+    group: str
+    line: int | None
+
+    def told(self, seconds: float) -> str:
+        """Return it as it is told of one rank."""
+        group = "" if self.group in WORLD else f" of group {self.group}"
+        line = f" (cell line {self.line})" if self.line else ""
+        return f"has waited in {self.op}{group} for {in_time(int(seconds))}{line}"
+
+
+def _others(pulses: dict[int, Pulse | None], ended: set[int], awaited: str) -> dict[str, list[int]]:
+    """Return who does not wait, by what they do instead."""
+    found: dict[str, list[int]] = defaultdict(list)
     for rank, pulse in sorted(pulses.items()):
         if pulse is None:
-            elsewhere["has not been heard of: C code may hold the GIL"].append(rank)
+            found["does not answer (C code may hold the GIL)"].append(rank)
         elif pulse.waiting is None:
-            line = f"is at cell line {pulse.line}, " if pulse.line else "is "
-            elsewhere[f"{line}in {pulse.where}"].append(rank)
-        else:
-            number = f" #{pulse.waiting.seq}" if pulse.waiting.seq is not None else ""
-            line = f"at cell line {pulse.line}" if pulse.line else ""
-            waiting[pulse.waiting.group, f"{pulse.waiting.op}{number} {line}".strip()].append(rank)
-            longest = max(longest, pulse.waiting.since)
+            line = f"cell line {pulse.line}, " if pulse.line else ""
+            found[f"has not reached {awaited} ({line}in {pulse.where})"].append(rank)
     if ended:
-        elsewhere["is done with the cell"].extend(sorted(ended))
-    if outside and any(group in WORLD for group, _ in waiting):
-        elsewhere["does not run the cell"].extend(outside)
-    all_in_one = len(waiting) == 1 and not elsewhere
-    if longest < patience or all_in_one:
-        return ""
-    lines = []
-    for (group, place), ranks in waiting.items():
-        of_group = "" if group in WORLD else f" (group {group})"
-        lines.append(f"{_name(ranks)} {agree(ranks, 'waits')} in {place}{of_group}")
-    lines += [f"{_name(ranks)} {agree(ranks, place)}" for place, ranks in elsewhere.items()]
-    head = f"Ranks have been waiting for each other for {longest:.0f} s:"
-    return "\n  ".join([head, *lines]) + f"\nNothing is stopped; {stop_by} if this is a hang."
+        found["is done with the cell"].extend(sorted(ended))
+    return found
 
 
 def _name(ranks: list[int]) -> str:

@@ -388,7 +388,7 @@ def how_died(death: Death) -> str:
     if death.out_of_memory:
         return "was killed (SIGKILL), most likely by the operating system for lack of memory"
     if death.signum:
-        return f"was ended by {name_signal(death.signum)}"
+        return f"was killed by {name_signal(death.signum)}"
     return f"exited with code {death.code}"
 
 

@@ -116,7 +116,7 @@ def interrupted(job: Job, why: str) -> Interrupted:
 
 def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
     """Tell that a script's launcher was killed, which ends its ranks."""
-    how = f"{launcher} itself was ended by {name_signal(signum)}, and its ranks with it"
+    how = f"{launcher} itself was killed by {name_signal(signum)}, and its ranks with it"
     text = "\n".join([how, *_others(job, first=-1), *job.notes])
     return CellFailed(text, text)
 

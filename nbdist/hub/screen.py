@@ -86,7 +86,7 @@ class Screen:
         hidden = self._hidden - len(tail)
         if hidden > 0:
             where = f"`%dist logs {self._rank}` prints all, with --tail N or --grep WORD a part."
-            self._put(Notice("more", f"… {self._amount()} are not shown here; {where}"))
+            self._put(Notice("more", f"… {self._amount()} hidden; {where}"))
         self._put(Text(tail))
 
     def _amount(self) -> str:

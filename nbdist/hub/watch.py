@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Protocol
 
+from nbdist.amounts import in_time
 from nbdist.hub import hang
 from nbdist.hub.growth import Growth
 
@@ -84,6 +86,7 @@ class Watch:
         self._outside, self._far = outside, far
         self._growth = Growth()
         self._hang = ""
+        self._hang_began = 0.0
 
     async def run(self) -> None:
         """Follow the job until cancelled."""
@@ -115,13 +118,21 @@ class Watch:
     def _look_for_hang(self) -> None:
         running, ended = self._watched.running(), self._watched.ended()
         text = hang.describe(running, ended, self._patience, self._job.stop_by, self._outside)
+        if text and not self._hang:
+            self._hang_began = time.monotonic() - self._patience
         if text != self._hang:
-            self._job.tell("hang", text or "The wait is over.")
+            self._job.tell("hang", text or self._resolved())
             self._hang = text
+
+    def _resolved(self) -> str:
+        hung = in_time(round(time.monotonic() - self._hang_began))
+        if self._job.errors:  # it was stopped, or has failed
+            return f"The possible hang ended with the cell, after {hung}."
+        return f"Resolved after {hung}: the ranks no longer wait for each other."
 
     async def show_rest(self) -> None:
         """Show what the ranks printed to the end, at the pace of the viewer."""
         while not self._output.finish() and self._job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
         if self._hang:
-            self._job.tell("hang", f"The wait is over after {self._job.seconds:.0f} s.")
+            self._job.tell("hang", self._resolved())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nbdist.amounts import in_milliseconds, in_percent
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -23,8 +25,8 @@ class Slowest(NamedTuple):
     """Which part of a step that is."""
 
     def __str__(self) -> str:
-        more = f"{1000 * self.seconds:.3g} ms more a step than the others"
-        return f"Rank {self.rank} is the slowest: it takes {more} ({100 * self.share:.0f} %)."
+        more = f"{in_milliseconds(self.seconds)} ms/step slower than the median"
+        return f"Rank {self.rank} is the slowest: {more} ({in_percent(100 * self.share)})."
 
 
 def slowest(own: dict[int, float], whole: dict[int, float] | None = None) -> Slowest | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from nbdist.amounts import counted
 from nbdist.hub import rows
 from nbdist.hub.jobs import name_ranks
 from nbdist.view.panels import Panel, panels, resource_panels
@@ -71,4 +72,5 @@ def _left_out(names: list[str]) -> str:
     if not names:
         return ""
     more = ", …" if len(names) > MOST_NAMED else ""
-    return f"{len(names)} more in job.metrics: {', '.join(names[:MOST_NAMED])}{more}"
+    listed = ", ".join(names[:MOST_NAMED])
+    return f"{counted(len(names), 'more metric')} in job.metrics: {listed}{more}"

@@ -159,7 +159,8 @@ test('nothing moves while a job runs', async () => {
   await chart.send([ramp('a', 300), ramp('b', 300)], {
     bars: bars.slice(0, 1),
     ranks: [rank(0), rank(1, { state: 'line 7, in all_reduce for 3 s' })],
-    straggler: 'Rank 1 is the slowest: 40 % more time a step than the others.'
+    straggler:
+      'Rank 1 is the slowest: 5.28 ms/step slower than the median (40 %).'
   });
   expect(await boxes()).toEqual(before);
 });
@@ -225,8 +226,8 @@ for (const theme of ['light', 'dark'] as const) {
       ],
       ranks: [rank(0, { cpu: 97, memory: 1e9 }), rank(1)],
       straggler:
-        'Rank 1 is the slowest: 40 % more time a step than the others.',
-      note: '2 more in job.metrics: a, b'
+        'Rank 1 is the slowest: 5.28 ms/step slower than the median (40 %).',
+      note: '2 more metrics in job.metrics: a, b'
     });
     await chart.root.getByText('Values of 9 metrics').click();
     await chart.root.getByRole('button', { name: /^m3 / }).click();

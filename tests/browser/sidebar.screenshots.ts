@@ -115,7 +115,7 @@ test('training', async ({ page }) => {
 
 test('hang', async ({ page }) => {
   const sidebar = await run(page, 'hang.ipynb', [MISMATCH], SOON);
-  await expect(sidebar.root).toContainText('waiting for each other', SLOW);
+  await expect(sidebar.root).toContainText('Possible hang', SLOW);
   await panel(sidebar, 'sidebar-hang.png');
 });
 

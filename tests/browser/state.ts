@@ -93,14 +93,17 @@ export function everything(): Sent<IState> {
       device: 'cuda:1',
       cpu: 2
     }),
-    rank(2, { state: 'dead', words: 'was ended by SIGKILL' }),
+    rank(2, { state: 'dead', words: 'was killed by SIGKILL' }),
     rank(3, { state: 'idle', words: 'idle' })
   ];
   const running = job({
     bars: [{ label: 'steps', done: 312, total: 1000, rate: 12.5, left: 55 }],
     metrics: { 'train/loss': 0.1234, lr: 0.001 },
-    reports: ['Hang: ranks 0 and 1 have been in all_reduce for 12 s.'],
-    straggler: 'Rank 1 is the slowest: 40 % more time a step than the others.'
+    reports: [
+      'Possible hang: rank 0 has waited in all_reduce for 12 s; rank 1 has not reached it (cell line 7). Nothing was stopped.'
+    ],
+    straggler:
+      'Rank 1 is the slowest: 5.28 ms/step slower than the median (40 %).'
   });
   const failed = job({
     id: '2',

@@ -92,7 +92,7 @@ def test_a_hang_in_an_eager_collective_is_told(breaking: Kernel) -> None:
         time.sleep(600)
     """
     breaking.start(distributed(body))
-    breaking.expect("rank 0 waits in allreduce at cell line 4", 30)
+    breaking.expect("rank 0 has waited in allreduce for ", 30)
     breaking.interrupt()
     told = shown(breaking.wait(30))
     assert "Rank 0 was waiting in allreduce at cell line 4." in told
@@ -102,7 +102,7 @@ def test_a_killed_rank_is_replaced_and_gets_the_others_weights(breaking: Kernel)
     on_ranks(breaking, digits.START, timeout=120)
     cell = on_ranks(breaking, "fit(model, callbacks=[Break('kill')])", check=False)
     told = shown(cell)
-    assert "Rank 1 was ended by SIGKILL" in told
+    assert "Rank 1 was killed by SIGKILL" in told
     assert "Rank 0 failed" not in told
     before = on_ranks(breaking, "print(model.layers[0].kernel[5, 0].numpy())", "--ranks 0").stdout
     on_ranks(breaking, "kept = 'kept'\nmodel = make()", "--ranks 1", timeout=120)

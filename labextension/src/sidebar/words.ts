@@ -28,7 +28,7 @@ export class Words {
       case 'dead':
         return {
           look: 'bad',
-          text: this.trans.__('dead: %1', said.replace(/^was ended by /, ''))
+          text: this.trans.__('dead: %1', said.replace(/^was killed by /, ''))
         };
       case 'idle':
         return { look: 'idle', text: this.trans.__('idle') };
