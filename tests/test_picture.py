@@ -84,3 +84,14 @@ def test_it_brings_its_own_ground() -> None:
     assert shown.startswith(f'<div style="{GROUND}">')
     assert shown.endswith("</div>")
     assert shown.count("<div") == shown.count("</div>")
+
+
+def test_a_hundred_panels_are_shown_and_a_picture_has_the_first() -> None:
+    shown, left_out = panels([curve(f"m{number}", 1, 2) for number in range(103)])
+    assert (len(shown), left_out) == (100, ["m100", "m101", "m102"])
+    seen = Seen("job", "done", 1.0, [], "", [], shown, "")
+    data, metadata = picture.bundle(seen)
+    rows = picture.MOST_DRAWN / picture.COLUMNS
+    assert metadata["image/png"]["height"] == int(rows * picture.HIGH * picture.DPI)
+    assert "The table has 88 more metrics" in data["text/html"]
+    assert data["text/html"].count(">m99<") == 1, "it is in the table"

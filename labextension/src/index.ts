@@ -1,5 +1,6 @@
 /** What nbdist adds to JupyterLab and Notebook 7. */
 
+import { chartsPlugin } from './plugins/charts';
 import { commandsPlugin } from './plugins/commands';
 import { curvesPlugin } from './plugins/curves';
 import { modelPlugin } from './plugins/model';
@@ -14,6 +15,7 @@ export default [
   panelPlugin,
   commandsPlugin,
   viewsPlugin,
+  chartsPlugin,
   curvesPlugin,
   notebooksPlugin,
   statusPlugin,

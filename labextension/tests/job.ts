@@ -69,6 +69,7 @@ export function encode(
     state: 'running',
     title: 'Job 1 on ranks 0-1',
     seconds: 1.5,
+    began: 1_000_000,
     bars: [],
     straggler: '',
     ranks: [],

@@ -2,17 +2,16 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { colours, draw, type IDrawing } from '../src/metrics/lines';
 import { decode, type IState } from '../src/metrics/state';
+import { DEFAULTS, type IOptions } from '../src/metrics/options';
 import { encode, type IMetric } from './job';
-
-const CHOSEN = { log: false, apart: false, smoothing: 0 };
 
 function drawn(
   metrics: IMetric[],
-  options: Partial<typeof CHOSEN> = {},
+  options: Partial<IOptions> = {},
   hidden: string[] = []
 ): IDrawing {
   const state: IState = decode(new DataView(encode(metrics).buffer), null)!;
-  return draw(state.panels[0], { ...CHOSEN, ...options }, new Set(hidden));
+  return draw(state.panels[0], { ...DEFAULTS, ...options }, new Set(hidden));
 }
 
 function column({ data, lines }: IDrawing, role: string, curve = 0): unknown[] {
@@ -79,7 +78,7 @@ test('ranks apart: a line each, in colours of their own if there is one curve', 
       [3, NaN]
     ]
   };
-  const found = drawn([metric], { apart: true });
+  const found = drawn([metric], { perRank: true });
   assert.deepEqual(
     found.lines.map(({ role, rank, colour }) => [role, rank, colour]),
     [
@@ -97,7 +96,7 @@ test('ranks apart: a line each, in colours of their own if there is one curve', 
     panel: 'p'
   }));
   assert.deepEqual(
-    drawn(two, { apart: true }).lines.map(line => line.colour),
+    drawn(two, { perRank: true }).lines.map(line => line.colour),
     [0, 0, 1, 1]
   );
 });

@@ -3,20 +3,21 @@ import test from 'node:test';
 import { before, draw } from '../src/metrics/lines';
 import { readings, type IReading } from '../src/metrics/readings';
 import { decode } from '../src/metrics/state';
+import { DEFAULTS } from '../src/metrics/options';
 import { encode, type IMetric } from './job';
 
 function read(
   metrics: IMetric[],
   step: number,
   {
-    apart = false,
+    perRank = false,
     smoothing = 0,
     focus = null as number | null,
     hidden = [] as string[]
   } = {}
 ): IReading[] {
   const [panel] = decode(new DataView(encode(metrics).buffer), null)!.panels;
-  const options = { log: false, apart, smoothing };
+  const options = { ...DEFAULTS, perRank, smoothing };
   const none = new Set(hidden);
   const drawing = draw(panel, options, none);
   return readings(panel, drawing, options, none, step, focus);
@@ -86,7 +87,7 @@ test('a smoothed curve tells both values', () => {
     ],
     ['val', '4', 'smoothed 4, at step 0']
   ]);
-  const [first] = read(LOSS, 1, { smoothing: 0.5, apart: true });
+  const [first] = read(LOSS, 1, { smoothing: 0.5, perRank: true });
   assert.deepEqual(
     [first.label, first.value, first.note],
     ['train, rank 0', '0.1', 'smoothed 0.4']
@@ -94,7 +95,7 @@ test('a smoothed curve tells both values', () => {
 });
 
 test('few ranks are all read; of many the extremes and the one beside the mouse', () => {
-  assert.deepEqual(told(read(LOSS, 2, { apart: true })), [
+  assert.deepEqual(told(read(LOSS, 2, { perRank: true })), [
     ['train, rank 0', '3', ''],
     ['train, rank 1', '5', ''],
     ['val', '5.25', '']
@@ -102,7 +103,7 @@ test('few ranks are all read; of many the extremes and the one beside the mouse'
   const many = [
     { name: 'a', steps: [0], values: Array.from({ length: 20 }, (_, i) => [i]) }
   ];
-  assert.deepEqual(told(read(many, 0, { apart: true, focus: 3 })), [
+  assert.deepEqual(told(read(many, 0, { perRank: true, focus: 3 })), [
     ['rank 19', '19', 'max'],
     ['rank 3', '3', ''],
     ['rank 0', '0', 'min']

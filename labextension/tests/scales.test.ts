@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import { timeLabels, timeTicks } from '../src/metrics/times';
 import {
   evenly,
   labels,
@@ -77,7 +78,7 @@ test('a logarithmic axis has labels that a person would choose', () => {
 });
 
 test('the scale reaches around its values, over hundreds of decades, too', () => {
-  const range = valueScale(true).range as unknown as (
+  const range = valueScale({ log: true, fromZero: false }).range as unknown as (
     chart: null,
     min: number,
     max: number
@@ -90,4 +91,24 @@ test('steps are whole numbers', () => {
   assert.deepEqual(stepTicks(0, 3, 8), [0, 1, 2, 3]);
   assert.deepEqual(stepTicks(0, 1e6, 6), [0, 2e5, 4e5, 6e5, 8e5, 1e6]);
   assert.deepEqual(stepTicks(6.5, 6.9, 8), []);
+});
+
+test('ticks of time are at whole seconds, minutes and hours', () => {
+  const told = (min: number, max: number): string =>
+    timeLabels(timeTicks(min, max, ROOM)).join(' ');
+  assert.equal(told(0, 4), '0 1 s 2 s 3 s 4 s');
+  assert.equal(told(0, 100), '0 30 s 1 min 1 min 30 s');
+  assert.equal(told(100, 5000), '30 min 1 h');
+  assert.equal(told(0, 0.5), '0 0.1 s 0.2 s 0.3 s 0.4 s 0.5 s');
+  assert.ok(timeTicks(0, 40 * 86400, ROOM).length >= 3);
+});
+
+test('an axis from zero has zero', () => {
+  const range = valueScale({ log: false, fromZero: true }).range as unknown as (
+    chart: null,
+    min: number,
+    max: number
+  ) => [number, number];
+  assert.equal(range(null, 3, 4)[0], 0);
+  assert.equal(range(null, -4, -3)[1], 0);
 });

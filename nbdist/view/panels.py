@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "training", "val", "valid", "validation", "test", "eval", "dev")
 """Words for a part of the data: the same metric on several parts belongs into one panel."""
-MOST_PANELS = 12
+MOST_PANELS = 100
 MOST_CURVES = 8
 """Panels of a view, and curves of a panel; all others are named, and are in `Job.metrics`."""
 RESOURCES = {
@@ -51,12 +51,14 @@ def panels(curves: list[Curve]) -> tuple[list[Panel], list[str]]:
     left_out = []
     for curve in curves:
         title, label = place(curve.name)
-        panel = found.setdefault(title, Panel(title, []))
-        if list(found).index(title) < MOST_PANELS and len(panel.curves) < MOST_CURVES:
+        if title not in found and len(found) < MOST_PANELS:
+            found[title] = Panel(title, [])
+        panel = found.get(title)
+        if panel is not None and len(panel.curves) < MOST_CURVES:
             panel.curves.append((label, curve))
         else:
             left_out.append(curve.name)
-    return [panel for panel in found.values() if panel.curves], left_out
+    return list(found.values()), left_out
 
 
 def resource_panels(curves: list[Curve]) -> list[Panel]:

@@ -36,6 +36,8 @@ class Seen(NamedTuple):
     job: str = ""
     resources: Sequence[Panel] = ()
     """What its ranks take of their machines, second by second."""
+    began: float = 0.0
+    """When its ranks began, in seconds since 1970; 0 if that is not known."""
 
 
 def has_something(job: Job) -> bool:
@@ -65,6 +67,7 @@ def look(job: Job) -> Seen:
         job.folder.name,
         job.id,
         resources=resource_panels(job.resources.curves()),
+        began=began,
     )
 
 

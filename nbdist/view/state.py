@@ -98,6 +98,7 @@ class Frames:
             "title": seen.title,
             "state": seen.state,
             "seconds": seen.seconds,
+            "began": seen.began,
             "bars": [row._asdict() for row in seen.bars],
             "straggler": seen.straggler,
             "ranks": [row._asdict() for row in seen.ranks],

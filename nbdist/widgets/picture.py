@@ -43,6 +43,8 @@ COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b3478c", "#7a5c00", "#5a4fcf", "#0
 """Those of the page on a light ground, see `labextension/src/metrics/style.css`."""
 INK = "#222222"
 COLUMNS = 3
+MOST_DRAWN = 12
+"""Panels of a picture; the metrics of all are in the table."""
 WIDE, HIGH = 3.2, 2.3
 """Inches of a panel."""
 DPI, SHARP = 80, 2
@@ -77,7 +79,7 @@ def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
     metadata: dict[str, Any] = {}
     image, width = "", 0
     if seen.panels:
-        png, width, height = draw(seen.panels)
+        png, width, height = draw(seen.panels[:MOST_DRAWN])
         image = base64.b64encode(png).decode()
         data["image/png"] = image
         metadata["image/png"] = {"width": width, "height": height}
@@ -176,7 +178,7 @@ def as_text(seen: Seen) -> str:
     """Return a view as plain text."""
     lines = [_headline(seen), *_bar_lines(seen)]
     lines += [seen.straggler] if seen.straggler else []
-    for curve in _curves(seen):
+    for curve in _curves(seen.panels):
         cells = dict(zip(TITLES, _metric_row(curve), strict=True))
         lines.append(
             f"{cells['metric']}: {cells['last']} (min {cells['min']}, max {cells['max']}, "
@@ -192,13 +194,16 @@ def as_html(seen: Seen, image: str, width: int) -> str:
     words += [html.escape(line) for line in (seen.straggler, seen.note) if line]
     parts = ["<div>", "<br>".join(words), "</div>"]
     if image:
-        about = html.escape(", ".join(curve.name for curve in _curves(seen)), quote=True)
+        drawn = _curves(seen.panels[:MOST_DRAWN])
+        about = html.escape(", ".join(curve.name for curve in drawn), quote=True)
         parts.append(
             f'<img alt="Curves of {about}" style="max-width:100%;width:{width}px" '
             f'src="data:image/png;base64,{image}">'
         )
-    if _curves(seen):
-        rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen)]
+        if more := len(_curves(seen.panels)) - len(drawn):
+            parts.append(f"<div>The table has {more} more metric{'s' * (more > 1)}</div>")
+    if _curves(seen.panels):
+        rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen.panels)]
         parts.append(html_table((*TITLES, ""), rows, "Metrics"))
     ranks = html_table(RANK_TITLES, [_rank_row(row) for row in seen.ranks], "Ranks")
     unfolded = " open" if len(seen.ranks) <= MANY_RANKS else ""
@@ -211,8 +216,8 @@ TITLES = ("metric", "last", "min", "max", "points")
 RANK_TITLES = ("rank", "device", "state", "ms/step", "CPU", "memory", "GPU", "GPU memory")
 
 
-def _curves(seen: Seen) -> list[Curve]:
-    return [curve for panel in seen.panels for _, curve in panel.curves]
+def _curves(panels: list[Panel]) -> list[Curve]:
+    return [curve for panel in panels for _, curve in panel.curves]
 
 
 def _headline(seen: Seen) -> str:

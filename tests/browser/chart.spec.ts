@@ -60,10 +60,10 @@ test('zoom, toggles, the mouse and the focus outlive what the kernel sends', asy
     'true'
   );
   await expect(chart.button('Log scale')).toBeFocused();
-  await hover(chart.plot('b'), 0.5);
-  await expect(chart.tip()).toContainText('step 100');
+  await hover(chart.plot('b'), 0.005);
+  await expect(chart.tip()).toContainText('step 40'); // the zoom is that of all
 
-  await chart.button('Reset zoom').click();
+  await chart.button('Reset zoom').first().click();
   await hover(chart.plot('a'), 0.5);
   await expect(chart.tip()).toContainText('step 100');
   await drag(chart.plot('a'), 0.4, 0.6);

@@ -2,7 +2,8 @@
 
 import { expect, test } from '@playwright/test';
 import { type IMetric } from '../../labextension/tests/job';
-import { Chart, hover } from './chart';
+import { Chart, drag, hover } from './chart';
+import { violations } from './jupyter';
 
 let chart: Chart;
 test.beforeEach(async ({ page }) => {
@@ -100,4 +101,77 @@ test('a tip of a smoothed curve tells both values', async () => {
   await chart.root.getByRole('slider', { name: 'Smoothing' }).fill('0.5');
   await hover(chart.plot('loss'), 0.99);
   await expect(chart.tip()).toContainText(/loss5smoothed 3\.857/);
+});
+
+test('time and epoch as x axis, for all panels, and zoom with them', async () => {
+  const steps = [0, 1, 2, 3, 4];
+  const times = steps.map(step => 1_000_000 + 30 * step);
+  const loss = { name: 'loss', steps, times, values: [[5, 4, 3, 2, 1]] };
+  await chart.send([loss]);
+  const axis = chart.root.getByLabel('X axis');
+  await expect(axis.getByRole('option')).toHaveText(['Step', 'Time']);
+  const epoch = { name: 'epoch', steps, times, values: [[0, 1, 2, 3, 4]] };
+  await chart.send([loss, epoch]);
+  await axis.selectOption('Time');
+  const slider = chart.root.getByRole('slider', {
+    name: 'loss: values by time'
+  });
+  await hover(slider, 0.5);
+  await expect(chart.tip()).toContainText(/^1 minloss3/);
+  await drag(slider, 0.4, 0.8);
+  await expect(chart.button('Reset zoom')).toHaveCount(2);
+  await axis.selectOption('Epoch');
+  await expect(chart.button('Reset zoom')).toHaveCount(0);
+  const byEpoch = chart.root.getByRole('slider', {
+    name: 'loss: values by epoch'
+  });
+  await hover(byEpoch, 0.5);
+  await expect(chart.tip()).toContainText(/^epoch 2loss3/);
+});
+
+test('a filter finds panels among many, and pinned ones stand first', async () => {
+  const names = Array.from({ length: 30 }, (_, i) => `layer${i}/norm`);
+  await chart.send([
+    metric('loss', [1, 2]),
+    ...names.map(name => ({ ...metric(name, [1, 2]), panel: name }))
+  ]);
+  const panels = chart.root.getByRole('figure');
+  await expect(panels).toHaveCount(31);
+  // What is out of sight draws nothing.
+  const canvases = chart.root.locator('canvas');
+  await expect.poll(() => canvases.count()).toBeLessThan(31);
+  const field = chart.root.getByRole('searchbox', { name: 'Filter metrics' });
+  await field.fill('layer2 norm');
+  await expect(panels).toHaveCount(11);
+  await field.fill('nothing of this');
+  await expect(panels).toHaveCount(0);
+  await expect(chart.root).toContainText('No metric has');
+  await field.fill('layer17');
+  await expect(panels).toHaveCount(1);
+  await expect(chart.plot('layer17/norm').locator('canvas')).toBeVisible();
+  const pin = chart.button('Pin layer17/norm');
+  await panels.hover();
+  await pin.click();
+  await expect(pin).toHaveAttribute('aria-pressed', 'true');
+  await field.fill('');
+  await expect(panels.first()).toContainText('layer17/norm');
+  await pin.focus();
+  await chart.page.keyboard.press('Enter');
+  await expect(panels.first()).toContainText('loss');
+  await expect(pin).toBeFocused();
+  expect(await violations(chart.page, 'main')).toEqual([]);
+});
+
+test('an axis from zero', async () => {
+  await chart.send([metric('a', [10, 11])]);
+  const top = () =>
+    chart
+      .plot('a')
+      .locator('canvas')
+      .evaluate((canvas: HTMLCanvasElement) => canvas.toDataURL());
+  await expect(chart.plot('a').locator('canvas')).toBeVisible();
+  const before = await top();
+  await chart.button('From 0').click();
+  await expect.poll(top).not.toBe(before);
+  await expect(chart.button('From 0')).toHaveAttribute('aria-pressed', 'true');
 });

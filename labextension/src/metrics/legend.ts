@@ -59,7 +59,7 @@ export class Legend {
 
   /** Ranks have colours of their own where there is one curve, and not too many of them. */
   private _showRanks(curves: ICurve[], options: IOptions): void {
-    const each = curves.length === 1 && options.apart ? curves[0].each : [];
+    const each = curves.length === 1 && options.perRank ? curves[0].each : [];
     const shown = each.length > 1 && each.length <= COLOURS ? each : [];
     this.node.classList.toggle('nbdist-by-rank', shown.length > 0);
     fit(this._ranks, shown.length, () =>

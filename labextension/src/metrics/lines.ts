@@ -142,7 +142,7 @@ class Layout {
   add(curve: ICurve, index: number): void {
     const colour = this._colours[index];
     const line = { curve: index, rank: null, colour, dashed: colour >= 4 };
-    if (this._options.apart && curve.each.length > 1) {
+    if (this._options.perRank && curve.each.length > 1) {
       this._addRanks(curve, line);
       return;
     }
@@ -168,8 +168,10 @@ class Layout {
     const key = this._lines.map(line =>
       [line.role, line.curve, line.rank, line.colour].join()
     );
+    const { x, log, fromZero } = this._options;
+    const axes = [x, log, fromZero].join();
     return {
-      key: `${this._options.log} ${key.join(' ')}`,
+      key: `${axes} ${key.join(' ')}`,
       lines: this._lines,
       bands: this._bands,
       data

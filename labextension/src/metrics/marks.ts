@@ -1,6 +1,7 @@
 /** Values that were no finite numbers: a line down the chart at their step, and what they were. */
 
 import type uPlot from 'uplot';
+import type { Across } from './options';
 import type { Mark } from './state';
 import type { Theme } from './theme';
 
@@ -11,7 +12,12 @@ export const WORDS: Record<Mark[1], string> = {
 };
 
 /** Draw marks and the name of the horizontal axis, which uPlot would spend a line on. */
-export function drawMarks(chart: uPlot, marks: Mark[], theme: Theme): void {
+export function drawMarks(
+  chart: uPlot,
+  marks: Mark[],
+  theme: Theme,
+  across: Across
+): void {
   const { ctx, bbox } = chart;
   const ratio = devicePixelRatio;
   ctx.save();
@@ -21,7 +27,7 @@ export function drawMarks(chart: uPlot, marks: Mark[], theme: Theme): void {
   ctx.textBaseline = 'top';
   ctx.textAlign = 'left';
   ctx.fillStyle = theme.of('muted');
-  ctx.fillText('step', 4 * ratio, bbox.top + bbox.height + 4 * ratio);
+  ctx.fillText(across, 4 * ratio, bbox.top + bbox.height + 4 * ratio);
   ctx.beginPath();
   ctx.rect(bbox.left, 0, bbox.width, bbox.top + bbox.height);
   ctx.clip();

@@ -5,10 +5,11 @@ import { Keys } from './keys';
 import { Legend } from './legend';
 import { readings } from './readings';
 import { draw, type IDrawing, type ILine } from './lines';
-import { count } from './numbers';
 import type { IOptions, IRange } from './options';
 import { Plot } from './plot';
-import type { IPanel } from './state';
+import { Pin } from './pin';
+import { placed, placeName, type IOrigin } from './places';
+import type { ICurve, IPanel } from './state';
 import type { Theme } from './theme';
 import { Tip } from './tip';
 
@@ -18,9 +19,17 @@ export interface IShared {
   options: IOptions;
   /** Charts with the same word show the cursor at the same step. */
   together: string;
+  /** What all of them show of the horizontal axis; null for all. */
+  readonly range: IRange | null;
+  /** Let all of them show a stretch. */
+  zoom: (range: IRange | null) => void;
+  /** What places the values of a curve. */
+  origin: (curve: ICurve) => IOrigin;
+  /** Let a panel stand before all others, or no longer. */
+  pin: (title: string, on: boolean) => void;
 }
 
-/** Makes readable what is drawn; zoom and hidden curves are its own and outlive every update. */
+/** Makes readable what is drawn; which curves are hidden is its own and outlives every update. */
 export class Panel {
   constructor(title: string, shared: IShared) {
     this._shared = shared;
@@ -28,7 +37,7 @@ export class Panel {
     this._reset.hidden = true;
     this._reset.addEventListener('click', () => {
       this._host.focus();
-      this._zoom(null);
+      shared.zoom(null);
     });
     this._legend = new Legend(this._hidden, () => {
       this.redraw();
@@ -38,11 +47,17 @@ export class Panel {
       {},
       make('span', { class: 'nbdist-title' }, title)
     );
-    caption.append(this._legend.node);
+    this._title = title;
+    this._pin = new Pin(title, on => {
+      shared.pin(title, on);
+    });
+    caption.append(
+      this._legend.node,
+      make('span', { class: 'nbdist-tools' }, this._pin.node)
+    );
     const frame = make('div', { class: 'nbdist-frame' });
     frame.append(this._host, this._tip.node, this._empty, this._reset);
     this.node.append(caption, frame);
-    setAttribute(this._host, 'aria-label', `${title}: values by step`);
     this._plot = new Plot(this._host, shared.theme, shared.together, {
       hover: index => {
         this._hover(index);
@@ -50,19 +65,15 @@ export class Panel {
       focus: line => {
         this._focus = line;
       },
-      zoom: range => {
-        this._zoom(range);
-      }
+      zoom: shared.zoom
     });
     this._keys = new Keys(this._host, {
       steps: () => this._drawing?.data[0] ?? [],
-      range: () => this._range,
+      range: () => shared.range,
       point: index => {
         this._plot.point(index);
       },
-      zoom: range => {
-        this._zoom(range);
-      }
+      zoom: shared.zoom
     });
     this._watch = new IntersectionObserver(entries => {
       this._inSight = entries[entries.length - 1].isIntersecting;
@@ -88,21 +99,30 @@ export class Panel {
     }
   }
 
+  /** Whether it stands before all others. */
+  set pinned(pinned: boolean) {
+    this._pin.on = pinned;
+  }
+
   /** Draw with the options as they are now. */
   redraw(): void {
     this._stale = true;
+    const { x } = this._shared.options;
+    setAttribute(this._host, 'aria-label', `${this._title}: values by ${x}`);
     if (!this._inSight || !this._panel) {
       return;
     }
     this._stale = false;
-    const { options } = this._shared;
+    const { options, range } = this._shared;
     this._legend.update(this._panel, options);
-    this._drawing = draw(this._panel, options, this._hidden);
-    const shown = this._panel.curves.filter(
+    this._placed = placed(this._panel, options.x, this._shared.origin);
+    this._drawing = draw(this._placed, options, this._hidden);
+    const shown = this._placed.curves.filter(
       curve => !this._hidden.has(curve.name)
     );
     const marks = shown.flatMap(curve => curve.marks);
-    this._plot.show(this._drawing, marks, options.log, this._range);
+    this._plot.show(this._drawing, marks, options, range);
+    this._reset.hidden = range === null;
     setText(this._empty, this._whyEmpty());
     this._describe();
     this._keys.restore();
@@ -138,12 +158,6 @@ export class Panel {
       : 'No finite values yet';
   }
 
-  private _zoom(range: IRange | null): void {
-    this._range = range;
-    this._reset.hidden = range === null;
-    this.redraw();
-  }
-
   private _hover(index: number | null): void {
     const step = index === null ? undefined : this._drawing?.data[0][index];
     if (
@@ -154,8 +168,9 @@ export class Panel {
       this._tip.hide();
       return;
     }
+    const { x } = this._shared.options;
     const found = readings(
-      this._panel!,
+      this._placed!,
       this._drawing!,
       this._shared.options,
       this._hidden,
@@ -163,7 +178,8 @@ export class Panel {
       this._focus?.rank ?? null
     );
     this._tip.show(
-      this._panel!,
+      this._placed!,
+      x,
       step,
       found,
       this._drawing!.lines,
@@ -176,20 +192,21 @@ export class Panel {
       setAttribute(
         this._host,
         'aria-valuetext',
-        `step ${count(step)}: ${told}`
+        `${placeName(x, step)}: ${told}`
       );
     }
   }
 
   /** What a screen reader says of the chart before it is used. */
   private _describe(): void {
+    const { x } = this._shared.options;
     const steps = this._drawing!.data[0];
     const last = steps[steps.length - 1] ?? 0;
     setAttribute(this._host, 'aria-valuemin', String(steps[0] ?? 0));
     setAttribute(this._host, 'aria-valuemax', String(last));
     if (this._keys.step === null) {
       setAttribute(this._host, 'aria-valuenow', String(last));
-      setAttribute(this._host, 'aria-valuetext', `up to step ${count(last)}`);
+      setAttribute(this._host, 'aria-valuetext', `up to ${placeName(x, last)}`);
     }
   }
 
@@ -210,11 +227,16 @@ export class Panel {
     class: 'nbdist-plot',
     role: 'slider',
     tabindex: '0',
-    'aria-orientation': 'horizontal'
+    'aria-orientation': 'horizontal',
+    'aria-valuenow': '0',
+    'aria-valuetext': 'not drawn yet'
   });
+  private readonly _title: string;
+  private readonly _pin: Pin;
   private _panel: IPanel | null = null;
+  /** The same, its values at their places. */
+  private _placed: IPanel | null = null;
   private _drawing: IDrawing | null = null;
-  private _range: IRange | null = null;
   private _focus: ILine | null = null;
   private _news = '';
   private _stale = true;

@@ -4,9 +4,9 @@ import uPlot from 'uplot';
 import type { IDrawing, ILine } from './lines';
 import { drawMarks } from './marks';
 import { Looks } from './looks';
-import type { IRange } from './options';
+import type { IOptions, IRange } from './options';
 import type { Mark } from './state';
-import { stepAxis, valueAxis, valueScale } from './scales';
+import { placeAxis, valueAxis, valueScale } from './scales';
 import type { Theme } from './theme';
 
 /** What a chart tells whoever shows it. */
@@ -47,8 +47,13 @@ export class Plot {
   hovered = false;
 
   /** Draw, or keep it until there is room. */
-  show(drawing: IDrawing, marks: Mark[], log: boolean, range: IRange | null) {
-    this._shown = { drawing, marks, log, range };
+  show(
+    drawing: IDrawing,
+    marks: Mark[],
+    options: Readonly<IOptions>,
+    range: IRange | null
+  ): void {
+    this._shown = { drawing, marks, options: { ...options }, range };
     if (this._dragging || this._host.clientWidth === 0) {
       return; // drawn when the mouse is let go, or the size is known
     }
@@ -145,8 +150,8 @@ export class Plot {
     this._dragging = false;
     window.setTimeout(() => {
       if (this._shown && this._chart) {
-        const { drawing, marks, log, range } = this._shown;
-        this.show(drawing, marks, log, range);
+        const { drawing, marks, options, range } = this._shown;
+        this.show(drawing, marks, options, range);
       }
     });
   };
@@ -165,7 +170,7 @@ export class Plot {
   }
 
   private _options(): uPlot.Options {
-    const { drawing, log } = this._shown!;
+    const { drawing, options } = this._shown!;
     const looks = new Looks(drawing, this._theme, () => this._near);
     return {
       width: this._host.clientWidth,
@@ -174,8 +179,11 @@ export class Plot {
       legend: { show: false },
       series: looks.series,
       bands: looks.bands,
-      scales: { x: { time: false, auto: false }, y: valueScale(log) },
-      axes: [stepAxis(this._theme), valueAxis(this._theme, log)],
+      scales: { x: { time: false, auto: false }, y: valueScale(options) },
+      axes: [
+        placeAxis(this._theme, options.x),
+        valueAxis(this._theme, options.log)
+      ],
       focus: { alpha: looks.apart ? 0.3 : 1 },
       cursor: {
         y: false,
@@ -203,11 +211,11 @@ export class Plot {
           }
         }
       },
-      hooks: this._hooks(drawing)
+      hooks: this._hooks(drawing, options)
     };
   }
 
-  private _hooks(drawing: IDrawing): uPlot.Hooks.Arrays {
+  private _hooks(drawing: IDrawing, options: IOptions): uPlot.Hooks.Arrays {
     return {
       setCursor: [
         chart => {
@@ -231,7 +239,7 @@ export class Plot {
       ],
       draw: [
         chart => {
-          drawMarks(chart, this._shown!.marks, this._theme);
+          drawMarks(chart, this._shown!.marks, this._theme, options.x);
         }
       ]
     };
@@ -260,7 +268,7 @@ export class Plot {
   private _shown: {
     drawing: IDrawing;
     marks: Mark[];
-    log: boolean;
+    options: IOptions;
     range: IRange | null;
   } | null = null;
 }

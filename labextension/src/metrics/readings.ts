@@ -1,8 +1,9 @@
 /** What stands beside the mouse: the exact values of a panel's curves at a step. */
 
 import { before, shownAt, type IDrawing } from './lines';
-import { count, exact, short } from './numbers';
-import type { IOptions } from './options';
+import { exact, short } from './numbers';
+import type { Across, IOptions } from './options';
+import { placeName } from './places';
 import type { ICurve, IPanel } from './state';
 
 /** One line of it. */
@@ -39,13 +40,13 @@ export function readings(
     if (!shown.includes(curve)) {
       return [];
     }
-    return options.apart && curve.each.length > 1
-      ? ranksOf(curve, i, step, focus).map(reading =>
+    return options.perRank && curve.each.length > 1
+      ? ranksOf(curve, i, options.x, step, focus).map(reading =>
           shown.length === 1
             ? { ...reading, label: `rank ${reading.rank}` }
             : reading
         )
-      : meanOf(curve, i, step);
+      : meanOf(curve, i, options.x, step);
   });
   return options.smoothing > 0
     ? found.map(reading => withSmoothed(reading, drawing, step))
@@ -62,7 +63,12 @@ function withSmoothed(
   return { ...reading, note: notes.filter(note => note).join(', ') };
 }
 
-function meanOf(curve: ICurve, index: number, step: number): IReading[] {
+function meanOf(
+  curve: ICurve,
+  index: number,
+  across: Across,
+  step: number
+): IReading[] {
   const { x: steps, mean } = curve;
   let at = before(steps, step);
   while (at > 0 && !Number.isFinite(mean[at])) {
@@ -79,7 +85,7 @@ function meanOf(curve: ICurve, index: number, step: number): IReading[] {
       rank: null,
       label: curve.label,
       value: exact(mean[at]),
-      note: [...notes, ...elsewhere(steps[at], step)].join(', ')
+      note: [...notes, ...elsewhere(across, steps[at], step)].join(', ')
     }
   ];
 }
@@ -94,6 +100,7 @@ interface IValue {
 function ranksOf(
   curve: ICurve,
   index: number,
+  across: Across,
   step: number,
   focus: number | null
 ): IReading[] {
@@ -114,7 +121,7 @@ function ranksOf(
     rank: value.rank,
     label: `${curve.label}, rank ${value.rank}`,
     value: exact(value.value),
-    note: [...value.note, ...elsewhere(value.step, step)].join(', ')
+    note: [...value.note, ...elsewhere(across, value.step, step)].join(', ')
   }));
 }
 
@@ -130,6 +137,6 @@ function extremes(values: IValue[], focus: number | null): IValue[] {
   ];
 }
 
-function elsewhere(found: number, asked: number): string[] {
-  return found === asked ? [] : [`at step ${count(found)}`];
+function elsewhere(across: Across, found: number, asked: number): string[] {
+  return found === asked ? [] : [`at ${placeName(across, found)}`];
 }

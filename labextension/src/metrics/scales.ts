@@ -3,6 +3,8 @@
 import { ticks } from 'd3-array';
 import type uPlot from 'uplot';
 import { tick } from './numbers';
+import type { Across, IOptions } from './options';
+import { timeLabels, timeTicks } from './times';
 import type { Theme } from './theme';
 
 // uPlot's own name of it exists for the type checker only.
@@ -16,27 +18,42 @@ const GAP = 4;
 const ROOM = 0.06;
 /** Pixels between two labels, at least. */
 const ACROSS = 60;
+/** The same for durations. */
+const LONG = 84;
 const DOWN = 32;
+/** With more decades than this their parts are too near each other for lines. */
+const FEW_DECADES = 5;
 
 /** The scale of the values. */
-export function valueScale(log: boolean): uPlot.Scale {
+export function valueScale({
+  log,
+  fromZero
+}: Pick<IOptions, 'log' | 'fromZero'>): uPlot.Scale {
   return log
     ? {
         distr: LOGARITHMIC,
         log: 10,
         range: (_chart, min, max) => logRange(min, max)
       }
-    : { range: (_chart, min, max) => linearRange(min, max) };
+    : { range: (_chart, min, max) => linearRange(min, max, fromZero) };
 }
 
-/** The axis of the steps. */
-export function stepAxis(theme: Theme): uPlot.Axis {
+/** The horizontal axis. */
+export function placeAxis(theme: Theme, x: Across): uPlot.Axis {
   return {
     ...axis(theme),
     size: AXIS_HEIGHT,
     grid: { show: false },
-    splits: (chart, _axis, min, max) => stepTicks(min, max, across(chart)),
-    values: (_chart, splits) => labels(splits)
+    splits: (chart, _axis, min, max) => {
+      const most = across(chart, x === 'time' ? LONG : ACROSS);
+      return x === 'step'
+        ? stepTicks(min, max, most)
+        : x === 'time'
+          ? timeTicks(min, max, most)
+          : evenly(min, max, most);
+    },
+    values: (_chart, splits) =>
+      x === 'time' ? timeLabels(splits) : labels(splits)
   };
 }
 
@@ -67,8 +84,8 @@ export function valueAxis(theme: Theme, log: boolean): uPlot.Axis {
 }
 
 /** How many labels there is room for. */
-function across(chart: uPlot): number {
-  return Math.max(1, Math.floor((chart.width - AXIS_WIDTH) / ACROSS));
+function across(chart: uPlot, apart: number): number {
+  return Math.max(1, Math.floor((chart.width - AXIS_WIDTH) / apart));
 }
 
 function down(chart: uPlot): number {
@@ -105,9 +122,16 @@ function axis(theme: Theme): uPlot.Axis {
   };
 }
 
-function linearRange(min: number | null, max: number | null): [number, number] {
+function linearRange(
+  min: number | null,
+  max: number | null,
+  fromZero: boolean
+): [number, number] {
   if (min === null || max === null) {
     return [0, 1];
+  }
+  if (fromZero) {
+    [min, max] = [Math.min(0, min), Math.max(0, max)];
   }
   if (min === max) {
     // One level, half way up: none of its digits are noise to look into.
@@ -115,8 +139,8 @@ function linearRange(min: number | null, max: number | null): [number, number] {
   }
   const extent = max - min;
   const [low, high] = [min - extent * ROOM, max + extent * ROOM];
-  // What is never below zero is not shown to be.
-  return [min >= 0 && low < 0 ? 0 : low, high];
+  // What is never below zero is not shown to be, nor above it what never is.
+  return [min >= 0 && low < 0 ? 0 : low, max <= 0 && high > 0 ? 0 : high];
 }
 
 function logRange(min: number | null, max: number | null): [number, number] {
@@ -153,12 +177,16 @@ export function stepTicks(min: number, max: number, most: number): number[] {
   return evenly(min, max, most).filter(Number.isInteger);
 }
 
-/** 1, 2, …, 9 of every decade; evenly spaced numbers where the range is a small part of one. */
+/**
+ * 1, 2, …, 9 of every decade, only 1 of many decades; evenly spaced numbers where the range is a
+ * small part of one.
+ */
 export function logSplits(min: number, max: number, most: number): number[] {
   const found = [];
   const last = Math.floor(Math.log10(max)) + 1;
   for (let power = Math.floor(Math.log10(min)) - 1; power <= last; power++) {
-    for (let digit = 1; digit <= 9; digit++) {
+    const digits = last - Math.log10(min) > FEW_DECADES ? 1 : 9;
+    for (let digit = 1; digit <= digits; digit++) {
       const split = Number(`${digit}e${power}`);
       if (min <= split && split <= max) {
         found.push(split);

@@ -98,6 +98,8 @@ interface IAround {
   state: JobState;
   title: string;
   seconds: number;
+  /** When its ranks began, in seconds since 1970; 0 if that is not known. */
+  began: number;
   bars: IBar[];
   /** Which rank the others wait for, in words; empty if none. */
   straggler: string;

@@ -5,6 +5,8 @@ import { swatch } from './legend';
 import type { ILine } from './lines';
 import { WORDS } from './marks';
 import { count } from './numbers';
+import type { Across } from './options';
+import { placeName } from './places';
 import type { IReading } from './readings';
 import type { IPanel } from './state';
 
@@ -30,6 +32,7 @@ export class Tip {
   /** Fill it with what was read at a step. */
   show(
     panel: IPanel,
+    across: Across,
     step: number,
     found: IReading[],
     lines: ILine[],
@@ -45,9 +48,9 @@ export class Tip {
       this._step,
       stride > 1
         ? `steps ${count(Math.max(0, first))} to ${count(step)}`
-        : `step ${count(step)}`
+        : placeName(across, step)
     );
-    const marks = marksAt(panel, step, stride);
+    const marks = marksAt(panel, across, step, stride);
     const shown = found.slice(0, LINES - marks.length);
     fit(this._rows, shown.length, () =>
       make(
@@ -97,13 +100,20 @@ export class Tip {
 }
 
 /** The values at a step that were no finite numbers, in words. */
-function marksAt(panel: IPanel, step: number, stride: number): string[] {
+function marksAt(
+  panel: IPanel,
+  across: Across,
+  step: number,
+  stride: number
+): string[] {
   const marks = panel.curves.flatMap(curve =>
     curve.marks
-      .filter(([at]) => at > step - stride && at <= step)
+      .filter(([at]) =>
+        across === 'step' ? at > step - stride && at <= step : at === step
+      )
       .map(
         ([at, kind, rank]) =>
-          `${curve.label} ${WORDS[kind]} at step ${at} on rank ${rank}`
+          `${curve.label} ${WORDS[kind]} at ${placeName(across, at)} on rank ${rank}`
       )
   );
   const more = marks.length - MOST_MARKS;

@@ -1,49 +1,76 @@
-/** The options of the charts: for all panels at once. */
+/** The options of the charts, for all panels at once, and the field that filters panels. */
 
-import { make, setAttribute, setText } from './dom';
-import type { IOptions } from './options';
+import { fit, make, setAttribute, setText } from './dom';
+import type { Across, IOptions } from './options';
+
+/** With fewer panels nobody has to look for one. */
+const MANY_PANELS = 6;
+
+const ACROSS: Record<Across, string> = {
+  step: 'Step',
+  time: 'Time',
+  epoch: 'Epoch'
+};
+
+export interface IToolbarEvents {
+  /** Options were changed. */
+  changed: () => void;
+  /** Only panels with these words are to be seen. */
+  filter: (text: string) => void;
+}
+
+/** What there is to choose from. */
+export interface IChoices {
+  panels: number;
+  /** Whether any curve is of several ranks. */
+  ranks: boolean;
+  /** Whether a metric tells the epoch. */
+  epochs: boolean;
+}
 
 export class Toolbar {
   /**
    * @param options Changed by what a person does here.
-   * @param changed Called afterwards.
    */
-  constructor(options: IOptions, changed: () => void) {
-    this._apart = toggle(
+  constructor(options: IOptions, events: IToolbarEvents) {
+    this._options = options;
+    this._events = events;
+    this._perRank = this._toggle(
+      'perRank',
       'Per rank',
-      'A line for each rank, or their mean and range',
-      on => {
-        options.apart = on;
-        changed();
-      }
+      'A line for each rank, or their mean and range'
     );
-    const log = toggle(
-      'Log scale',
-      'Values that are not above 0 are left out',
-      on => {
-        options.log = on;
-        changed();
-      }
-    );
-    const value = make('span', { class: 'nbdist-weight' }, '0');
-    const slider = make('input', {
-      type: 'range',
-      min: '0',
-      max: '0.99',
-      step: '0.01',
-      value: '0',
-      'aria-label': 'Smoothing'
+    this._slider.addEventListener('input', () => {
+      options.smoothing = Number(this._slider.value);
+      events.changed();
+      this.show();
     });
-    slider.addEventListener('input', () => {
-      options.smoothing = Number(slider.value);
-      setText(value, slider.value);
-      changed();
+    this._x.addEventListener('change', () => {
+      options.x = this._x.value as Across;
+      events.changed();
+    });
+    this._filter.addEventListener('input', () => {
+      events.filter(this._filter.value);
     });
     this.node.append(
-      this._apart,
-      log,
-      make('label', { class: 'nbdist-smoothing' }, 'Smoothing', slider, value)
+      this._filter,
+      make('label', { class: 'nbdist-across' }, 'X axis', this._x),
+      this._perRank,
+      this._toggle(
+        'log',
+        'Log scale',
+        'Values that are not above 0 are left out'
+      ),
+      this._toggle('fromZero', 'From 0', 'The values\u2019 axis begins at 0'),
+      make(
+        'label',
+        { class: 'nbdist-smoothing' },
+        'Smoothing',
+        this._slider,
+        this._weight
+      )
     );
+    this.show();
   }
 
   readonly node = make('div', {
@@ -52,32 +79,72 @@ export class Toolbar {
     'aria-label': 'Chart options'
   });
 
-  /**
-   * @param some Whether there are any curves.
-   * @param ranks Whether any of them is of several ranks.
-   */
-  update(some: boolean, ranks: boolean): void {
-    this.node.classList.toggle('nbdist-unused', !some);
-    this._apart.hidden = !ranks;
+  /** Take in what there is to choose from. */
+  update({ panels, ranks, epochs }: IChoices): void {
+    this.node.classList.toggle('nbdist-unused', panels === 0);
+    this._perRank.hidden = !ranks;
+    this._filter.hidden = panels <= MANY_PANELS && this._filter.value === '';
+    const choices: Across[] = epochs
+      ? ['step', 'time', 'epoch']
+      : ['step', 'time'];
+    fit(this._x, choices.length, () => make('option'));
+    choices.forEach((across, i) => {
+      const option = this._x.options[i];
+      option.value = across;
+      setText(option, ACROSS[across]);
+    });
+    this.show();
   }
 
-  private readonly _apart: HTMLElement;
-}
+  /** Show the options as they are now. */
+  show(): void {
+    this._x.value = this._options.x;
+    this._slider.value = String(this._options.smoothing);
+    setText(this._weight, String(this._options.smoothing));
+    for (const [name, button] of this._toggles) {
+      setAttribute(button, 'aria-pressed', String(this._options[name]));
+    }
+  }
 
-function toggle(
-  name: string,
-  title: string,
-  changed: (on: boolean) => void
-): HTMLElement {
-  const button = make(
-    'button',
-    { class: 'nbdist-button', type: 'button', title, 'aria-pressed': 'false' },
-    name
-  );
-  button.addEventListener('click', () => {
-    const on = button.getAttribute('aria-pressed') !== 'true';
-    setAttribute(button, 'aria-pressed', String(on));
-    changed(on);
+  private _toggle(
+    name: 'log' | 'perRank' | 'fromZero',
+    label: string,
+    title: string
+  ): HTMLButtonElement {
+    const button = make(
+      'button',
+      { class: 'nbdist-button', type: 'button', title },
+      label
+    );
+    button.addEventListener('click', () => {
+      this._options[name] = !this._options[name];
+      this._events.changed();
+      this.show();
+    });
+    this._toggles.push([name, button]);
+    return button;
+  }
+
+  private readonly _options: IOptions;
+  private readonly _events: IToolbarEvents;
+  private readonly _toggles: [
+    'log' | 'perRank' | 'fromZero',
+    HTMLButtonElement
+  ][] = [];
+  private readonly _perRank: HTMLElement;
+  private readonly _x = make('select', { class: 'nbdist-button' });
+  private readonly _filter = make('input', {
+    type: 'search',
+    class: 'nbdist-filter',
+    placeholder: 'Filter metrics',
+    'aria-label': 'Filter metrics'
   });
-  return button;
+  private readonly _weight = make('span', { class: 'nbdist-weight' });
+  private readonly _slider = make('input', {
+    type: 'range',
+    min: '0',
+    max: '0.99',
+    step: '0.01',
+    'aria-label': 'Smoothing'
+  });
 }

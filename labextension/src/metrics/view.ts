@@ -2,11 +2,13 @@
 
 import { Bars } from './bars';
 import { make, setText } from './dom';
+import { Grid } from './grid';
 import { Head } from './head';
 import { hasRanks } from './lines';
-import type { IOptions } from './options';
-import { Panel } from './panel';
-import type { IPanel, IState } from './state';
+import type { Across, IOptions, IRange } from './options';
+import { originOf, type IOrigin } from './places';
+import { preferences } from './preferences';
+import type { IState } from './state';
 import { Ranks, Values } from './tables';
 import { Theme } from './theme';
 import { Toolbar } from './toolbar';
@@ -25,7 +27,7 @@ export class View {
       top,
       this._head.live,
       this._bars.node,
-      this._grid,
+      this._grid.node,
       this._ranks.node,
       this._values.node,
       this._note
@@ -42,68 +44,104 @@ export class View {
 
   update(state: IState): void {
     this.node.dataset.state = state.state;
+    this._origin = originOf(state);
     this._head.update(state);
     this._bars.update(state.bars, state.state);
-    this._toolbar.update(state.panels.length > 0, state.panels.some(hasRanks));
-    this._updatePanels(state.panels);
+    this._choose(this._x);
+    this._toolbar.update({
+      panels: state.panels.length,
+      ranks: state.panels.some(hasRanks),
+      epochs: this._origin.epochs !== null
+    });
+    this._grid.update(state.panels);
     this._ranks.update(state);
     this._values.update(state.panels);
     setText(this._note, state.note);
   }
 
   dispose(): void {
-    this._panels.forEach(panel => {
-      panel.dispose();
-    });
+    this._unfollow();
+    this._grid.dispose();
     this._theme.dispose();
     this.node.remove();
   }
 
-  private _updatePanels(panels: IPanel[]): void {
-    const gone = new Set(this._panels.keys());
-    panels.forEach((shown, i) => {
-      gone.delete(shown.title);
-      let panel = this._panels.get(shown.title);
-      if (!panel) {
-        panel = new Panel(shown.title, this._shared);
-        this._panels.set(shown.title, panel);
-      }
-      if (this._grid.childNodes[i] !== panel.node) {
-        this._grid.insertBefore(panel.node, this._grid.childNodes[i] ?? null);
-      }
-      panel.update(shown);
-    });
-    gone.forEach(title => {
-      this._panels.get(title)!.dispose();
-      this._panels.delete(title);
-    });
+  /** Epochs are chosen, or what charts begin with, before there is a metric that tells them. */
+  private _choose(x: Across): void {
+    this._x = x;
+    const shown = x === 'epoch' && !this._origin.epochs ? 'step' : x;
+    if (this._options.x !== shown) {
+      this._options.x = shown;
+      this._redraw();
+    }
   }
 
-  private readonly _options: IOptions = {
-    log: false,
-    apart: false,
-    smoothing: 0
-  };
+  /** Take the settings that have changed; what a person chose here stays. */
+  private _prefer(): void {
+    const { charts } = preferences;
+    const changed = (name: keyof IOptions): boolean =>
+      charts[name] !== this._preferred[name];
+    if (changed('x')) {
+      this._choose(charts.x);
+    }
+    const { x, ...others } = charts;
+    for (const name of Object.keys(others) as (keyof typeof others)[]) {
+      if (changed(name)) {
+        Object.assign(this._options, { [name]: charts[name] });
+      }
+    }
+    this._preferred = { ...charts, x };
+    this._toolbar.show();
+    this._grid.arrange();
+    this._redraw();
+  }
+
+  private _redraw(): void {
+    if (this._options.x !== this._drawn) {
+      this._drawn = this._options.x;
+      this._shared.range = null; // steps are no seconds
+    }
+    this._grid.redraw();
+  }
+
+  private _preferred: Readonly<IOptions> = { ...preferences.charts };
+  private readonly _options: IOptions = { ...preferences.charts };
+  private _x: Across = this._options.x;
+  private _drawn: Across = this._options.x;
+  private _origin: IOrigin = { began: 0, epochs: null };
   private readonly _head = new Head();
   private readonly _bars = new Bars();
-  private readonly _grid = make('div', { class: 'nbdist-grid' });
   private readonly _ranks = new Ranks();
   private readonly _values = new Values();
   private readonly _note = make('p', { class: 'nbdist-note' });
-  private readonly _panels = new Map<string, Panel>();
-  private readonly _theme = new Theme(this.node, () => {
-    this._panels.forEach(panel => {
-      panel.recolour();
-    });
+  private readonly _theme: Theme = new Theme(this.node, () => {
+    this._grid.recolour();
   });
-  private readonly _toolbar = new Toolbar(this._options, () => {
-    this._panels.forEach(panel => {
-      panel.redraw();
-    });
+  private readonly _toolbar: Toolbar = new Toolbar(this._options, {
+    changed: () => {
+      this._x = this._options.x;
+      this._redraw();
+    },
+    filter: text => {
+      this._grid.filter = text;
+    }
   });
   private readonly _shared = {
     theme: this._theme,
     options: this._options,
-    together: `nbdist-${views++}`
+    together: `nbdist-${views++}`,
+    range: null as IRange | null,
+    zoom: (range: IRange | null): void => {
+      this._shared.range = range;
+      this._grid.redraw();
+    },
+    origin: (): IOrigin => this._origin,
+    pin: (title: string, on: boolean): void => {
+      preferences.pin(title, on);
+    }
   };
+  private readonly _grid: Grid = new Grid(this._shared, preferences);
+  private readonly _unfollow = preferences.follow(() => {
+    this._prefer();
+  });
 }
