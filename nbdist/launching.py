@@ -260,7 +260,7 @@ def _show(event: Event) -> None:
     if isinstance(event, Text):
         sys.stdout.write(event.text)
         sys.stdout.flush()
-    elif isinstance(event, Notice):
+    elif isinstance(event, Notice) and event.text:
         sys.stderr.write(f"{event.text}\n")
     elif isinstance(event, Shown):
         text = event.content.get("data", {}).get("text/plain")

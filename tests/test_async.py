@@ -168,7 +168,7 @@ def test_jobs_side_by_side_find_a_mended_cluster(notebook: Kernel) -> None:
 def test_a_loud_job_is_bounded_in_its_cell(notebook: Kernel) -> None:
     cell = start(notebook, "for number in range(60_000): print('line', number)")
     notebook.expect("line 59999", cell=cell)
-    notebook.expect("are not shown here; `%dist logs 0`", cell=cell)
+    notebook.expect("hidden; `%dist logs 0`", cell=cell)
     assert len(cell.text) < 400_000
 
 

@@ -95,7 +95,7 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
             if isinstance(record, End):
                 return record
             if isinstance(record, Told):
-                job.tell(record.key, record.text)
+                job.tell(record.key, record.text, warns=record.warns)
             elif isinstance(record, Quiet):
                 output.quiet()
             else:

@@ -81,7 +81,8 @@ class InsideRun:
             timer.cancel()
         job.seconds, job.parts = seconds, {0: (0, max(0, done.log_end))}
         if self._stuck_at:
-            job.tell("countdown", f"It has reacted after {in_time(time.time() - self._stuck_at)}.")
+            text = f"It has reacted after {in_time(time.time() - self._stuck_at)}."
+            job.tell("countdown", text, warns=False)
         await self._watch.show_rest()
         job.end(self._outcome(done))
 

@@ -32,7 +32,6 @@ LOOK_SECONDS = 0.25
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
 REPORTS = ("hang", "restart", "lost", "countdown")
 """Keys of lines that a person should see who looks at all jobs."""
-"""Below this, a duration is told with its tenths."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,12 @@ class Shown:
 
 @dataclass(frozen=True)
 class Notice:
-    """A line of ours; a later one with the same key takes its place."""
+    """A line of ours; one with the same key takes its place later, one without text removes it."""
 
     key: str
     text: str
+    warns: bool = False
+    """Whether something has gone wrong, or may: information looks otherwise."""
 
 
 Event = Text | Shown | Notice | None
@@ -301,11 +302,11 @@ class Job:
         """Return what a rank (by default the shown one) has packed, and hold it no more."""
         return self.returned.pop(self.ranks[0] if rank is None else rank, None)
 
-    def tell(self, key: str, text: str) -> None:
+    def tell(self, key: str, text: str, *, warns: bool = True) -> None:
         """Show a line of ours, in the place of an earlier one with this key. Hub's thread."""
         self.told_of[key] = text
         news.happened()
-        self.events.put(Notice(key, text))
+        self.events.put(Notice(key, text, warns))
 
     def next_event(self, meanwhile: Callable[[], None] = lambda: None) -> Event:
         """Wait for the next event; an interrupt is heard for sure. Main thread.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nbdist.amounts import in_time
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, comparing, forming, news, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import Death, Job, show_ranks
+from nbdist.hub.jobs import Death, Job, name_ranks, show_ranks
 from nbdist.hub.output import Output
 from nbdist.hub.settle import settle
 from nbdist.hub.watch import Watch
@@ -23,7 +24,7 @@ from nbdist.launchers.engines import working_directory
 from nbdist.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nbdist.wire.messages import Display, Done, Pulse
 
@@ -34,6 +35,18 @@ FREE_SECONDS = 3.0
 TRACEBACK_SECONDS = 60.0
 """And one that has failed, for its traceback: that takes seconds on a busy machine, or for ever
 where an error's own text does."""
+
+
+START_PATIENCE = 10.0
+"""A cell that waits longer for its ranks says so."""
+STARTING = "starting"
+
+
+def waits_for(ranks: list[int]) -> str:
+    """Say that a cell waits for these ranks, or for what all of them do together."""
+    if not ranks:
+        return "Waits for the ranks, which form their process group."
+    return f"Waits for {name_ranks(ranks)}, which {'starts' if len(ranks) == 1 else 'start'}."
 
 
 class Run(JobListener):
@@ -170,11 +183,12 @@ class Run(JobListener):
                 f"Its ranks are busy with {_all_of(job)}: this waits for its turn. "
                 f"{how} takes only this cell out of the queue."
             )
-            job.tell("queue", text)
+            job.tell("queue", text, warns=False)
 
     def _tell_of_turn(self) -> None:
         waited = in_time(time.time() - self._job.created)
-        self._job.tell("queue", f"It waited {waited} for {_all_of(self._job)}.")
+        text = f"It waited {waited} for {_all_of(self._job)}."
+        self._job.tell("queue", text, warns=False)
 
     async def _run(self) -> NbdistError | None:
         job, hub = self._job, self._hub
@@ -222,7 +236,8 @@ class Run(JobListener):
             async with hub.mending:
                 if not self._must_wait():
                     if hub.stale and not hub.begun:
-                        await forming.heal(hub, lambda text: job.tell(text, text))
+                        with self._says_that_it_waits():
+                            await forming.heal(hub, lambda text: job.tell(text, text))
                     for note in forming.drain(hub):
                         job.tell(note, note)
                     if hub.uncompared and not hub.begun:
@@ -230,6 +245,22 @@ class Run(JobListener):
                     hub.begin(job.id)
                     return
             await self._wait_for_others()
+
+    @contextmanager
+    def _says_that_it_waits(self) -> Iterator[None]:
+        """Say for which ranks the cell waits if they take long, until they are there."""
+
+        def say() -> None:
+            late = [rank.rank for rank in self._hub.ranks.values() if rank.state == "starting"]
+            self._job.tell(STARTING, waits_for(late), warns=False)
+
+        timer = self._hub.loop.call_later(START_PATIENCE, say)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if STARTING in self._job.told_of:
+                self._job.tell(STARTING, "")
 
     def _must_wait(self) -> bool:
         """Whether ranks or their group are to be made anew, and others are at work in it."""
@@ -247,6 +278,7 @@ class Run(JobListener):
             "The process group must be formed anew after the last fault, and other ranks are still "
             f"at work in it: this waits for {_all_of(job)}. {how} takes only this cell out of the "
             "queue.",
+            warns=False,
         )
         self._waiting = asyncio.current_task()
         await hub.none_begun.wait()
@@ -256,8 +288,11 @@ class Run(JobListener):
     async def _compare(self) -> None:
         """Compare what could not be when a job had ended on some of the ranks."""
         tell = self._job.tell
-        for note in await comparing.compare(self._hub, lambda t: tell(t, t), self._pressed):
+        for note in await comparing.compare(self._hub, self._tell_of_work, self._pressed):
             tell(note, note)
+
+    def _tell_of_work(self, text: str) -> None:
+        self._job.tell(text, text, warns=False)
 
     async def _bring(self) -> None:
         """Hand over names, unless that is interrupted."""

@@ -75,7 +75,9 @@ async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
             except NbdistError as err:
                 job.notes.append(str(err))
             job.notes += forming.drain(hub)
-        job.notes += await comparing.compare(hub, lambda text: job.tell(text, text), pressed)
+        job.notes += await comparing.compare(
+            hub, lambda text: job.tell(text, text, warns=False), pressed
+        )
 
 
 def _without_gpu(hub: Hub, job: Job) -> dict[int, int]:

@@ -39,6 +39,7 @@ class Told(Record, frozen=True):
 
     key: str
     text: str
+    warns: bool = False
 
 
 class Drawn(Record, frozen=True):
@@ -114,7 +115,7 @@ class Writer:
             while True:
                 event = self._job.events.get_nowait()
                 if isinstance(event, Notice):
-                    self._write(Told(event.key, event.text))
+                    self._write(Told(event.key, event.text, event.warns))
         if self._changed and time.monotonic() - self._redrawn_at > REDRAW_SECONDS:
             self._redraw()
         return bool(self._changed)

@@ -52,9 +52,9 @@ class NotebookArea:
         if text:
             self._send("stream", {"name": "stdout", "text": text})
 
-    def notice(self, key: str, text: str) -> None:
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
         """See `Area`."""
-        self.place(key, bundle(text), {})
+        self.place(key, bundle(text, warns=warns), {})
 
     def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """See `Area`."""
@@ -121,10 +121,11 @@ class TerminalArea:
         out.write(text)
         out.flush()
 
-    def notice(self, key: str, text: str) -> None:
-        """See `Area`."""
-        del key
-        self.text(f"{text}\n")
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
+        """See `Area`; what is on the screen stays there."""
+        del key, warns
+        if text:
+            self.text(f"{text}\n")
 
     def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """See `Area`."""

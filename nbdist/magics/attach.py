@@ -9,7 +9,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist import detached
-from nbdist.amounts import in_time
+from nbdist.amounts import counted, in_time
 from nbdist.hub.jobs import name_ranks
 from nbdist.hub.output import OUTPUTS
 from nbdist.magics.returning import FromScript, bind_returned
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def tell_of(kept: Kept) -> None:
     """Say that a job was detached, and how to get at it."""
     notice(
-        f"Job {kept.id} runs on {kept.np} rank{'s' * (kept.np > 1)} and goes on without this "
-        "notebook. "
+        f"Job {kept.id} on {counted(kept.np, 'rank')} keeps running without this notebook. "
         f"`%dist attach {kept.id}` shows it, also after a restart and in another notebook; "
         f"`%dist cancel {kept.id}` stops it; `%dist jobs` lists all."
     )

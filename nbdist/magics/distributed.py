@@ -41,6 +41,7 @@ from nbdist.magics.returning import FromScript, bind_returned
 from nbdist.magics.save import save
 from nbdist.magics.scale import check_alone, run_series
 from nbdist.magics.show import notice, show
+from nbdist.magics.starting import says_that_it_waits
 from nbdist.rank.lines import align
 from nbdist.rank.plain import transformed
 
@@ -254,9 +255,10 @@ def _submit(
         lines = lines_before(args)
         return submit_script(shell, args, wanted, cell, parsed, lines), FromScript()
     if args.scale is None:
-        cluster, notes = current.cluster_for(wanted)
+        with says_that_it_waits(shell, wanted):
+            cluster, notes = current.cluster_for(wanted)
         for note in notes:
-            notice(note)
+            notice(note, warns=True)
     else:
         cluster = current.fresh_cluster(wanted)
     cluster.names_between.forget(shell.user_ns)

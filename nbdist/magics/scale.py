@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from IPython.display import display
 
 from nbdist import current
+from nbdist.amounts import counted
 from nbdist.errors import NbdistError
 from nbdist.hub.jobs import check_idle
 from nbdist.hub.throughput import scaling
@@ -76,14 +77,14 @@ def run_series(
     notes = [] if args.hosts or args.hostfile else cautions(sizes, current.wished(wish))
     if on_engines:
         told = f" Lost with the old ones: {', '.join(lost)}." if lost else ""
-        notice(f"The cell gets new ranks at each size.{told}")
+        notice(f"The cell gets new ranks at each size.{told}", warns=bool(lost))
     for note in notes:
-        notice(note)
+        notice(note, warns=True)
     done: list[Job] = []
     try:
         with current.size_kept():
             for place, size in enumerate(sizes, 1):
-                notice(f"On {size} rank{'s' * (size > 1)}, run {place} of {len(sizes)}:")
+                notice(f"On {counted(size, 'rank')}, run {place} of {len(sizes)}:")
                 job = run(size)
                 assert job is not None  # it was not detached
                 done.append(job)

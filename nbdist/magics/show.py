@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import signal
 import sys
 import threading
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
 THEME = "var(--jp-content-font-color1, var(--vscode-editor-foreground, inherit))"
 """The colour of text in JupyterLab's theme, or in VS Code's, which paints no text of ours."""
 NOTICE_STYLE = (
-    f"border-left:3px solid #e09020;color:{THEME};padding:2px 8px;margin:2px 0;white-space:pre-wrap"
+    f"color:{THEME};padding:2px 8px;margin:2px 0;white-space:pre-wrap;border-left:3px solid"
 )
+WARNING = "var(--jp-warn-color1, #e09020)"
+INFORMATION = "var(--jp-info-color1, #1e88e5)"
+"""Colours of the border, which are to be seen on a light ground as on a dark one."""
+QUOTED = re.compile(r"`([^`\n]+)`")
+"""Code in a line of ours."""
 
 
 class Area(Protocol):
@@ -38,8 +44,8 @@ class Area(Protocol):
     def shown(self, event: Shown) -> None:
         """Show a rich display."""
 
-    def notice(self, key: str, text: str) -> None:
-        """Show a line of ours in the place of an earlier one with this key."""
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
+        """Show a line of ours in the place of an earlier one with this key; '' takes that away."""
 
     def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Show a display of ours in the place of an earlier one with this key."""
@@ -86,7 +92,7 @@ def pass_on(event: Text | Shown | Notice, area: Area) -> None:
     if isinstance(event, Text):
         area.text(event.text)
     elif isinstance(event, Notice):
-        area.notice(event.key, event.text)
+        area.notice(event.key, event.text, warns=event.warns)
     else:
         area.shown(event)
 
@@ -102,9 +108,9 @@ class RunningCell:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def notice(self, key: str, text: str) -> None:
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
         """See `Area`."""
-        self.place(key, bundle(text), {})
+        self.place(key, bundle(text, warns=warns), {})
 
     def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """See `Area`."""
@@ -145,14 +151,15 @@ class RankValue:
         return self._data, self._metadata
 
 
-def notice(text: str) -> Any:  # IPython's display handle
+def notice(text: str, *, warns: bool = False) -> Any:  # IPython's display handle
     """Show a line of ours, apart from the ranks' own output."""
-    return display(bundle(text), raw=True, display_id=True)
+    return display(bundle(text, warns=warns), raw=True, display_id=True)
 
 
-def bundle(text: str) -> dict[str, str]:
-    """Return a line of ours as front ends take it."""
-    return {
-        "text/plain": text,
-        "text/html": f'<div style="{NOTICE_STYLE}">{html.escape(text)}</div>',
-    }
+def bundle(text: str, *, warns: bool = False) -> dict[str, str]:
+    """Return a line of ours as front ends take it; without text it is nothing to be seen."""
+    if not text:
+        return {"text/plain": "", "text/html": ""}
+    words = QUOTED.sub(r"<code>\1</code>", html.escape(text))
+    style = f"{NOTICE_STYLE} {WARNING if warns else INFORMATION}"
+    return {"text/plain": text, "text/html": f'<div style="{style}">{words}</div>'}

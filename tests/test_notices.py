@@ -1,0 +1,66 @@
+"""Lines of ours below a cell: information looks otherwise than a warning, and some go again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist.hub.jobs import Notice
+from nbdist.magics.show import INFORMATION, WARNING, bundle, pass_on
+from tests.notebook import distributed
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.kernel import Kernel
+
+
+class Seen:
+    """An area that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.html: list[str] = []
+
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
+        """See `nbdist.magics.show.Area`."""
+        del key
+        self.html.append(bundle(text, warns=warns)["text/html"])
+
+
+def test_information_is_no_warning() -> None:
+    area: Any = Seen()
+    pass_on(Notice("queue", "It waited 3 s."), area)
+    pass_on(Notice("hang", "Possible hang: rank 0 has waited.", warns=True), area)
+    pass_on(Notice("starting", ""), area)
+    calm, warning, gone = area.html
+    assert INFORMATION in calm
+    assert WARNING not in calm
+    assert WARNING in warning
+    assert gone == ""
+
+
+def test_code_is_set_as_code_and_told_as_it_is_in_plain_text() -> None:
+    shown = bundle("Stop it with `%dist cancel <3>`; a lone ` stays.")
+    assert "Stop it with <code>%dist cancel &lt;3&gt;</code>; a lone ` stays." in shown["text/html"]
+    assert shown["text/plain"] == "Stop it with `%dist cancel <3>`; a lone ` stays."
+
+
+def test_a_cell_that_waits_for_its_ranks_says_so_until_they_are_there(kernel: Kernel) -> None:
+    kernel.run(
+        "%load_ext nbdist\nfrom nbdist.magics import starting\nstarting.START_PATIENCE = 0.01"
+    )
+    cell = kernel.run(distributed("print('ran')", "-np 2"), timeout=120)
+    told = [out.text for out in cell.events if out.kind in ("display", "update")]
+    assert told == ["Waits for ranks 0-1, which start.", ""]
+    again = kernel.run(distributed("print('ran')"))
+    assert not [out for out in again.events if "Waits" in out.text], "they were there"
+
+
+def test_a_cell_that_waits_for_a_replaced_rank_says_so(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist\nimport nbdist.hub.run as run\nrun.START_PATIENCE = 0.05")
+    kernel.run(
+        distributed("import os\nif rank == 1: os._exit(3)", "-np 2"), timeout=120, check=False
+    )
+    cell = kernel.run(distributed("print('ran')"), timeout=120)
+    told = [out.text for out in cell.events if out.kind in ("display", "update")]
+    assert "Waits for rank 1, which starts." in told
+    assert told[told.index("Waits for rank 1, which starts.") + 1 :].count("") == 1
