@@ -35,7 +35,7 @@ NAMED = re.compile(r"`([\w.\[\]]+)`")
 SYNC = re.compile(r"`(%dist sync [^`]+ --from \d+)`")
 DEAD = re.compile(r"^Rank (\d+) will be replaced before the next cell", re.MULTILINE)
 ALL_DEAD = "All ranks are replaced before the next cell"
-LACKS = re.compile(r"It lacks: .*\b(model|optimizer)\b")
+LACKS = re.compile(r"missing: .*\b(model|optimizer)\b")
 LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Make it anew")
 NONSENSE = re.compile(
     r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection (closed|reset) by peer|pair closure"

@@ -128,7 +128,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     slow = start(notebook, f"{gate.wait}print('slow')")
     number = value(notebook, "job.id")
     waiting = notebook.start(distributed("print('never')"))
-    notebook.expect(f"Its ranks are busy with job {number} (cell [", cell=waiting)
+    notebook.expect(f"Its ranks are busy with job {number} (In [", cell=waiting)
     notebook.interrupt()
     notebook.wait()
     assert "The cell was interrupted." in plain(waiting.text)
@@ -136,7 +136,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     assert value(notebook, "job.state") == "running"
 
     behind = start(notebook, "print('behind')")
-    notebook.expect(f"Its ranks are busy with job {number} (cell [", cell=behind)
+    notebook.expect(f"Its ranks are busy with job {number} (In [", cell=behind)
     assert value(notebook, "job") == "<job {}: queued on ranks 0-1>".format(
         value(notebook, "job.id")
     )

@@ -50,7 +50,7 @@ total = torch.arange(300_000.0)
 def detach(kernel: Kernel, code: str, flags: str = "") -> str:
     """Detach a job; return its id."""
     cell = on_ranks(kernel, code, f"-np 2 --detach {flags}")
-    return re.search(r"Job (\w{6}) runs on 2 ranks", cell.text)[1]  # type: ignore[index]
+    return re.search(r"Job (\w{6}) on 2 ranks keeps running", cell.text)[1]  # type: ignore[index]
 
 
 def test_it_outlives_the_kernel_and_is_seen_from_another(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.hub.jobs import Notice
+from nbdist.errors import NbdistError
+from nbdist.hub.forming import restarted
+from nbdist.hub.jobs import Job, Notice
 from nbdist.magics.show import INFORMATION, WARNING, bundle, pass_on
+from nbdist.quoted import plain
 from tests.notebook import distributed
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
     from tests.kernel import Kernel
@@ -64,3 +68,20 @@ def test_a_cell_that_waits_for_a_replaced_rank_says_so(kernel: Kernel) -> None:
     told = [out.text for out in cell.events if out.kind in ("display", "update")]
     assert "Waits for rank 1, which starts." in told
     assert told[told.index("Waits for rank 1, which starts.") + 1 :].count("") == 1
+
+
+def test_what_its_state_tells_is_not_told_again(tmp_path: Path) -> None:
+    job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1, state="interrupted")
+    assert job.told() == ""
+    job.error = NbdistError("The cell was interrupted.\nRank 0 was stopped at cell line 4.")
+    assert job.told() == "Rank 0 was stopped at cell line 4."
+    job.state, job.error = "failed", NbdistError("Rank 0 failed: ValueError: `x`\nmore")
+    assert job.told() == "Rank 0 failed: ValueError: `x`"
+    assert plain(job.told()) == "Rank 0 failed: ValueError: x"
+
+
+def test_a_rank_that_was_restarted_says_what_is_missing() -> None:
+    assert restarted(1, []) == "Rank 1 restarted, nothing is missing."
+    assert restarted(1, ["b", "a"]) == (
+        "Rank 1 restarted, missing: a, b (re-run the cells that define them)."
+    )

@@ -113,17 +113,28 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
         tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being replaced.")
         lacking = await replace(hub, (rank.rank for rank in dead))
         if len(dead) == hub.size:
-            tell("All ranks are new processes, without the variables of those before.")
+            tell("All ranks were restarted, without the variables of those before.")
         for rank, names in lacking.items():
             if names:
                 tell(
-                    f"Rank {rank} is a new process. It lacks {', '.join(sorted(names))}: "
-                    f"`%dist restart {rank} --like RANK` copies another rank's variables."
+                    f"{restarted(rank, names)} `%dist restart {rank} --like RANK` copies another "
+                    "rank's variables."
                 )
             elif len(dead) < hub.size:
-                tell(f"Rank {rank} is a new process. It lacks no variable that the others have.")
+                tell(restarted(rank, names))
     else:
         await form(hub)
+
+
+def restarted(rank: int, missing: Iterable[str]) -> str:
+    """Say that a rank has a new process, and which names it has no more."""
+    names = sorted(missing)
+    if not names:
+        return f"Rank {rank} restarted, nothing is missing."
+    them = "it" if len(names) == 1 else "them"
+    return (
+        f"Rank {rank} restarted, missing: {', '.join(names)} (re-run the cells that define {them})."
+    )
 
 
 async def form(hub: Hub) -> None:

@@ -30,6 +30,8 @@ WITH_CLUSTER = "ended with its cluster"
 """Why a job was stopped whose cluster was."""
 LOOK_SECONDS = 0.25
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
+INTERRUPTED = "The cell was interrupted."
+"""How an interrupt begins to be told."""
 REPORTS = ("hang", "restart", "lost", "countdown")
 """Keys of lines that a person should see who looks at all jobs."""
 
@@ -356,8 +358,11 @@ class Job:
         return [text for key, text in self.told_of.items() if key.startswith(REPORTS)]
 
     def told(self) -> str:
-        """Return the first line of how it failed, '' if it did not."""
-        return str(self.error).partition("\n")[0] if self.error is not None else ""
+        """Return the first line of how it failed that its state does not tell, '' if none does."""
+        lines = [] if self.error is None else str(self.error).split("\n")
+        if self.state == "interrupted" and lines[:1] == [INTERRUPTED]:
+            del lines[0]
+        return lines[0] if lines else ""
 
 
 def check_idle(unfinished: list[Job]) -> None:

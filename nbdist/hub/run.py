@@ -153,7 +153,7 @@ class Run(JobListener):
         try:
             if self._why:  # pressed before this task had begun
                 raise asyncio.CancelledError  # noqa: TRY301
-            async with self._hub.turns.take(job.ranks, f"job {job.id} (cell [{job.number}])"):
+            async with self._hub.turns.take(job.ranks, f"job {job.id} (In [{job.number}])"):
                 self._waiting = None
                 if job.waits_for:
                     self._tell_of_turn()

@@ -8,6 +8,7 @@ from nbdist.hub import rows
 from nbdist.hub.jobs import how_died
 from nbdist.hub.record import BarRecord, JobRecord, RankRecord
 from nbdist.metrics.last import Last
+from nbdist.quoted import plain
 
 if TYPE_CHECKING:
     from nbdist.hub.jobs import Job
@@ -79,8 +80,8 @@ class ShownJob:
             ranks=[_rank(rows.row(job, rank, pulses.get(rank)), state) for rank in job.ranks],
             first_line=next((_short(line) for line in job.code.splitlines() if line.strip()), ""),
             launcher=self._launcher, cluster=self._cluster, created=job.created, began=job.began,
-            seconds=job.seconds, told=_short(job.told()),
-            reports=[_short(text) for text in job.reports[-MOST_REPORTS:]],
+            seconds=job.seconds, told=_short(plain(job.told())),
+            reports=[_short(plain(text)) for text in job.reports[-MOST_REPORTS:]],
             straggler=rows.straggler(pulses),
             bars=[
                 BarRecord(

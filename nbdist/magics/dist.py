@@ -13,6 +13,7 @@ from nbdist import current, detached, inkernel, scripts
 from nbdist.amounts import in_time
 from nbdist.clusters import END_SECONDS
 from nbdist.errors import Interrupted, NbdistError, RankError
+from nbdist.hub.forming import restarted
 from nbdist.hub.jobs import WITH_CLUSTER, Job, show_ranks
 from nbdist.magics.arguments import (
     UsageMistake,
@@ -121,15 +122,14 @@ def restart(args: Any) -> None:
     cluster = current.cluster()
     lacking = cluster.restart(args.ranks, like=args.like)
     for rank, names in sorted(lacking.items()):
-        lacks = f"It lacks: {', '.join(names)}." if names else "It lacks no names the others have."
-        _say(f"Rank {rank} was replaced. {lacks}")
+        _say(restarted(rank, names))
         for name, why in names.items():
             if why:
                 _say(f"  {name}: {why}")
     if args.like is not None and lacking:
         _say(NOT_COPIED)
     if not lacking:
-        _say("The cluster was started anew.")
+        _say("The cluster was restarted.")
     for note in cluster.notes():
         _say(note)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 import signal
 import sys
 import threading
@@ -14,6 +12,7 @@ from IPython.display import clear_output, display
 
 from nbdist.hub.jobs import Notice, Shown, Text
 from nbdist.magics.front_end import metrics_how
+from nbdist.quoted import as_html
 from nbdist.widgets.live import LiveMetrics
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ NOTICE_STYLE = (
 WARNING = "var(--jp-warn-color1, #e09020)"
 INFORMATION = "var(--jp-info-color1, #1e88e5)"
 """Colours of the border, which are to be seen on a light ground as on a dark one."""
-QUOTED = re.compile(r"`([^`\n]+)`")
-"""Code in a line of ours."""
 
 
 class Area(Protocol):
@@ -160,6 +157,5 @@ def bundle(text: str, *, warns: bool = False) -> dict[str, str]:
     """Return a line of ours as front ends take it; without text it is nothing to be seen."""
     if not text:
         return {"text/plain": "", "text/html": ""}
-    words = QUOTED.sub(r"<code>\1</code>", html.escape(text))
     style = f"{NOTICE_STYLE} {WARNING if warns else INFORMATION}"
-    return {"text/plain": text, "text/html": f'<div style="{style}">{words}</div>'}
+    return {"text/plain": text, "text/html": f'<div style="{style}">{as_html(text)}</div>'}

@@ -66,7 +66,7 @@ def job_table(jobs: list[Job]) -> str:
     titles = ("job", "cell", "ranks", "state", "started", "took", "first line", "result")
     rows = [
         (
-            job.id, f"[{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
+            job.id, f"In [{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
             in_time(_took(job)) if job.began else "", shortened(first_line(job.code)),
             shortened(job.told()),
         )
@@ -119,7 +119,7 @@ def shortened(text: str) -> str:
 
 def job_page(job: Job) -> str:
     """Return all that is known of one job."""
-    lines = [repr(job), f"cell [{job.number}], asked for at {clock(job.created)}"]
+    lines = [repr(job), f"In [{job.number}], submitted at {clock(job.created)}"]
     if job.began is None and not job.done and job.waits_for:
         lines.append(f"waits for {', '.join(job.waits_for)}")
     if job.error is not None:

@@ -1,0 +1,18 @@
+"""Code within our words, which stands between backticks, as it is shown without them."""
+
+from __future__ import annotations
+
+import html
+import re
+
+QUOTED = re.compile(r"`([^`\n]+)`")
+
+
+def plain(text: str) -> str:
+    """Return it for a place that shows plain text among other words."""
+    return QUOTED.sub(r"\1", text)
+
+
+def as_html(text: str) -> str:
+    """Return it as HTML, its code set as such."""
+    return QUOTED.sub(r"<code>\1</code>", html.escape(text))
