@@ -261,10 +261,9 @@ def test_jobs_are_listed(notebook: Kernel) -> None:
     on_ranks(notebook, "1 / 0", check=False)
     *_, done, failed = notebook.run("%dist jobs").stdout.splitlines()
     took = r"\d\d:\d\d:\d\d +[\d.]+ m?s"
-    assert re.fullmatch(rf"\d+ +In \[\d+\] +1 +done +{took} +first_line_of_it = 1", done)
-    assert re.fullmatch(
-        rf"\d+ +In \[\d+\] +0-1 +failed +{took} +1 / 0 +Ranks 0-1 failed: .*", failed
-    )
+    place = r"\d+ +In \[\d+\]"
+    assert re.fullmatch(rf"{place} +1 +done +{took} +first_line_of_it = 1", done)
+    assert re.fullmatch(rf"{place} +0-1 +failed +{took} +1 / 0 +Ranks 0-1 failed: .*", failed)
 
 
 def test_stacks_show_where_every_rank_is(notebook: Kernel) -> None:

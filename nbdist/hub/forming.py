@@ -131,10 +131,8 @@ def restarted(rank: int, missing: Iterable[str]) -> str:
     names = sorted(missing)
     if not names:
         return f"Rank {rank} restarted, nothing is missing."
-    them = "it" if len(names) == 1 else "them"
-    return (
-        f"Rank {rank} restarted, missing: {', '.join(names)} (re-run the cells that define {them})."
-    )
+    again = f"re-run the cells that define {'it' if len(names) == 1 else 'them'}"
+    return f"Rank {rank} restarted, missing: {', '.join(names)} ({again})."
 
 
 async def form(hub: Hub) -> None:

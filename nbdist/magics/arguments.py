@@ -175,8 +175,10 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that say what cluster is wanted."""
     for decorate in reversed(
         (
-            argument("-np", type=int, metavar="N", help="number of ranks (default: one per GPU, else 2)"),
-            argument("--backend", choices=list(FITTING), help="communication backend (default: ddp)"),
+            argument("-np", type=int, metavar="N", help="number of ranks: one per GPU, else 2"),
+            argument(
+                "--backend", choices=list(FITTING), help="communication backend (default: ddp)"
+            ),
             argument(
                 "--launcher", choices=LAUNCHERS,
                 help="engines that stay (default), a script run by torchrun or horovodrun, or by "
