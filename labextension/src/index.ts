@@ -1,5 +1,6 @@
 /** What nbdist adds to JupyterLab and Notebook 7. */
 
+import { cellsPlugin } from './plugins/cells';
 import { chartsPlugin } from './plugins/charts';
 import { commandsPlugin } from './plugins/commands';
 import { curvesPlugin } from './plugins/curves';
@@ -14,6 +15,7 @@ export default [
   modelPlugin,
   panelPlugin,
   commandsPlugin,
+  cellsPlugin,
   viewsPlugin,
   chartsPlugin,
   curvesPlugin,

@@ -3,7 +3,10 @@ import { test } from 'node:test';
 
 import { news } from '../src/sidebar/announce';
 import { History, LENGTH } from '../src/sidebar/history';
-import { state, vanished, type IState } from '../src/sidebar/records';
+import { moved } from '../src/sidebar/gridKeys';
+import { lineOf, state, vanished, type IState } from '../src/sidebar/records';
+import { shelve } from '../src/sidebar/shelves';
+import { area } from '../src/sidebar/graph';
 import { Words } from '../src/sidebar/words';
 import { trans } from './trans';
 
@@ -65,7 +68,8 @@ test('what ranks do is said in words', () => {
     said('busy', 'line 3, in all_reduce for 1 min 15 s'),
     'wait: in all_reduce for 1 min 15 s, cell line 3'
   );
-  assert.equal(said('dead', 'was killed by SIGKILL'), 'bad: dead: SIGKILL');
+  assert.equal(said('dead', 'was killed by SIGKILL'), 'bad: killed by SIGKILL');
+  assert.equal(said('dead', 'exited with code 1'), 'bad: exited with code 1');
   assert.equal(
     said('busy', 'ValueError in line 3'),
     'bad: ValueError in line 3'
@@ -82,7 +86,10 @@ test('names, times and numbers', () => {
     words.processName({ ...process, notebook: '', kind: 'keeper' }),
     'Detached job'
   );
-  assert.equal(words.jobName(job), 'In [5]');
+  assert.equal(words.jobName(job), 'Job 2');
+  assert.equal(words.cell(job), 'In [5]');
+  assert.equal(words.jobAndCell(job), '2 (In [5])');
+  assert.equal(words.jobAndCell({ ...job, number: 0 }), '2');
   assert.equal(words.jobTime(job, 100), '10 s');
   assert.equal(
     words.jobTime({ ...job, seconds: 61.4, state: 'done' }, 100),
@@ -138,12 +145,113 @@ test('what has vanished is told from what is over', () => {
   assert.equal(gone('kernel', 'done'), true);
   assert.equal(gone('keeper', 'running'), true);
   assert.equal(gone('keeper', 'done'), false);
-  const [process] = known([], {}, { alive: false }).processes;
+  const told = (more: object): string =>
+    words.processTrouble(known([], {}, { alive: false, ...more }).processes[0]);
+  assert.equal(told({ left: 0 }), 'Kernel died (pid 7): all ranks exited');
+  assert.equal(told({ left: 1 }), 'Kernel died (pid 7): 1 rank still running');
+  assert.equal(told({ left: 3 }), 'Kernel died (pid 7): 3 ranks still running');
+  assert.match(told({}), /cannot be looked up from here/);
+  assert.equal(told({ left: 0, clusters: [] }), 'Kernel died (pid 7)');
   assert.match(
-    words.processTrouble(process),
-    /process 7 on here\) has vanished/
+    told({ kind: 'keeper' }),
+    /^The keeper of this job died \(pid 7\)/
   );
-  assert.equal(words.processTrouble({ ...process, alive: true }), '');
+  assert.equal(told({ alive: true }), '');
+});
+
+test('a stop says what it has ended', () => {
+  const [cluster] = known([]).processes[0].clusters;
+  assert.equal(words.stopped(cluster, {}), 'Cluster 1 stopped');
+  assert.equal(
+    words.stopped(cluster, { ended: 1, left: 0 }),
+    'Cluster 1: 1 rank terminated'
+  );
+  assert.match(
+    words.stopped(cluster, { ended: 0, left: 0 }),
+    /nothing to stop/
+  );
+  assert.match(words.stopped(cluster, { ended: 1, left: 2 }), /2 ranks cannot/);
+});
+
+test('the notebook in front stands first, dead kernels last, empty ones nowhere', () => {
+  const of = (id: string, more: object = {}): IState['processes'][0] =>
+    known([['idle', 'idle']], {}, { id, ...more }).processes[0];
+  const { current, others, dead } = shelve(
+    [
+      of('a'),
+      of('b', { alive: false }),
+      of('c'),
+      of('d', { clusters: [], jobs: [] })
+    ],
+    ({ id }) => id === 'c'
+  );
+  const ids = [current, others, dead].map(shelf => shelf.map(({ id }) => id));
+  assert.deepEqual(ids, [['c'], ['a'], ['b']]);
+});
+
+test('what is said of a job: an interrupt once, and what is over as no warning', () => {
+  const said = (more: object): string[] =>
+    words
+      .reports(known([], more).processes[0].jobs[0])
+      .map(({ look, text }) => `${look}: ${text}`);
+  assert.deepEqual(
+    said({ state: 'interrupted', told: 'The cell was interrupted.' }),
+    []
+  );
+  assert.deepEqual(said({ state: 'failed', told: 'x' }), ['bad: x']);
+  assert.deepEqual(
+    said({
+      reports: ['Possible hang: rank 0', 'Resolved after 52 s'],
+      straggler: 'Rank 1 is slow'
+    }),
+    [
+      'warn: Possible hang: rank 0',
+      'info: Resolved after 52 s',
+      'info: Rank 1 is slow'
+    ]
+  );
+});
+
+test('ranks are followed to their line, also those that were last seen there', () => {
+  const [rank] = known([['busy', 'line 7']]).processes[0].clusters[0].ranks;
+  assert.equal(lineOf(rank), 7);
+  assert.equal(lineOf({ ...rank, line: 8 }), 8);
+  assert.equal(lineOf({ ...rank, words: 'ValueError in line 3' }), 3);
+  assert.equal(lineOf({ ...rank, words: 'idle' }), null);
+  assert.equal(words.last(words.rank(rank)).text, 'last seen: line 7');
+});
+
+test('keys lead through a grid, and not out of it', () => {
+  assert.equal(moved('ArrowRight', null, 5, 16), 0);
+  assert.equal(moved('ArrowDown', 3, 5, 16), 8);
+  assert.equal(moved('ArrowDown', 14, 5, 16), null);
+  assert.equal(moved('ArrowLeft', 0, 5, 16), null);
+  assert.equal(moved('End', 2, 5, 16), 15);
+  assert.equal(moved('x', 2, 5, 16), null);
+});
+
+test('a cell says how busy a rank is, or what an idle one holds', () => {
+  const [rank] = known([['busy', 'line 7']]).processes[0].clusters[0].ranks;
+  const uses = { cpu: 97, memory: 4e8, gpu: null, gpu_memory: null };
+  assert.deepEqual(words.most({ ...rank, ...uses }), {
+    text: '97 %',
+    told: 'CPU 97 %',
+    share: 97
+  });
+  assert.equal(words.most({ ...rank, ...uses, gpu: 5 })?.told, 'GPU 5 %');
+  const idle = { ...rank, ...uses, state: 'idle', gpu_memory: 12e9 };
+  assert.equal(words.most(idle)?.told, 'GPU memory 12 GB');
+  assert.equal(words.most({ ...rank, state: 'dead' }), undefined);
+});
+
+test('a graph leaves out what is not known', () => {
+  assert.equal(area([], 'cpu'), '');
+  assert.equal(area([null, 50, null], 'cpu'), '');
+  assert.equal(
+    area([100, 0, null, 50, 50], 'cpu'),
+    'M55.9 16L55.9 0.0L56.9 16.0L56.9 16Z' +
+      'M59.0 16L59.0 8.0L60.0 8.0L60.0 16Z'
+  );
 });
 
 test('changes are announced, ticking numbers are not', () => {
@@ -164,13 +272,13 @@ test('changes are announced, ticking numbers are not', () => {
     ),
     ''
   );
-  assert.equal(say(state({}), two), 'Cluster 1 with 2 ranks has started');
+  assert.equal(say(state({}), two), 'Cluster 1 started with 2 ranks');
   const dead = known([
     ['busy', 'line 1'],
     ['dead', 'was killed by SIGKILL']
   ]);
-  assert.equal(say(two, dead), 'Rank 1 of Cluster 1 is dead: SIGKILL');
-  assert.equal(say(dead, two), 'Rank 1 of Cluster 1 was started anew');
+  assert.equal(say(two, dead), 'Rank 1 of Cluster 1: killed by SIGKILL');
+  assert.equal(say(dead, two), 'Rank 1 of Cluster 1 restarted');
   assert.equal(
     say(
       two,
@@ -182,7 +290,7 @@ test('changes are announced, ticking numbers are not', () => {
         { state: 'failed', told: 'ValueError' }
       )
     ),
-    'In [5]: ValueError'
+    'Job 2: ValueError'
   );
   assert.equal(
     say(
@@ -195,9 +303,9 @@ test('changes are announced, ticking numbers are not', () => {
         { reports: ['Hang'] }
       )
     ),
-    'In [5]: Hang'
+    'Job 2: Hang'
   );
-  assert.equal(say(two, state({})), 'train.ipynb has ended');
+  assert.equal(say(two, state({})), 'train.ipynb ended');
   const many = (state: string): IState =>
     known(Array.from({ length: 9 }, () => [state, 'x']));
   assert.match(say(many('busy'), many('dead')), /^Rank 0 .*, and 6 more$/);
@@ -221,6 +329,7 @@ test('the last minute is remembered, a value a second', () => {
   const past = history.of('a', 'cluster', '1', 0)!.cpu;
   assert.equal(past.length, LENGTH);
   assert.equal(past.pop(), 99);
+  assert.equal(history.all('a', 'cluster', '1')!.cpu.pop(), 99);
   history.take([], 101);
   assert.equal(history.of('a', 'cluster', '1', 0), undefined);
 });

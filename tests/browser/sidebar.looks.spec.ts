@@ -31,15 +31,20 @@ test('all there is to see, in words', async () => {
   await expect(sidebar.rank(0)).toContainText('GPU memory 12 GB');
   await expect(sidebar.rank(1)).toContainText('in all_reduce for 12 s');
   await expect(sidebar.rank(1)).toContainText('elsewhere');
-  await expect(sidebar.rank(2)).toContainText('dead: SIGKILL');
+  await expect(sidebar.rank(2)).toContainText('killed by SIGKILL');
   await expect(sidebar.rank(3)).toContainText('idle');
-  await expect(sidebar.job(9)).toContainText('Rank 0 failed: ValueError');
-  await expect(sidebar.job(12)).toContainText('312 of 1000');
-  await expect(sidebar.job(12)).toContainText('Possible hang: rank 0');
-  await expect(sidebar.job(12)).toContainText('train/loss0.123');
-  await expect(root).toContainText('detached as 7f3a');
+  await expect(sidebar.job('2')).toContainText('Rank 0 failed: ValueError');
+  await expect(sidebar.job('3')).toContainText('312 of 1000');
+  await expect(sidebar.job('3')).toContainText('Possible hang: rank 0');
+  await expect(sidebar.job('3')).toContainText('train/loss0.123');
+  await expect(root).toContainText('Job 7f3a');
+  await sidebar.section('Dead kernels').click();
   await expect(root).toContainText(
-    /kernel \(process 40000 on here\) has vanished/
+    'Kernel died (pid 40000): 1 rank still running'
+  );
+  await sidebar.button('Details of old.ipynb').click();
+  await expect(sidebar.cluster('Cluster 5')).toContainText(
+    'last seen: line 12'
   );
   await expect(root).toContainText(
     /deadbeef cannot be read: it was written by another version/
@@ -74,7 +79,7 @@ for (const theme of ['Light', 'Dark']) {
     await sidebar
       .cluster()
       .first()
-      .getByRole('button', { name: /^Where are the ranks of Cluster 1/ })
+      .getByRole('button', { name: /^Show stack traces of Cluster 1/ })
       .click();
     await expect(page.locator('.jp-NbdistStack mark').first()).toBeVisible();
     expect(await violations(page, '[id^=nbdist-stacks-]')).toEqual([]);
@@ -137,18 +142,18 @@ test('why there is nothing to see', async ({ page }) => {
   await expect(sidebar.root).toContainText('The Jupyter server has no nbdist');
   expect(await violations(page, '#nbdist-panel')).toEqual([]);
   fake.status = 403;
-  await sidebar.button('Ask the server now').click();
+  await sidebar.button('Refresh').click();
   await expect(sidebar.root).toContainText('Log in again');
   fake.status = 200;
   fake.state = state([]);
-  await sidebar.button('Ask the server now').click();
+  await sidebar.button('Refresh').click();
   await expect(sidebar.root).toContainText('No cluster yet');
   expect(await violations(page, '#nbdist-panel')).toEqual([]);
   fake.state = everything();
   await expect(sidebar.rank(0)).toBeVisible();
   fake.status = 0;
   await expect(sidebar.root).toContainText('cannot be reached');
-  await expect(sidebar.root).toContainText('the last that was heard');
+  await expect(sidebar.root).toContainText('Showing last known state');
   await expect(sidebar.rank(0)).toBeVisible();
 });
 
@@ -159,9 +164,14 @@ test('all of it by keyboard', async ({ page }) => {
   await command(page, 'nbdist:show');
   await expect(sidebar.rank(1)).toBeVisible();
   await expect(sidebar.button('Start a cluster…')).toBeFocused();
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('ArrowRight');
+  await expect(sidebar.button('Refresh')).toBeFocused();
   await page.keyboard.press('Tab');
-  await expect(sidebar.button('Ask the server now')).toBeFocused();
-  await page.keyboard.press('Tab');
+  await expect(sidebar.section('Notebooks')).toBeFocused();
+  for (let i = 0; i < 2; i++) {
+    await page.keyboard.press('Tab');
+  }
   await expect(
     sidebar.cluster().getByRole('button', { name: 'Cluster 1', exact: true })
   ).toBeFocused();
@@ -212,21 +222,25 @@ test('a command without arguments asks which', async ({ page }) => {
   await dialog.locator('select').selectOption({ index: 1 });
   await dialog.getByRole('button', { name: 'Ok' }).click();
   await expect(dialog).toContainText(
-    'Its process ends, and its variables are lost'
+    'Its process will be terminated and its variables lost'
   );
   fake.answers['processes/b2/restart'] = { lacks: ['x', 'model'] };
   await sidebar.accept('Restart');
   await expect
     .poll(() => fake.asked)
     .toEqual(['POST processes/b2/restart {"cluster":"4","rank":1}']);
-  await expect(page.getByText(/It lacks x, model/)).toBeVisible();
+  await expect(
+    page.getByText(
+      'Rank 1 restarted, missing: x, model (re-run the cells that define them)'
+    )
+  ).toBeVisible();
 });
 
 test('settings are followed', async ({ page }) => {
   fake.state = everything();
   await sidebar.open();
   await expect(sidebar.rank(0).locator('svg path').nth(1)).toHaveCount(1);
-  await expect(sidebar.job(12)).toContainText('train/loss');
+  await expect(sidebar.job('3')).toContainText('train/loss');
   await choose(page, {
     showMetrics: false,
     showEnded: false,
@@ -235,9 +249,9 @@ test('settings are followed', async ({ page }) => {
   try {
     await openLab(page);
     await sidebar.open();
-    await expect(sidebar.job(12)).toBeVisible();
-    await expect(sidebar.job(12)).not.toContainText('train/loss');
-    await expect(sidebar.job(9)).toHaveCount(0);
+    await expect(sidebar.job('3')).toBeVisible();
+    await expect(sidebar.job('3')).not.toContainText('train/loss');
+    await expect(sidebar.job('2')).toHaveCount(0);
     await expect(page.getByText('ranks busy')).toBeHidden();
   } finally {
     await choose(page, {});
@@ -250,7 +264,7 @@ test('what was refused is said', async ({ page }) => {
   ]);
   fake.refusals['processes/a1/interrupt'] = 'process 40000 does not answer';
   await sidebar.open();
-  await sidebar.button('Interrupt In [12]').click();
+  await sidebar.button('Interrupt Job 3').click();
   await expect(page.getByText('process 40000 does not answer')).toBeVisible();
 });
 

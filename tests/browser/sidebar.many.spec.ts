@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { expect, test } from '@playwright/test';
 import { openLab, violations } from './jupyter';
 import { Sidebar } from './sidebar';
-import { cluster, job, process as processOf, rank } from './state';
+import { cluster, Fake, job, process as processOf, rank, state } from './state';
 
 const FOLDER = join(process.env.NBDIST_TEST_HOME!, 'runtime/nbdist');
 const FILE = join(FOLDER, 'feed.json');
@@ -58,14 +58,16 @@ test('a thousand ranks are followed, those in sight are drawn', async ({
     const sidebar = new Sidebar(page);
     await openLab(page);
     await sidebar.open();
-    await expect(sidebar.rank(0)).toContainText('running cell line');
+    await expect(sidebar.rank(0)).toHaveAccessibleName(
+      /^Rank 0: running cell line \d+, GPU \d+ %/
+    );
     await expect(sidebar.cluster()).toContainText('1000 ranks');
     // Only those in sight are drawn.
     expect(
-      await sidebar.cluster().locator('.jp-NbdistRank').count()
-    ).toBeLessThan(40);
+      await sidebar.cluster().locator('.jp-NbdistCell').count()
+    ).toBeLessThan(80);
     expect(await violations(page, '#nbdist-panel')).toEqual([]);
-    const box = sidebar.cluster().locator('.jp-NbdistWindow');
+    const box = sidebar.cluster().getByRole('listbox');
     await page.waitForTimeout(2000); // what a page does once is done
     await page.evaluate(() => {
       window.paused = [];
@@ -76,13 +78,13 @@ test('a thousand ranks are followed, those in sight are drawn', async ({
       }).observe({ type: 'longtask' });
     });
     const before = time;
-    for (let i = 0; i < 30; i++) {
-      await box.evaluate((node, top) => {
-        node.scrollTop = top;
-      }, i * 1250);
+    for (let i = 0; i <= 30; i++) {
+      await box.evaluate((node, share) => {
+        node.scrollTop = share * (node.scrollHeight - node.clientHeight);
+      }, i / 30);
       await page.waitForTimeout(200);
     }
-    await expect(sidebar.rank(960)).toBeVisible();
+    await expect(sidebar.rank(999)).toBeVisible();
     expect(time).toBeGreaterThan(before + 20);
     const paused = (): Promise<number[]> => page.evaluate(() => window.paused);
     if (FIGURES !== undefined) {
@@ -100,6 +102,52 @@ test('a thousand ranks are followed, those in sight are drawn', async ({
     clearInterval(timer);
     rmSync(FILE, { force: true });
   }
+});
+
+test('ranks of a grid are looked at by keyboard and by click', async ({
+  page
+}) => {
+  const fake = new Fake(page);
+  await fake.open();
+  const sidebar = new Sidebar(page);
+  await openLab(page);
+  const ranks = Array.from({ length: 16 }, (_, i) => rank(i, { cpu: i }));
+  ranks[9] = rank(9, {
+    state: 'dead',
+    words: 'was killed by SIGKILL',
+    cpu: null
+  });
+  fake.state = state(
+    [processOf({ clusters: [cluster(ranks)], jobs: [job()] })],
+    { time: 1_000_200 }
+  );
+  await sidebar.open();
+  const grid = sidebar.cluster().getByRole('listbox', { name: '16 ranks' });
+  await expect(grid.getByRole('option')).toHaveCount(16);
+  const all = sidebar.root.getByRole('group', { name: 'Mean of all ranks' });
+  await expect(all).toContainText('CPUmin 7 %, max 7 %');
+  await grid.focus();
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('ArrowRight');
+  const one = sidebar.root.getByRole('group', { name: 'Rank 1', exact: true });
+  await expect(one).toContainText('CPUmin 1 %, max 1 %');
+  await expect(one).toContainText('pid 41001');
+  await expect(sidebar.rank(1)).toHaveAttribute('aria-selected', 'true');
+  await page.keyboard.press('End');
+  await expect(
+    sidebar.root.getByRole('group', { name: 'Rank 15' })
+  ).toBeVisible();
+  expect(await violations(page, '#nbdist-panel')).toEqual([]);
+  await page.keyboard.press('Escape');
+  await expect(all).toBeVisible();
+  await sidebar.rank(9).click();
+  await expect(
+    sidebar.root.getByRole('group', { name: 'Rank 9' })
+  ).toContainText('killed by SIGKILL');
+  await sidebar.button('Restart rank 9').click();
+  await expect
+    .poll(() => fake.asked)
+    .toEqual(['POST processes/a1/restart {"cluster":"1","rank":9}']);
 });
 
 declare global {

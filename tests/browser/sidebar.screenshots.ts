@@ -122,8 +122,8 @@ test('hang', async ({ page }) => {
 test('stacks', async ({ page }) => {
   const sidebar = await run(page, 'hang.ipynb', [HANG]);
   await expect(sidebar.rank(0)).toContainText(/in all_reduce .*for \d/, SLOW);
-  await sidebar.button('Where are the ranks of Cluster 1').click();
-  const stacks = page.getByRole('region', { name: /^Stacks: Cluster 1/ });
+  await sidebar.button('Show stack traces of Cluster 1').click();
+  const stacks = page.getByRole('region', { name: /^Stack traces: Cluster 1/ });
   await expect(stacks).toContainText('time.sleep(1000)');
   await shorten(stacks);
   await take(stacks, 'sidebar-stacks.png');

@@ -88,15 +88,27 @@ test('a cluster is seen as soon as a cell starts it, and followed while it is bu
   // A reload finds the panel where it was, and all that is in it.
   await page.goto('/lab');
   await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
-  const link = sidebar.root.getByRole('button', { name: 'followed.ipynb' });
+  const link = sidebar.root.getByRole('button', {
+    name: 'followed.ipynb',
+    exact: true
+  });
   await expect(link).toBeVisible();
   await link.click();
   await expect(
     page.getByRole('tab', { name: /followed.ipynb/ })
   ).toHaveAttribute('aria-selected', 'true');
 
+  // A rank leads to the line that it is at, and the job to its cell.
+  await sidebar
+    .rank(0)
+    .getByRole('button', { name: /^running cell line/ })
+    .click();
+  const active = page.locator('.jp-Cell.jp-mod-active');
+  await expect(active).toContainText('%%distributed');
+
   flag.raise();
   await expect(sidebar.rank(0)).toContainText('idle');
+  await expect(sidebar.rank(0)).toContainText(/Memory \d+ MB/);
   await expect(sidebar.cluster()).toContainText('done');
   expect(far).toEqual([]);
 });
@@ -111,7 +123,7 @@ test('stop ends a cell that is busy, and says what is lost', async ({
   await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
   await sidebar.button('Stop Cluster 1').click();
   await expect(page.getByRole('dialog')).toContainText(
-    'variables on its ranks are lost'
+    'Variables on its ranks will be lost'
   );
   await sidebar.accept('Stop');
   await kernelIs(page, 'idle'); // the cell never ends by itself
@@ -130,9 +142,9 @@ test('a rank that was killed is seen, and started anew', async ({ page }) => {
   const pid = Number(/pid (\d+)/.exec(told ?? '')?.[1]);
   expect(pid).toBeGreaterThan(1);
   process.kill(pid, 'SIGKILL');
-  await expect(sidebar.rank(1)).toContainText('dead: SIGKILL');
+  await expect(sidebar.rank(1)).toContainText('killed by SIGKILL');
   await expect(sidebar.root.getByRole('status')).toContainText(
-    'Rank 1 of Cluster 1 is dead'
+    'Rank 1 of Cluster 1: killed by SIGKILL'
   );
   await sidebar.button('Restart rank 1').click();
   await expect(sidebar.rank(1)).toContainText('idle');
@@ -152,8 +164,8 @@ else:
     time.sleep(600)`
   ]);
   await expect(sidebar.rank(0)).toContainText(/in all_?reduce for \d/i, SLOW);
-  await sidebar.button('Where are the ranks of Cluster 1').click();
-  const stacks = page.getByRole('region', { name: /^Stacks: Cluster 1/ });
+  await sidebar.button('Show stack traces of Cluster 1').click();
+  const stacks = page.getByRole('region', { name: /^Stack traces: Cluster 1/ });
   const first = stacks.getByRole('group', { name: 'Rank 0' });
   const second = stacks.getByRole('group', { name: 'Rank 1' });
   await expect(first.locator('mark').first()).toContainText('line 4');
@@ -161,7 +173,7 @@ else:
   await expect(second.locator('mark').first()).toContainText('line 6');
   await expect(second).toContainText('time.sleep(600)');
   expect(await violations(page, '.jp-NbdistView')).toEqual([]);
-  await sidebar.button(/^Interrupt In/).click();
+  await sidebar.button(/^Interrupt Job/).click();
   await expect(sidebar.cluster()).toContainText('interrupted');
   await expect(sidebar.rank(0)).toContainText('idle');
 });
@@ -173,7 +185,7 @@ test('a log is followed, and searched', async ({ page }) => {
     .rank(1)
     .getByRole('button', { name: 'Open the log of rank 1' })
     .click(SLOW);
-  const view = page.getByRole('region', { name: /^Rank 1 in In/ });
+  const view = page.getByRole('region', { name: /^Rank 1 in Job/ });
   const last = async (): Promise<number> => {
     const told = (await view.getByRole('log').textContent()) ?? '';
     const steps = [...told.matchAll(/step (\d+) of rank 1/g)];
@@ -205,18 +217,18 @@ test('a detached job is attached, and removed when it has ended', async ({
     LOAD,
     training(flag, '-np 2 --backend none --detach')
   ]);
-  await expect(sidebar.root).toContainText(/detached as \w+/, SLOW);
+  await expect(sidebar.root).toContainText('detached', SLOW);
   const told = (await sidebar.root.textContent()) ?? '';
-  const name = /detached as (\w{6})/.exec(told)?.[1] ?? '';
+  const name = /Job ([0-9a-f]{6})/.exec(told)?.[1] ?? '';
   await expect(sidebar.root).toContainText('running cell line');
-  await sidebar.button(`Attach ${name}`).click();
+  await sidebar.button(`Attach Job ${name}`).click();
   await expect(
     page.locator('.jp-Cell', { hasText: `%dist attach ${name}` }).last()
   ).toContainText('step', SLOW);
   flag.raise();
   await expect(sidebar.root).toContainText('done', SLOW);
-  await sidebar.button('Remove what has ended').click(SLOW);
-  await sidebar.accept('Remove');
+  await sidebar.button('Clear Finished Jobs').click(SLOW);
+  await sidebar.accept('Clear');
   await expect(sidebar.root).not.toContainText(name);
 });
 
@@ -229,14 +241,12 @@ test('a cluster is started in a notebook that is chosen, and listed with what is
   await sidebar.open();
   await sidebar.button('Start a cluster…').click();
   const dialog = page.getByRole('dialog');
-  await expect(dialog.getByLabel('In the kernel of')).toContainText(
-    'start.ipynb'
-  );
+  await expect(dialog.getByLabel('Notebook')).toContainText('start.ipynb');
   await dialog.getByLabel('Ranks').fill('2');
-  await dialog.getByLabel('Backend').selectOption('none');
+  await dialog.getByLabel('Communication backend').selectOption('none');
   await sidebar.accept('Start');
   await expect(
-    page.getByText(/Asked the kernel to run: %dist start -np 2 --backend none/)
+    page.getByText(/Running in the kernel: %dist start -np 2 --backend none/)
   ).toBeVisible();
   await expect(sidebar.rank(1)).toContainText('idle', SLOW);
   await expect(page.getByText(/ready after/).first()).toBeVisible();
@@ -246,7 +256,7 @@ test('a cluster is started in a notebook that is chosen, and listed with what is
   ).toBeVisible();
 });
 
-test('a kernel that vanished is told of, and its ranks are ended', async ({
+test('a kernel that died is told of, with what is left of it', async ({
   page
 }) => {
   const sidebar = await run(page, 'vanished.ipynb', [
@@ -256,14 +266,19 @@ test('a kernel that vanished is told of, and its ranks are ended', async ({
   await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
   const kernel = sidebar.root.locator('.jp-NbdistHead [title^=pid]');
   const title = (await kernel.getAttribute('title')) ?? '';
-  process.kill(Number(title.split(' ')[1]), 'SIGKILL');
-  await expect(sidebar.root).toContainText('has vanished');
-  await expect(sidebar.rank(0)).toContainText('last heard: running');
+  const pid = Number(title.split(' ')[1]);
+  process.kill(pid, 'SIGKILL');
   await sidebar.accept('Ok'); // JupyterLab's own word on it
-  await sidebar.button('Stop Cluster 1').click();
-  await sidebar.accept('Stop');
-  await expect(page.getByText('Cluster 1 was stopped')).toBeVisible();
-  await sidebar.button('Remove what has ended').click();
-  await sidebar.accept('Remove');
+  // Its ranks have ended with it: that is looked up, and nothing is left to be stopped.
+  await sidebar.section('Dead kernels').click();
+  await expect(sidebar.root).toContainText(
+    `Kernel died (pid ${pid}): all ranks exited`,
+    SLOW
+  );
+  await sidebar.button('Details of vanished.ipynb').click();
+  await expect(sidebar.rank(0)).toContainText(/last seen: line \d/);
+  await expect(sidebar.button('Stop Cluster 1')).toHaveCount(0);
+  await sidebar.button('Clear Finished Jobs').click();
+  await sidebar.accept('Clear');
   await expect(sidebar.root).toContainText('No cluster yet');
 });

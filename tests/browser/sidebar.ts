@@ -22,19 +22,19 @@ export class Sidebar {
     return this.root.getByRole('group', { name, exact: true });
   }
 
-  /** A rank of the first cluster. */
+  /** A rank of the first cluster, in its row or its cell. */
   rank(number: number): Locator {
-    return this.cluster()
-      .locator(`.jp-NbdistRanks > [data-rank="${number}"]`)
-      .first();
+    return this.cluster().locator(`[data-rank="${number}"]`).first();
   }
 
-  /** The job that a cell has started. */
-  job(number: number): Locator {
-    return this.root.getByRole('group', {
-      name: `In [${number}]`,
-      exact: true
-    });
+  /** The job of this id. */
+  job(id: string): Locator {
+    return this.root.getByRole('group', { name: `Job ${id}`, exact: true });
+  }
+
+  /** A section that folds. */
+  section(name: string): Locator {
+    return this.root.locator('.lm-AccordionPanel-title', { hasText: name });
   }
 
   button(name: string | RegExp): Locator {

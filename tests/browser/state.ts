@@ -129,6 +129,7 @@ export function everything(): Sent<IState> {
         kernel: 'gone',
         notebook: '/home/me/old.ipynb',
         alive: false,
+        left: 1,
         clusters: [cluster([rank(0)], { id: '5' })]
       })
     ],

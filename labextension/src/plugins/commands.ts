@@ -53,7 +53,9 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
 
     commands.addCommand(CommandIDs.interrupt, {
       label: trans.__('Interrupt a Job…'),
-      caption: trans.__('Interrupt a job on its ranks; the kernel goes on'),
+      caption: trans.__(
+        'Interrupt a job on its ranks; the kernel keeps running'
+      ),
       icon: stopIcon,
       describedBy: describe('process', 'job'),
       isEnabled: args => args.job !== undefined || targets.running.length > 0,
@@ -68,7 +70,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     commands.addCommand(CommandIDs.stop, {
       label: trans.__('Stop a Cluster…'),
       caption: trans.__(
-        'Stop a cluster, also one whose kernel does not answer'
+        'Stop a cluster, also one whose kernel does not respond'
       ),
       describedBy: describe('process', 'cluster'),
       ...ofCluster(trans.__('Stop which cluster?'), target =>
@@ -77,7 +79,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     });
     commands.addCommand(CommandIDs.restart, {
       label: trans.__('Restart a Rank…'),
-      caption: trans.__('Put a new process in the place of a rank'),
+      caption: trans.__('Replace the process of a rank'),
       icon: refreshIcon,
       describedBy: describe('process', 'cluster', 'rank'),
       ...ofCluster(
@@ -100,14 +102,14 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       })
     });
     commands.addCommand(CommandIDs.clean, {
-      label: trans.__('Remove Detached Jobs and Kernels That Have Ended…'),
+      label: trans.__('Clear Finished Jobs…'),
       icon: clearIcon,
       describedBy: describe(),
       isEnabled: () => targets.processes.some(({ alive }) => !alive),
       execute: () => actions.clean()
     });
     commands.addCommand(CommandIDs.refresh, {
-      label: trans.__('Look for Clusters and Jobs Now'),
+      label: trans.__('Refresh'),
       icon: refreshIcon,
       describedBy: describe(),
       execute: () => model.refresh()

@@ -31,7 +31,6 @@ export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
 
     commands.addCommand(CommandIDs.start, {
       label: trans.__('Start a Cluster…'),
-      caption: trans.__('Start a cluster in a notebook’s kernel'),
       icon: addIcon,
       describedBy: describe(),
       execute: async () => {

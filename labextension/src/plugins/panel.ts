@@ -7,11 +7,13 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
-import { PageConfig } from '@jupyterlab/coreutils';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { describe } from '../sidebar/args';
 import { CommandIDs } from '../sidebar/commandIds';
 import { nbdistIcon } from '../sidebar/icons';
 import { NbdistPanel } from '../sidebar/panel';
+import { pathOf } from '../sidebar/paths';
+import type { IProcess } from '../sidebar/records';
 import { INbdist } from '../tokens';
 
 /** Where third parties' panels stand. */
@@ -22,28 +24,36 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
   description: 'Shows all clusters and jobs in the left sidebar.',
   autoStart: true,
   requires: [INbdist],
-  optional: [ILabShell, ILayoutRestorer, ICommandPalette],
+  optional: [ILabShell, ILayoutRestorer, ICommandPalette, INotebookTracker],
   activate: (
     app: JupyterFrontEnd,
     nbdist: INbdist,
     labShell: ILabShell | null,
     restorer: ILayoutRestorer | null,
-    palette: ICommandPalette | null
+    palette: ICommandPalette | null,
+    tracker: INotebookTracker | null
   ): void => {
     const trans = nbdist.words.trans;
     const { sessions } = app.serviceManager;
+    const isCurrent = (process: IProcess): boolean => {
+      const notebook = tracker?.currentWidget;
+      // A detached job has no kernel any more, but its notebook may be in front.
+      return (
+        !!notebook &&
+        (process.kernel
+          ? notebook.sessionContext.session?.kernel?.id === process.kernel
+          : notebook.context.path === pathOf(process, sessions))
+      );
+    };
     const panel = new NbdistPanel({
       ...nbdist,
       commands: app.commands,
-      pathsChanged: sessions.runningChanged,
-      pathOf: ({ kernel, notebook }) => {
-        for (const session of sessions.running()) {
-          if (session.kernel?.id === kernel) {
-            return session.path;
-          }
-        }
-        return below(PageConfig.getOption('serverRoot'), notebook);
-      }
+      pathsChanged: [
+        sessions.runningChanged,
+        ...(tracker ? [tracker.currentChanged] : [])
+      ],
+      pathOf: process => pathOf(process, sessions),
+      isCurrent
     });
     app.shell.add(panel, 'left', { rank: RANK });
     restorer?.add(panel, panel.id);
@@ -71,10 +81,3 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     });
   }
 };
-
-/** A file's path below the server's root, which may be told as `~/work`; '' if it is not there. */
-function below(root: string, file: string): string {
-  const start = `${root.replace(/^~|\/+$/g, '')}/`;
-  const at = root ? file.indexOf(start) : -1;
-  return at < 0 ? '' : file.slice(at + start.length);
-}

@@ -60,15 +60,18 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
     };
 
     app.commands.addCommand(CommandIDs.stacks, {
-      label: trans.__('Show the Stacks of All Ranks…'),
-      caption: trans.__('Where every rank is, also one that is stuck'),
+      label: trans.__('Show Stack Traces…'),
+      caption: trans.__('Show where every rank is, also one that is stuck'),
       icon: stacksIcon,
       describedBy: describe('process', 'cluster', 'job'),
       isEnabled: args =>
         args.process !== undefined ||
         targets.clusters.length + targets.running.length > 0,
       execute: async args => {
-        const target = await targets.either(args, trans.__('Stacks of which?'));
+        const target = await targets.either(
+          args,
+          trans.__('Stack traces of which cluster or job?')
+        );
         if (!target) {
           return;
         }
@@ -81,7 +84,7 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
           show(open);
           return;
         }
-        const name = trans.__('Stacks: %1', targets.name(target));
+        const name = trans.__('Stack traces: %1', targets.name(target));
         const content = new StacksView(
           name,
           () => actions.stacks(target),
@@ -90,7 +93,7 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
         const tab = new MainAreaWidget({ content });
         tab.id = id;
         tab.title.label = trans.__(
-          'Stacks of %1',
+          'Stack traces of %1',
           words.processName(target.process)
         );
         tab.title.caption = name;
@@ -134,7 +137,7 @@ export const viewsPlugin: JupyterFrontEndPlugin<void> = {
 
     app.commands.addCommand(CommandIDs.log, {
       label: trans.__('Open the Log of a Rank…'),
-      caption: trans.__('All that a rank prints in a job, live'),
+      caption: trans.__('Show the output of a rank in a job, live'),
       icon: textEditorIcon,
       describedBy: describe('process', 'job', 'rank'),
       isEnabled: args => args.process !== undefined || targets.jobs.length > 0,

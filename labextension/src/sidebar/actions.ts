@@ -30,7 +30,7 @@ export class Actions {
       !(await this._sure(
         trans.__('Interrupt %1?', this._targets.name({ process, job })),
         trans.__(
-          'It runs without a notebook; what it has done since its last checkpoint is lost.'
+          'It keeps running without a notebook. Progress since its last checkpoint will be lost.'
         ),
         trans.__('Interrupt')
       ))
@@ -38,7 +38,7 @@ export class Actions {
       return;
     }
     await this._tell(this._model.api.interrupt(process.id, job.id), () =>
-      trans.__('%1 was interrupted', name)
+      trans.__('%1 interrupted', name)
     );
   }
 
@@ -48,10 +48,16 @@ export class Actions {
     const running = process.jobs.filter(
       job => job.cluster === cluster.id && job.state === 'running'
     );
-    const lost = trans.__('The variables on its ranks are lost.');
-    const body = running.length
-      ? `${trans.__('It runs %1, which ends, too.', running.map(job => this._words.jobName(job)).join(', '))} ${lost}`
-      : lost;
+    const lost = process.alive
+      ? trans.__('Variables on its ranks will be lost.')
+      : trans.__('Its kernel died; ranks that still run will be terminated.');
+    const ends = trans._n(
+      'Running job %2 will be terminated.',
+      'Running jobs %2 will be terminated.',
+      running.length,
+      running.map(job => this._words.jobAndCell(job)).join(', ')
+    );
+    const body = process.alive && running.length ? `${ends} ${lost}` : lost;
     const title = trans.__('Stop %1?', this._targets.name(target));
     if (await this._sure(title, body, trans.__('Stop'))) {
       await this.stopNow(target);
@@ -60,8 +66,8 @@ export class Actions {
 
   /** Stop a cluster; whoever calls this has asked. */
   async stopNow({ process, cluster }: IClusterTarget): Promise<void> {
-    await this._tell(this._model.api.stop(process.id, cluster.id), () =>
-      this._words.trans.__('%1 was stopped', this._words.clusterName(cluster))
+    await this._tell(this._model.api.stop(process.id, cluster.id), stopped =>
+      this._words.stopped(cluster, stopped)
     );
   }
 
@@ -76,7 +82,7 @@ export class Actions {
       !dead &&
       !(await this._sure(
         trans.__('Restart rank %1?', rank),
-        trans.__('Its process ends, and its variables are lost.'),
+        trans.__('Its process will be terminated and its variables lost.'),
         trans.__('Restart')
       ))
     ) {
@@ -86,27 +92,31 @@ export class Actions {
       this._model.api.restart(process.id, cluster.id, rank),
       lacks =>
         lacks.length
-          ? trans.__(
-              'Rank %1 was started anew. It lacks %2: run the cells that make them once more.',
+          ? trans._n(
+              'Rank %2 restarted, missing: %3 (re-run the cell that defines it)',
+              'Rank %2 restarted, missing: %3 (re-run the cells that define them)',
+              lacks.length,
               rank,
               lacks.join(', ')
             )
-          : trans.__('Rank %1 was started anew', rank)
+          : trans.__('Rank %1 restarted', rank)
     );
   }
 
   async clean(): Promise<void> {
     const trans = this._words.trans;
     const sure = await this._sure(
-      trans.__('Remove what has ended?'),
+      trans.__('Clear finished jobs?'),
       trans.__(
-        'Detached jobs that have ended are removed, with their logs and all they have returned, and kernels that have vanished are shown no more.'
+        'Finished detached jobs will be deleted, with their logs and results. Dead kernels without running ranks will be removed from the list.'
       ),
-      trans.__('Remove')
+      trans.__('Clear')
     );
     if (sure) {
       await this._tell(this._model.api.clean(), removed =>
-        trans._n('%1 was removed', '%1 were removed', removed.length)
+        removed.length
+          ? trans._n('%1 entry cleared', '%1 entries cleared', removed.length)
+          : trans.__('Nothing to clear')
       );
     }
   }
@@ -154,7 +164,7 @@ export class Actions {
     try {
       Notification.success(done(await asked), { autoClose: TOLD_FOR });
     } catch (error) {
-      complain(this._words.trans.__('That failed'), messageOf(error));
+      complain(this._words.trans.__('Error'), messageOf(error));
     }
     await this._model.refresh();
   }

@@ -19,7 +19,7 @@ export function news(before: IState | null, now: IState, words: Words): string {
     each => !now.processes.some(process => process.id === each.id)
   );
   for (const process of gone) {
-    told.push(words.trans.__('%1 has ended', words.processName(process)));
+    told.push(words.trans.__('%1 ended', words.processName(process)));
   }
   return told.length > MOST
     ? words.trans.__(
@@ -44,37 +44,37 @@ function ofProcess(
     const was = old?.clusters.find(each => each.id === cluster.id);
     const name = words.clusterName(cluster);
     if (!was) {
-      told.push(
-        trans.__('%1 with %2 has started', name, words.ranks(cluster.np))
-      );
+      told.push(trans.__('%1 started with %2', name, words.ranks(cluster.np)));
     }
     const states = new Map(was?.ranks.map(each => [each.rank, each.state]));
     for (const rank of cluster.ranks) {
       const state = states.get(rank.rank);
       if (state && state !== 'dead' && rank.state === 'dead') {
         told.push(
-          trans.__(
-            'Rank %1 of %2 is %3',
-            rank.rank,
-            name,
-            words.rank(rank).text
-          )
+          trans.__('Rank %1 of %2: %3', rank.rank, name, words.rank(rank).text)
         );
       } else if (state === 'dead' && rank.state !== 'dead') {
-        told.push(trans.__('Rank %1 of %2 was started anew', rank.rank, name));
+        told.push(trans.__('Rank %1 of %2 restarted', rank.rank, name));
       }
     }
   }
   for (const was of old?.clusters ?? []) {
     if (!process.clusters.some(each => each.id === was.id)) {
-      told.push(trans.__('%1 was stopped', words.clusterName(was)));
+      told.push(trans.__('%1 stopped', words.clusterName(was)));
     }
   }
   for (const job of process.jobs) {
     const was = old?.jobs.find(each => each.id === job.id);
     const name = words.jobName(job);
     if (was && !ended(was) && ended(job)) {
-      told.push(trans.__('%1: %2', name, job.told || words.job(job).text));
+      told.push(
+        trans.__(
+          '%1: %2',
+          name,
+          words.reports({ ...job, reports: [], straggler: '' })[0]?.text ??
+            words.job(job).text
+        )
+      );
     }
     const reports = job.reports.filter(
       text => was && !was.reports.includes(text)

@@ -12,6 +12,14 @@ export interface ILogPart {
   size: number;
 }
 
+/** How a cluster was stopped; empty if its kernel has done it. */
+export interface IStopped {
+  /** Ranks that were ended by signals. */
+  ended?: number;
+  /** Ranks that no signal ends. */
+  left?: number;
+}
+
 /** The server's answer to what could not be done. */
 export class ApiError extends Error {
   constructor(
@@ -33,8 +41,8 @@ export class Api {
     await this._do(process, 'interrupt', { job });
   }
 
-  async stop(process: string, cluster: string): Promise<void> {
-    await this._do(process, 'stop', { cluster });
+  async stop(process: string, cluster: string): Promise<IStopped> {
+    return this._do<IStopped>(process, 'stop', { cluster });
   }
 
   /** Start a dead rank anew; returns the variables it lacks. */

@@ -10,6 +10,7 @@ const KINDS = {
   cluster: { type: 'string', description: 'The cluster’s id' },
   job: { type: 'string', description: 'The job’s id' },
   rank: { type: 'integer', description: 'The rank’s number' },
+  line: { type: 'integer', description: 'A line of the cell, from 1' },
   path: { type: 'string', description: 'The path of a notebook' }
 } as const;
 

@@ -9,6 +9,7 @@ export const CommandIDs = {
   log: 'nbdist:log',
   snippet: 'nbdist:copy-snippet',
   attach: 'nbdist:attach',
+  cell: 'nbdist:open-cell',
   clean: 'nbdist:clean',
   notebook: 'nbdist:open-notebook',
   refresh: 'nbdist:refresh'

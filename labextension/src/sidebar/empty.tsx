@@ -4,6 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 import { LookIcon } from './icons';
 import type { Trouble } from './model';
+import { Coded } from './parts';
 
 /** Why the panel cannot show how things stand now. */
 export function TroubleNote(props: {
@@ -17,8 +18,8 @@ export function TroubleNote(props: {
     <div className="jp-NbdistTrouble">
       <LookIcon look={trouble === 'asking' ? 'wait' : 'bad'} />
       <span>
-        {troubleWords(trouble, told, trans)}
-        {stale && ` ${trans.__('What is shown is the last that was heard.')}`}
+        <Coded text={troubleWords(trouble, told, trans)} />
+        {stale && ` ${trans.__('Showing last known state.')}`}
       </span>
     </div>
   );
@@ -32,19 +33,17 @@ export function troubleWords(
 ): string {
   switch (trouble) {
     case 'asking':
-      return trans.__('Asking the server…');
+      return trans.__('Loading…');
     case 'missing':
       return trans.__(
-        'The Jupyter server has no nbdist: install nbdist in the environment that the server runs in, and restart the server. `jupyter server extension list` should name nbdist.server.'
+        'The Jupyter server has no nbdist: install nbdist in the environment of the server, and restart the server. `jupyter server extension list` should then list `nbdist.server`.'
       );
     case 'forbidden':
-      return trans.__('The server does not let you see this. Log in again.');
+      return trans.__('Access denied by the server. Log in again.');
     case 'disconnected':
-      return trans.__(
-        'The Jupyter server cannot be reached; it is asked again from time to time.'
-      );
+      return trans.__('The Jupyter server cannot be reached; retrying.');
     case 'failing':
-      return trans.__('The server cannot say how things stand: %1', told);
+      return trans.__('The server reports an error: %1', told);
   }
 }
 
@@ -62,7 +61,7 @@ export function NothingYet({
       <pre>{FIRST_CELLS}</pre>
       <p>
         {trans.__(
-          'The first cell that is run on ranks starts a cluster, and it is shown here. Or start one with the button above.'
+          'The first distributed cell starts a cluster, which is then shown here. Or start one with the button above.'
         )}
       </p>
     </div>

@@ -6,7 +6,7 @@ import type { IProcess, IRank } from './records';
 export const LENGTH = 60;
 /** Values of ranks are taken that often, however often news come. */
 const EVERY = 1; // seconds
-const USED = ['cpu', 'memory', 'gpu', 'gpu_memory'] as const;
+export const USED = ['cpu', 'memory', 'gpu', 'gpu_memory'] as const;
 
 export type Used = (typeof USED)[number];
 
@@ -31,6 +31,8 @@ export class History {
             const name = key(process.id, kind, id, rank.rank);
             kept.set(name, add(this._pasts.get(name), rank));
           }
+          const all = key(process.id, kind, id, 'all');
+          kept.set(all, add(this._pasts.get(all), mean(ranks)));
         }
       }
     }
@@ -47,6 +49,15 @@ export class History {
     return this._pasts.get(key(process, kind, owner, rank));
   }
 
+  /** What the ranks of a cluster or a job used on the whole: the mean of those that tell. */
+  all(
+    process: string,
+    kind: 'cluster' | 'job',
+    owner: string
+  ): Past | undefined {
+    return this._pasts.get(key(process, kind, owner, 'all'));
+  }
+
   private _pasts = new Map<string, Past>();
   private _time = 0;
 }
@@ -55,12 +66,29 @@ function key(
   process: string,
   kind: string,
   owner: string,
-  rank: number
+  rank: number | 'all'
 ): string {
   return `${process}/${kind}/${owner}/${rank}`;
 }
 
-function add(past: Past | undefined, rank: IRank): Past {
+type Uses = Pick<IRank, Used>;
+
+function mean(ranks: IRank[]): Uses {
+  const of = (name: Used): number | null => {
+    const known = ranks.map(rank => rank[name]).filter(each => each !== null);
+    return known.length
+      ? known.reduce((sum, each) => sum + each, 0) / known.length
+      : null;
+  };
+  return {
+    cpu: of('cpu'),
+    memory: of('memory'),
+    gpu: of('gpu'),
+    gpu_memory: of('gpu_memory')
+  };
+}
+
+function add(past: Past | undefined, rank: Uses): Past {
   const next = past ?? { cpu: [], memory: [], gpu: [], gpu_memory: [] };
   for (const name of USED) {
     next[name].push(rank[name]);

@@ -36,6 +36,12 @@ const SHAPES: Record<Look, React.ReactNode> = {
     />
   ),
   good: <path d="M3.2 8.4l3.2 3.2 6.4-7" {...stroke} />,
+  info: (
+    <path
+      d="M8 14.2A6.2 6.2 0 1 1 8 1.8a6.2 6.2 0 0 1 0 12.4zM8 7.2v4M8 4.7v.1"
+      {...stroke}
+    />
+  ),
   warn: <path d="M8 2.4L14 13H2zM8 6.4v3.2M8 11.4v.1" {...stroke} />,
   bad: <path d="M4 4l8 8M12 4l-8 8" {...stroke} />
 };

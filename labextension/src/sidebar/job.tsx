@@ -6,7 +6,7 @@ import { short } from '../metrics/numbers';
 import { CommandIDs } from './commandIds';
 import { useDesk } from './desk';
 import { LookIcon, stacksIcon } from './icons';
-import { Button, Fold, isOpen, State } from './parts';
+import { Button, Coded, Fold, isOpen, Link, State } from './parts';
 import { Ranks } from './ranks';
 import {
   ended,
@@ -22,40 +22,89 @@ interface IProps {
 }
 
 export function Job({ process, job }: IProps): React.JSX.Element {
-  const { words, now, folded, settings } = useDesk();
-  const own = !job.cluster;
+  const { folded } = useDesk();
+  const { words } = useDesk();
   const over = ended(job);
-  const stale = vanished(process) && !over;
   const name = `${process.id}/job/${job.id}`;
-  const open = isOpen(folded, name, !over);
-  const label = words.jobName(job);
+  const parts = <Inside process={process} job={job} />;
+  const open = !over || isOpen(folded, name, false);
   return (
     <section
       role="group"
       className="jp-NbdistJob"
-      aria-label={label}
+      aria-label={words.jobName(job)}
       data-job={job.id}
     >
       <div className="jp-NbdistLine">
-        <Fold name={name} open={!over} label={label}>
-          <span className="jp-NbdistJob-name">{label}</span>
-          <code title={job.first_line}>{job.first_line}</code>
-        </Fold>
+        <Title process={process} job={job} name={name} />
         <Actions process={process} job={job} />
       </div>
-      <div className="jp-NbdistLine jp-NbdistDim">
-        <State {...(stale ? words.last(words.job(job)) : words.job(job))} />
-        {!stale && <span>{words.jobTime(job, now)}</span>}
-        {own && <span>{words.ranks(job.ranks.length)}</span>}
-        {own && <span>{job.launcher}</span>}
-        {job.detached && (
-          <span>{words.trans.__('detached as %1', job.id)}</span>
-        )}
-      </div>
+      <Standing process={process} job={job} />
       <Reports job={job} />
-      {open && !over && job.bars.map((bar, i) => <Bar key={i} bar={bar} />)}
-      {open && settings.showMetrics && <Metrics metrics={job.metrics} />}
-      {open && own && job.ranks.length > 0 && (
+      {open && parts}
+    </section>
+  );
+}
+
+/** What it is called; where it has ended and there is more to see, that is folded away. */
+function Title(props: IProps & { name: string }): React.JSX.Element {
+  const { words, settings } = useDesk();
+  const { process, job, name } = props;
+  const label = words.jobName(job);
+  const more =
+    (settings.showMetrics && Object.keys(job.metrics).length > 0) ||
+    (!job.cluster && job.ranks.length > 0);
+  const id = <span className="jp-NbdistJob-name">{label}</span>;
+  return (
+    <span className="jp-NbdistTitle">
+      {ended(job) && more ? (
+        <Fold name={name} open={false} label={label}>
+          {id}
+        </Fold>
+      ) : (
+        id
+      )}
+      {job.number > 0 && (
+        <Link
+          command={CommandIDs.cell}
+          args={{ process: process.id, job: job.id }}
+          title={words.trans.__('Go to the cell of %1', label)}
+        >
+          {words.cell(job)}
+        </Link>
+      )}
+      <code title={job.first_line}>{job.first_line}</code>
+    </span>
+  );
+}
+
+/** Its state in words. */
+function Standing({ process, job }: IProps): React.JSX.Element {
+  const { words, now } = useDesk();
+  const own = !job.cluster;
+  const stale = vanished(process) && !ended(job);
+  return (
+    <div className="jp-NbdistLine jp-NbdistDim">
+      <State {...(stale ? words.last(words.job(job)) : words.job(job))} />
+      {!stale && <span>{words.jobTime(job, now)}</span>}
+      {own && <span>{words.ranks(job.ranks.length)}</span>}
+      {own && <span>{job.launcher}</span>}
+      {job.detached && (
+        <span title={words.trans.__('It keeps running without this notebook')}>
+          {words.trans.__('detached')}
+        </span>
+      )}
+    </div>
+  );
+}
+
+function Inside({ process, job }: IProps): React.JSX.Element {
+  const { settings } = useDesk();
+  return (
+    <>
+      {!ended(job) && job.bars.map((bar, i) => <Bar key={i} bar={bar} />)}
+      {settings.showMetrics && <Metrics metrics={job.metrics} />}
+      {!job.cluster && job.ranks.length > 0 && (
         <Ranks
           process={process.id}
           kind="job"
@@ -66,7 +115,7 @@ export function Job({ process, job }: IProps): React.JSX.Element {
           stale={vanished(process)}
         />
       )}
-    </section>
+    </>
   );
 }
 
@@ -79,7 +128,7 @@ function Actions({ process, job }: IProps): React.JSX.Element {
       {job.detached && (
         <Button
           icon={runIcon}
-          label={trans.__('Attach %1 to the current notebook', job.id)}
+          label={trans.__('Attach %1 to the current notebook', label)}
           word={trans.__('Attach')}
           command={CommandIDs.attach}
           args={args}
@@ -88,7 +137,7 @@ function Actions({ process, job }: IProps): React.JSX.Element {
       {process.alive && job.state === 'running' && (
         <Button
           icon={stacksIcon}
-          label={trans.__('Where are the ranks of %1', label)}
+          label={trans.__('Show stack traces of %1', label)}
           command={CommandIDs.stacks}
           args={args}
         />
@@ -114,17 +163,15 @@ function Actions({ process, job }: IProps): React.JSX.Element {
 }
 
 function Reports({ job }: { job: IJob }): React.JSX.Element | null {
-  const found = [
-    ...(job.told ? [{ look: 'bad' as const, text: job.told }] : []),
-    ...job.reports.map(text => ({ look: 'warn' as const, text })),
-    ...(job.straggler ? [{ look: 'warn' as const, text: job.straggler }] : [])
-  ];
+  const found = useDesk().words.reports(job);
   return found.length ? (
     <ul className="jp-NbdistReports">
       {found.map(({ look, text }, i) => (
         <li key={i} className={`jp-mod-${look}`}>
           <LookIcon look={look} />
-          <span>{text}</span>
+          <span>
+            <Coded text={text} />
+          </span>
         </li>
       ))}
     </ul>

@@ -1,10 +1,18 @@
-/** The panel in the sidebar: all clusters and jobs. */
+/** The panel in the sidebar: a toolbar, and a section each for what is near and what is not. */
 
-import { ReactWidget } from '@jupyterlab/ui-components';
-import { addIcon, clearIcon, refreshIcon } from '@jupyterlab/ui-components';
+import {
+  AccordionToolbar,
+  CommandToolbarButton,
+  ReactWidget,
+  SidePanel,
+  addIcon,
+  clearIcon,
+  refreshIcon
+} from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { Message } from '@lumino/messaging';
 import type { ISignal } from '@lumino/signaling';
+import { AccordionPanel } from '@lumino/widgets';
 import React from 'react';
 import { news } from './announce';
 import { CommandIDs } from './commandIds';
@@ -12,9 +20,9 @@ import { DeskProvider, type IDesk } from './desk';
 import { NothingYet, TroubleNote } from './empty';
 import { LookIcon, nbdistIcon } from './icons';
 import type { Model } from './model';
-import { Button } from './parts';
 import { Process } from './process';
 import type { IProcess, IState } from './records';
+import { shelve } from './shelves';
 import type { Settings } from './settings';
 import type { Words } from './words';
 
@@ -24,43 +32,80 @@ export interface IPanelOptions {
   settings: Settings;
   commands: CommandRegistry;
   pathOf: (process: IProcess) => string;
-  /** Emitted when other paths may be had. */
-  pathsChanged: ISignal<unknown, unknown>;
+  /** Whether a process belongs to the notebook in front. */
+  isCurrent: (process: IProcess) => boolean;
+  /** Emitted when another notebook is in front, or other paths may be had. */
+  pathsChanged: ISignal<unknown, unknown>[];
 }
 
-export class NbdistPanel extends ReactWidget {
+export class NbdistPanel extends SidePanel {
   constructor(private readonly _options: IPanelOptions) {
-    super();
-    const { model, words, pathsChanged } = _options;
+    const layout = AccordionToolbar.createLayout({});
+    const accordion = new AccordionPanel({ layout });
+    super({ content: accordion });
+    this._accordion = accordion;
+    const { model, words, commands, pathsChanged } = _options;
+    const trans = words.trans;
     this.id = 'nbdist-panel';
     this.addClass('jp-NbdistPanel');
     this.title.icon = nbdistIcon;
-    this.title.caption = words.trans.__('Clusters and jobs (nbdist)');
+    this.title.caption = trans.__('Clusters and jobs (nbdist)');
     this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', words.trans.__('Clusters and jobs'));
+    this.node.setAttribute('aria-label', trans.__('Clusters and jobs'));
+    for (const [id, icon] of [
+      [CommandIDs.start, addIcon],
+      [CommandIDs.clean, clearIcon],
+      [CommandIDs.refresh, refreshIcon]
+    ] as const) {
+      const item = new CommandToolbarButton({ commands, id, icon, label: '' });
+      this.toolbar.addItem(id, item);
+    }
+    this.toolbar.node.setAttribute(
+      'aria-label',
+      trans.__('All clusters and jobs')
+    );
+    this._head = new Head(() => this._drawHead());
+    this.header.addWidget(this._head);
+    // Sections have places of their own making, which change with the head's height.
+    this._observer = new ResizeObserver(() => {
+      accordion.update();
+    });
+    this._observer.observe(this._head.node);
+    this._sections = [
+      this._section(trans.__('Current notebook'), 'current'),
+      this._section(trans.__('Notebooks'), 'others'),
+      this._section(trans.__('Dead kernels'), 'dead')
+    ];
+    accordion.expansionToggled.connect((_, index) => {
+      const section = this._sections.find(
+        each => each === accordion.widgets[index]
+      );
+      if (section && !this._moving) {
+        section.chosen = !section.isHidden;
+      }
+      // One that was never open before would get no room.
+      accordion.setRelativeSizes(
+        accordion.widgets.map(each => (each.isHidden ? 0 : 1))
+      );
+    });
     model.changed.connect(this._onChanged, this);
-    pathsChanged.connect(this._redraw, this);
+    pathsChanged.forEach(changed => {
+      changed.connect(this._redraw, this);
+    });
+    this._arrange();
   }
 
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
     this._options.model.watched = true;
-    this.update();
+    this._redraw();
   }
 
-  /** Let the keyboard begin here, as soon as there is something to press. */
+  /** Let the keyboard begin here. */
   takeFocus(): void {
-    this._focus = true;
-    this.update();
-  }
-
-  protected override onUpdateRequest(message: Message): void {
-    super.onUpdateRequest(message);
-    void this.renderPromise?.then(() => {
-      if (this._focus) {
-        this._focus = false;
-        this.node.querySelector('button')?.focus();
-      }
+    // The toolbar's buttons are drawn by then, or have been before.
+    requestAnimationFrame(() => {
+      this.toolbar.node.querySelector<HTMLElement>('jp-button')?.focus();
     });
   }
 
@@ -71,48 +116,15 @@ export class NbdistPanel extends ReactWidget {
 
   override dispose(): void {
     if (!this.isDisposed) {
-      this._options.model.watched = false;
-      this._options.model.changed.disconnect(this._onChanged, this);
-      this._options.pathsChanged.disconnect(this._redraw, this);
+      const { model, pathsChanged } = this._options;
+      model.watched = false;
+      this._observer.disconnect();
+      model.changed.disconnect(this._onChanged, this);
+      pathsChanged.forEach(changed => {
+        changed.disconnect(this._redraw, this);
+      });
     }
     super.dispose();
-  }
-
-  protected override render(): React.JSX.Element {
-    const { model, words, settings, commands, pathOf } = this._options;
-    const desk: IDesk = {
-      words,
-      settings,
-      history: model.history,
-      now: model.state?.time ?? 0,
-      run: (command, args) => {
-        void commands.execute(command, args);
-      },
-      pathOf,
-      folded: this._folded,
-      redraw: () => {
-        this.update();
-      }
-    };
-    return (
-      <DeskProvider value={desk}>
-        <Toolbar state={model.state} words={words} />
-        <div className="jp-NbdistHidden" role="status" aria-live="polite">
-          {this._news}
-        </div>
-        <div className="jp-NbdistPanel-body" tabIndex={-1}>
-          {model.trouble && (
-            <TroubleNote
-              trouble={model.trouble}
-              told={model.told}
-              stale={model.state !== null}
-              trans={words.trans}
-            />
-          )}
-          {model.state && <Everything state={model.state} words={words} />}
-        </div>
-      </DeskProvider>
-    );
   }
 
   private _onChanged(): void {
@@ -127,85 +139,167 @@ export class NbdistPanel extends ReactWidget {
 
   private _redraw(): void {
     if (this.isVisible) {
-      this.update();
+      this._arrange();
+      this._head.update();
+      this._sections.forEach(section => {
+        section.update();
+      });
     }
   }
 
+  /** Show the sections that have something in them; only what is current is open unasked. */
+  private _arrange(): void {
+    const { model, isCurrent } = this._options;
+    const shelves = shelve(model.state?.processes ?? [], isCurrent);
+    const near = shelves.current.length > 0;
+    const none = !near && !shelves.others.length && !shelves.dead.length;
+    const open = { current: true, others: !near, dead: false };
+    const content = this._accordion;
+    const { trans } = this._options.words;
+    this._sections[1].title.label = near
+      ? trans.__('Other notebooks')
+      : trans.__('Notebooks');
+    this._moving = true;
+    let index = 0;
+    for (const section of this._sections) {
+      const { name } = section;
+      const wanted =
+        shelves[name].length > 0 ||
+        (name === 'current' && none && model.state !== null);
+      const opened = section.chosen ?? open[name];
+      section.processes = shelves[name];
+      if (!wanted) {
+        section.parent = null;
+        continue;
+      }
+      if (!section.parent) {
+        section.setHidden(!opened);
+        content.insertWidget(index, section);
+      } else if (section.isHidden === opened) {
+        content[opened ? 'expand' : 'collapse'](index);
+      }
+      index++;
+    }
+    this._moving = false;
+  }
+
+  private _section(label: string, name: Section['name']): Section {
+    const section = new Section(name, processes =>
+      this._drawSection(processes)
+    );
+    section.title.label = label;
+    return section;
+  }
+
+  private _drawSection(processes: IProcess[]): React.JSX.Element {
+    const { words } = this._options;
+    return (
+      <DeskProvider value={this._desk()}>
+        {processes.length ? (
+          processes.map(each => <Process key={each.id} process={each} />)
+        ) : (
+          <NothingYet trans={words.trans} />
+        )}
+      </DeskProvider>
+    );
+  }
+
+  private _drawHead(): React.JSX.Element {
+    const { model, words } = this._options;
+    const { trans } = words;
+    return (
+      <>
+        <h2 className="jp-NbdistHidden">{trans.__('Clusters and jobs')}</h2>
+        <div className="jp-NbdistHidden" role="status" aria-live="polite">
+          {this._news}
+        </div>
+        {model.trouble && (
+          <TroubleNote
+            trouble={model.trouble}
+            told={model.told}
+            stale={model.state !== null}
+            trans={trans}
+          />
+        )}
+        {model.state?.unreadable.map(({ id, why }) => (
+          <p key={id} className="jp-NbdistTrouble">
+            <LookIcon look="warn" />
+            <span>
+              {trans.__('The state of process %1 cannot be read: %2', id, why)}
+            </span>
+          </p>
+        ))}
+      </>
+    );
+  }
+
+  private _desk(): IDesk {
+    const { model, words, settings, commands, pathOf } = this._options;
+    return {
+      words,
+      settings,
+      history: model.history,
+      now: model.state?.time ?? 0,
+      run: (command, args) => {
+        void commands.execute(command, args);
+      },
+      pathOf,
+      folded: this._folded,
+      redraw: () => {
+        this._redraw();
+      }
+    };
+  }
+
+  private readonly _accordion: AccordionPanel;
+  private readonly _head: Head;
+  private readonly _observer: ResizeObserver;
+  private readonly _sections: Section[];
   private readonly _folded = new Map<string, boolean>();
   private _before: IState | null = null;
   private _news = '';
-  private _focus = false; // once it is drawn
+  private _moving = false; // sections are opened by us, not by a person
 }
 
-function Toolbar({
-  state,
-  words
-}: {
-  state: IState | null;
-  words: Words;
-}): React.JSX.Element {
-  const trans = words.trans;
-  return (
-    <div
-      className="jp-NbdistToolbar"
-      role="group"
-      aria-label={trans.__('All clusters and jobs')}
-    >
-      <h2>{trans.__('Clusters and jobs')}</h2>
-      <span className="jp-NbdistActions">
-        <Button
-          icon={addIcon}
-          label={trans.__('Start a cluster…')}
-          command={CommandIDs.start}
-        />
-        {state?.processes.some(({ alive }) => !alive) && (
-          <Button
-            icon={clearIcon}
-            label={trans.__('Remove what has ended…')}
-            command={CommandIDs.clean}
-          />
-        )}
-        <Button
-          icon={refreshIcon}
-          label={trans.__('Ask the server now')}
-          command={CommandIDs.refresh}
-        />
-      </span>
-    </div>
-  );
+/** A part of the panel, drawn while it can be seen. */
+abstract class Part extends ReactWidget {
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.update();
+  }
+
+  override update(): void {
+    if (this.isVisible) {
+      super.update();
+    }
+  }
 }
 
-function Everything({
-  state,
-  words
-}: {
-  state: IState;
-  words: Words;
-}): React.JSX.Element {
-  const { processes, unreadable } = state;
-  const shown = processes.filter(
-    each => each.clusters.length + each.jobs.length > 0
-  );
-  return (
-    <>
-      {!shown.length && !unreadable.length && (
-        <NothingYet trans={words.trans} />
-      )}
-      {shown.map(process => (
-        <Process key={process.id} process={process} />
-      ))}
-      {unreadable.map(({ id, why }) => (
-        <p key={id} className="jp-NbdistTrouble">
-          <LookIcon look="warn" />
-          <span>
-            {words.trans.__(
-              'The state of process %1 cannot be read: %2',
-              id,
-              why
-            )}
-          </span>
-        </p>
-      ))}
-    </>
-  );
+class Head extends Part {
+  constructor(private readonly _draw: () => React.JSX.Element) {
+    super();
+    this.addClass('jp-NbdistPanel-head');
+  }
+
+  protected override render(): React.JSX.Element {
+    return this._draw();
+  }
+}
+
+class Section extends Part {
+  constructor(
+    readonly name: 'current' | 'others' | 'dead',
+    private readonly _draw: (processes: IProcess[]) => React.JSX.Element
+  ) {
+    super();
+    this.addClass('jp-NbdistSection');
+  }
+
+  processes: IProcess[] = [];
+  /** Whether a person has opened or closed it; undefined if neither. */
+  chosen: boolean | undefined;
+
+  protected override render(): React.JSX.Element {
+    return this._draw(this.processes);
+  }
 }

@@ -1,6 +1,10 @@
 /** Pieces of the panel that are used all over it. */
 
-import type { LabIcon } from '@jupyterlab/ui-components';
+import {
+  caretDownIcon,
+  caretRightIcon,
+  type LabIcon
+} from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import React from 'react';
 import { useDesk } from './desk';
@@ -71,13 +75,14 @@ interface IFoldProps {
   name: string;
   open: boolean;
   label: string;
-  children: React.ReactNode;
+  children?: React.ReactNode;
 }
 
 /** Says whether a part is open, and opens or folds it. */
 export function Fold(props: IFoldProps): React.JSX.Element {
   const { folded, redraw } = useDesk();
   const open = isOpen(folded, props.name, props.open);
+  const Caret = open ? caretDownIcon : caretRightIcon;
   return (
     <button
       type="button"
@@ -89,12 +94,7 @@ export function Fold(props: IFoldProps): React.JSX.Element {
         redraw();
       }}
     >
-      <svg viewBox="0 0 8 8" width="8" height="8" aria-hidden="true">
-        <path
-          d={open ? 'M0 2l4 4 4-4z' : 'M2 0l4 4-4 4z'}
-          fill="currentColor"
-        />
-      </svg>
+      <Caret.react tag="span" width="16px" height="16px" aria-hidden="true" />
       {props.children}
     </button>
   );
@@ -108,4 +108,40 @@ export function isOpen(
 ): boolean {
   const chosen = folded.get(name);
   return chosen === undefined ? open : !chosen;
+}
+
+interface ILinkProps {
+  command: string;
+  args: ReadonlyPartialJSONObject;
+  title: string;
+  children: React.ReactNode;
+}
+
+/** Words that lead to a place in a notebook. */
+export function Link(props: ILinkProps): React.JSX.Element {
+  const { run } = useDesk();
+  const { command, args, title, children } = props;
+  return (
+    <button
+      type="button"
+      className="jp-NbdistLink"
+      title={title}
+      onClick={() => {
+        run(command, args);
+      }}
+    >
+      {children}
+    </button>
+  );
+}
+
+/** A text whose `code` is shown as such. */
+export function Coded({ text }: { text: string }): React.JSX.Element {
+  return (
+    <>
+      {text
+        .split(/`([^`\n]+)`/)
+        .map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}
+    </>
+  );
 }

@@ -15,7 +15,7 @@ export function Process({
 }: {
   process: IProcess;
 }): React.JSX.Element | null {
-  const { words, settings } = useDesk();
+  const { words, settings, folded } = useDesk();
   // Jobs outlive their cluster here, so that one sees how they have ended.
   const clusters = new Set(process.clusters.map(({ id }) => id));
   const jobs = process.jobs.filter(
@@ -25,6 +25,7 @@ export function Process({
     return null;
   }
   const trouble = words.processTrouble(process);
+  const open = isOpen(folded, process.id, !trouble);
   return (
     <section
       role="group"
@@ -35,16 +36,16 @@ export function Process({
       <Head process={process} />
       {trouble && (
         <p className="jp-NbdistTrouble">
-          <LookIcon look="bad" />
+          <LookIcon look={process.left === 0 ? 'info' : 'bad'} />
           <span>{trouble}</span>
         </p>
       )}
-      {process.clusters.map(cluster => (
-        <Cluster key={cluster.id} process={process} cluster={cluster} />
-      ))}
-      {jobs.map(job => (
-        <Job key={job.id} process={process} job={job} />
-      ))}
+      {open &&
+        process.clusters.map(cluster => (
+          <Cluster key={cluster.id} process={process} cluster={cluster} />
+        ))}
+      {open &&
+        jobs.map(job => <Job key={job.id} process={process} job={job} />)}
     </section>
   );
 }
@@ -54,7 +55,12 @@ function Head({ process }: { process: IProcess }): React.JSX.Element {
   const path = pathOf(process);
   const name = path.split('/').pop() || words.processName(process);
   return (
-    <h3 className="jp-NbdistHead">
+    <h4 className="jp-NbdistHead">
+      <Fold
+        name={process.id}
+        open={!vanished(process)}
+        label={words.trans.__('Details of %1', name)}
+      />
       {path ? (
         <button
           type="button"
@@ -75,7 +81,7 @@ function Head({ process }: { process: IProcess }): React.JSX.Element {
       >
         {process.host}
       </span>
-    </h3>
+    </h4>
   );
 }
 
@@ -85,13 +91,10 @@ interface IProps {
 }
 
 function Cluster({ process, cluster }: IProps): React.JSX.Element {
-  const { words, now, folded, settings } = useDesk();
+  const { words, now, folded } = useDesk();
   const name = `${process.id}/cluster/${cluster.id}`;
   const open = isOpen(folded, name, true);
   const label = words.clusterName(cluster);
-  const jobs = process.jobs.filter(job => job.cluster === cluster.id);
-  const shown = jobs.filter(job => settings.showEnded || !ended(job));
-  const current = jobs.find(job => job.state === 'running') ?? [...jobs].pop();
   return (
     <section
       role="group"
@@ -110,31 +113,49 @@ function Cluster({ process, cluster }: IProps): React.JSX.Element {
         <span>{cluster.backend}</span>
         <span>{cluster.launcher}</span>
         <span title={words.trans.__('Up for')}>
-          {words.uptime(cluster, now)}
+          {process.alive && words.uptime(cluster, now)}
         </span>
       </div>
       {cluster.state === 'lost' && (
         <p className="jp-NbdistTrouble">
           <LookIcon look="bad" />
           <span>
-            {words.trans.__('This cluster is lost. Stop it, or start another.')}
+            {words.trans.__(
+              'All ranks have exited. Stop it, or start another.'
+            )}
           </span>
         </p>
       )}
-      {open && (
-        <Ranks
-          process={process.id}
-          kind="cluster"
-          owner={cluster.id}
-          ranks={cluster.ranks}
-          job={current?.id ?? ''}
-          host={process.host}
-          stale={vanished(process)}
-        />
-      )}
-      {open &&
-        shown.map(job => <Job key={job.id} process={process} job={job} />)}
+      {open && <Inside process={process} cluster={cluster} />}
     </section>
+  );
+}
+
+/** What runs or waits, the ranks it runs on, and what has ended, the latest first. */
+function Inside({ process, cluster }: IProps): React.JSX.Element {
+  const { settings } = useDesk();
+  const jobs = process.jobs.filter(job => job.cluster === cluster.id);
+  const current = jobs.find(job => job.state === 'running') ?? [...jobs].pop();
+  const over = jobs.filter(ended).reverse();
+  return (
+    <>
+      {jobs
+        .filter(job => !ended(job))
+        .map(job => (
+          <Job key={job.id} process={process} job={job} />
+        ))}
+      <Ranks
+        process={process.id}
+        kind="cluster"
+        owner={cluster.id}
+        ranks={cluster.ranks}
+        job={current?.id ?? ''}
+        host={process.host}
+        stale={vanished(process)}
+      />
+      {settings.showEnded &&
+        over.map(job => <Job key={job.id} process={process} job={job} />)}
+    </>
   );
 }
 
@@ -145,26 +166,30 @@ function Actions({ process, cluster }: IProps): React.JSX.Element {
   const args = { process: process.id, cluster: cluster.id };
   return (
     <span className="jp-NbdistActions">
-      <Button
-        icon={copyIcon}
-        label={trans.__('Copy the first line of a cell for %1', label)}
-        command={CommandIDs.snippet}
-        args={args}
-      />
+      {process.alive && (
+        <Button
+          icon={copyIcon}
+          label={trans.__('Copy the first line of a cell for %1', label)}
+          command={CommandIDs.snippet}
+          args={args}
+        />
+      )}
       {process.alive && (
         <Button
           icon={stacksIcon}
-          label={trans.__('Where are the ranks of %1', label)}
+          label={trans.__('Show stack traces of %1', label)}
           command={CommandIDs.stacks}
           args={args}
         />
       )}
-      <Button
-        icon={closeIcon}
-        label={trans.__('Stop %1', label)}
-        command={CommandIDs.stop}
-        args={args}
-      />
+      {process.left !== 0 && (
+        <Button
+          icon={closeIcon}
+          label={trans.__('Stop %1', label)}
+          command={CommandIDs.stop}
+          args={args}
+        />
+      )}
     </span>
   );
 }

@@ -1,20 +1,19 @@
-/** The ranks of a cluster or a job; of many only those are drawn that can be seen. */
+/** The ranks of a cluster or a job: few in rows, many in a grid of cells. */
 
 import { refreshIcon, textEditorIcon } from '@jupyterlab/ui-components';
-import React, { useState } from 'react';
+import React from 'react';
 import { CommandIDs } from './commandIds';
 import { useDesk } from './desk';
-import { Button, State } from './parts';
-import { Meter } from './spark';
-import type { IRank } from './records';
+import { Button, Fold, isOpen, Link, State } from './parts';
+import { RankGrid } from './rankGrid';
+import { Histories, Meter } from './spark';
+import { lineOf, type IRank } from './records';
+import { USED } from './history';
 
-/** More are shown in a box of its own height. */
-const MOST = 32;
-/** Pixels; rows are all alike, see `base.css`. */
-const ROW = 38;
-const SHOWN = 12;
+/** So many do not fit in rows. */
+const MANY = 8;
 
-interface IProps {
+export interface IRanksProps {
   process: string;
   kind: 'cluster' | 'job';
   owner: string;
@@ -27,61 +26,69 @@ interface IProps {
   stale: boolean;
 }
 
-export function Ranks(props: IProps): React.JSX.Element {
+export function Ranks(props: IRanksProps): React.JSX.Element {
   const { words } = useDesk();
-  const [top, setTop] = useState(0);
   const { ranks } = props;
-  const label = words.trans.__('Ranks');
-  if (ranks.length <= MOST) {
-    return (
-      <ul className="jp-NbdistRanks" aria-label={label}>
-        {ranks.map(rank => (
-          <Rank key={rank.rank} rank={rank} {...props} />
-        ))}
-      </ul>
-    );
+  if (ranks.length >= MANY) {
+    return <RankGrid {...props} />;
   }
-  const first = Math.max(0, Math.floor(top / ROW) - 2);
-  const last = Math.min(ranks.length, first + SHOWN + 5);
   return (
-    <div
-      className="jp-NbdistWindow"
-      style={{ height: SHOWN * ROW }}
-      tabIndex={0}
-      role="group"
-      aria-label={words.ranks(ranks.length)}
-      onScroll={event => {
-        setTop(event.currentTarget.scrollTop);
-      }}
-    >
-      <ul
-        className="jp-NbdistRanks"
-        aria-label={label}
-        style={{
-          paddingTop: first * ROW,
-          height: ranks.length * ROW
-        }}
-      >
-        {ranks.slice(first, last).map(rank => (
-          <Rank key={rank.rank} rank={rank} {...props} />
-        ))}
-      </ul>
-    </div>
+    <ul className="jp-NbdistRanks" aria-label={words.trans.__('Ranks')}>
+      {ranks.map(rank => (
+        <Row key={rank.rank} rank={rank} {...props} />
+      ))}
+    </ul>
   );
 }
 
-function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
-  const { words, history } = useDesk();
-  const { rank, process, kind, owner, job } = props;
-  const trans = words.trans;
-  const told = words.rank(rank);
+export interface IRankProps extends IRanksProps {
+  rank: IRank;
+}
+
+function Row(props: IRankProps): React.JSX.Element {
+  const { words, history, folded } = useDesk();
+  const { rank, process, kind, owner } = props;
+  const name = `${process}/${kind}/${owner}/rank/${rank.rank}`;
   const past = history.of(process, kind, owner, rank.rank);
-  const host = rank.host === props.host ? '' : rank.host;
-  const pid = rank.pid ? trans.__('pid %1', rank.pid) : '';
-  const place = [host, pid].filter(Boolean).join(' · ');
-  const all = [rank.device, rank.host, pid].filter(Boolean).join(' · ');
   return (
     <li className="jp-NbdistRank" data-rank={rank.rank}>
+      <Fold
+        name={name}
+        open={false}
+        label={words.trans.__('Histories of rank %1', rank.rank)}
+      />
+      <Standing {...props} />
+      <span className="jp-NbdistRank-uses">
+        <Place {...props} />
+        {!props.stale &&
+          USED.map(used => (
+            <Meter
+              key={used}
+              name={used}
+              value={rank[used]}
+              past={past?.[used] ?? []}
+            />
+          ))}
+      </span>
+      {isOpen(folded, name, false) && (
+        <div className="jp-NbdistRank-more">
+          <Histories past={past} />
+        </div>
+      )}
+    </li>
+  );
+}
+
+/** The rank's number, what it does, and what can be done to it. */
+export function Standing(props: IRankProps): React.JSX.Element {
+  const { words } = useDesk();
+  const { rank, process, kind, owner, job, stale } = props;
+  const trans = words.trans;
+  const told = words.rank(rank);
+  const state = <State {...(stale ? words.last(told) : told)} />;
+  const line = lineOf(rank);
+  return (
+    <>
       <span
         className="jp-NbdistRank-number"
         title={trans.__('Rank %1', rank.rank)}
@@ -89,9 +96,19 @@ function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
         <span className="jp-NbdistHidden">{trans.__('Rank')} </span>
         {rank.rank}
       </span>
-      <State {...(props.stale ? words.last(told) : told)} />
+      {line && job ? (
+        <Link
+          command={CommandIDs.cell}
+          args={{ process, job, line }}
+          title={trans.__('Go to line %1 of the cell', line)}
+        >
+          {state}
+        </Link>
+      ) : (
+        state
+      )}
       <span className="jp-NbdistActions">
-        {kind === 'cluster' && rank.state === 'dead' && (
+        {!stale && kind === 'cluster' && rank.state === 'dead' && (
           <Button
             icon={refreshIcon}
             label={trans.__('Restart rank %1', rank.rank)}
@@ -109,22 +126,23 @@ function Rank(props: IProps & { rank: IRank }): React.JSX.Element {
           />
         )}
       </span>
-      <span className="jp-NbdistRank-uses">
-        <span className="jp-NbdistRank-device" title={all}>
-          {rank.device}
-        </span>
-        <span className="jp-NbdistRank-place" title={all}>
-          {place}
-        </span>
-        {(['cpu', 'memory', 'gpu', 'gpu_memory'] as const).map(name => (
-          <Meter
-            key={name}
-            name={name}
-            value={rank[name]}
-            past={past?.[name] ?? []}
-          />
-        ))}
+    </>
+  );
+}
+
+/** What it computes on, and where. */
+export function Place(props: IRankProps): React.JSX.Element {
+  const { words } = useDesk();
+  const { rank } = props;
+  const host = rank.host === props.host ? '' : rank.host;
+  const pid = rank.pid ? words.trans.__('pid %1', rank.pid) : '';
+  const all = [rank.device, rank.host, pid].filter(Boolean).join(' · ');
+  return (
+    <span className="jp-NbdistRank-where" title={all}>
+      <span>{rank.device}</span>
+      <span className="jp-NbdistRank-place">
+        {[host, pid].filter(Boolean).join(' · ')}
       </span>
-    </li>
+    </span>
   );
 }

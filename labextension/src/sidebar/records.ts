@@ -85,6 +85,8 @@ export interface IProcess {
   clusters: ICluster[];
   jobs: IJob[];
   alive: boolean;
+  /** Of one that has gone, how many of its ranks still run; null if nobody knows. */
+  left: number | null;
 }
 
 /** A file of state that is broken, of another version, or not to be trusted. */
@@ -124,6 +126,7 @@ function process(sent: Partial<IProcess>): IProcess {
     notebook: '',
     kind: 'kernel',
     alive: true,
+    left: null,
     ...sent,
     clusters: each(sent.clusters, cluster),
     jobs: each(sent.jobs, job)
@@ -211,4 +214,10 @@ export function vanished(process: IProcess): boolean {
 /** Whether a rank does something now. */
 export function busy(rank: IRank): boolean {
   return rank.state === 'busy' || rank.state === 'running';
+}
+
+/** The line of the cell at which a rank is, or was when it was last heard; null if nobody knows. */
+export function lineOf(rank: IRank): number | null {
+  const told = /(?:^|in )line (\d+)/.exec(rank.words)?.[1];
+  return rank.line ?? (told === undefined ? null : Number(told));
 }

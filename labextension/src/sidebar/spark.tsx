@@ -1,11 +1,9 @@
-/** A value, over a graph of its last minute. */
+/** What a rank uses: a value over a small graph, and its last minute with name, unit and range. */
 
 import React from 'react';
 import { useDesk } from './desk';
-import { LENGTH, type Used } from './history';
-
-const WIDTH = 60;
-const HEIGHT = 16;
+import { area, HEIGHT, WIDTH } from './graph';
+import { USED, type Past, type Used } from './history';
 
 interface IProps {
   name: Used;
@@ -13,45 +11,69 @@ interface IProps {
   past: (number | null)[];
 }
 
+/** A value with its name, over a graph of its last minute. */
 export function Meter({ name, value, past }: IProps): React.JSX.Element | null {
-  const { words, settings } = useDesk();
+  const { words } = useDesk();
   if (value === null) {
     return null;
   }
-  const said = words.used(name, value);
   return (
     <span
       className={`jp-NbdistMeter jp-mod-${name}`}
-      title={words.usedName(name)}
+      title={words.history(name, past)}
     >
-      {settings.showGraphs && (
-        <svg
-          viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-          preserveAspectRatio="none"
-          aria-hidden="true"
-        >
-          <path d={area(past, name)} />
-        </svg>
-      )}
-      <span className="jp-NbdistHidden">{words.usedName(name)} </span>
-      <span className="jp-NbdistMeter-value">{said}</span>
+      <Graph name={name} past={past} />
+      <span>{words.usedName(name)} </span>
+      <span className="jp-NbdistMeter-value">{words.used(name, value)}</span>
     </span>
   );
 }
 
-/** The outline of what was used, the newest at the right end. */
-function area(past: (number | null)[], name: Used): string {
-  const most =
-    name === 'cpu' || name === 'gpu'
-      ? Math.max(100, ...past.map(value => value ?? 0))
-      : Math.max(1, ...past.map(value => value ?? 0)) * 1.25;
-  const step = WIDTH / (LENGTH - 1);
-  const left = WIDTH - (past.length - 1) * step;
-  const points = past.map((value, i) => {
-    const high = HEIGHT * (1 - (value ?? 0) / most);
-    return `${(left + i * step).toFixed(1)} ${high.toFixed(1)}`;
-  });
-  return points.length > 1
-    ? `M${left.toFixed(1)} ${HEIGHT}L${points.join('L')}L${WIDTH} ${HEIGHT}Z`
-    : '';
+/** All that is known of the last minute, a line for each thing that is used. */
+export function Histories({
+  past
+}: {
+  past: Past | undefined;
+}): React.JSX.Element {
+  const { words } = useDesk();
+  const known = USED.filter(name => past?.[name].some(each => each !== null));
+  if (!past || !known.length) {
+    return (
+      <p className="jp-NbdistDim">
+        {words.trans.__('Nothing has been measured in the last minute')}
+      </p>
+    );
+  }
+  return (
+    <dl className="jp-NbdistHistories">
+      {known.map(name => (
+        <div key={name} title={words.history(name, past[name])}>
+          <dt>
+            {words.usedName(name)}
+            <small>{words.range(name, past[name])}</small>
+          </dt>
+          <dd>
+            <Graph name={name} past={past[name]} />
+          </dd>
+          <dd>{words.used(name, past[name][past[name].length - 1])}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function Graph({
+  name,
+  past
+}: Omit<IProps, 'value'>): React.JSX.Element | null {
+  const { settings } = useDesk();
+  return settings.showGraphs ? (
+    <svg
+      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      preserveAspectRatio="none"
+      aria-hidden="true"
+    >
+      <path d={area(past, name)} />
+    </svg>
+  ) : null;
 }

@@ -1,4 +1,4 @@
-/** Where all ranks are, side by side. */
+/** Stack traces of all ranks, side by side. */
 
 import { ReactWidget, refreshIcon } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -38,7 +38,7 @@ export class StacksView extends ReactWidget {
   protected override render(): React.JSX.Element {
     const trans = this._trans;
     const told = this._asking
-      ? trans.__('Asking the ranks…')
+      ? trans.__('Collecting stack traces…')
       : this._trouble || trans.__('As of %1', this._at.toLocaleTimeString());
     return (
       <>
@@ -53,7 +53,7 @@ export class StacksView extends ReactWidget {
             }}
           >
             <refreshIcon.react tag="span" width="14px" height="14px" />
-            <span>{trans.__('Ask again')}</span>
+            <span>{trans.__('Refresh')}</span>
           </button>
           <span role="status">{told}</span>
         </div>
@@ -61,7 +61,7 @@ export class StacksView extends ReactWidget {
           className="jp-NbdistStacks"
           tabIndex={0}
           role="group"
-          aria-label={trans.__('Stacks')}
+          aria-label={trans.__('Stack traces')}
         >
           {this._groups.map(each => (
             <Group key={each.ranks[0]} group={each} trans={trans} />

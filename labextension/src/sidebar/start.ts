@@ -44,12 +44,12 @@ export async function startCluster(
   const code = startCode(wish);
   const line = code.split('\n')[1];
   const id = Notification.emit(
-    trans.__('Asked the kernel to run: %1', line),
+    trans.__('Running in the kernel: %1', line),
     'in-progress',
     { autoClose: false }
   );
   try {
-    const told = await run(wish.kernel, code, manager);
+    const told = await run(wish.kernel, code, manager, trans);
     Notification.update({
       id,
       message: told || trans.__('The cluster is ready.'),
@@ -66,11 +66,12 @@ export async function startCluster(
 async function run(
   id: string,
   code: string,
-  manager: ServiceManager.IManager
+  manager: ServiceManager.IManager,
+  trans: TranslationBundle
 ): Promise<string> {
   const model = await manager.kernels.findById(id);
   if (!model) {
-    throw new Error('the kernel has ended');
+    throw new Error(trans.__('The kernel has ended'));
   }
   const kernel: Kernel.IKernelConnection = manager.kernels.connectTo({
     model,
@@ -110,18 +111,18 @@ class Form extends Widget implements Dialog.IBodyWidget<IWish> {
     this._kernel.value = current || this._kernel.value;
     this._np = input('number', defaults.np > 0 ? String(defaults.np) : '');
     this._np.min = '1';
-    this._np.placeholder = trans.__('one a GPU, or 2');
+    this._np.placeholder = trans.__('one per GPU, else 2');
     this._backend = select(BACKENDS.map(name => [name, name]));
     this._backend.value = defaults.backend;
     this._gpus = input('text', '');
-    this._gpus.placeholder = trans.__('all, or such as 0,2-3');
-    this._add(trans.__('In the kernel of'), this._kernel);
+    this._gpus.placeholder = trans.__('all, or e.g. 0,2-3');
+    this._add(trans.__('Notebook'), this._kernel);
     this._add(trans.__('Ranks'), this._np);
-    this._add(trans.__('Backend'), this._backend);
+    this._add(trans.__('Communication backend'), this._backend);
     this._add(trans.__('GPUs'), this._gpus);
     const note = document.createElement('p');
     note.textContent = trans.__(
-      'The ranks are engines on the kernel’s own machine, which stay between cells. On several hosts a cell launches its own: %1',
+      'Ranks run on the machine of the kernel and keep their variables between cells. For several hosts, launch ranks from a cell: %1',
       '%%distributed --launcher torchrun -H host:slots'
     );
     this.node.append(note);

@@ -35,9 +35,11 @@ export class Targets {
   }
 
   get clusters(): IClusterTarget[] {
-    return this.processes.flatMap(process =>
-      process.clusters.map(cluster => ({ process, cluster }))
-    );
+    return this.processes
+      .filter(({ left }) => left !== 0) // there is nothing left to be done to it
+      .flatMap(process =>
+        process.clusters.map(cluster => ({ process, cluster }))
+      );
   }
 
   get jobs(): IJobTarget[] {
@@ -68,8 +70,8 @@ export class Targets {
     const { job } = target;
     const line = job.first_line.slice(0, 40);
     return this._words.trans.__(
-      '%1 of %2: %3',
-      this._words.jobName(job),
+      'Job %1 of %2: %3',
+      this._words.jobAndCell(job),
       notebook,
       line
     );

@@ -13,10 +13,11 @@ import {
   type IRank,
   type IState
 } from './records';
+import type { IStopped } from './api';
 import type { Used } from './history';
 
 /** What an icon and a colour stand for. */
-export type Look = 'idle' | 'busy' | 'wait' | 'good' | 'warn' | 'bad';
+export type Look = 'idle' | 'busy' | 'wait' | 'good' | 'info' | 'warn' | 'bad';
 
 export class Words {
   constructor(readonly trans: TranslationBundle) {}
@@ -28,7 +29,7 @@ export class Words {
       case 'dead':
         return {
           look: 'bad',
-          text: this.trans.__('dead: %1', said.replace(/^was killed by /, ''))
+          text: said.replace(/^was /, '')
         };
       case 'idle':
         return { look: 'idle', text: this.trans.__('idle') };
@@ -73,7 +74,7 @@ export class Words {
       case 'failed':
         return { look: 'bad', text: trans.__('failed') };
       case 'interrupted':
-        return { look: 'warn', text: trans.__('interrupted') };
+        return { look: 'info', text: trans.__('interrupted') };
       case 'timed out':
         return { look: 'bad', text: trans.__('timed out') };
       default:
@@ -81,20 +82,69 @@ export class Words {
     }
   }
 
-  /** The name of a job: the cell that it came from. */
+  /** What is to be said of a job besides: why it failed, hangs, who is slow. */
+  reports(job: IJob): { look: Look; text: string }[] {
+    // That it was interrupted is said by its state.
+    const told = job.state === 'interrupted' ? '' : job.told;
+    return [
+      ...(told ? [{ look: 'bad' as const, text: told }] : []),
+      ...job.reports.map(text => ({
+        look: OVER.test(text) ? ('info' as const) : ('warn' as const),
+        text
+      })),
+      ...(job.straggler ? [{ look: 'info' as const, text: job.straggler }] : [])
+    ];
+  }
+
+  /** The name of a job, as messages and `%dist jobs` have it. */
   jobName(job: IJob): string {
-    return job.number
-      ? this.trans.__('In [%1]', job.number)
-      : this.trans.__('Job %1', job.id);
+    return this.trans.__('Job %1', job.id);
+  }
+
+  /** The cell that a job came from; '' if it came from none. */
+  cell(job: IJob): string {
+    return job.number ? this.trans.__('In [%1]', job.number) : '';
+  }
+
+  /** The job with its cell: 2 (In [3]). */
+  jobAndCell(job: IJob): string {
+    const cell = this.cell(job);
+    return cell ? `${job.id} (${cell})` : job.id;
   }
 
   /** What was so when its process was last heard. */
   last({ text }: { text: string }): { look: Look; text: string } {
-    return { look: 'idle', text: this.trans.__('last heard: %1', text) };
+    const said = text.replace(/^running cell (?=line)/, '');
+    return { look: 'idle', text: this.trans.__('last seen: %1', said) };
   }
 
   clusterName(cluster: ICluster): string {
     return this.trans.__('Cluster %1', cluster.id);
+  }
+
+  /** How a cluster was stopped, in words. */
+  stopped(cluster: ICluster, { ended, left }: IStopped): string {
+    const trans = this.trans;
+    const name = this.clusterName(cluster);
+    if (left) {
+      return trans._n(
+        '%2: %1 rank cannot be terminated and still runs',
+        '%2: %1 ranks cannot be terminated and still run',
+        left,
+        name
+      );
+    }
+    if (ended === undefined) {
+      return trans.__('%1 stopped', name);
+    }
+    return ended
+      ? trans._n(
+          '%2: %1 rank terminated',
+          '%2: %1 ranks terminated',
+          ended,
+          name
+        )
+      : trans.__('%1: nothing to stop, all ranks had exited', name);
   }
 
   /** The name of a process: its notebook's, or that of the job it keeps. */
@@ -113,17 +163,32 @@ export class Words {
     if (!vanished(process)) {
       return '';
     }
-    return process.kind === 'keeper'
-      ? this.trans.__(
-          'The keeper of this job (process %1 on %2) has vanished; what is shown is the last that was heard.',
-          process.pid,
-          process.host
+    const trans = this.trans;
+    if (process.kind === 'keeper') {
+      return trans.__(
+        'The keeper of this job died (pid %1): showing last known state',
+        process.pid
+      );
+    }
+    const { left, pid } = process;
+    if (left === null) {
+      return trans.__(
+        'Kernel died (pid %1 on %2): its ranks cannot be looked up from here',
+        pid,
+        process.host
+      );
+    }
+    if (!process.clusters.length) {
+      return trans.__('Kernel died (pid %1)', pid);
+    }
+    return left
+      ? trans._n(
+          'Kernel died (pid %2): %1 rank still running',
+          'Kernel died (pid %2): %1 ranks still running',
+          left,
+          pid
         )
-      : this.trans.__(
-          'This kernel (process %1 on %2) has vanished; its ranks may still run. Stop ends what is left.',
-          process.pid,
-          process.host
-        );
+      : trans.__('Kernel died (pid %1): all ranks exited', pid);
   }
 
   ranks(count: number): string {
@@ -175,6 +240,43 @@ export class Words {
     return name === 'cpu' || name === 'gpu' ? inPercent(value) : inBytes(value);
   }
 
+  /** The least and the most of what was used: min 3 %, max 99 %. */
+  range(name: Used, past: (number | null)[]): string {
+    const known = past.filter(value => value !== null);
+    return known.length
+      ? this.trans.__(
+          'min %1, max %2',
+          this.used(name, Math.min(...known)),
+          this.used(name, Math.max(...known))
+        )
+      : '';
+  }
+
+  /** A history in words: Memory in the last minute: min 1.1 GB, max 1.3 GB. */
+  history(name: Used, past: (number | null)[]): string {
+    return this.trans.__(
+      '%1 in the last minute: %2',
+      this.usedName(name),
+      this.range(name, past)
+    );
+  }
+
+  /** What one looks for first: how busy a rank is, or what an idle one holds. */
+  most(
+    rank: IRank
+  ): { text: string; told: string; share?: number } | undefined {
+    const names: Used[] = busy(rank)
+      ? ['gpu', 'cpu']
+      : ['gpu_memory', 'memory'];
+    const name = names.find(each => rank[each] !== null);
+    if (name === undefined) {
+      return undefined;
+    }
+    const text = this.used(name, rank[name]);
+    const told = `${this.usedName(name)} ${text}`;
+    return busy(rank) ? { text, told, share: rank[name] ?? 0 } : { text, told };
+  }
+
   usedName(name: Used): string {
     const names = {
       cpu: this.trans.__('CPU'),
@@ -202,6 +304,9 @@ export class Words {
     };
   }
 }
+
+/** Begins a report of what is no trouble any more. */
+const OVER = /^(Resolved|The wait is over|It has reacted)/i;
 
 /** What a rank of a running job does while it is well. */
 const WELL = /^(running|busy|starting|queued|line )/;

@@ -1,0 +1,78 @@
+/** Leads from a job to the cell that it came from. */
+
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { describe } from '../sidebar/args';
+import { cellOf, showCell } from '../sidebar/cells';
+import { CommandIDs } from '../sidebar/commandIds';
+import { pathOf } from '../sidebar/paths';
+import type { IProcess } from '../sidebar/records';
+import { INbdist } from '../tokens';
+
+export const cellsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'nbdist:cells',
+  description: 'Leads from a job to its cell.',
+  autoStart: true,
+  requires: [INbdist, INotebookTracker],
+  activate: (
+    app: JupyterFrontEnd,
+    nbdist: INbdist,
+    tracker: INotebookTracker
+  ): void => {
+    const { words, targets } = nbdist;
+    const { trans } = words;
+    const { commands, serviceManager, shell } = app;
+
+    /** Its notebook, which is opened if it is not; undefined if there is none. */
+    const notebookOf = async (
+      process: IProcess
+    ): Promise<NotebookPanel | undefined> => {
+      const path = pathOf(process, serviceManager.sessions);
+      const open = tracker.find(
+        ({ context, sessionContext }) =>
+          (process.kernel &&
+            sessionContext.session?.kernel?.id === process.kernel) ||
+          context.path === path
+      );
+      if (open || !path) {
+        return open;
+      }
+      await commands.execute('docmanager:open', { path });
+      const opened = tracker.find(({ context }) => context.path === path);
+      await opened?.revealed;
+      return opened;
+    };
+
+    commands.addCommand(CommandIDs.cell, {
+      label: trans.__('Go to the Cell of a Job…'),
+      describedBy: describe('process', 'job', 'line'),
+      isEnabled: args => args.job !== undefined || targets.jobs.length > 0,
+      execute: async args => {
+        const title = trans.__('Go to the cell of which job?');
+        const target = await targets.job(args, title, targets.jobs);
+        if (!target) {
+          return;
+        }
+        const { process, job } = target;
+        const panel = await notebookOf(process);
+        const index = panel ? cellOf(panel, job) : -1;
+        if (!panel || index < 0) {
+          Notification.warning(
+            trans.__(
+              'The cell of job %1 is not in %2 any more.',
+              words.jobAndCell(job),
+              words.processName(process)
+            )
+          );
+          return;
+        }
+        shell.activateById(panel.id);
+        await showCell(panel, index, args.line as number | undefined);
+      }
+    });
+  }
+};

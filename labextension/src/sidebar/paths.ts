@@ -1,0 +1,25 @@
+/** Where the notebook of a process lies. */
+
+import { PageConfig } from '@jupyterlab/coreutils';
+import type { Session } from '@jupyterlab/services';
+import type { IProcess } from './records';
+
+/** The path of its notebook as the server knows it; '' if it does not. */
+export function pathOf(
+  { kernel, notebook }: IProcess,
+  sessions: Session.IManager
+): string {
+  for (const session of sessions.running()) {
+    if (session.kernel?.id === kernel) {
+      return session.path;
+    }
+  }
+  return below(PageConfig.getOption('serverRoot'), notebook);
+}
+
+/** A file's path below the server's root, which may be told as `~/work`; '' if it is not there. */
+function below(root: string, file: string): string {
+  const start = `${root.replace(/^~|\/+$/g, '')}/`;
+  const at = root ? file.indexOf(start) : -1;
+  return at < 0 ? '' : file.slice(at + start.length);
+}
