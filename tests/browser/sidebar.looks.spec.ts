@@ -110,7 +110,7 @@ test('a log has its colours, begins a search with the first match, and says what
   await sidebar.open();
   await sidebar.button('Open the log of rank 0').first().click();
   const view = page.locator('[id^=nbdist-log-]').first();
-  await expect(view).toContainText('Earlier output (7.0 MB) hidden');
+  await expect(view).toContainText('Earlier output (7 MB) hidden');
   const search = view.getByRole('searchbox');
   await search.fill('loss');
   await expect(view.getByRole('status')).toHaveText('5 lines found');
