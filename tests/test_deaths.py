@@ -161,7 +161,7 @@ def test_a_rank_killed_for_lack_of_memory_is_named_so(start_kernel: KernelFactor
         kernel.run("%load_ext nbdist")
         hungry = f"if rank == 1: much = bytearray({4 * GIGABYTE})\ntime.sleep(60)"
         failed = fails(kernel, f"{LAST_WORDS}\n{hungry}", "-np 2")
-        how = "was killed (SIGKILL), most likely by the operating system for lack of memory"
+        how = "was killed by SIGKILL, most likely by the operating system for lack of memory"
         assert f"Rank 1 {how}" in failed.error
         ended_in_time(failed)
         assert on_ranks(kernel, "print('goes on')").stdout == "goes on\n"

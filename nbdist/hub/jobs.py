@@ -392,7 +392,7 @@ def how_died(death: Death) -> str:
     if death.asked:
         return "could not be interrupted and was killed"
     if death.out_of_memory:
-        return "was killed (SIGKILL), most likely by the operating system for lack of memory"
+        return "was killed by SIGKILL, most likely by the operating system for lack of memory"
     if death.signum:
         return f"was killed by {name_signal(death.signum)}"
     return f"exited with code {death.code}"

@@ -22,8 +22,13 @@ if TYPE_CHECKING:
     from nbdist.wire.groups import Waiting
     from nbdist.wire.messages import ToAgent
 
-FLUSH_SECONDS = 2.0
-"""The hub has this long to take the last words of a rank that ends."""
+FLUSH_SECONDS = 10.0
+"""The hub has this long to take the last words of a rank that ends.
+
+The wait is over as soon as the words have left, so only a busy machine needs so much of it: with 27
+programs that want each core 2 s were too few. Where there is no hub any more, it is the guard of
+this host that ends the rank, whatever that waits for.
+"""
 
 
 class Reporter(Speaker):
