@@ -15,7 +15,7 @@ from nbdist.cell.sharing import Sharing
 from nbdist.errors import NbdistError, UsageError
 from nbdist.gpus import environ_for
 from nbdist.hub import forming, living, mending, stacks
-from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, next_job_id, show_ranks
+from nbdist.hub.jobs import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_id, show_ranks
 from nbdist.hub.loop import hub_loop, uninterrupted
 from nbdist.hub.run import Run
 from nbdist.inspecting import Inspecting
@@ -334,8 +334,9 @@ class Cluster(Sharing, Inspecting):
         chosen = tuple(sorted(set(range(self.np) if ranks is None else ranks)))
         wrong = [rank for rank in chosen if not 0 <= rank < self.np]
         if wrong or not chosen:
-            which = f"there is no rank {show_ranks(wrong)}" if wrong else "no rank is named"
-            msg = f"{which}; this cluster has ranks 0-{self.np - 1}"
+            are = "is" if len(wrong) == 1 else "are"
+            which = f"there {are} no {name_ranks(wrong)}" if wrong else "no rank is named"
+            msg = f"{which}; this cluster has {name_ranks(list(range(self.np)))}"
             raise UsageError(msg)
         return chosen
 

@@ -90,7 +90,7 @@ def launch(
     timeout
         Seconds after which the job is stopped; None for no limit.
     max_restarts
-        How often torchrun starts all ranks anew when one fails.
+        How often torchrun restarts all ranks when one fails.
     hosts
         ``HOST:SLOTS,...``, as ``-H`` of `%%distributed` takes it; this machine by default. `np` is
         all their slots by default.

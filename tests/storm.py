@@ -33,10 +33,10 @@ TOLD = re.compile(
 )
 NAMED = re.compile(r"`([\w.\[\]]+)`")
 SYNC = re.compile(r"`(%dist sync [^`]+ --from \d+)`")
-DEAD = re.compile(r"^Rank (\d+) will be replaced before the next cell", re.MULTILINE)
-ALL_DEAD = "All ranks are replaced before the next cell"
+DEAD = re.compile(r"^Rank (\d+) will be restarted before the next cell", re.MULTILINE)
+ALL_DEAD = "All ranks will be restarted before the next cell"
 LACKS = re.compile(r"missing: .*\b(model|optimizer)\b")
-LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Make it anew")
+LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Re-create it")
 NONSENSE = re.compile(
     r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection (closed|reset) by peer|pair closure"
 )

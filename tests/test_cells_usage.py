@@ -38,7 +38,7 @@ MISTAKES = {
     "%%distributed --xyzzy": "unknown flag --xyzzy (-h lists all)",
     "%%distributed 4": "nothing is expected where '4' stands",
     "%%distributed --ranks 7": "there is no rank 7; this cluster has ranks 0-1",
-    "%%distributed --ranks 0-5": "there is no rank 2-5; this cluster has ranks 0-1",
+    "%%distributed --ranks 0-5": "there are no ranks 2-5; this cluster has ranks 0-1",
     "%%distributed --ranks one": "'one' is not a list of ranks such as 0,2-3",
     "%%distributed --ranks 1-0": "'1-0' is not a list of ranks such as 0,2-3",
     "%%distributed --timeout soon": "argument --timeout: 'soon' is not a number of seconds",

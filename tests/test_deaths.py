@@ -94,7 +94,7 @@ def test_the_next_cell_replaces_it_and_lists_what_it_lacks(cluster: Kernel) -> N
         print("kept" in globals(), int(total))
     """
     cell = on_ranks(cluster, go_on)
-    assert "rank 1 exited with code 1; it is being replaced" in cell.text
+    assert "rank 1 exited with code 1; it is being restarted" in cell.text
     assert re.search(r"missing: .*\bkept\b", cell.text)
     assert cell.stdout == "True 2\n"
 
@@ -213,10 +213,11 @@ def test_no_rank_is_left(cluster: Kernel) -> None:
         assert ([who for who, _ in told], told[0][1] == told[1][1]) == (["Rank 0", "Rank 1"], False)
     else:
         assert [who for who, _ in told] == ["Ranks 0-1"], failed.error
-    assert "All ranks are replaced before the next cell, without their variables." in failed.error
+    told = "All ranks will be restarted before the next cell, without their variables."
+    assert told in failed.error
     assert "--like" not in failed.error, "nobody is left to copy from"
     cell = on_ranks(cluster, "print(rank)")
     assert cell.stdout == "0\n"
-    assert "they are being replaced" in cell.text
+    assert "they are being restarted" in cell.text
     assert "All ranks are new processes, without the variables of those before." in cell.text
     assert "--like" not in cell.text

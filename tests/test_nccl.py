@@ -565,10 +565,10 @@ def test_without_a_sound_rank_nothing_is_advised_that_does_not_help() -> None:
     assert note.startswith(
         "On ranks 0-1 the GPU went on behind what was broken off (all_reduce #7, "
     )
-    assert note.endswith("No other rank has it: load a checkpoint, or make it anew.")
+    assert note.endswith("No other rank has it: load a checkpoint, or re-create it.")
     shards = {rank: {"model": digest("x", sharded=True)} for rank in (0, 1)}
     (note,) = comparing._doubtful({0: ["reduce_scatter #2"]}, shards)
-    assert note.endswith("load a checkpoint, or make it anew.")
+    assert note.endswith("load a checkpoint, or re-create it.")
     (note,) = comparing._doubtful({0: ["all_reduce #7"]}, {0: {}, 1: {}})
     assert note.endswith("also where ranks are equal.")
     parted = {0: {"model": digest("a")}, 1: {"model": digest("b")}}

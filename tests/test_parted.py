@@ -201,7 +201,7 @@ def test_parameters_and_models_in_places_of_all_kinds_are_found_and_made_equal(
     assert "there is no rank 7" in three.run("%dist sync w --from 7", check=False).error
     on_ranks(three, "if rank == 0: only_here = 1")
     wrong = three.run("%dist sync only_here", check=False)
-    assert "there is no variable `only_here` on rank 1-2" in wrong.error
+    assert "there is no variable `only_here` on ranks 1-2" in wrong.error
     names = "w, trained_by_hand, untrained, by_hand, slotted, places, parameters, line, part, bound"
     on_ranks(three, f"del {names}, Task, norm, Slotted")
 

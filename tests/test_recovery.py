@@ -76,7 +76,7 @@ def test_groups_made_anew_keep_models_and_variables(start_kernel: KernelFactory,
     kernel = begin(start_kernel, kind, NBDIST_RECOVERY=ANEW)
     same = on_ranks(kernel, "print(rank, id(model), id(optimizer))").stdout
     text = shown(fails(kernel, FAULT))
-    assert "The process groups were formed anew, and DDP models with them." in text
+    assert "The process groups were re-created, and DDP models with them." in text
     assert on_ranks(kernel, "print(rank, id(model), id(optimizer))").stdout == same
     trains(kernel)
     stopped_by_button(kernel, f"{DEAF}\n    waits.wait()", 0.2)
@@ -84,7 +84,7 @@ def test_groups_made_anew_keep_models_and_variables(start_kernel: KernelFactory,
     assert "NBDIST_RECOVERY says so" in kernel.run("%dist status").stdout
     on_ranks(kernel, "import os\nif rank == 1: os.kill(os.getpid(), 9)", check=False)
     if kind == "ddp":
-        assert kernel.run("%dist restart 1 --like 0").stdout.startswith("Rank 1 was replaced")
+        assert kernel.run("%dist restart 1 --like 0").stdout.startswith("Rank 1 restarted, ")
         trains(kernel)
 
 
@@ -100,7 +100,7 @@ def test_what_is_lost_by_it_is_named(start_kernel: KernelFactory) -> None:
 def test_new_processes_get_the_variables_of_those_before(start_kernel: KernelFactory) -> None:
     kernel = begin(start_kernel, NBDIST_RECOVERY=REPLACE)
     before = on_ranks(kernel, "import os\n(os.getpid(), own)", "--output all").stdout
-    assert "New processes took the place of rank 0-1" in shown(fails(kernel, FAULT))
+    assert "Ranks 0-1 were restarted, as" in shown(fails(kernel, FAULT))
     after = on_ranks(kernel, "import os\n(os.getpid(), own)", "--output all").stdout
     assert after != before
     on_ranks(kernel, "assert own == 10 + rank")
@@ -110,9 +110,9 @@ def test_new_processes_get_the_variables_of_those_before(start_kernel: KernelFac
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        (BREAK_GROUPS, "formed anew, and DDP models with them, for they could not be renewed"),
-        (BREAK_ALL, "New processes took the place of rank 1"),
-        (BREAK_ALL_RANKS, "New processes took the place of rank 0-1"),
+        (BREAK_GROUPS, "re-created, and DDP models with them, for they could not be renewed"),
+        (BREAK_ALL, "Rank 1 was restarted, as"),
+        (BREAK_ALL_RANKS, "Ranks 0-1 were restarted, as"),
         (BREAK_GIVING, "Rank 1 has the variables of rank 0, for its own: it did not answer"),
     ],
     ids=["in place", "both", "on all ranks", "and its variables"],
@@ -137,9 +137,9 @@ def test_variables_that_no_rank_can_hand_out_are_told_to_be_lost(
     kernel = begin(start_kernel)
     on_ranks(kernel, BREAK_GIVING.replace("rank == 1", "True"))
     text = shown(fails(kernel, FAULT))
-    assert "New processes took the place of rank 0-1" in text
+    assert "Ranks 0-1 were restarted, as" in text
     for rank in (0, 1):
-        assert f"Rank {rank} has lost its variables: it did not answer any more." in text
+        assert f"Rank {rank} has lost all variables: it did not answer any more." in text
     on_ranks(kernel, MODELS["ddp"])
     trains(kernel)
 
@@ -150,7 +150,7 @@ def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
     env = torch_of_tomorrow(tmp_path / "torch")
     kernel = begin(start_kernel, **env)
     status = kernel.run("%dist status").stdout
-    assert "after a fault groups are formed anew" in status
+    assert "after a fault groups are re-created" in status
     assert MOVED in status
     assert MOVED in shown(fails(kernel, FAULT))
     trains(kernel)

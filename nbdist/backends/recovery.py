@@ -68,7 +68,7 @@ def told(recovery: Recovery, forced: str) -> str:
         return f"{torch}: after a fault ranks are replaced and get their variables back ({why})."
     if first == ANEW:
         return (
-            f"{torch}: after a fault groups are formed anew; DDP models are kept, FSDP2 modules "
+            f"{torch}: after a fault groups are re-created; DDP models are kept, FSDP2 modules "
             f"are lost ({why})."
         )
     line = f"{torch}: after a fault groups are renewed in place, and models train on"

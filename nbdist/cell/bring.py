@@ -39,7 +39,7 @@ CHANGED = {
 DRIFTED = (
     "`{0}` was changed in place in the notebook after it was brought; the ranks go on with theirs. "
     "`--bring {0}` brings it as it is now, in the place of theirs: what cells have made of "
-    "that (an optimizer, a DDP model) must be brought along or made anew."
+    "that (an optimizer, a DDP model) must be brought along or re-created."
 )
 DELETED = (
     "`{0}` was deleted in the notebook; the ranks have it as it was brought. `del {0}` in a cell "

@@ -16,7 +16,7 @@ import msgspec
 
 from nbdist.amounts import in_bytes
 from nbdist.errors import NbdistError
-from nbdist.hub.jobs import name_ranks, show_ranks
+from nbdist.hub.jobs import name_ranks
 from nbdist.wire.groups import NO_WAY, Digest
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
     if not paths:
         return [note]
     if source is None or shards or not whole:
-        return [f"{note} No other rank has it: load a checkpoint, or make it anew."]
+        return [f"{note} No other rank has it: load a checkpoint, or re-create it."]
     way = f"`%dist sync {' '.join(map(_word, whole))} --from {source}`"
     return [f"{note} On rank {source} nothing was broken off: {way} gives all ranks what it has."]
 
@@ -181,7 +181,7 @@ def _unknown(told: Told) -> list[str]:
         whys = {rank: one[path].why for rank, one in told.items() if path in one and one[path].why}
         if whys and sum(path in one for one in told.values()) > 1:
             first = whys[min(whys)]
-            where = "" if len(whys) == len(told) else f" on rank {show_ranks(sorted(whys))}"
+            where = "" if len(whys) == len(told) else f" on {name_ranks(sorted(whys))}"
             notes.append(f"`{path}` could not be compared{where}: {first}.")
     return notes
 

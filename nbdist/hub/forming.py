@@ -18,8 +18,9 @@ from nbdist.backends.choice import check_torch
 from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub import copying
-from nbdist.hub.jobs import how_died, show_ranks
+from nbdist.hub.jobs import how_died
 from nbdist.hub.line import NoAnswer
+from nbdist.hub.report import said_of
 from nbdist.launchers import horovodrun
 from nbdist.wire.groups import GroupInfo
 
@@ -45,7 +46,7 @@ class InVain(LaunchError):
     def __init__(self, tried: list[NotFormed]) -> None:
         whys = "; then: ".join(dict.fromkeys(str(problem) for problem in tried))
         super().__init__(
-            f"the process group could not be formed: {whys}. `%dist restart` starts all ranks anew."
+            f"the process group could not be formed: {whys}. `%dist restart` restarts all ranks."
         )
         self.ranks = tried[-1].ranks if tried else []
 
@@ -110,7 +111,7 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
     dead = [rank for rank in hub.ranks.values() if rank.death is not None]
     if dead:
         how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
-        tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being replaced.")
+        tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being restarted.")
         lacking = await replace(hub, (rank.rank for rank in dead))
         if len(dead) == hub.size:
             tell("All ranks were restarted, without the variables of those before.")
@@ -245,13 +246,13 @@ def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Reco
     if way == ANEW:
         why = str(tried[-1]) if tried else recovery.groups or recovery.models
         notes.append(
-            "The process groups were formed anew, and DDP models with them"
+            "The process groups were re-created, and DDP models with them"
             + (f", for they could not be renewed in place: {why}." if why else ".")
         )
         notes.append(
-            "What holds a group elsewhere than in a variable or an attribute: make it anew."
+            "What holds a group elsewhere than in a variable or an attribute: re-create it."
         )
-    notes += [f"`{name}` is lost: {why}. Make it anew." for name, why in sorted(lost.items())]
+    notes += [f"`{name}` is lost: {why}. Re-create it." for name, why in sorted(lost.items())]
     return notes
 
 
@@ -270,7 +271,7 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
                 # Only the first rank that fails is known before the others are freed.
                 wrong |= set(problem.ranks) if isinstance(problem, InVain) else set()
                 if wrong == given.keys():
-                    hub.notes.append(f"Rank {show_ranks([*given])} has lost its variables.")
+                    hub.notes.append(f"{said_of([*given], 'has lost all variables')}.")
                     raise
         for rank, refused in given.items():
             await _take(hub, rank, files[rank], refused, sorted(wrong))
@@ -280,9 +281,9 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
             path.unlink(missing_ok=True)
     why = f" ({tried[-1]})" if tried else ""
     hub.notes.append(
-        f"New processes took the place of rank {show_ranks([*given])}, as the process group could "
-        f"not be renewed{why}. They have their variables again, but for what is named here; "
-        "random generators begin anew."
+        f"{said_of([*given], 'was restarted')}, as the process group could not be "
+        f"renewed{why}. They have their variables again, but for what is named here; "
+        "random generators start from new seeds."
     )
 
 
@@ -307,7 +308,7 @@ async def _take(
     why: dict[str, str] = refused or {}
     source = min(set(hub.ranks) - set(wrong), default=None)
     if problem and source is None:
-        hub.notes.append(f"Rank {rank} has lost its variables: {problem}.")
+        hub.notes.append(f"Rank {rank} has lost all variables: {problem}.")
     elif problem and source is not None:
         why = await copying.copy_names(hub, source, [rank])
         hub.notes.append(f"Rank {rank} has the variables of rank {source}, for its own: {problem}.")

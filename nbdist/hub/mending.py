@@ -10,6 +10,7 @@ from nbdist.amounts import counted
 from nbdist.errors import UsageError
 from nbdist.hub import comparing, copying, forming
 from nbdist.hub.jobs import name_ranks, show_ranks
+from nbdist.hub.report import said_of
 from nbdist.wire.groups import GroupInfo
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
         if dead:
             msg = (
-                f"rank {show_ranks(dead)} is dead, so that `{path}` cannot be made equal on "
-                f"all ranks: `%dist restart {show_ranks(dead)}` replaces it"
+                f"{said_of(dead, 'is dead').lower()}, so that `{path}` cannot be made equal on "
+                f"all ranks: `%dist restart {show_ranks(dead)}` comes first"
             )
             raise UsageError(msg)
         if hub.stale:
@@ -93,7 +94,7 @@ async def _group_of(hub: Hub, path: str, members: list[int], lacking: list[int])
     common = set.intersection(*named) if named else set()
     if not common and lacking and len(members) == 1:
         raise UsageError(
-            f"there is no variable `{path}` on rank {show_ranks(lacking)}: it cannot be made equal "
+            f"there is no variable `{path}` on {name_ranks(lacking)}: it cannot be made equal "
             "where it is not"
         )
     if not common:

@@ -189,6 +189,11 @@ def _name(ranks: list[int]) -> str:
     return f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {show_ranks(ranks)}"
 
 
+def said_of(ranks: list[int], words: str) -> str:
+    """Begin a sentence about ranks: ``Rank 0 has failed``, ``Ranks 0-1 have failed``."""
+    return f"{_name(ranks)} {agree(ranks, words)}"
+
+
 def agree(ranks: list[int], words: str) -> str:
     """Put the verb that `words` begin with into the plural if there are several ranks."""
     verb, _, rest = words.partition(" ")

@@ -16,8 +16,9 @@ from nbdist.amounts import in_time
 from nbdist.errors import NbdistError
 from nbdist.hub import bring, comparing, forming, news, report
 from nbdist.hub.hub import Hub, JobListener
-from nbdist.hub.jobs import Death, Job, name_ranks, show_ranks
+from nbdist.hub.jobs import Death, Job, name_ranks
 from nbdist.hub.output import Output
+from nbdist.hub.report import said_of
 from nbdist.hub.settle import settle
 from nbdist.hub.watch import Watch
 from nbdist.launchers.engines import working_directory
@@ -275,7 +276,7 @@ class Run(JobListener):
         how = job.stop_by if job.background else "An interrupt"
         job.tell(
             "queue",
-            "The process group must be formed anew after the last fault, and other ranks are still "
+            "The process group must be re-created after the last fault, and other ranks are still "
             f"at work in it: this waits for {_all_of(job)}. {how} takes only this cell out of the "
             "queue.",
             warns=False,
@@ -384,16 +385,16 @@ class Run(JobListener):
             if showing and hub.loop.time() < patience:
                 self._job.tell(
                     "countdown",
-                    f"Rank {show_ranks(showing)} has failed, and its traceback is being made; "
+                    f"{said_of(showing, 'has failed')}, and the traceback is being made; "
                     f"{self._job.stop_by} again to kill it now.",
                 )
                 await self._ended_within(0.5)
                 continue
-            who = show_ranks(list(self._pending))
+            stuck = list(self._pending)
             self._job.tell(
                 "countdown",
-                f"Rank {who} does not react, it is inside a C call. It will be killed in "
-                f"{in_time(left)} and replaced before the next cell; "
+                f"{said_of(stuck, 'does not react')}, being inside a C call. In {in_time(left)} "
+                f"{said_of(stuck, 'is killed').lower()} and restarted before the next cell; "
                 f"{self._job.stop_by} again to kill it now.",
             )
             await self._ended_within(min(1.0, left))
@@ -402,7 +403,7 @@ class Run(JobListener):
             self._killed.add(rank)
             self._hub.host.signal(self._hub.ranks[rank].pid, 9)
         if self._killed:
-            self._job.tell("countdown", f"Rank {show_ranks(list(self._killed))} was killed.")
+            self._job.tell("countdown", f"{said_of(list(self._killed), 'was killed')}.")
         await self._ended_within(5.0)
 
     async def _ended_within(self, seconds: float) -> None:

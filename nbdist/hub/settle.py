@@ -50,7 +50,7 @@ async def settle(
     _tell_of_losses(hub, job)
     job.notes += [
         f"Rank {rank} cannot use its GPU any more after such an error: `%dist restart {rank} "
-        "--like RANK` puts a new process in its place and copies another rank's variables."
+        "--like RANK` restarts it and copies another rank's variables."
         for rank, pid in spoilt.items()
         if hub.ranks[rank].pid == pid and hub.ranks[rank].alive
     ]
@@ -111,12 +111,14 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
         )
     living = min((rank.rank for rank in hub.ranks.values() if rank.alive), default=None)
     if living is None and dead:
-        job.notes.append("All ranks are replaced before the next cell, without their variables.")
+        job.notes.append(
+            "All ranks will be restarted before the next cell, without their variables."
+        )
         return
     for rank in dead:
         job.notes.append(
-            f"Rank {rank} will be replaced before the next cell, without its variables; "
-            f"`%dist restart {rank} --like {living}` replaces it and copies them from another rank."
+            f"Rank {rank} will be restarted before the next cell, without its variables; "
+            f"`%dist restart {rank} --like {living}` restarts it and copies them from another rank."
         )
 
 

@@ -114,7 +114,7 @@ def stop(args: Any) -> None:
     help="which ranks, such as 1 or 0,2-3, all by default; or `kernel`: the notebook's own process",
 )
 def restart(args: Any) -> None:
-    """Put new processes in the place of ranks; the others keep their variables."""
+    """Restart ranks in new processes; the others keep their variables."""
     if args.ranks == KERNEL:
         _say(restart_kernel())
         return
@@ -275,8 +275,8 @@ class DistMagics(Magics):
         status     every rank: host, process, device, state, memory
         start      start the cluster without running a cell
         stop       stop it
-        restart    put new processes in the place of ranks: `%dist restart 1 --like 0`;
-                   or start this notebook's kernel anew: `%dist restart kernel`
+        restart    restart ranks in new processes: `%dist restart 1 --like 0`;
+                   or this notebook's kernel: `%dist restart kernel`
         interrupt  interrupt all jobs, also those in the background
         cancel     interrupt one: `%dist cancel 3`
         logs       all a rank has printed: `%dist logs 1`
@@ -287,7 +287,7 @@ class DistMagics(Magics):
         push       bind variables of the notebook on the ranks: `%dist push x y`
         pull       bind variables of the ranks here: `%dist pull history --ranks 0`
         who        the ranks' variables, and where ranks differ: `%dist who opt*`
-        free       give back memory that no variable needs
+        free       release memory that no variable needs
         preload    let new ranks find modules imported: `%dist preload transformers`
         auto       run plain cells on the ranks: `%dist auto on`
         tensorboard  a job's metrics in TensorBoard: `%dist tensorboard 3`, `--stop`

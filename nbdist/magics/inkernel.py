@@ -119,7 +119,7 @@ def restart_kernel() -> str:
     kernel.do_shutdown(restart=True)
     return (
         "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "
-        "start it anew within seconds; elsewhere, start it from the menu."
+        "restart it within seconds; elsewhere, start it from the menu."
     )
 
 
