@@ -213,8 +213,8 @@ def test_no_rank_is_left(cluster: Kernel) -> None:
         assert ([who for who, _ in told], told[0][1] == told[1][1]) == (["Rank 0", "Rank 1"], False)
     else:
         assert [who for who, _ in told] == ["Ranks 0-1"], failed.error
-    told = "All ranks will be restarted before the next cell, without their variables."
-    assert told in failed.error
+    gone = "All ranks will be restarted before the next cell, without their variables."
+    assert gone in failed.error
     assert "--like" not in failed.error, "nobody is left to copy from"
     cell = on_ranks(cluster, "print(rank)")
     assert cell.stdout == "0\n"
