@@ -1,5 +1,6 @@
 /** The charts of the live metrics: axes, tips, and what a person chooses. */
 
+import { readFileSync } from 'node:fs';
 import { expect, test } from '@playwright/test';
 import { type IMetric } from '../../labextension/tests/job';
 import { Chart, drag, hover } from './chart';
@@ -174,4 +175,63 @@ test('an axis from zero', async () => {
   await chart.button('From 0').click();
   await expect.poll(top).not.toBe(before);
   await expect(chart.button('From 0')).toHaveAttribute('aria-pressed', 'true');
+});
+
+test('a panel is saved as a picture, on white in a dark page, too', async ({
+  page
+}) => {
+  await chart.theme('dark');
+  await chart.send([
+    { ...metric('train/loss', [3, 2, 1]), panel: 'loss', label: 'train' },
+    { ...metric('val/loss', [3, 2.5, 2]), panel: 'loss', label: 'val' }
+  ]);
+  const grounds: number[] = [];
+  for (const which of ['PNG on white', 'PNG as shown']) {
+    await chart.root.getByRole('figure').hover();
+    await chart.root.locator('summary[aria-label="Save loss"]').click();
+    expect(await violations(page, 'main')).toEqual([]);
+    const coming = page.waitForEvent('download');
+    await chart.button(which).click();
+    const file = await coming;
+    expect(file.suggestedFilename()).toBe('loss.png');
+    await file.saveAs(test.info().outputPath(`${which}.png`));
+    const bytes = readFileSync(await file.path());
+    const [ground, inks] = await page.evaluate(async data => {
+      const image = await createImageBitmap(
+        await (await fetch(`data:image/png;base64,${data}`)).blob()
+      );
+      const canvas = new OffscreenCanvas(image.width, image.height);
+      const ctx = canvas.getContext('2d')!;
+      ctx.drawImage(image, 0, 0);
+      const pixels = new Uint32Array(
+        ctx.getImageData(0, 0, image.width, image.height).data.buffer
+      );
+      return [pixels[0] & 0xff, new Set(pixels).size];
+    }, bytes.toString('base64'));
+    grounds.push(ground);
+    expect(inks).toBeGreaterThan(20);
+  }
+  expect(grounds[0]).toBe(255);
+  expect(grounds[1]).toBeLessThan(64);
+});
+
+test('values are saved as CSV; where the page has fewer, that is said', async ({
+  page
+}) => {
+  await chart.send([metric('loss', [3, 2])]);
+  const save = async (): Promise<[string, string]> => {
+    const coming = page.waitForEvent('download');
+    await chart.button('CSV').click();
+    const file = await coming;
+    return [file.suggestedFilename(), readFileSync(await file.path(), 'utf8')];
+  };
+  const [name, text] = await save();
+  expect(name).toBe('metrics-Job-1.csv');
+  expect(text).toContain('Job 1,loss,,1,1000001,2');
+  await expect(chart.root).toContainText(
+    'Saved the values that this page has.'
+  );
+  await chart.send([{ ...metric('loss', [3, 2]), stride: 8 }]);
+  expect((await save())[0]).toBe('metrics-Job-1-thinned.csv');
+  await expect(chart.root).toContainText('long curves are thinned');
 });

@@ -1,24 +1,27 @@
 /** The names of a panel's curves with their last values; a click hides or shows a curve. */
 
 import { fit, make, setAttribute, setText } from './dom';
-import { colours } from './lines';
+import { colours, dashOf } from './lines';
 import { short } from './numbers';
 import type { IOptions } from './options';
 import type { ICurve, IPanel } from './state';
 import { COLOURS } from './theme';
 
+/** Of borders, what is most like the patterns of lines. */
+const STYLES = ['solid', 'dashed', 'dotted', 'double'];
+
 /** A line as wide as those of the chart, in the colour of a curve. */
-export function swatch(colour: number, dashed: boolean): HTMLElement {
+export function swatch(colour: number, dash: number): HTMLElement {
   const node = make('span', { class: 'nbdist-swatch', 'aria-hidden': 'true' });
-  paint(node, colour, dashed);
+  paint(node, colour, dash);
   return node;
 }
 
-function paint(node: HTMLElement, colour: number, dashed: boolean): void {
+function paint(node: HTMLElement, colour: number, dash: number): void {
   setAttribute(
     node,
     'style',
-    `border-top: 3px ${dashed ? 'dashed' : 'solid'} var(--nbdist-curve-${colour % COLOURS})`
+    `border-top: 3px ${STYLES[dash]} var(--nbdist-curve-${colour % COLOURS})`
   );
 }
 
@@ -45,7 +48,7 @@ export class Legend {
       chip.dataset.name = curve.name;
       setAttribute(chip, 'title', `Hide or show ${curve.name}`);
       setAttribute(chip, 'aria-pressed', String(!this._hidden.has(curve.name)));
-      paint(line, all[i], all[i] >= 4);
+      paint(line, all[i], dashOf(all[i], curve.run));
       setText(name, curve.label);
       // A lone curve has the panel's title for a name, which is read out all the same.
       name.classList.toggle(
@@ -63,12 +66,12 @@ export class Legend {
     const shown = each.length > 1 && each.length <= COLOURS ? each : [];
     this.node.classList.toggle('nbdist-by-rank', shown.length > 0);
     fit(this._ranks, shown.length, () =>
-      make('span', { class: 'nbdist-rank' }, swatch(0, false), make('span'))
+      make('span', { class: 'nbdist-rank' }, swatch(0, 0), make('span'))
     );
     shown.forEach(({ rank }, i) => {
       const [line, name] = this._ranks.childNodes[i]
         .childNodes as unknown as HTMLElement[];
-      paint(line, i, i >= 4);
+      paint(line, i, dashOf(i));
       setText(name, `rank ${rank}`);
     });
   }
@@ -77,7 +80,7 @@ export class Legend {
     const chip = make(
       'button',
       { class: 'nbdist-chip', type: 'button' },
-      swatch(0, false),
+      swatch(0, 0),
       make('span', { class: 'nbdist-name' }),
       make('span', { class: 'nbdist-last' })
     );

@@ -17,8 +17,14 @@ export interface ILine {
   /** Null for what is of all ranks. */
   rank: number | null;
   colour: number;
-  dashed: boolean;
+  /** Index of its pattern in `DASHES`. */
+  dash: number;
 }
+
+/** Patterns of lines; the first is solid. */
+export const DASHES: readonly number[][] = [[], [6, 3], [2, 3], [10, 3, 2, 3]];
+/** As many colours of curves are told apart well; others are dashed. */
+const SOLID = 4;
 
 /** All that is drawn in a panel. */
 export interface IDrawing {
@@ -69,6 +75,14 @@ export function colours(labels: readonly string[]): number[] {
     used.add(next);
     return next;
   });
+}
+
+/** The pattern of a curve: those of other runs have one by their run. */
+export function dashOf(colour: number, run = 0): number {
+  if (run > 0) {
+    return 1 + ((run - 1) % (DASHES.length - 1));
+  }
+  return colour >= SOLID ? 1 : 0;
 }
 
 /** What a line shows at a step, or at the last one before it that it has. */
@@ -140,8 +154,9 @@ class Layout {
   }
 
   add(curve: ICurve, index: number): void {
-    const colour = this._colours[index];
-    const line = { curve: index, rank: null, colour, dashed: colour >= 4 };
+    const colour = this._colours[index] % COLOURS;
+    const dash = dashOf(this._colours[index], curve.run);
+    const line = { curve: index, rank: null, colour, dash };
     if (this._options.perRank && curve.each.length > 1) {
       this._addRanks(curve, line);
       return;
@@ -184,7 +199,7 @@ class Layout {
     curve.each.forEach((each, i) => {
       const line: ILine = { ...like, role: 'rank', rank: each.rank };
       if (coloured) {
-        Object.assign(line, { colour: i, dashed: i >= 4 });
+        Object.assign(line, { colour: i, dash: dashOf(i) });
       }
       // A rank that logs less often than others has no value in between, which is no gap.
       const values = this._values(each.values).map(value => value ?? undefined);

@@ -1,7 +1,7 @@
 /** How lines and the ranges between them look. */
 
 import type uPlot from 'uplot';
-import type { IDrawing, ILine } from './lines';
+import { DASHES, type IDrawing, type ILine } from './lines';
 import type { Theme } from './theme';
 
 /** More lines of ranks than this are faint, apart from the one the mouse is next to. */
@@ -57,7 +57,7 @@ export class Looks {
         return {
           stroke,
           width: line.role === 'mean' ? 2 : 1.25,
-          dash: line.dashed ? [6, 3] : undefined,
+          dash: line.dash ? DASHES[line.dash] : undefined,
           points: { size: 5, fill: stroke }
         };
       }

@@ -1,10 +1,14 @@
 /** One panel: its title, a legend that hides and shows curves, the chart, what is under the mouse. */
 
 import { make, setAttribute, setText } from './dom';
+import { fileName, saveFile } from './files';
+import { saveIcon } from './icons';
+import { imageOf } from './image';
 import { Keys } from './keys';
 import { Legend } from './legend';
 import { readings } from './readings';
 import { draw, type IDrawing, type ILine } from './lines';
+import { item, Menu } from './menu';
 import type { IOptions, IRange } from './options';
 import { Plot } from './plot';
 import { Pin } from './pin';
@@ -48,12 +52,20 @@ export class Panel {
       make('span', { class: 'nbdist-title' }, title)
     );
     this._title = title;
+    this._save = new Menu(saveIcon(), `Save ${title}`, () => [
+      item('PNG on white', () => {
+        void this._saveImage(true);
+      }),
+      item('PNG as shown', () => {
+        void this._saveImage(false);
+      })
+    ]);
     this._pin = new Pin(title, on => {
       shared.pin(title, on);
     });
     caption.append(
       this._legend.node,
-      make('span', { class: 'nbdist-tools' }, this._pin.node)
+      make('span', { class: 'nbdist-tools' }, this._save.node, this._pin.node)
     );
     const frame = make('div', { class: 'nbdist-frame' });
     frame.append(this._host, this._tip.node, this._empty, this._reset);
@@ -158,6 +170,27 @@ export class Panel {
       : 'No finite values yet';
   }
 
+  private async _saveImage(white: boolean): Promise<void> {
+    this._save.close();
+    if (!this._drawing || !this._placed) {
+      return; // out of sight, where nobody clicks
+    }
+    const { options, range } = this._shared;
+    const { curves } = this._placed;
+    const title = curves.length === 1 ? curves[0].name : this._title;
+    const image = await imageOf(
+      {
+        title,
+        panel: this._placed,
+        drawing: this._drawing,
+        options,
+        range
+      },
+      white
+    );
+    saveFile(image, `${fileName(title)}.png`);
+  }
+
   private _hover(index: number | null): void {
     const step = index === null ? undefined : this._drawing?.data[0][index];
     if (
@@ -233,6 +266,7 @@ export class Panel {
   });
   private readonly _title: string;
   private readonly _pin: Pin;
+  private readonly _save: Menu;
   private _panel: IPanel | null = null;
   /** The same, its values at their places. */
   private _placed: IPanel | null = null;

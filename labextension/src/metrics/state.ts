@@ -82,6 +82,8 @@ export interface ICurve extends IFacts {
   high: Float32Array;
   /** Empty if only one rank logs it. */
   each: IRankCurve[];
+  /** Of several runs in one view, which one; 0, the view's own, where it is missing. */
+  run?: number;
 }
 
 /** Curves that are drawn together. */

@@ -69,7 +69,7 @@ export class Tip {
       const drawn = lines.find(
         each => each.curve === reading.curve && each.rank === reading.rank
       );
-      line.replaceChildren(swatch(drawn?.colour ?? 0, drawn?.dashed ?? false));
+      line.replaceChildren(swatch(drawn?.colour ?? 0, drawn?.dash ?? 0));
       setText(label, reading.label);
       setText(value, reading.value);
       setText(note, reading.note);

@@ -1,5 +1,6 @@
 /** All of a job on the page: built once, then only changed, so nothing a person does is lost. */
 
+import { Actions } from './actions';
 import { Bars } from './bars';
 import { make, setText } from './dom';
 import { Grid } from './grid';
@@ -8,7 +9,8 @@ import { hasRanks } from './lines';
 import type { Across, IOptions, IRange } from './options';
 import { originOf, type IOrigin } from './places';
 import { preferences } from './preferences';
-import type { IState } from './state';
+import { laidOver, Runs, type IRun } from './runs';
+import type { ICurve, IState } from './state';
 import { Ranks, Values } from './tables';
 import { Theme } from './theme';
 import { Toolbar } from './toolbar';
@@ -23,6 +25,7 @@ export class View {
       this._head.node,
       this._toolbar.node
     );
+    this._toolbar.node.append(this._actions.node);
     this.node.append(
       top,
       this._head.live,
@@ -42,25 +45,35 @@ export class View {
     'data-lm-suppress-shortcuts': 'true'
   });
 
+  /** Say that the view has a tab of its own. */
+  set inTab(inTab: boolean) {
+    this._actions.inTab = inTab;
+  }
+
   update(state: IState): void {
+    this._own = state;
+    this._shown = this._runs.all(state);
+    const panels = laidOver(this._shown);
     this.node.dataset.state = state.state;
     this._origin = originOf(state);
+    this._actions.update(state);
     this._head.update(state);
     this._bars.update(state.bars, state.state);
     this._choose(this._x);
     this._toolbar.update({
-      panels: state.panels.length,
-      ranks: state.panels.some(hasRanks),
+      panels: panels.length,
+      ranks: panels.some(hasRanks),
       epochs: this._origin.epochs !== null
     });
-    this._grid.update(state.panels);
+    this._grid.update(panels);
     this._ranks.update(state);
-    this._values.update(state.panels);
+    this._values.update(panels);
     setText(this._note, state.note);
   }
 
   dispose(): void {
     this._unfollow();
+    this._runs.dispose();
     this._grid.dispose();
     this._theme.dispose();
     this.node.remove();
@@ -108,6 +121,14 @@ export class View {
   private readonly _options: IOptions = { ...preferences.charts };
   private _x: Across = this._options.x;
   private _drawn: Across = this._options.x;
+  private _own: IState | null = null;
+  private _shown: IRun[] = [];
+  private readonly _runs: Runs = new Runs(() => {
+    if (this._own) {
+      this.update(this._own);
+    }
+  });
+  private readonly _actions = new Actions(this._runs, () => this._shown);
   private _origin: IOrigin = { began: 0, epochs: null };
   private readonly _head = new Head();
   private readonly _bars = new Bars();
@@ -135,7 +156,8 @@ export class View {
       this._shared.range = range;
       this._grid.redraw();
     },
-    origin: (): IOrigin => this._origin,
+    origin: (curve: ICurve): IOrigin =>
+      curve.run ? originOf(this._shown[curve.run].state) : this._origin,
     pin: (title: string, on: boolean): void => {
       preferences.pin(title, on);
     }

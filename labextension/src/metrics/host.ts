@@ -1,0 +1,36 @@
+/** What the page around a view can do, where there is more than a notebook's output: JupyterLab. */
+
+import type { IState } from './state';
+
+/** Names a job for the server. */
+export interface IJobName {
+  folder: string;
+  job: string;
+}
+
+/** A job that curves can be compared with. */
+export interface IOther extends IJobName {
+  name: string;
+}
+
+export interface IHost {
+  /**
+   * Save all values of a job as a file.
+   *
+   * @returns False where the server does not have them.
+   */
+  saveValues: (job: IJobName) => Promise<boolean>;
+  /** Show a job in a tab of its own. */
+  openTab: (job: IJobName) => void;
+  /** The jobs that have curves. */
+  others: () => IOther[];
+  /**
+   * Be told of a job's state, now and whenever it is another one.
+   *
+   * @returns What ends it.
+   */
+  follow: (job: IJobName, told: (state: IState) => void) => () => void;
+}
+
+/** The page's; null where it can do no more than show what it was sent. */
+export const page: { host: IHost | null } = { host: null };
