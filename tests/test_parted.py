@@ -418,7 +418,7 @@ def test_sync_among_the_ranks_that_have_it(three: Kernel) -> None:
     failed = fails(three, "if rank == 0: optimizer.step()\nraise ValueError('boom')")
     assert parted(failed) == {"model", "optimizer"}
     said = three.run("%dist sync model optimizer --from 0").text
-    assert "`model` is now on ranks 0-1 as it was on rank 0" in said
+    assert "model is now on ranks 0-1 as it was on rank 0" in said
     body = "if rank < 2:\n    train(model, optimizer)\n    print('same', equal(model, pair))"
     assert "same True" in on_ranks(three, body).text
     on_ranks(three, "if rank < 2: del model, optimizer")
@@ -462,7 +462,7 @@ def test_sparse_states_are_sent_and_models_of_other_groups_are_other_models(thre
     failed = fails(three, "raise ValueError('boom')")
     assert not parted(failed), shown(failed)
     said = three.run("%dist sync model optimizer --from 0").text
-    assert "`optimizer` is now on ranks 0-1 as it was on rank 0" in said
+    assert "optimizer is now on ranks 0-1 as it was on rank 0" in said
 
 
 def test_optimizers_travel_whole_or_are_refused(three: Kernel) -> None:

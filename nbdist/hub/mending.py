@@ -61,7 +61,7 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         if dead:
             msg = (
                 f"{said_of(dead, 'is dead').lower()}, so that `{path}` cannot be made equal on "
-                f"all ranks: `%dist restart {show_ranks(dead)}` comes first"
+                f"all ranks: run `%dist restart {show_ranks(dead)}` first"
             )
             raise UsageError(msg)
         if hub.stale:

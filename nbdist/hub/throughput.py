@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nbdist.amounts import counted
 from nbdist.metrics.comparison import Comparison, Way
 from nbdist.metrics.scaling import Row, Scaling
 from nbdist.metrics.slowest import Slowest, slowest
@@ -140,7 +141,10 @@ def measured(job: Job) -> tuple[Row, list[str]]:
             "samples=, those of a step on one rank. So there is no speed-up."
         )
     elif count < FEW_STEPS:
-        told.append(f"On {len(job.ranks)}: made from only {count} steps; let the cell run longer.")
+        told.append(
+            f"On {counted(len(job.ranks), 'rank')}: made from only {counted(count, 'step')}; let the cell "
+            "run longer."
+        )
     if any(pace.uneven for pace in paces.values()):
         told.append(
             "Some passes through the loop had far more items than others: the figures mix them, "

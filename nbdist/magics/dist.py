@@ -31,6 +31,7 @@ from nbdist.magics.stacks import stacks
 from nbdist.magics.table import detached_table, job_page, job_table, rank_table
 from nbdist.magics.tensorboard import tensorboard
 from nbdist.magics.who import free, who
+from nbdist.quoted import plain
 from nbdist.rank.pickles import namespace
 
 Command = Callable[..., None]
@@ -47,7 +48,7 @@ def ranks_or_kernel(text: str) -> list[int] | str:
 
 
 def _say(text: str) -> None:
-    print(text)  # this is display code
+    print(plain(text))  # this is display code
 
 
 def _tell_of_wait(ranks: list[int] | None = None) -> None:

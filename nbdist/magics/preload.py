@@ -48,7 +48,7 @@ def preload(args: Any) -> None:
 
 
 def _older() -> str:
-    return " Those that run do not: `%dist restart`." if current.has_cluster() else ""
+    return " Those that run do not: %dist restart." if current.has_cluster() else ""
 
 
 def modules_like(text: str) -> list[str]:

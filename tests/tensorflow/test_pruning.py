@@ -136,7 +136,7 @@ def test_pruning_goes_on_after_a_fault(pruning: Kernel) -> None:
     )
     fails(pruning, "if rank == 1:\n    1 / 0\nfit(net, (rank, world_size))")
     told_ = shown(pruning.run("%dist sync net --from 0", timeout=60))
-    assert "`net` is now on all ranks as it was on rank 0." in told_
+    assert "net is now on all ranks as it was on rank 0." in told_
     seen = everywhere(
         pruning, 'print("=", *fit(net, (rank, world_size)), zeros(net), digest(net.weights))'
     )

@@ -28,7 +28,7 @@ def test_tensorflow(tmp_path: Path) -> None:
     right = float(re.findall(told, shown, re.MULTILINE)[0])
     assert right == pytest.approx(float(averaged[-1]), abs=0.001)
     assert "Rank 1 was killed by SIGKILL\n" in shown
-    assert "`model` is now on all ranks as it was on rank 0." in shown
+    assert "model is now on all ranks as it was on rank 0." in shown
     assert "equal again: True" in shown
     assert re.search(r"in the notebook: accuracy 0\.9\d+, optimizer from keras\.", shown)
     first, last, right = re.findall(r"job: loss ([\d.]+) to ([\d.]+), accuracy ([\d.]+)", shown)[0]
