@@ -135,10 +135,8 @@ def test_an_interrupt_stops_the_watching_and_cancel_the_job(
     notebook.interrupt()
     notebook.wait(20, cell)
     assert cell.ok, cell.seen()
-    assert (
-        f"it keeps running. `%dist attach {name}` shows it again, `%dist cancel {name}`"
-        in cell.text
-    )
+    told = f"it keeps running. `%dist attach {name}` shows it again, `%dist cancel {name}`"
+    assert told in cell.text
     keeper = keeper_of(notebook, name)
     family = [keeper, *keeper.children(recursive=True)]
     cell = notebook.start(f"%dist attach {name}")

@@ -141,10 +141,8 @@ def measured(job: Job) -> tuple[Row, list[str]]:
             "samples=, those of a step on one rank. So there is no speed-up."
         )
     elif count < FEW_STEPS:
-        told.append(
-            f"On {counted(len(job.ranks), 'rank')}: made from only {counted(count, 'step')}; let the cell "
-            "run longer."
-        )
+        few = f"On {counted(len(job.ranks), 'rank')}: made from only {counted(count, 'step')}"
+        told.append(f"{few}; let the cell run longer.")
     if any(pace.uneven for pace in paces.values()):
         told.append(
             "Some passes through the loop had far more items than others: the figures mix them, "

@@ -13,6 +13,7 @@ from IPython.core.magic_arguments import argument
 
 from nbdist.backends.choice import FITTING, LAUNCHERS
 from nbdist.errors import UsageError
+from nbdist.quoted import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ def parse(
     if arguments and not passes_on:
         raise UsageMistake(f"nothing is expected where {DASHES!r} stands (-h explains)")
     if re.search(r"(^|\s)(-h|--help)(\s|$)", own):
-        print(parser.format_help().removeprefix(RST_BLOCK))  # help is display
+        print(plain(parser.format_help().removeprefix(RST_BLOCK)))  # help is display
         return None
     try:
         return parser.parse_args(_joined(shlex.split(own)), argparse.Namespace(arguments=arguments))

@@ -63,5 +63,6 @@ def _told(job: Job) -> str:
     if job.done:
         return f"{who}: {job.state}."
     if not job.viewed:
-        return f"{who}: it keeps running. `%dist attach {job.id}` shows it again, {job.stop_by} stops it."
+        how = f"`%dist attach {job.id}` shows it again, {job.stop_by} stops it."
+        return f"{who}: it keeps running. {how}"
     return f"{who}: {job.state}."

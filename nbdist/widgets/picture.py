@@ -221,7 +221,8 @@ def _curves(panels: list[Panel]) -> list[Curve]:
 
 
 def _headline(seen: Seen) -> str:
-    return f"{seen.title}: {seen.state} after {in_time(seen.seconds)}"
+    so_far = "for" if seen.state in ("running", "queued") else "after"
+    return f"{seen.title}: {seen.state} {so_far} {in_time(seen.seconds)}"
 
 
 def _bar_lines(seen: Seen) -> list[str]:
