@@ -15,7 +15,7 @@ from benchmarks import environment
 
 FIGURES = (  # a module each
     "empty_cell", "ready", "training", "fault", "footprint", "output", "names", "scripts",
-    "metrics", "sidebar",
+    "metrics", "sidebar", "page",
 )  # fmt: skip
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

@@ -36,11 +36,12 @@ declare global {
 
 const AUTHORIZED = { Authorization: `token ${TOKEN}` };
 
-/** Put a notebook of these cells where the server finds it. */
+/** Put a notebook of these cells where the server finds it; the first one may have outputs. */
 export async function upload(
   page: Page,
   name: string,
-  cells: string[]
+  cells: string[],
+  outputs: object[] = []
 ): Promise<void> {
   const content = {
     cells: cells.map((source, i) => ({
@@ -48,7 +49,7 @@ export async function upload(
       execution_count: null,
       id: `cell-${i}`,
       metadata: {},
-      outputs: [],
+      outputs: i === 0 ? outputs : [],
       source
     })),
     metadata: {
