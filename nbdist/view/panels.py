@@ -15,10 +15,10 @@ MOST_PANELS = 100
 MOST_CURVES = 8
 """Panels of a view, and curves of a panel; all others are named, and are in `Job.metrics`."""
 RESOURCES = {
-    "CPU, % of one core": {CPU: "CPU"},
-    "Memory, bytes": {MEMORY: "memory"},
-    "GPU, %": {GPU: "GPU"},
-    "GPU memory, bytes": {GPU_MEMORY: "GPU memory"},
+    "CPU, % of one core": {CPU: "mean"},
+    "Memory, bytes": {MEMORY: "mean"},
+    "GPU, %": {GPU: "mean"},
+    "GPU memory, bytes": {GPU_MEMORY: "mean"},
     "Network of the host, bytes/s": {RECEIVED: "received", SENT: "sent"},
 }
 """By panel of resources, its curves by name, and their labels."""

@@ -9,6 +9,7 @@ import { hasRanks } from './lines';
 import type { Across, IOptions, IRange } from './options';
 import { originOf, type IOrigin } from './places';
 import { preferences } from './preferences';
+import { Resources } from './resources';
 import { laidOver, Runs, type IRun } from './runs';
 import type { ICurve, IState } from './state';
 import { Ranks, Values } from './tables';
@@ -31,6 +32,7 @@ export class View {
       this._head.live,
       this._bars.node,
       this._grid.node,
+      this._resources.node,
       this._ranks.node,
       this._values.node,
       this._note
@@ -66,6 +68,7 @@ export class View {
       epochs: this._origin.epochs !== null
     });
     this._grid.update(panels);
+    this._resources.update(state);
     this._ranks.update(state);
     this._values.update(panels);
     setText(this._note, state.note);
@@ -75,6 +78,7 @@ export class View {
     this._unfollow();
     this._runs.dispose();
     this._grid.dispose();
+    this._resources.dispose();
     this._theme.dispose();
     this.node.remove();
   }
@@ -137,7 +141,12 @@ export class View {
   private readonly _note = make('p', { class: 'nbdist-note' });
   private readonly _theme: Theme = new Theme(this.node, () => {
     this._grid.recolour();
+    this._resources.recolour();
   });
+  private readonly _resources: Resources = new Resources(
+    this._theme,
+    `nbdist-${views++}`
+  );
   private readonly _toolbar: Toolbar = new Toolbar(this._options, {
     changed: () => {
       this._x = this._options.x;
