@@ -54,8 +54,8 @@ def wait_for_replaced(client: ipyparallel.Client, np: int) -> None:
     except TimeoutError:
         there = name_ranks(client.ids)
         raise LaunchError(
-            f"ipyparallel's controller knows only {there} of {np}: `%dist restart` starts "
-            "the whole cluster anew"
+            f"ipyparallel's controller knows only {there} of {np}: `%dist restart` restarts "
+            "the whole cluster"
         ) from None
 
 

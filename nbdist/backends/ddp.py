@@ -443,7 +443,7 @@ class Ddp:
         except dist.DistError as error:
             raise NbdistError(
                 f"rank {self.rank} could not reach the store of rank 0 at {self._host}:{port}, so "
-                "the process group was not formed; %dist restart starts the ranks anew"
+                "the process group was not formed; run %dist restart"
             ) from error
         client.set_timeout(_FORM_LIMIT)
         return client

@@ -31,7 +31,7 @@ SLOW_SECONDS = 0.5
 MOST_NAMED = 12
 """Names told one by one."""
 CHANGED = {
-    "bound": "`{0}` was bound anew in the notebook, but cells have bound it on the ranks too, "
+    "bound": "`{0}` was re-bound in the notebook, but cells have bound it on the ranks too, "
     "where it stays as it is; `--bring {0}` brings the notebook's.",
     "edited": "`{0}` was changed in the notebook, but cells have changed it on the ranks too, "
     "where it stays as it is; `--bring {0}` brings the notebook's.",

@@ -162,7 +162,7 @@ def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
         listed = ", ".join(f"`{path}`" for path in shards)
         notes.append(
             f"The ranks' shards are of different steps: {listed}. No rank has them whole: load a "
-            "checkpoint, or make them anew."
+            "checkpoint, or re-create them."
         )
     return notes
 

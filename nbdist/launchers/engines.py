@@ -216,7 +216,7 @@ class Host:
         if self.controller_died is not None or self.warm.gone.is_set():
             msg = (
                 f"the {who} of this cluster has died; without it %px does not work and no rank can "
-                "be started. `%dist restart` starts the whole cluster anew."
+                "be started. `%dist restart` restarts the whole cluster."
             )
             raise LaunchError(msg)
 

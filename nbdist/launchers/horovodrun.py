@@ -140,7 +140,7 @@ async def check_flags(passed_on: list[str]) -> None:
     if told.split()[-1:] != [b"True"]:
         raise LaunchError(
             f"{asked.pop()}: this Horovod was built without MPI, which would start its ranks. "
-            "Leave the flag out, or build it anew: "
+            "Leave the flag out, or rebuild it: "
             f"{sys.executable} -m nbdist.install horovod --mpi"
         )
 

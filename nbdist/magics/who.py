@@ -11,6 +11,7 @@ from nbdist.amounts import in_bytes
 from nbdist.hub.jobs import show_ranks
 from nbdist.magics.arguments import ranks_list
 from nbdist.magics.table import table
+from nbdist.quoted import plain
 
 if TYPE_CHECKING:
     from nbdist.hub.who import Inventory, Variable
@@ -30,7 +31,7 @@ def who(args: Any) -> None:
     """List the ranks' variables and where ranks differ. Running cells are not disturbed."""
     cluster = current.cluster()
     found = cluster.who(*args.patterns, ranks=args.ranks, most=MOST)
-    print(inventory(found, args.patterns))
+    print(plain(inventory(found, args.patterns)))
 
 
 def inventory(found: Inventory, patterns: list[str]) -> str:

@@ -255,7 +255,7 @@ def _own_number(generation: int) -> Any:  # an enum value torch has no name for
     if number > _LAST_NUMBER:
         msg = (
             f"the process groups were renewed {generation} times, which is all this torch "
-            f"({torch.__version__}) allows; start the ranks anew with %dist restart"
+            f"({torch.__version__}) allows; restart the ranks with %dist restart"
         )
         raise NbdistError(msg)
     return dist.ProcessGroup.BackendType(number)
