@@ -294,8 +294,8 @@ def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
         print(float(big.sum()), float(half[0]), float(array.sum()))
         """,
     )
-    assert "big (16.0 MB)" in cell.text
-    assert "array (8.0 MB)" in cell.text
+    assert "big (16 MB)" in cell.text
+    assert "array (8 MB)" in cell.text
     assert cell.stdout == "4000000.0 1.0 5000000.0\n"
     assert printed_by(notebook, 1) == "8000000.0 2.0 6000000.0\n"
     assert notebook.run("print(float(big.sum()), array.sum())").text == "0.0 1000000.0\n"
