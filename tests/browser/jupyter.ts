@@ -22,7 +22,7 @@ interface IApplication {
   shell: {
     currentWidget: {
       sessionContext?: {
-        session?: { kernel?: { status: string } | null } | null;
+        session?: { kernel?: { id: string; status: string } | null } | null;
       };
     } | null;
   };

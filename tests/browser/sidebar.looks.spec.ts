@@ -236,6 +236,78 @@ test('a command without arguments asks which', async ({ page }) => {
   ).toBeVisible();
 });
 
+test('the notebook in front stands first, others and dead kernels are collapsed', async ({
+  page,
+  request
+}) => {
+  await upload(page, 'front.ipynb', ['1\n2\n3', 'train()']);
+  await open(page, 'front.ipynb');
+  const kernel = await page.evaluate(
+    () =>
+      window.jupyterapp.shell.currentWidget!.sessionContext!.session!.kernel!.id
+  );
+  const own = job({ first_line: '1', number: 1 });
+  fake.state = state([
+    process({ clusters: [cluster([rank(0)], { id: '8' })] }),
+    process({
+      id: 'b2',
+      kernel,
+      clusters: [cluster([rank(0, { words: 'line 3' })])],
+      jobs: [own]
+    }),
+    process({
+      id: 'c3',
+      notebook: '/home/me/old.ipynb',
+      alive: false,
+      left: 2,
+      clusters: [cluster([rank(0), rank(1)], { id: '5' })]
+    })
+  ]);
+  await sidebar.open();
+  await expect(sidebar.rank(0)).toBeVisible();
+  for (const [name, expanded] of [
+    ['Current notebook', 'true'],
+    ['Other notebooks', 'false'],
+    ['Dead kernels', 'false']
+  ]) {
+    await expect(sidebar.section(name)).toHaveAttribute(
+      'aria-expanded',
+      expanded
+    );
+  }
+  await expect(sidebar.cluster('Cluster 8')).toHaveCount(0);
+  await sidebar.section('Other notebooks').click();
+  await expect(sidebar.cluster('Cluster 8')).toBeVisible();
+
+  // A rank leads to the line it is at.
+  await sidebar.button('running cell line 3').click();
+  await expect(page.locator('.jp-Cell.jp-mod-active')).toContainText('123');
+  const line = (): Promise<number> =>
+    page.evaluate(() => {
+      interface INotebook {
+        activeCell: {
+          editor: { getSelection: () => { start: { line: number } } };
+        };
+      }
+      const { content } = window.jupyterapp.shell.currentWidget as unknown as {
+        content: INotebook;
+      };
+      return content.activeCell.editor.getSelection().start.line + 1;
+    });
+  await expect.poll(line).toBe(3);
+
+  // What still runs of a dead kernel is ended, and that is said.
+  await sidebar.section('Dead kernels').click();
+  await sidebar.button('Details of old.ipynb').click();
+  fake.answers['processes/c3/stop'] = { ended: 2, left: 0 };
+  await sidebar.button('Stop Cluster 5').click();
+  await sidebar.accept('Stop');
+  await expect(page.getByText('Cluster 5: 2 ranks terminated')).toBeVisible();
+  expect(fake.asked).toEqual(['POST processes/c3/stop {"cluster":"5"}']);
+  await page.close();
+  await endKernels(request);
+});
+
 test('settings are followed', async ({ page }) => {
   fake.state = everything();
   await sidebar.open();
