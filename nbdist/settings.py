@@ -12,8 +12,10 @@ import platformdirs
 from nbdist.backends.recovery import FORCE, WAYS
 from nbdist.errors import UsageError
 
-METRICS = ("widget", "picture", "end")
+METRICS = ("page", "widget", "picture", "end")
 """What NBDIST_METRICS may be: how metrics are shown."""
+PAGE = "NBDIST_PAGE"
+"""A Jupyter server that has our extension sets it for its kernels, to the version of its frames."""
 
 
 def _home() -> Path:

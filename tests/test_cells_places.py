@@ -71,7 +71,10 @@ def test_a_setting_that_cannot_be_is_told(start_kernel: KernelFactory) -> None:
         "import os\nos.environ['NBDIST_HANG_SECONDS'] = '5'\nos.environ['NBDIST_METRICS'] = 'html'"
     )
     cell = on_ranks(kernel, "1", "-np 1 --backend none", check=False)
-    assert plain(cell.text) == "UsageError: NBDIST_METRICS='html' is none of widget, picture, end\n"
+    assert (
+        plain(cell.text)
+        == "UsageError: NBDIST_METRICS='html' is none of page, widget, picture, end\n"
+    )
     kernel.run("del os.environ['NBDIST_METRICS']")
     assert on_ranks(kernel, "'works now'", "-np 1 --backend none").text == "'works now'\n"
 

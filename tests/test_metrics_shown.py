@@ -7,6 +7,7 @@ makes of a widget's state is tested in a browser.
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter, LatexExporter
 
+from nbdist.widgets.live import MIME
 from tests.notebook import distributed, on_ranks
 from tests.test_metrics import unpacked
 from tests.waiting import allowed
@@ -46,8 +48,11 @@ def flags(launcher: str) -> str:
 
 def picture(cell: Cell) -> tuple[str, str]:
     """Return the words and the HTML of the only picture a cell shows."""
-    (shown,) = (out for out in cell.outputs if "image/png" in out.data)
-    assert base64.b64decode(shown.data["image/png"]).startswith(PNG)
+    (shown,) = (out for out in cell.outputs if MIME in out.data)
+    image = re.search(r'src="data:image/png;base64,([^"]*)"', shown.data["text/html"])
+    assert image is not None
+    assert base64.b64decode(image[1]).startswith(PNG)
+    assert "image/png" not in shown.data, "a notebook holds it once"
     return shown.text, shown.data["text/html"]
 
 
@@ -115,7 +120,7 @@ def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
     refused = on_ranks(kernel, "x = 1\nnbdist.log(loss=[1, 2])", check=False)
     assert "`loss` is a list [1, 2], and not one number" in refused.seen()
     assert "line 3" in refused.seen()
-    assert not refused.mime("image/png")
+    assert not refused.mime(MIME)
 
 
 def test_what_a_killed_rank_has_logged_is_there(kernel: Kernel) -> None:
@@ -217,7 +222,7 @@ def test_where_there_are_widgets_the_state_moves_and_stays(kernel: Kernel) -> No
     kernel.wait(60, cell)
     assert cell.ok, cell.seen()
     shown = next(out for out in cell.events if "view+json" in " ".join(out.data))
-    assert "no widgets" in shown.data["text/html"]
+    assert "cannot draw metrics live" in shown.data["text/html"]
     states = [unpacked(part) for part in _states(cell)]
     assert len(states) >= 4
     points = [_points(state) for state in states]
@@ -271,11 +276,15 @@ def test_a_saved_notebook_keeps_the_picture_in_every_format(tmp_path: Path) -> N
     )
     done = nbformat.read(tmp_path / "done.ipynb", as_version=4)
     (output,) = done.cells[1].outputs
-    assert output.data.keys() == {"text/plain", "text/html", "image/png"}
+    assert output.data.keys() == {"text/plain", "text/html", MIME}
+    kept = output.data[MIME]
+    state = unpacked(base64.b64decode(kept["state"]))
+    assert (state["folder"], state["job"], state["state"]) == (kept["folder"], kept["job"], "done")
+    assert state["panels"][0]["curves"][0]["points"] == 18
     assert "<script" not in output.data["text/html"]
     assert "<style" not in output.data["text/html"]
     page, _ = HTMLExporter().from_notebook_node(done)
     assert 'alt="Curves of loss"' in page
-    latex, resources = LatexExporter().from_notebook_node(done)
-    assert "includegraphics" in latex
-    assert [data[:4] for data in resources["outputs"].values()] == [PNG]
+    assert "data:image/png;base64," in page
+    latex, _ = LatexExporter().from_notebook_node(done)
+    assert "loss: 0.1111 (min 0.1111, max 1, 18 points)" in latex

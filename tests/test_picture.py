@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,8 +92,10 @@ def test_a_hundred_panels_are_shown_and_a_picture_has_the_first() -> None:
     shown, left_out = panels([curve(f"m{number}", 1, 2) for number in range(103)])
     assert (len(shown), left_out) == (100, ["m100", "m101", "m102"])
     seen = Seen("job", "done", 1.0, [], "", [], shown, "")
-    data, metadata = picture.bundle(seen)
+    data = picture.bundle(seen)
+    encoded = data["text/html"].partition("data:image/png;base64,")[2].partition('"')[0]
+    (height,) = struct.unpack_from(">I", base64.b64decode(encoded), 20)
     rows = picture.MOST_DRAWN / picture.COLUMNS
-    assert metadata["image/png"]["height"] == int(rows * picture.HIGH * picture.DPI)
+    assert height == int(rows * picture.HIGH * picture.DPI * picture.SHARP)
     assert "The table has 88 more metrics" in data["text/html"]
     assert data["text/html"].count(">m99<") == 1, "it is in the table"

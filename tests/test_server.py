@@ -34,12 +34,14 @@ ROUTES = [
     ("POST", "processes/aa/restart"),
     ("POST", "processes/aa/stacks"),
     ("GET", "processes/aa/logs/7/0"),
+    ("GET", "metrics/some-folder/7.csv"),
 ]
 
 
 @pytest.fixture
-def jp_server_config() -> dict[str, Any]:
+def jp_server_config(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Load the extension, and refuse handlers that forget to ask who is there."""
+    monkeypatch.setenv("NBDIST_PAGE", "")  # the extension sets it
     return {
         "ServerApp": {
             # Terminals have a handler of the kind that is refused here.
@@ -241,6 +243,9 @@ async def test_who_is_not_authorized_is_refused(
         "processes/aa/logs/..%2f..%2f/0",
         "processes/aa/logs/7/-1",
         "processes/aa/kill",
+        "metrics/..%2f..%2fetc/7.csv",
+        "metrics/../7.csv",
+        "metrics/a/..%2f7.csv",
     ],
 )
 async def test_no_route_takes_a_path(jp_fetch: Fetch, route: str) -> None:

@@ -3,9 +3,9 @@
 import { cellsPlugin } from './plugins/cells';
 import { chartsPlugin } from './plugins/charts';
 import { commandsPlugin } from './plugins/commands';
-import { curvesPlugin } from './plugins/curves';
 import { modelPlugin } from './plugins/model';
 import { notebooksPlugin } from './plugins/notebooks';
+import { outputPlugin } from './plugins/output';
 import { panelPlugin } from './plugins/panel';
 import { runningPlugin } from './plugins/running';
 import { statusPlugin } from './plugins/status';
@@ -18,7 +18,7 @@ export default [
   cellsPlugin,
   viewsPlugin,
   chartsPlugin,
-  curvesPlugin,
+  outputPlugin,
   notebooksPlugin,
   statusPlugin,
   runningPlugin

@@ -1,6 +1,7 @@
 /** What plugins of ours share. */
 
 import { Token } from '@lumino/coreutils';
+import type { Jobs } from './metrics/follow';
 import type { Actions } from './sidebar/actions';
 import type { Model } from './sidebar/model';
 import type { Settings } from './sidebar/settings';
@@ -13,6 +14,8 @@ export interface INbdist {
   settings: Settings;
   targets: Targets;
   actions: Actions;
+  /** Whose metrics are followed. */
+  jobs: Jobs;
 }
 
 export const INbdist = new Token<INbdist>(

@@ -1,6 +1,7 @@
 /** Makes what the kernel sends, for the tests: see `nbdist/view/state.py`. */
 
 import {
+  assemble,
   VERSION,
   type IBar,
   type IFrame,
@@ -79,7 +80,10 @@ export function encode(
     note: '',
     ...more
   };
-  return assemble(header, doubles, singles);
+  return assemble(header, [
+    new Float64Array(doubles),
+    new Float32Array(singles)
+  ]);
 }
 
 function panelsOf(
@@ -134,28 +138,4 @@ function curve(
     last: Number.isFinite(last) ? last : null,
     best: all.length ? [Math.min(...all), Math.max(...all)] : [null, null]
   };
-}
-
-/** Put a frame together. */
-export function assemble(
-  header: IFrame,
-  doubles: number[],
-  singles: number[]
-): Uint8Array {
-  let text = new TextEncoder().encode(JSON.stringify(header));
-  const length = Math.ceil((4 + text.length) / 8) * 8 - 4;
-  const padded = new Uint8Array(length).fill(32);
-  padded.set(text);
-  text = padded;
-  const bytes = new Uint8Array(
-    4 + length + doubles.length * 8 + singles.length * 4
-  );
-  new DataView(bytes.buffer).setUint32(0, length, true);
-  bytes.set(text, 4);
-  bytes.set(new Uint8Array(new Float64Array(doubles).buffer), 4 + length);
-  bytes.set(
-    new Uint8Array(new Float32Array(singles).buffer),
-    4 + length + doubles.length * 8
-  );
-  return bytes;
 }

@@ -1,7 +1,15 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { decode, type IFrame, type IState } from '../src/metrics/state';
-import { assemble, encode } from './job';
+import {
+  assemble,
+  decode,
+  encode as encodeState,
+  fromBase64,
+  toBase64,
+  type IFrame,
+  type IState
+} from '../src/metrics/state';
+import { encode } from './job';
 
 const view = (bytes: Uint8Array): DataView => new DataView(bytes.buffer);
 
@@ -72,11 +80,10 @@ function later(
     panels,
     resources: null
   };
-  const sent = assemble(
-    { ...header, floats: doubles.length },
-    doubles,
-    singles
-  );
+  const sent = assemble({ ...header, floats: doubles.length }, [
+    new Float64Array(doubles),
+    new Float32Array(singles)
+  ]);
   return decode(view(sent), START)!;
 }
 
@@ -136,7 +143,7 @@ test('resources have names of their own, and stay where they have no news', () =
   const panels = [{ title: 'memory', curves: known }];
   for (const resources of [null, [{ title: 'Memory', curves: known }]]) {
     const later = decode(
-      view(assemble({ ...header, panels, resources }, [], [])),
+      view(assemble({ ...header, panels, resources }, [])),
       first
     )!;
     assert.equal(later.panels[0].curves[0], metric);
@@ -160,4 +167,17 @@ test('a frame whose beginning is missing is refused', () => {
     { title: 'a', curves: [{ name: 'a', label: 'a' }] }
   ] as IFrame['panels'];
   assert.throws(() => later(panels, [[], []]), /metric a is missing/);
+});
+
+test('a state that is kept as text is the same when it is read', () => {
+  const curve = START.panels[0].curves[0];
+  const own = { x: new Float64Array([1]), time: new Float64Array([2]) };
+  const each = [{ rank: 0, values: new Float32Array([NaN]), ...own }];
+  const state = {
+    ...START,
+    title: 'größe',
+    panels: [{ title: 'loss', curves: [{ ...curve, each }, curve] }]
+  };
+  const text = toBase64(encodeState(state));
+  assert.deepEqual(decode(fromBase64(text), null), state);
 });

@@ -54,6 +54,8 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     """Percent."""
     gpu_memory: int | None = None
     """Bytes."""
+    step: float | None = None
+    """Seconds a step, as `nbdist.hub.rows.RankRow` has it."""
     created: float = 0.0
     """Start time of the process, 0 where it is not known. The page is not told."""
 

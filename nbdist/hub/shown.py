@@ -101,5 +101,5 @@ def _short(text: str) -> str:
 def _rank(row: rows.RankRow, state: str) -> RankRecord:
     return RankRecord(
         row.rank, state, row.state, host=row.host, device=row.device, cpu=row.cpu,
-        memory=row.memory, gpu=row.gpu, gpu_memory=row.gpu_memory,
+        memory=row.memory, gpu=row.gpu, gpu_memory=row.gpu_memory, step=row.step,
     )  # fmt: skip

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbdist.wire.points import whole_frames
+from nbdist.wire.points import stored_frames, whole_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
+PIECE = 1 << 18
+"""Characters of a CSV file that are handed on at once."""
 COLUMNS = ("name", "rank", "step", "time", "value")
 
 
@@ -85,6 +88,27 @@ def rows(series: dict[str, Series]) -> Iterable[tuple[Any, ...]]:
         columns = (each.ranks.tolist(), each.steps.tolist(), each.times.tolist())
         for rank, step, at, value in zip(*columns, each.values.tolist(), strict=True):
             yield name, rank, step, at, value
+
+
+def lines(files: dict[int, Path]) -> Iterator[str]:
+    """Return all values as the lines of a CSV file, rank by rank and piece by piece."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    for rank, path in files.items():
+        for frame in stored_frames(path):
+            for column in frame.columns:
+                parts = (
+                    np.frombuffer(column.steps, np.int64), np.frombuffer(column.times, np.float64),
+                    np.frombuffer(column.values, np.float64),
+                )  # fmt: skip
+                for step, at, value in zip(*(part.tolist() for part in parts), strict=True):
+                    writer.writerow((column.name, rank, step, at, value))
+            if text.tell() >= PIECE:
+                yield text.getvalue()
+                text.seek(0)
+                text.truncate()
+    yield text.getvalue()
 
 
 def write_csv(series: dict[str, Series], path: Path) -> None:

@@ -6,7 +6,10 @@ be of another environment than the kernels'.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+from nbdist.settings import PAGE
 
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
@@ -18,6 +21,10 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 def _load_jupyter_server_extension(app: ServerApp) -> None:
     from nbdist.server.handlers import routes  # tornado and the server are there by now
+    from nbdist.view.state import VERSION
+
+    # Kernels inherit it: their pages have our extension, and show what this version sends.
+    os.environ[PAGE] = str(VERSION)
 
     app.web_app.add_handlers(".*$", routes(app.web_app.settings["base_url"]))
     app.log.info("nbdist shows its clusters and jobs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable
@@ -13,19 +14,21 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 
 from nbdist.errors import NbdistError, UsageError
-from nbdist.server import commands, logs
+from nbdist.server import commands, logs, metrics
 from nbdist.server.commands import Deaf
 from nbdist.server.processes import Processes
 from nbdist.server.stream import Stream, Streams
 
 RESOURCE = "nbdist"
 NAME = r"([0-9a-zA-Z]+)"
+FILE = rf"({metrics.NAME.pattern})"
 Method = TypeVar("Method", bound=Callable[..., Awaitable[None]])
 
 
 def routes(base_url: str) -> list[tuple[str, type, dict[str, Any]]]:
     """Return all handlers below the server's base URL."""
     processes = Processes()
+    streams = Streams(processes)
     here = functools.partial(url_path_join, base_url, "nbdist", "api")
     own = {"processes": processes}
     return [
@@ -33,7 +36,8 @@ def routes(base_url: str) -> list[tuple[str, type, dict[str, Any]]]:
         (here("clean"), Clean, own),
         (here("processes", NAME, "(interrupt|stop|restart|stacks)"), Command, own),
         (here("processes", NAME, "logs", NAME, "([0-9]{1,9})"), Log, own),
-        (here("stream"), Stream, {"streams": Streams(processes)}),
+        (here("metrics", FILE, rf"{FILE}\.csv"), Values, {"streams": streams}),
+        (here("stream"), Stream, {"streams": streams}),
     ]
 
 
@@ -143,3 +147,32 @@ class Log(Handler):
         piece = logs.read(record, job, int(rank), begin)
         told = {"text": piece.text, "from": piece.begin, "to": piece.end, "size": piece.size}
         self.finish(json.dumps(told))
+
+
+class Values(APIHandler):
+    """Every value that a job has logged."""
+
+    auth_resource = RESOURCE
+    _track_activity = False
+
+    def initialize(self, streams: Streams) -> None:
+        """Take what pages share."""
+        self._streams = streams
+
+    @web.authenticated
+    @authorized
+    @_telling
+    async def get(self, folder: str, job: str) -> None:
+        """Return it as a CSV file: name, rank, step, time in seconds since 1970, value."""
+        self._streams.processes.look()
+        known = self._streams.readers.known(metrics.Place(folder, job))
+        if known is None:
+            raise UsageError(f"nothing is known of job {job} any more")
+        pieces = metrics.csv_of(known)
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="job-{job}.csv"')
+        loop = asyncio.get_running_loop()
+        while (piece := await loop.run_in_executor(None, next, pieces, None)) is not None:
+            self.write(piece)
+            await self.flush()  # who reads slowly is waited for
+        self.finish()

@@ -8,18 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 
 from nbdist.errors import UsageError
 from nbdist.hub import record as records
-from nbdist.hub.record import ClusterRecord, RankRecord, Record, Unreadable
+from nbdist.hub.record import ClusterRecord, JobRecord, RankRecord, Record, Unreadable
 from nbdist.lives import is_still, runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from nbdist.view.recorded import LOST, RUNNING, Known
 
 ALIVE_SECONDS = 1.0
 """How often a process is looked for."""
@@ -198,6 +197,25 @@ class Processes:
             raise UsageError("this process has ended")
         return entry.record
 
+    def job(self, folder: str, id_: str) -> Known | None:
+        """Return what is known of the job in a folder of this name, None if nobody tells of it.
+
+        A detached job is told of by its keeper and by each kernel that is attached to it: one that
+        runs knows most.
+        """
+        found = [
+            _known(entry, entry.record, job)
+            for entry in self._entries.values()
+            if entry.record is not None
+            for job in entry.record.jobs
+            if job.id == id_ and Path(job.folder).name == folder
+        ]
+        return max(found, key=lambda known: (known.ended, known.stands == RUNNING), default=None)
+
+    def runs(self, id_: str) -> bool:
+        """Whether a process runs, as of the last look."""
+        return id_ in self._entries and self._entries[id_].alive
+
     def gone(self) -> list[Entry]:
         """Return those whose process has gone: crashed kernels, and keepers whose job is over.
 
@@ -205,6 +223,11 @@ class Processes:
         """
         self.look()
         return [entry for entry in self._entries.values() if not entry.alive and not entry.left]
+
+
+def _known(entry: Entry, record: Record, job: JobRecord) -> Known:
+    stands = RUNNING if entry.alive else LOST
+    return Known(job, entry.path.stem, record.kind, record.pid, stands, entry.left, entry.key[0])
 
 
 def running(cluster: ClusterRecord) -> list[RankRecord]:
@@ -262,6 +285,8 @@ def _outdated(entry: Entry, kernels: set[str]) -> bool:
 def _shown(record: Record) -> dict[str, Any]:
     told = msgspec.to_builtins(record, str_keys=True)
     clusters, jobs = told.get("clusters", []), told.get("jobs", [])
+    for job in jobs:
+        job["logs"] = Path(job.get("folder", "")).name  # by it and its id a page names the job
     for cluster in clusters:
         for rank in cluster.get("ranks", []):
             rank.pop("created", None)

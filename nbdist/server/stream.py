@@ -1,4 +1,4 @@
-"""The one websocket of a page: the state as it changes, and open logs. Server's loop."""
+"""The one websocket of a page: the state as it changes, open logs, and metrics. Server's loop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from nbdist.errors import UsageError
 from nbdist.server import logs
+from nbdist.server.metrics import Place, Readers
 
 if TYPE_CHECKING:
     from nbdist.server.processes import Processes
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 MOST_LOGS = 64
 """Logs a page may follow."""
+MOST_METRICS = 64
+"""Jobs whose metrics a page may follow."""
 
 
 class LogName(NamedTuple):
@@ -38,6 +41,7 @@ class Streams:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
+        self.readers = Readers(processes)
         self._pages: set[Stream] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -85,6 +89,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._seen: int | None = -1
         """The state it was told last; None while it does not want to know."""
         self._logs: dict[LogName, int] = {}
+        self._metrics: set[Place] = set()
         self._sent: asyncio.Future[None] | None = None
         """What was written last; not done while the page has not taken it."""
 
@@ -103,6 +108,8 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
     def on_close(self) -> None:
         """Tell no more."""
         self._streams.remove(self)
+        for place in self._metrics:
+            self._streams.readers.unwatch(self, place)
 
     def on_message(self, message: str | bytes) -> None:
         """Take ``{"watch": ...}`` or ``{"unwatch": ...}``; what is none of these is left alone."""
@@ -111,6 +118,9 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
             what = asked.get("watch", asked.get("unwatch"))
             if what == "state":
                 self._seen = -1 if "watch" in asked else None
+            elif what == "metrics":
+                place = Place.of(asked.get("folder"), asked.get("job"))
+                self._follow(place, wanted="watch" in asked)
             elif what == "log":
                 name = LogName(str(asked["process"]), str(asked["job"]), int(asked["rank"]))
                 if "unwatch" in asked:
@@ -119,6 +129,15 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                     self._logs[name] = int(asked.get("from", 0))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             self.log.warning("nbdist: a page sent what is no request")
+
+    def _follow(self, place: Place, *, wanted: bool) -> None:
+        """Begin to follow a job's metrics, or to follow them anew from their beginning; or end."""
+        if not wanted:
+            self._metrics.discard(place)
+            self._streams.readers.unwatch(self, place)
+        elif place in self._metrics or len(self._metrics) < MOST_METRICS:
+            self._metrics.add(place)
+            self._streams.readers.watch(self, place)
 
     @property
     def free(self) -> bool:
@@ -149,9 +168,17 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 told = name._asdict() | {"text": piece.text, "from": piece.begin, "to": piece.end}
                 self._send(json.dumps({"log": told}))
 
-    def _send(self, text: str) -> None:
+    def tell_metrics(self, data: bytes) -> None:
+        """Send a frame of a job's metrics."""
+        self._send(data)
+
+    def tell_unknown(self, place: Place) -> None:
+        """Say that nothing is known of a job."""
+        self._send(json.dumps({"metrics": place._asdict() | {"unknown": True}}))
+
+    def _send(self, told: str | bytes) -> None:
         with contextlib.suppress(WebSocketClosedError):
-            self._sent = asyncio.ensure_future(self.write_message(text))
+            self._sent = asyncio.ensure_future(self.write_message(told, isinstance(told, bytes)))
             self._sent.add_done_callback(_forget)
 
 

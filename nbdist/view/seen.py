@@ -52,7 +52,7 @@ def has_something(job: Job) -> bool:
 def look(job: Job) -> Seen:
     """Return how a job stands, its metrics as of the last `Metrics.read`."""
     job.resources.read()
-    shown, left_out = panels(job.metrics.curves())
+    shown, further = panels(job.metrics.curves())
     pulses = dict(job.pulses)
     began = job.began or job.created
     return Seen(
@@ -63,7 +63,7 @@ def look(job: Job) -> Seen:
         rows.straggler(pulses),
         [rows.row(job, rank, pulses.get(rank)) for rank in job.ranks],
         shown,
-        _left_out([*left_out, *job.metrics.further()]),
+        left_out([*further, *job.metrics.further()]),
         job.folder.name,
         job.id,
         resources=resource_panels(job.resources.curves()),
@@ -71,7 +71,8 @@ def look(job: Job) -> Seen:
     )
 
 
-def _left_out(names: list[str]) -> str:
+def left_out(names: list[str]) -> str:
+    """Name the metrics there is no room for."""
     if not names:
         return ""
     more = ", …" if len(names) > MOST_NAMED else ""

@@ -1,10 +1,11 @@
-"""A job's metrics below its cell: a widget while it runs, a picture when it is over.
+"""A job's metrics below its cell: live while it runs, and whole when it is over.
 
 All of it runs on the thread that shows the job.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import threading
@@ -12,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.view import seen
+from nbdist.view.state import VERSION, packed
 from nbdist.widgets import picture
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ PICTURE_SECONDS = 1.0
 """How often a picture is drawn anew where there are no widgets."""
 SHARE, LONGEST_PAUSE = 0.01, 10.0
 """Drawing takes at most this part of a core, which the ranks lack, but for longer pauses."""
-NO_WIDGET = "This front end shows no widgets: the metrics are drawn here when the cell is over."
+LATER = "This front end cannot draw metrics live: they are drawn here when the cell is over."
+MIME = "application/vnd.nbdist.metrics+json"
+"""What our extension of JupyterLab draws (`labextension/src/metrics/output.ts`)."""
 
 
 class Place(Protocol):
@@ -44,14 +48,15 @@ class LiveMetrics:
     area
         Where.
     how
-        ``widget``, ``picture`` (drawn anew now and then), or ``end`` (only when the job is over).
+        ``page`` (our extension is there and follows the job at the Jupyter server), ``widget``,
+        ``picture`` (drawn anew now and then), or ``end`` (only when the job is over).
     """
 
     def __init__(self, job: Job, area: Place, how: str) -> None:
         self._job, self._area, self._how = job, area, how
         self._next = time.monotonic() + LOOK_SECONDS
         self._chart: Any = None
-        self._begun = False
+        self._begun = self._named = False
 
     def refresh(self) -> None:
         """Show how the job stands, unless that was done just now."""
@@ -77,33 +82,46 @@ class LiveMetrics:
             threading.Thread(target=picture.prepare, name="nbdist-picture", daemon=True).start()
 
     def _draw(self) -> None:
-        self._job.metrics.read()
-        if self._how == "widget":
+        if self._how == "page":
+            self._name_job()
+        elif self._how == "widget":
+            self._job.metrics.read()
             self._draw_chart()
         elif self._how == "picture":
-            self._area.place("metrics", *picture.bundle(seen.look(self._job)))
+            self._job.metrics.read()
+            self._area.place("metrics", picture.bundle(seen.look(self._job)), {})
+
+    def _name_job(self) -> None:
+        """Have the page follow the job; it is told no more until the end."""
+        if not self._named:
+            self._named = True
+            words = {"text/plain": LATER, "text/html": LATER}
+            self._area.place("metrics", words | self._kept(b""), {})
+
+    def _kept(self, state: bytes) -> dict[str, Any]:
+        """Return what our extension draws: the job's name, and what is known of it."""
+        told = {"version": VERSION, "folder": self._job.folder.name, "job": self._job.id}
+        return {MIME: told | {"state": base64.b64encode(state).decode()}}
 
     def _draw_chart(self) -> None:
-        from nbdist.view.state import packed
-
         state = packed(seen.look(self._job))
         if self._chart is None:
             from nbdist.widgets.chart import Chart  # ipywidgets, which most jobs do without
 
             self._chart = Chart(state=state)
             data, metadata = self._chart._repr_mimebundle_()
-            data["text/plain"] = data["text/html"] = NO_WIDGET
-            # By this a page knows it for ours (`labextension/src/plugins/curves.ts`).
-            self._area.place("metrics", data, {**metadata, "nbdist": "metrics"})
+            data["text/plain"] = data["text/html"] = LATER
+            self._area.place("metrics", data, metadata)
         else:
             self._chart.state = state
 
     def end(self) -> None:
-        """Leave a picture that needs no kernel, however the job has ended."""
+        """Leave all of it, which needs no kernel and no server, however the job has ended."""
         try:
             if self._begun or seen.has_something(self._job):
                 self._job.metrics.read()
-                self._area.place("metrics", *picture.bundle(seen.look(self._job)))
+                last = seen.look(self._job)
+                self._area.place("metrics", picture.bundle(last) | self._kept(packed(last)), {})
         except Exception:  # whatever drawing meets, the cell ends as the job did
             log.warning("the metrics of job %s cannot be drawn", self._job.id, exc_info=True)
         finally:

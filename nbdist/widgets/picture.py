@@ -12,7 +12,7 @@ import logging
 import math
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -73,18 +73,18 @@ def prepare() -> None:
     warnings.filterwarnings("ignore", "Glyph .* missing from", module=r"nbdist\.widgets")
 
 
-def bundle(seen: Seen) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return a view as front ends take it: the data by kind, and its metadata."""
+def bundle(seen: Seen) -> dict[str, str]:
+    """Return a view as front ends without our extension take it: the data by kind.
+
+    The picture is in the HTML alone: notebooks would hold it twice.
+    """
     data = {"text/plain": as_text(seen)}
-    metadata: dict[str, Any] = {}
     image, width = "", 0
     if seen.panels:
-        png, width, height = draw(seen.panels[:MOST_DRAWN])
+        png, width, _ = draw(seen.panels[:MOST_DRAWN])
         image = base64.b64encode(png).decode()
-        data["image/png"] = image
-        metadata["image/png"] = {"width": width, "height": height}
     data["text/html"] = as_html(seen, image, width)
-    return data, metadata
+    return data
 
 
 def draw(panels: list[Panel]) -> tuple[bytes, int, int]:

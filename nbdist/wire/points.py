@@ -86,3 +86,17 @@ def whole_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
             return
         yield end, _decode(data[at + HEAD_BYTES : end])
         at = end
+
+
+def stored_frames(path: Path) -> Iterator[Frame]:
+    """Return the whole frames of a file, which is not held in memory; none if it is not there."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        while len(head := file.read(HEAD_BYTES)) == HEAD_BYTES:
+            length = int.from_bytes(head, "little")
+            if len(data := file.read(length)) < length:
+                return
+            yield _decode(data)

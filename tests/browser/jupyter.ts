@@ -142,6 +142,45 @@ export async function save(
   return outputs;
 }
 
+/** Close the page's notebook, and open one in the same JupyterLab with no kernel of its own. */
+export async function closeAndReopen(page: Page, name: string): Promise<void> {
+  await page.evaluate(async () => {
+    await window.jupyterapp.commands.execute('application:close-all');
+  });
+  await expect(metrics(page)).toHaveCount(0);
+  await command(page, 'docmanager:open', {
+    path: name,
+    factory: 'Notebook',
+    kernelPreference: { shouldStart: false, canStart: false }
+  });
+  await expect(metrics(page)).toBeVisible({ timeout: seconds(60) });
+}
+
+/** Write a notebook once more as somebody else would have sent it: of outputs nobody has vouched for. */
+export async function copyUntrusted(
+  page: Page,
+  name: string,
+  to: string
+): Promise<void> {
+  const answer = await page.request.get(`/api/contents/${name}`, {
+    headers: AUTHORIZED
+  });
+  const { content } = (await answer.json()) as {
+    content: {
+      cells: { outputs: object[]; metadata: { trusted?: boolean } }[];
+    };
+  };
+  for (const cell of content.cells) {
+    delete cell.metadata.trusted;
+  }
+  // By hand: what is saved as a notebook through the server is trusted by it.
+  const put = await page.request.put(`/api/contents/${to}`, {
+    headers: AUTHORIZED,
+    data: { type: 'file', format: 'text', content: JSON.stringify(content) }
+  });
+  expect(put.ok()).toBe(true);
+}
+
 /** A file that cells wait for, so that a test says how long they run. */
 export class Flag {
   constructor(name: string) {

@@ -1,7 +1,9 @@
 import { expect, test, type Locator, type Page } from '@playwright/test';
-import { hover, plot, tip } from './chart';
+import { drag, hover, plot, tip } from './chart';
 import {
+  closeAndReopen,
   command,
+  copyUntrusted,
   endKernels,
   Flag,
   kernelIs,
@@ -14,6 +16,8 @@ import {
   violations
 } from './jupyter';
 import { seconds } from './limits';
+
+const MIME = 'application/vnd.nbdist.metrics+json';
 
 /** Two ranks that log until the flag is raised; the mean of their losses at a step is `loss`. */
 function training(flag: Flag, flags = ''): string[] {
@@ -59,25 +63,23 @@ async function train(
   return root;
 }
 
-declare global {
-  interface Window {
-    /** A look of ipywidgets for a model, held back. */
-    late?: { since: number; goOn: () => void };
-  }
+/** Where the kernel's own pid is told: the output of its first cell. */
+async function kernelPid(page: Page): Promise<number> {
+  const told = page.locator('.jp-OutputArea-output', {
+    hasText: /^kernel \d+/
+  });
+  return Number((await told.textContent())!.split(' ')[1]);
 }
 
-/** In a page: whether ipywidgets has made all widgets that the notebook's kernel has. */
-async function widgetsAreRestored(): Promise<boolean> {
-  interface Renderer {
-    children: () => Iterable<Renderer>;
-    _manager?: { promise: Promise<{ restoredStatus: boolean }> };
-  }
-  const look = (within: Renderer): Renderer['_manager'] => {
-    const found = within._manager;
-    return found ?? [...within.children()].map(look).find(each => each);
-  };
-  const panel = window.jupyterapp.shell.currentWidget as unknown as Renderer;
-  return (await look(panel)?.promise)?.restoredStatus ?? false;
+/** A chart that needs no kernel: it zooms, and tells its values. */
+async function expectInteractive(page: Page, root: Locator): Promise<void> {
+  const chart = plot(root, 'loss');
+  await chart.scrollIntoViewIfNeeded();
+  await hover(chart, 0.5);
+  await expect(tip(root)).toContainText(/step \d+/);
+  await drag(chart, 0.3, 0.7);
+  await expect(root.getByRole('button', { name: 'Reset zoom' })).toBeVisible();
+  await page.mouse.move(0, 0);
 }
 
 test.afterEach(async ({ page, request }) => {
@@ -85,7 +87,7 @@ test.afterEach(async ({ page, request }) => {
   await endKernels(request);
 });
 
-test('curves move while the cell is busy, and a picture stays', async ({
+test('curves move while the cell is busy, and stay interactive', async ({
   page
 }) => {
   const far = strangers(page);
@@ -115,96 +117,106 @@ test('curves move while the cell is busy, and a picture stays', async ({
   await expectToMove(root);
 
   flag.raise();
-  await expect(
-    page.getByRole('img', { name: /Curves of train\/loss/ })
-  ).toBeVisible();
-  await expect(root).toHaveCount(0);
+  await expect(root.locator('.nbdist-badge')).toHaveText('done');
   await kernelIs(page, 'idle');
+  await expect(root).toHaveClass(/nbdist-dark/);
+  await expectInteractive(page, root);
+  const outputs = await save(page, 'busy.ipynb', 1, 'data:image/png');
+  expect(outputs).not.toContain('widget-view');
   expect(far).toEqual([]);
 });
 
-test('an interrupted cell leaves a picture that is saved', async ({ page }) => {
+test('an interrupted cell keeps its curves', async ({ page }) => {
   const root = await train(page, 'stop.ipynb', training(new Flag('stop')));
   await expectToMove(root);
   await command(page, 'notebook:interrupt-kernel');
-  await expect(
-    page.getByRole('img', { name: /Curves of train\/loss/ })
-  ).toBeVisible();
-  await expect(page.getByText(/Job \d+ .*interrupted after/)).toBeVisible();
-  const outputs = await save(page, 'stop.ipynb', 1, 'image/png');
-  expect(outputs).not.toContain('widget-view');
+  await expect(root.locator('.nbdist-badge')).toHaveText('interrupted');
+  await save(page, 'stop.ipynb', 1, 'interrupted after');
+  await expectInteractive(page, root);
 });
 
 for (const [flags, busy] of [
   ['--async', false],
   ['', true]
 ] as const) {
-  test(`a reloaded page shows how it stands, ${busy ? 'busy' : 'idle'} kernel`, async ({
+  test(`a reloaded page is live, ${busy ? 'busy' : 'idle'} kernel`, async ({
     page
   }) => {
     const name = `reload-${busy ? 'busy' : 'idle'}`;
     const flag = new Flag(name);
     let root = await train(page, `${name}.ipynb`, training(flag, flags));
     await expectToMove(root);
-    await save(page, `${name}.ipynb`, 1, 'widget-view');
+    await save(page, `${name}.ipynb`, 1, MIME);
     const step = await lastStep(root);
     await page.reload();
     root = metrics(page);
-    if (busy) {
-      // JupyterLab asks a kernel for its widgets only when it is idle.
-      await expect(page.getByText('Loading widget')).toBeVisible();
-      flag.raise();
-    }
     await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
-    expect(await lastStep(root)).toBeGreaterThan(step);
-    if (!busy) {
-      await expectToMove(root);
-      flag.raise();
-    }
+    expect(await lastStep(root)).toBeGreaterThanOrEqual(step);
+    await expectToMove(root);
+    flag.raise();
     await expect(root.locator('.nbdist-badge')).toHaveText('done');
+    await kernelIs(page, 'idle');
+    // Also where the kernel's last word has not reached the page.
+    await save(page, `${name}.ipynb`, 1, 'done after');
+    await closeAndReopen(page, `${name}.ipynb`);
+    await expect(root.locator('.nbdist-badge')).toHaveText('done');
+    await expectInteractive(page, root);
   });
 }
 
-// ipywidgets looks for a model every 100 ms, gives up after two seconds without a last look, and does
-// not look again if all widgets are restored by then. A busy page is late with such a look.
-test('a reloaded page looks again for curves that it had given up', async ({
+test('a kernel is killed: its curves stay, and nothing is left running', async ({
   page
 }) => {
-  const name = 'late.ipynb';
-  const flag = new Flag('late');
-  let root = await train(page, name, training(flag, '--async'));
-  await save(page, name, 1, 'widget-view');
-  await page.addInitScript(() => {
-    const inTime = window.setTimeout;
-    window.setTimeout = ((...args: Parameters<typeof inTime>) => {
-      if (!new Error().stack?.includes('get_model')) {
-        return inTime(...args);
-      }
-      window.late ??= { since: Date.now(), goOn: () => inTime(...args) };
-    }) as typeof inTime;
-  });
-  const hasLooked = () =>
-    page.waitForFunction(
-      () => window.late && Date.now() - window.late.since > 2000
-    );
-  await page.routeWebSocket(/\/channels/, socket => {
-    const server = socket.connectToServer();
-    server.onMessage(async message => {
-      if (message.includes('"update_states"')) {
-        await hasLooked();
-      }
-      socket.send(message);
-    });
-  });
-  await page.reload();
-  root = metrics(page);
-  await hasLooked();
-  await page.waitForFunction(widgetsAreRestored);
-  await page.evaluate(() => window.late!.goOn());
-  await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
+  const name = 'killed.ipynb';
+  const cells = training(new Flag('killed'));
+  cells[0] += '\nimport os; print(f"kernel {os.getpid()}")';
+  const root = await train(page, name, cells);
+  await expectToMove(root);
+  const pid = await kernelPid(page);
+  process.kill(pid, 'SIGKILL');
+  const badge = root.locator('.nbdist-badge');
+  await expect(badge).toHaveText('kernel died', { timeout: seconds(60) });
+  await expect(root).toContainText(`Kernel died (pid ${pid})`);
+  await expect(root).toContainText('Showing last known state');
+  await expect(root).not.toContainText(' left');
+  const dialog = page.getByRole('dialog'); // JupyterLab says it, too
+  await dialog.getByRole('button', { name: 'Ok' }).click();
+  await expectInteractive(page, root);
+  await save(page, name, 1, 'kernel died after');
+  await closeAndReopen(page, name);
+  await expect(badge).toHaveText('kernel died');
+  await expect(plot(root, 'loss')).toBeVisible();
+});
+
+test('a kernel is restarted: its curves stay, and nothing is left running', async ({
+  page
+}) => {
+  const name = 'restarted.ipynb';
+  const root = await train(page, name, training(new Flag('restarted')));
+  await expectToMove(root);
+  await command(page, 'kernelmenu:restart');
+  await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
+  const badge = root.locator('.nbdist-badge');
+  await expect(badge).toHaveText('interrupted', { timeout: seconds(60) });
+  await expectInteractive(page, root);
+  await save(page, name, 1, 'interrupted after');
+});
+
+test('a notebook that is not trusted shows its curves without a kernel', async ({
+  page
+}) => {
+  const flag = new Flag('untrusted');
+  const root = await train(page, 'mine.ipynb', training(flag));
   await expectToMove(root);
   flag.raise();
   await expect(root.locator('.nbdist-badge')).toHaveText('done');
+  await kernelIs(page, 'idle');
+  await save(page, 'mine.ipynb', 1, 'data:image/png');
+  await copyUntrusted(page, 'mine.ipynb', 'theirs.ipynb');
+  await endKernels(page.request);
+  await closeAndReopen(page, 'theirs.ipynb');
+  await expect(root.locator('.nbdist-badge')).toHaveText('done');
+  await expectInteractive(page, root);
 });
 
 test('Notebook 7', async ({ page }) => {
@@ -215,8 +227,7 @@ test('Notebook 7', async ({ page }) => {
   await expectToMove(root);
   expect(await violations(page, '.nbdist-metrics')).toEqual([]);
   flag.raise();
-  await expect(
-    page.getByRole('img', { name: /Curves of train\/loss/ })
-  ).toBeVisible();
+  await expect(root.locator('.nbdist-badge')).toHaveText('done');
+  await expectInteractive(page, root);
   expect(far).toEqual([]);
 });

@@ -11,7 +11,13 @@ const SHAPES: Record<JobState, string> = {
   failed:
     'M12.6 4.8 9.4 8l3.2 3.2-1.4 1.4L8 9.4l-3.2 3.2-1.4-1.4L6.6 8 3.4 4.8l1.4-1.4L8 6.6l3.2-3.2z',
   interrupted: 'M4 4h8v8H4z',
-  'timed out': 'M4 2h8v3L9.5 8 12 11v3H4v-3l2.5-3L4 5z'
+  'timed out': 'M4 2h8v3L9.5 8 12 11v3H4v-3l2.5-3L4 5z',
+  lost: 'M12.6 4.8 9.4 8l3.2 3.2-1.4 1.4L8 9.4l-3.2 3.2-1.4-1.4L6.6 8 3.4 4.8l1.4-1.4L8 6.6l3.2-3.2z',
+  unknown: 'M4 7h8v2H4z'
+};
+const WORDS: Partial<Record<JobState, string>> = {
+  lost: 'kernel died',
+  unknown: 'last known state'
 };
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -39,8 +45,8 @@ export class Head {
       this._state = state;
       this._shape.setAttribute('d', SHAPES[state]);
       this._badge.className = `nbdist-badge nbdist-is-${state.replace(' ', '-')}`;
-      setText(this._word, state);
-      setText(this.live, `${title}: ${state}`);
+      setText(this._word, WORDS[state] ?? state);
+      setText(this.live, `${title}: ${WORDS[state] ?? state}`);
     }
     setText(this._title, title);
     setText(this._clock, inTime(Math.floor(seconds)));

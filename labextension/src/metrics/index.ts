@@ -1,14 +1,13 @@
 /**
- * The ES module of the widget `nbdist.widgets.chart.Chart`.
+ * The ES module of the widget `nbdist.widgets.chart.Chart`, for front ends without our extension.
  *
  * The kernel may be busy and is never asked: everything that is drawn is in the one trait `state`,
  * so a page that is opened late or reloaded shows what the others show.
  */
 
 import './style.css';
-import { make } from './dom';
+import { Drawn } from './drawn';
 import { decode } from './state';
-import { View } from './view';
 
 /** What anywidget hands us, as far as it is used here. */
 interface IModel {
@@ -18,36 +17,23 @@ interface IModel {
 }
 
 function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
-  const view = new View();
-  const trouble = make('p', { class: 'nbdist-trouble', role: 'alert' });
-  trouble.hidden = true;
-  el.append(view.node, trouble);
-  let frame = 0;
-  const show = (): void => {
-    frame = 0;
+  const drawn = new Drawn();
+  el.append(drawn.node);
+  const changed = (): void => {
     try {
       const state = decode(model.get('state'), null);
       if (state) {
-        view.update(state);
+        drawn.show(state);
       }
-      trouble.hidden = true;
     } catch (error) {
-      trouble.textContent =
-        error instanceof Error ? error.message : String(error);
-      trouble.hidden = false;
+      drawn.complain(error instanceof Error ? error.message : String(error));
     }
   };
-  // At most once a frame, and never while the page is hidden.
-  const changed = (): void => {
-    frame ||= requestAnimationFrame(show);
-  };
   model.on('change:state', changed);
-  show();
+  changed();
   return () => {
-    cancelAnimationFrame(frame);
     model.off('change:state', changed);
-    view.dispose();
-    trouble.remove();
+    drawn.dispose();
   };
 }
 

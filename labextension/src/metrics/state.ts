@@ -7,7 +7,16 @@
 
 /** How a job is doing. */
 export type JobState =
-  'queued' | 'running' | 'done' | 'failed' | 'interrupted' | 'timed out';
+  | 'queued'
+  | 'running'
+  | 'done'
+  | 'failed'
+  | 'interrupted'
+  | 'timed out'
+  /** Whoever ran it has died. */
+  | 'lost'
+  /** Nobody tells of it any more. */
+  | 'unknown';
 
 /** A progress bar of a rank. */
 export interface IBar {
@@ -274,4 +283,82 @@ function head<T extends Float32Array | Float64Array>(
     throw new Error('A part of the metrics is missing.');
   }
   return old ? (old.subarray(0, length) as T) : [];
+}
+
+/** Make a whole frame of a state. */
+export function encode(state: IState): Uint8Array {
+  const doubles: Float64Array[] = [];
+  const singles: Float32Array[] = [];
+  const { panels, resources, ...around } = state;
+  const put = (panels: IPanel[]): IPanelNews[] =>
+    panels.map(({ title, curves }) => ({
+      title,
+      curves: curves.map(({ x, time, mean, low, high, each, ...facts }) => {
+        doubles.push(x, time);
+        singles.push(mean, low, high);
+        return {
+          ...facts,
+          from: 0,
+          count: x.length,
+          each: each.map(rank => {
+            singles.push(rank.values);
+            doubles.push(...[rank.x, rank.time].filter(own => !!own));
+            return {
+              rank: rank.rank,
+              from: 0,
+              count: rank.values.length,
+              x: !!rank.x,
+              time: !!rank.time
+            };
+          })
+        };
+      })
+    }));
+  const header: IFrame = {
+    ...around,
+    version: VERSION,
+    whole: true,
+    panels: put(panels),
+    resources: put(resources),
+    floats: 0
+  };
+  header.floats = doubles.reduce((sum, { length }) => sum + length, 0);
+  return assemble(header, [...doubles, ...singles]);
+}
+
+/** Put a frame together. */
+export function assemble(
+  header: IFrame,
+  numbers: (Float64Array | Float32Array)[]
+): Uint8Array {
+  const text = new TextEncoder().encode(JSON.stringify(header));
+  const length = Math.ceil((4 + text.length) / 8) * 8 - 4; // numbers are aligned
+  const size = numbers.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  const bytes = new Uint8Array(4 + length + size).fill(32);
+  new DataView(bytes.buffer).setUint32(0, length, true);
+  bytes.set(text, 4);
+  let at = 4 + length;
+  for (const { buffer, byteOffset, byteLength } of numbers) {
+    bytes.set(new Uint8Array(buffer, byteOffset, byteLength), at);
+    at += byteLength;
+  }
+  return bytes;
+}
+
+/** Bytes that are put into text at once: a call takes only so many arguments. */
+const PIECE = 0x8000;
+
+/** Write bytes as text. */
+export function toBase64(bytes: Uint8Array): string {
+  let text = '';
+  for (let at = 0; at < bytes.length; at += PIECE) {
+    text += String.fromCharCode(...bytes.subarray(at, at + PIECE));
+  }
+  return btoa(text);
+}
+
+/** Read bytes that were written as text. */
+export function fromBase64(text: string): DataView {
+  const bytes = Uint8Array.from(atob(text), sign => sign.charCodeAt(0));
+  return new DataView(bytes.buffer);
 }

@@ -7,6 +7,7 @@ import {
 } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Jobs } from '../metrics/follow';
 import { Actions } from '../sidebar/actions';
 import { Api } from '../sidebar/api';
 import { Model } from '../sidebar/model';
@@ -32,9 +33,10 @@ export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
     info: JupyterLab.IInfo | null
   ): INbdist => {
     const { serverSettings } = app.serviceManager;
+    const stream = new Stream(serverSettings);
     const model = new Model(
       new Api(serverSettings),
-      new Stream(serverSettings),
+      stream,
       () => info?.isConnected ?? true
     );
     const settings = new Settings();
@@ -53,6 +55,7 @@ export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
     });
     const targets = new Targets(model, words);
     const actions = new Actions(model, words, targets);
-    return { model, settings, words, targets, actions };
+    const jobs = new Jobs(stream);
+    return { model, settings, words, targets, actions, jobs };
   }
 };

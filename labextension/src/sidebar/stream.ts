@@ -1,4 +1,4 @@
-/** The websocket that tells of every change, and of what ranks write. It comes back by itself. */
+/** The websocket that tells of every change, of what ranks write, and of metrics. It comes back by itself. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
@@ -25,14 +25,27 @@ export interface ILogNews extends ILogPlace {
   gone?: string;
 }
 
+/** Names a job whose metrics are followed. */
+export interface IJobPlace {
+  /** The name of the folder where its files lie. */
+  folder: string;
+  job: string;
+}
+
 interface IMessage {
   state?: Partial<IState>;
+  /** The server knows nothing of a job. */
+  metrics?: IJobPlace;
   log?: ILogNews;
 }
 
 interface IWatch extends ILogPlace {
   from: number;
   told: (news: ILogNews) => void;
+}
+
+interface IMetricsWatch extends IJobPlace {
+  told: (frame: DataView | null) => void;
 }
 
 export class Stream implements IDisposable {
@@ -95,9 +108,35 @@ export class Stream implements IDisposable {
     });
   }
 
+  /**
+   * Be sent a job's metrics until the result is disposed: a whole frame, then what is new of it.
+   *
+   * After the connection was broken there is a whole frame again. A job may be followed once.
+   *
+   * @param told Called with each frame, and with null if the server knows nothing of the job.
+   */
+  followMetrics(
+    { folder, job }: IJobPlace,
+    told: (frame: DataView | null) => void
+  ): IDisposable {
+    const watch = { folder, job, told };
+    this._metrics.add(watch);
+    if (this._live) {
+      this._send({ watch: 'metrics', folder, job });
+    }
+    this._settle();
+    return new DisposableDelegate(() => {
+      if (this._metrics.delete(watch) && this._live) {
+        this._send({ unwatch: 'metrics', folder, job });
+      }
+      this._settle();
+    });
+  }
+
   /** Open or close the connection, as is needed. */
   private _settle(): void {
-    const needed = !this._disposed && (this._wanted || this._watches.size > 0);
+    const followed = this._watches.size + this._metrics.size > 0;
+    const needed = !this._disposed && (this._wanted || followed);
     if (needed && !this._socket && this._timer === undefined) {
       this._open();
     } else if (!needed) {
@@ -112,6 +151,7 @@ export class Stream implements IDisposable {
       url += URLExt.objectToQueryString({ token });
     }
     const socket = new WebSocket(url);
+    socket.binaryType = 'arraybuffer';
     this._socket = socket;
     socket.onopen = () => {
       this._live = true;
@@ -121,10 +161,17 @@ export class Stream implements IDisposable {
       this._watches.forEach(watch => {
         this._watchLog(watch);
       });
+      this._metrics.forEach(({ folder, job }) => {
+        this._send({ watch: 'metrics', folder, job });
+      });
     };
-    socket.onmessage = (event: MessageEvent<string>) => {
+    socket.onmessage = (event: MessageEvent<string | ArrayBuffer>) => {
       this._wait = FIRST_WAIT;
-      this._take(JSON.parse(event.data) as IMessage);
+      if (typeof event.data === 'string') {
+        this._take(JSON.parse(event.data) as IMessage);
+      } else {
+        this._takeFrame(event.data);
+      }
     };
     socket.onclose = () => {
       this._live = false;
@@ -155,6 +202,9 @@ export class Stream implements IDisposable {
     if (message.state) {
       this._state.emit(state(message.state));
     }
+    if (message.metrics) {
+      this._tellMetrics(message.metrics, null);
+    }
     const log = message.log;
     if (log) {
       for (const watch of this._watches) {
@@ -170,6 +220,22 @@ export class Stream implements IDisposable {
     }
   }
 
+  /** Take a frame: the length of a JSON that names its job, the JSON, the frame. */
+  private _takeFrame(data: ArrayBuffer): void {
+    const length = new DataView(data).getUint32(0, true);
+    const text = new TextDecoder().decode(new Uint8Array(data, 4, length));
+    const frame = new DataView(data, 4 + length);
+    this._tellMetrics(JSON.parse(text) as IJobPlace, frame);
+  }
+
+  private _tellMetrics(place: IJobPlace, frame: DataView | null): void {
+    for (const watch of this._metrics) {
+      if (watch.folder === place.folder && watch.job === place.job) {
+        watch.told(frame);
+      }
+    }
+  }
+
   private _watchLog({ process, job, rank, from }: IWatch): void {
     this._send({ watch: 'log', process, job, rank, from });
   }
@@ -181,6 +247,7 @@ export class Stream implements IDisposable {
   private readonly _state = new Signal<this, IState>(this);
   private readonly _broken = new Signal<this, void>(this);
   private readonly _watches = new Set<IWatch>();
+  private readonly _metrics = new Set<IMetricsWatch>();
   private _socket: WebSocket | null = null;
   private _live = false;
   private _wanted = false;

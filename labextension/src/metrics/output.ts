@@ -1,0 +1,163 @@
+/**
+ * The output of a job in a notebook: its metrics, in JupyterLab and Notebook 7.
+ *
+ * It holds the job's name and a whole state: all of it when the kernel has said how the job ended,
+ * what there was at the start before. Until then the server is followed, which reads the job's own
+ * files; the kernel is never asked. If the kernel died, what the server knows is kept in the
+ * notebook, so that saving it saves the curves.
+ */
+
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { IDisposable } from '@lumino/disposable';
+import { Widget } from '@lumino/widgets';
+import { Drawn } from './drawn';
+import { isOver, type Followed, type Jobs } from './follow';
+import { decode, encode, fromBase64, toBase64, type IState } from './state';
+import { inHtml, inText } from './told';
+
+export const MIME = 'application/vnd.nbdist.metrics+json';
+
+/** What the notebook holds. */
+interface IKept {
+  version: number;
+  folder: string;
+  job: string;
+  /** A whole frame in base64; '' if there was nothing yet. */
+  state: string;
+}
+
+/**
+ * The kernel says itself how a job ended, but a page that was reloaded may miss that; and of a dead
+ * kernel's ranks some may still run for a moment. Milliseconds.
+ */
+const PATIENCE = 3000;
+
+export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
+  constructor(private readonly _jobs: Jobs) {
+    super();
+    this.addClass('nbdist-output');
+    this.node.append(this._drawn.node);
+  }
+
+  renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this._model = model;
+    const kept = model.data[MIME] as unknown as IKept;
+    if (kept.state === this._kept?.state && kept.job === this._kept.job) {
+      return Promise.resolve(); // what this page has written itself, or the same once more
+    }
+    this._kept = kept;
+    this._saved = this._read(kept);
+    if (this._saved) {
+      this._drawn.show(this._saved);
+    }
+    const { folder, job } = kept;
+    const goesOn = !isOver(this._saved);
+    if (!goesOn || `${folder}/${job}` !== this._place) {
+      this._stop();
+    }
+    if (goesOn && !this._watch) {
+      this._place = `${folder}/${job}`;
+      this._watch = this._jobs.follow({ folder, job }, followed => {
+        this._onNews(followed);
+      });
+    }
+    return Promise.resolve();
+  }
+
+  override dispose(): void {
+    if (!this.isDisposed) {
+      this._stop();
+      this._drawn.dispose();
+      super.dispose();
+    }
+  }
+
+  private _read({ state }: IKept): IState | null {
+    try {
+      return state ? decode(fromBase64(state), null) : null;
+    } catch (error) {
+      this._drawn.complain(
+        error instanceof Error ? error.message : String(error)
+      );
+      return null;
+    }
+  }
+
+  private _onNews(followed: Followed): void {
+    const { state, unknown, trouble } = followed;
+    if (unknown) {
+      const known = state ?? this._saved;
+      if (known) {
+        this._drawn.show(asLastKnown(known));
+      } else {
+        this._drawn.complain('Nothing is known of this job any more.');
+      }
+    } else if (state) {
+      this._drawn.show(state);
+      if (isOver(state)) {
+        this._keepSoon(state);
+      }
+    }
+    if (trouble) {
+      this._drawn.complain(trouble);
+    }
+  }
+
+  /** Have the notebook hold how it ended, unless the kernel sees to that. */
+  private _keepSoon(state: IState): void {
+    window.clearTimeout(this._timer);
+    this._timer = window.setTimeout(() => {
+      this._stop();
+      const { version, folder, job } = this._kept!;
+      this._kept = { version, folder, job, state: toBase64(encode(state)) };
+      this._saved = state;
+      this._model!.setData({
+        data: {
+          ...this._model!.data,
+          [MIME]: { ...this._kept },
+          'text/plain': inText(state),
+          'text/html': inHtml(state)
+        }
+      });
+    }, PATIENCE);
+  }
+
+  private _stop(): void {
+    window.clearTimeout(this._timer);
+    this._watch?.dispose();
+    this._watch = null;
+  }
+
+  private readonly _drawn = new Drawn();
+  private _model: IRenderMime.IMimeModel | null = null;
+  private _kept: IKept | null = null;
+  private _saved: IState | null = null;
+  private _place = '';
+  private _watch: IDisposable | null = null;
+  private _timer: number | undefined;
+}
+
+/** What is saved of a job that nobody tells of any more: its clocks and rates are not of now. */
+export function asLastKnown(state: IState): IState {
+  return {
+    ...state,
+    state: 'unknown',
+    straggler: '',
+    bars: state.bars.map(bar => ({
+      ...bar,
+      rate: null,
+      samples: null,
+      left: null
+    })),
+    note: ['Showing last known state', state.note].filter(Boolean).join('. ')
+  };
+}
+
+/** Makes the outputs; they are shown in notebooks that are not trusted, too: they run no code. */
+export function metricsFactory(jobs: Jobs): IRenderMime.IRendererFactory {
+  return {
+    safe: true,
+    mimeTypes: [MIME],
+    createRenderer: () => new MetricsOutput(jobs)
+  };
+}
