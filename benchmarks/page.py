@@ -33,7 +33,7 @@ RANKS = (2, 16, 64)
 
 def measure(options: Options) -> Section:
     """Have a test of the page measure it."""
-    found = measured(partial(_figures, 3 if options.quick else 10))
+    found = measured(partial(_figures, 2 if options.quick else 6))
 
     def figure(name: str, unit: str, key: str, target: Target | None = None) -> Figure:
         return Figure(
@@ -45,6 +45,7 @@ def measure(options: Options) -> Section:
         figure("from the start of a cell to its first chart", " s", "first", Target("<", 1)),
         figure("the saved output", " kB", "saved"),
         figure("of it the picture", " kB", "picture"),
+        figure("of it the curves", " kB", "curves"),
     ]
     for ranks in RANKS:
         figures += [

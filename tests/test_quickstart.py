@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import re
 import socket
@@ -13,6 +14,9 @@ from typing import Any
 import nbformat
 import pytest
 
+from nbdist.view.state import VERSION
+from nbdist.widgets.live import MIME
+from tests.test_metrics import unpacked
 from tests.waiting import allowed
 from tools.run_notebook import about_a_machine, digest
 
@@ -84,13 +88,29 @@ def test_its_outputs_are_stored_and_those_of_its_code(stored: Any) -> None:
     assert "epoch 9: loss" in shown["train"]
     assert "epochs: 10 of 10" in shown["train"]
     assert "bad batch on rank 1" in shown["mistake"]
-    pictures = {
-        cell.id
+    data = {
+        cell.id: out.data
         for cell in stored.cells
         for out in cell.get("outputs", ())
-        if "image/png" in out.get("data", {})
+        if MIME in out.get("data", {}) or "image/png" in out.get("data", {})
     }
-    assert pictures == {"train", "plot"}
+    assert set(data) == {"train", "plot"}
+    assert '<img alt="Curves of loss"' in "".join(data["train"]["text/html"])
+
+
+def test_stored_curves_are_of_the_format_that_the_page_reads(stored: Any) -> None:
+    kept = [
+        out.data[MIME]
+        for cell in stored.cells
+        for out in cell.get("outputs", ())
+        if MIME in out.get("data", {})
+    ]
+    assert [each["version"] for each in kept] == [VERSION], "make quickstart"
+    state = unpacked(base64.b64decode(kept[0]["state"]))
+    assert (state["version"], state["state"]) == (VERSION, "done")
+    (loss,) = state["panels"][0]["curves"]
+    assert (loss["name"], loss["x"]) == ("loss", list(range(10)))
+    assert {panel["title"] for panel in state["resources"]} >= {"Memory, bytes"}
 
 
 def test_what_is_stored_is_small_and_of_no_machine(stored: Any) -> None:
