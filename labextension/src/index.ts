@@ -3,6 +3,7 @@
 import { cellsPlugin } from './plugins/cells';
 import { chartsPlugin } from './plugins/charts';
 import { commandsPlugin } from './plugins/commands';
+import { metricsPlugin } from './plugins/metrics';
 import { modelPlugin } from './plugins/model';
 import { notebooksPlugin } from './plugins/notebooks';
 import { outputPlugin } from './plugins/output';
@@ -17,6 +18,7 @@ export default [
   commandsPlugin,
   cellsPlugin,
   viewsPlugin,
+  metricsPlugin,
   chartsPlugin,
   outputPlugin,
   notebooksPlugin,

@@ -5,7 +5,11 @@ import type { IState } from './state';
 import { View } from './view';
 
 export class Drawn {
-  constructor() {
+  /**
+   * @param inTab Whether the view has a tab of its own.
+   */
+  constructor(inTab = false) {
+    this._view.inTab = inTab;
     this._trouble.hidden = true;
     this.node.append(this._view.node, this._trouble);
   }

@@ -32,5 +32,28 @@ export interface IHost {
   follow: (job: IJobName, told: (state: IState) => void) => () => void;
 }
 
-/** The page's; null where it can do no more than show what it was sent. */
-export const page: { host: IHost | null } = { host: null };
+/** The page; its host is null where it can do no more than show what it was sent. */
+class Page {
+  host: IHost | null = null;
+
+  /**
+   * Be told when there are other jobs than before.
+   *
+   * @returns What ends it.
+   */
+  follow(changed: () => void): () => void {
+    this._followers.add(changed);
+    return () => this._followers.delete(changed);
+  }
+
+  /** Say that there are other jobs. */
+  tell(): void {
+    this._followers.forEach(changed => {
+      changed();
+    });
+  }
+
+  private readonly _followers = new Set<() => void>();
+}
+
+export const page = new Page();

@@ -5,6 +5,7 @@ import { Bars } from './bars';
 import { make, setText } from './dom';
 import { Grid } from './grid';
 import { Head } from './head';
+import { page } from './host';
 import { hasRanks } from './lines';
 import type { Across, IOptions, IRange } from './options';
 import { originOf, type IOrigin } from './places';
@@ -76,6 +77,7 @@ export class View {
 
   dispose(): void {
     this._unfollow();
+    this._leave();
     this._runs.dispose();
     this._grid.dispose();
     this._resources.dispose();
@@ -172,6 +174,11 @@ export class View {
     }
   };
   private readonly _grid: Grid = new Grid(this._shared, preferences);
+  private readonly _leave = page.follow(() => {
+    if (this._own) {
+      this._actions.update(this._own);
+    }
+  });
   private readonly _unfollow = preferences.follow(() => {
     this._prefer();
   });

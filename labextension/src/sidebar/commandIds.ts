@@ -7,6 +7,7 @@ export const CommandIDs = {
   restart: 'nbdist:restart-rank',
   stacks: 'nbdist:stacks',
   log: 'nbdist:log',
+  metrics: 'nbdist:open-metrics',
   snippet: 'nbdist:copy-snippet',
   attach: 'nbdist:attach',
   cell: 'nbdist:open-cell',

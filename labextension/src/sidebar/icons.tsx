@@ -68,3 +68,14 @@ export const stacksIcon = new LabIcon({
   <path class="jp-icon3 jp-icon-selectable" fill="#616161" d="M3 4h18v2H3zm3 5h15v2H6zm3 5h12v2H9zm3 5h9v2h-9z"/>
 </svg>`
 });
+
+/** Two curves on axes. */
+export const curvesIcon = new LabIcon({
+  name: 'nbdist:curves',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" fill="#616161">
+    <path d="M3 3h2v16h16v2H3z"/>
+    <path d="M8 17 6.5 15.7 11 10l4 3 5-7 1.6 1.2L15.5 16l-4-3z"/>
+  </g>
+</svg>`
+});

@@ -5,7 +5,7 @@ import React from 'react';
 import { short } from '../metrics/numbers';
 import { CommandIDs } from './commandIds';
 import { useDesk } from './desk';
-import { LookIcon, stacksIcon } from './icons';
+import { curvesIcon, LookIcon, stacksIcon } from './icons';
 import { Button, Coded, Fold, isOpen, Link, State } from './parts';
 import { Ranks } from './ranks';
 import {
@@ -139,6 +139,14 @@ function Actions({ process, job }: IProps): React.JSX.Element {
           icon={stacksIcon}
           label={trans.__('Show stack traces of %1', label)}
           command={CommandIDs.stacks}
+          args={args}
+        />
+      )}
+      {Object.keys(job.metrics).length > 0 && (
+        <Button
+          icon={curvesIcon}
+          label={trans.__('Open the metrics of %1', label)}
+          command={CommandIDs.metrics}
           args={args}
         />
       )}

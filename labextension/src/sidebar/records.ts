@@ -46,6 +46,8 @@ export interface IJob {
   ranks: IRank[];
   first_line: string;
   launcher: string;
+  /** The name of the folder where its files lie. */
+  logs: string;
   /** The cluster it runs on, '' if its ranks are its own. */
   cluster: string;
   created: number;
@@ -153,6 +155,7 @@ function job(sent: Partial<IJob>): IJob {
     state: '',
     first_line: '',
     launcher: '',
+    logs: '',
     cluster: '',
     created: 0,
     began: null,

@@ -1,0 +1,112 @@
+/** Metrics in JupyterLab: in a tab, with other runs laid over them, as the settings say. */
+
+import { readFileSync } from 'node:fs';
+import { expect, test, type Locator, type Page } from '@playwright/test';
+import { hover, plot, tip } from './chart';
+import {
+  command,
+  endKernels,
+  kernelIs,
+  metrics,
+  open,
+  tellIfFailed,
+  upload,
+  violations
+} from './jupyter';
+import { seconds } from './limits';
+
+/** Two jobs that log 20 values a rank. */
+const CELLS = [
+  '%load_ext nbdist',
+  ...[1, 2].map(
+    scale => `%%distributed -np 2 --backend none
+import nbdist
+for step in range(20):
+    nbdist.log({"loss": ${scale} / (1 + step) + rank}, step=step)`
+  )
+];
+
+test.afterEach(async ({ page, request }) => {
+  await tellIfFailed(page);
+  await endKernels(request);
+});
+
+async function run(page: Page, name: string): Promise<Locator> {
+  await upload(page, name, CELLS);
+  await open(page, name);
+  await command(page, 'notebook:run-all-cells');
+  const outputs = metrics(page);
+  await expect(outputs).toHaveCount(2, { timeout: seconds(90) });
+  await kernelIs(page, 'idle');
+  return outputs;
+}
+
+test('metrics in a tab, with another run, after a reload, too', async ({
+  page
+}) => {
+  const outputs = await run(page, 'tab.ipynb');
+  await outputs.first().getByRole('button', { name: 'Open in tab' }).click();
+  const tab = page.locator('.jp-NbdistMetricsTab');
+  await expect(plot(tab, 'loss')).toBeVisible();
+  await expect(tab.getByRole('button', { name: 'Open in tab' })).toHaveCount(0);
+  await tab.getByText('Compare…').click();
+  await tab.getByRole('checkbox').check();
+  await page.keyboard.press('Escape');
+  const chips = tab.locator('.nbdist-chip:visible');
+  await expect(chips).toHaveCount(2);
+  await expect(chips.nth(0)).toContainText('Job 1');
+  await expect(chips.nth(1)).toContainText('Job 2');
+  await hover(plot(tab, 'loss'), 0.005);
+  await expect(tip(tab)).toContainText(/Job 1.*1\.5.*Job 2.*2\.5/);
+  expect(await violations(page, '.jp-NbdistMetricsTab')).toEqual([]);
+  await page.screenshot({ path: test.info().outputPath('tab.png') });
+
+  const coming = page.waitForEvent('download');
+  await tab.getByRole('button', { name: 'CSV' }).click();
+  const values = readFileSync(await (await coming).path(), 'utf8');
+  expect(values.trimEnd().split('\n')).toHaveLength(1 + 2 * 20);
+
+  // The layout is saved a moment after it has changed.
+  await page.waitForResponse(
+    answer =>
+      answer.url().includes('/api/workspaces/') &&
+      answer.request().method() === 'PUT'
+  );
+  await page.reload();
+  await expect(plot(tab, 'loss')).toBeVisible({ timeout: seconds(60) });
+});
+
+test('charts follow the settings, and pins are kept there', async ({
+  page
+}) => {
+  const outputs = await run(page, 'settings.ipynb');
+  const root = outputs.first();
+  await root.getByRole('figure').hover();
+  const pins = outputs.getByRole('button', { name: 'Pin loss' });
+  await pins.first().click();
+  await expect(pins.nth(1)).toHaveAttribute('aria-pressed', 'true');
+  await expect.poll(() => settings(page)).toContain('"loss"');
+  await pins.first().click();
+  await expect.poll(() => settings(page)).not.toContain('"loss"');
+
+  // The tab of the settings hides the notebook, whose charts are there all the same.
+  const log = page.locator('.nbdist-metrics button', {
+    hasText: 'Log scale'
+  });
+  await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
+  await command(page, 'settingeditor:open', { query: 'nbdist' });
+  const choice = page.getByRole('checkbox', { name: 'Log scale' });
+  await choice.check();
+  await expect(log.first()).toHaveAttribute('aria-pressed', 'true');
+  await expect(log.nth(1)).toHaveAttribute('aria-pressed', 'true');
+  await choice.uncheck();
+  await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
+});
+
+/** What the server keeps of our settings. */
+async function settings(page: Page): Promise<string> {
+  const answer = await page.request.get('/lab/api/settings/nbdist:plugin', {
+    headers: { Authorization: `token ${process.env.NBDIST_TEST_TOKEN}` }
+  });
+  return ((await answer.json()) as { raw: string }).raw;
+}
