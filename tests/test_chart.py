@@ -9,7 +9,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbdist.errors import NbdistError
+from nbdist.magics import front_end
 from nbdist.magics.front_end import metrics_how
+from nbdist.view.state import VERSION
 from nbdist.widgets import chart, page, picture
 
 
@@ -55,3 +57,37 @@ def test_charts_of_jobs_that_are_over_stay_for_reloaded_pages_but_not_all_of_the
     assert [each.comm is not None for each in charts] == [False] * 2 + [True] * chart.MOST_LEFT
     for each in charts:
         each.close()
+
+
+class _Kernel:
+    """A notebook's shell, whose running request has this cell id."""
+
+    def __init__(self, cell: str | None) -> None:
+        self.display_pub = self
+        self.pub_socket = None
+        self.kernel = self
+        self._metadata = {} if cell is None else {"cellId": cell}
+
+    def get_parent(self, _channel: str) -> dict[str, object]:
+        return {"metadata": self._metadata}
+
+
+@pytest.mark.skipif(not page.built(), reason="built without Node.js")
+@pytest.mark.parametrize(
+    ("server", "cell", "how"),
+    [
+        (str(VERSION), "1f2e", "page"),
+        (str(VERSION), "vscode-notebook-cell:/a.ipynb#1", "widget"),
+        (str(VERSION), None, "picture"),  # nbclient from a terminal of the server
+        (str(VERSION + 1), "1f2e", "widget"),  # an nbdist that says it otherwise
+        ("", "1f2e", "widget"),
+    ],
+)
+def test_pages_that_have_our_extension_draw_by_themselves(
+    monkeypatch: pytest.MonkeyPatch, server: str, cell: str | None, how: str
+) -> None:
+    for sign in front_end.SIGNS:
+        monkeypatch.delenv(sign, raising=False)
+    monkeypatch.delenv("NBDIST_METRICS", raising=False)
+    monkeypatch.setenv("NBDIST_PAGE", server)
+    assert metrics_how(_Kernel(cell)) == how  # type: ignore[arg-type]  # as far as it is used

@@ -137,7 +137,7 @@ def test_metrics_and_scaling(tmp_path: Path) -> None:
     cells = nbformat.read(tmp_path / "executed.ipynb", as_version=4).cells
     kept = {cell.id: cell.outputs for cell in cells if cell.cell_type == "code"}
     pictures = {
-        name: sum("image/png" in out.get("data", {}) for out in outputs)
+        name: sum("image/png" in str(out.get("data", {})) for out in outputs)
         for name, outputs in kept.items()
     }
     assert {name: number for name, number in pictures.items() if number} == {
