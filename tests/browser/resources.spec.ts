@@ -62,6 +62,7 @@ test('they are folded away, apart from the metrics, with units and a clock', asy
   await expect(chart.plot('CPU, % of one core')).toBeHidden();
   await fold.click();
   await expect(chart.plot('memory')).toHaveCount(1);
+  await expect(chart.button('Pin')).toHaveCount(1); // that of the metric: these stay here
   const plot = page.getByRole('slider', { name: 'Memory, MB: values by time' });
   await expect(plot).toBeVisible();
   await expect(plot).toHaveAttribute('aria-valuetext', 'up to 2 min');

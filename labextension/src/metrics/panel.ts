@@ -29,8 +29,8 @@ export interface IShared {
   zoom: (range: IRange | null) => void;
   /** What places the values of a curve. */
   origin: (curve: ICurve) => IOrigin;
-  /** Let a panel stand before all others, or no longer. */
-  pin: (title: string, on: boolean) => void;
+  /** Let a panel stand before all others, or no longer; null where none can. */
+  pin: ((title: string, on: boolean) => void) | null;
 }
 
 /** Makes readable what is drawn; which curves are hidden is its own and outlives every update. */
@@ -61,8 +61,9 @@ export class Panel {
       })
     ]);
     this._pin = new Pin(title, on => {
-      shared.pin(title, on);
+      shared.pin?.(title, on);
     });
+    this._pin.node.hidden = !shared.pin;
     caption.append(
       this._legend.node,
       make('span', { class: 'nbdist-tools' }, this._save.node, this._pin.node)

@@ -29,7 +29,7 @@ export class Resources {
         this._grid.redraw();
       },
       origin: (): IOrigin => ({ began: this._began, epochs: null }),
-      pin: () => undefined
+      pin: null
     };
     this._grid = new Grid(this._shared, new Preferences());
     this.node.append(this._grid.node);
