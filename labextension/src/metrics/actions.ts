@@ -99,6 +99,6 @@ export class Actions {
   );
   private readonly _told = make('span', {
     class: 'nbdist-told',
-    role: 'status'
+    'aria-live': 'polite' // the view's one status is how its job is doing
   });
 }
