@@ -39,7 +39,14 @@ export class Actions {
   }
 
   private _others(own: IState) {
-    return (page.host?.others() ?? []).filter(
+    const known = page.host?.others() ?? [];
+    const gone = this._runs.chosen.filter(
+      each =>
+        !known.some(
+          ({ folder, job }) => folder === each.folder && job === each.job
+        )
+    );
+    return [...known, ...gone].filter(
       ({ folder, job }) => folder !== own.folder || job !== own.job
     );
   }
@@ -60,7 +67,8 @@ export class Actions {
     const runs = this._shown();
     const saved = await Promise.all(
       runs.map(
-        async ({ state }) => (await page.host?.saveValues(state)) ?? false
+        async ({ name, state }) =>
+          (await page.host?.saveValues(state, name)) ?? false
       )
     );
     const missing = runs.filter((_, i) => !saved[i]);

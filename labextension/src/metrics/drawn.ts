@@ -19,10 +19,10 @@ export class Drawn {
   /** Show a state soon, not before the page is seen. */
   show(state: IState): void {
     this._next = state;
+    this.complain(''); // what is said after this stays
     this._frame ||= requestAnimationFrame(() => {
       this._frame = 0;
       this._view.update(this._next!);
-      this.complain('');
     });
   }
 

@@ -54,6 +54,13 @@ export class Followed {
     this._changed.emit();
   }
 
+  /** Say that no more comes for now; the next frame takes that back. */
+  lose(): void {
+    this._trouble =
+      'The Jupyter server does not answer. What is shown may be out of date.';
+    this._changed.emit();
+  }
+
   private readonly _changed = new Signal<this, void>(this);
   private _state: IState | null = null;
   private _unknown = false;
@@ -62,7 +69,13 @@ export class Followed {
 
 /** All jobs that a page follows. */
 export class Jobs {
-  constructor(private readonly _stream: Stream) {}
+  constructor(private readonly _stream: Stream) {
+    _stream.broken.connect(() => {
+      this._entries.forEach(({ job }) => {
+        job.lose();
+      });
+    });
+  }
 
   /**
    * Follow a job until the result is disposed.
@@ -86,7 +99,7 @@ export class Jobs {
       told(job);
     };
     job.changed.connect(changed);
-    if (job.state || job.unknown) {
+    if (job.state || job.unknown || job.trouble) {
       told(job);
     }
     return new DisposableDelegate(() => {

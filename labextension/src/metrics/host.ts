@@ -17,9 +17,10 @@ export interface IHost {
   /**
    * Save all values of a job as a file.
    *
+   * @param name The job's, as the page has it.
    * @returns False where the server does not have them.
    */
-  saveValues: (job: IJobName) => Promise<boolean>;
+  saveValues: (job: IJobName, name: string) => Promise<boolean>;
   /** Show a job in a tab of its own. */
   openTab: (job: IJobName) => void;
   /** The jobs that have curves. */

@@ -45,7 +45,10 @@ export async function imageOf(
     zoom: nothing
   });
   try {
-    const marks = panel.curves.flatMap(curve => curve.marks);
+    const drawn = new Set(drawing.lines.map(line => line.curve));
+    const marks = panel.curves
+      .filter((_, i) => drawn.has(i))
+      .flatMap(curve => curve.marks);
     plot.show(drawing, marks, options, range);
     await new Promise(resolve => setTimeout(resolve)); // uPlot draws after what runs now
     const chart = plotted.querySelector('canvas')!;

@@ -181,7 +181,7 @@ class Layout {
         )
       : ([[]] as uPlot.AlignedData);
     const key = this._lines.map(line =>
-      [line.role, line.curve, line.rank, line.colour].join()
+      [line.role, line.curve, line.rank, line.colour, line.dash].join()
     );
     const { x, log, fromZero } = this._options;
     const axes = [x, log, fromZero].join();

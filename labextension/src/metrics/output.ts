@@ -51,7 +51,8 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
       this._drawn.show(this._saved);
     }
     const { folder, job } = kept;
-    const goesOn = !isOver(this._saved);
+    // One that was only silent may be heard again.
+    const goesOn = !isOver(this._saved) || this._saved?.state === 'lost';
     if (!goesOn || `${folder}/${job}` !== this._place) {
       this._stop();
     }
@@ -94,6 +95,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
       }
     } else if (state) {
       this._drawn.show(state);
+      window.clearTimeout(this._timer);
       if (isOver(state)) {
         this._keepSoon(state);
       }
@@ -107,9 +109,15 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
   private _keepSoon(state: IState): void {
     window.clearTimeout(this._timer);
     this._timer = window.setTimeout(() => {
-      this._stop();
+      if (state.state !== 'lost') {
+        this._stop();
+      }
       const { version, folder, job } = this._kept!;
-      this._kept = { version, folder, job, state: toBase64(encode(state)) };
+      const told = toBase64(encode(state));
+      if (told === this._kept!.state) {
+        return; // or a notebook would change because it was opened
+      }
+      this._kept = { version, folder, job, state: told };
       this._saved = state;
       this._model!.setData({
         data: {
@@ -139,6 +147,9 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
 
 /** What is saved of a job that nobody tells of any more: its clocks and rates are not of now. */
 export function asLastKnown(state: IState): IState {
+  if (isOver(state)) {
+    return state; // how it ended is known
+  }
   return {
     ...state,
     state: 'unknown',

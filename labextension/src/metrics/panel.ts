@@ -102,7 +102,7 @@ export class Panel {
   /** Take in what the kernel sent; draw it if it is news and in sight. */
   update(panel: IPanel): void {
     const news = panel.curves
-      .map(curve => `${curve.name} ${curve.points}`)
+      .map(({ name, points, run }) => `${name} ${points} ${run ?? 0}`)
       .join();
     this._panel = panel;
     this._legend.update(panel, this._shared.options);

@@ -20,15 +20,31 @@ const EPOCH = 'epoch';
 /** Find what places the values of a job. */
 export function originOf({ began, panels }: IState): IOrigin {
   const curves = panels.flatMap(panel => panel.curves);
-  const epochs = curves.find(curve => curve.name === EPOCH);
+  const told = curves.find(curve => curve.name === EPOCH);
+  const epochs = told ? turnsOf(told) : null;
   // A kernel that does not say when a job began has logged its first value soon after.
   const first = Math.min(
     ...curves.flatMap(curve => Array.from(curve.time.subarray(0, 1)))
   );
   return {
     began: began || (Number.isFinite(first) ? first : 0),
-    epochs: epochs && epochs.x.length > 1 ? epochs : null
+    epochs: epochs && epochs.time.length > 1 ? epochs : null
   };
+}
+
+/** Where it has another value than before, in order of time: many log a whole epoch with each step. */
+function turnsOf({ time, mean }: ICurve): Pick<ICurve, 'time' | 'mean'> {
+  const kept: number[] = [];
+  for (const i of Array.from(time.keys()).sort((a, b) => time[a] - time[b])) {
+    const last = kept[kept.length - 1] as number | undefined;
+    if (
+      Number.isFinite(mean[i]) &&
+      (last === undefined || mean[last] !== mean[i])
+    ) {
+      kept.push(i);
+    }
+  }
+  return { time: pick(time, kept), mean: pick(mean, kept) };
 }
 
 /** The epoch at a time: between two values of the metric, and beyond them, at an even pace. */

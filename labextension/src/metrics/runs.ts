@@ -41,10 +41,22 @@ export class Runs {
 
   /** All runs that there is something of, the view's own first. */
   all(own: IState): IRun[] {
-    const others = [...this._others.values()].flatMap(({ name, state }) =>
-      state ? [{ name, state }] : []
+    const others = [...this._others.values()].flatMap(({ job, state }) =>
+      state ? [{ name: job.name, state }] : []
     );
     return [{ name: nameOf(own), state: own }, ...others];
+  }
+
+  /** Names of those of which nothing has come. */
+  get awaited(): string[] {
+    return [...this._others.values()].flatMap(({ job, state }) =>
+      state ? [] : [job.name]
+    );
+  }
+
+  /** Those that were chosen, also when the server does not know them any more. */
+  get chosen(): IOther[] {
+    return [...this._others.values()].map(({ job }) => job);
   }
 
   has(job: IJobName): boolean {
@@ -58,7 +70,7 @@ export class Runs {
     this._others.delete(key);
     if (on) {
       const other: IFollowed = {
-        name: job.name,
+        job,
         state: null,
         end: () => undefined
       };
@@ -83,7 +95,7 @@ export class Runs {
 }
 
 interface IFollowed {
-  name: string;
+  job: IOther;
   state: IState | null;
   end: () => void;
 }

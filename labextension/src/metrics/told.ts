@@ -18,7 +18,7 @@ type Row = [
 export function inText(state: IState): string {
   const lines = rows(state).map(
     ([name, last, least, most, points]) =>
-      `${name}: ${last} (min ${least}, max ${most}, ${points} points)`
+      `${name}: ${last} (min ${least}, max ${most}, ${points} ${points === '1' ? 'point' : 'points'})`
   );
   return [headline(state), ...lines, state.note].filter(Boolean).join('\n');
 }

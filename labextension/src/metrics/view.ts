@@ -72,7 +72,7 @@ export class View {
     this._resources.update(state);
     this._ranks.update(state);
     this._values.update(panels);
-    setText(this._note, state.note);
+    this._tell();
   }
 
   dispose(): void {
@@ -93,6 +93,27 @@ export class View {
       this._options.x = shown;
       this._redraw();
     }
+  }
+
+  /** Say below all what is not seen of what one would expect. */
+  private _tell(): void {
+    const without = this._shown
+      .slice(1)
+      .filter(({ state }) => !originOf(state).epochs);
+    const lacking =
+      this._options.x === 'epoch'
+        ? without.map(
+            ({ name }) => `${name} has not logged epoch and is not drawn`
+          )
+        : [];
+    const awaited = this._runs.awaited.map(
+      name => `Nothing has come of ${name} yet`
+    );
+    const note = this._own?.note ?? '';
+    setText(
+      this._note,
+      [...lacking, ...awaited, note].filter(Boolean).join('. ')
+    );
   }
 
   /** Take the settings that have changed; what a person chose here stays. */
@@ -121,6 +142,7 @@ export class View {
       this._shared.range = null; // steps are no seconds
     }
     this._grid.redraw();
+    this._tell();
   }
 
   private _preferred: Readonly<IOptions> = { ...preferences.charts };
@@ -151,7 +173,9 @@ export class View {
   );
   private readonly _toolbar: Toolbar = new Toolbar(this._options, {
     changed: () => {
-      this._x = this._options.x;
+      if (this._options.x !== this._drawn) {
+        this._x = this._options.x; // chosen by a person, and not for want of epochs
+      }
       this._redraw();
     },
     filter: text => {

@@ -13,7 +13,7 @@ import {
 } from '@jupyterlab/apputils';
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
-import { saveFile } from '../metrics/files';
+import { fileName, saveFile } from '../metrics/files';
 import { page, type IJobName, type IOther } from '../metrics/host';
 import { MetricsTab } from '../metrics/tab';
 import { describe } from '../sidebar/args';
@@ -91,7 +91,8 @@ export const metricsPlugin: JupyterFrontEndPlugin<void> = {
     });
 
     page.host = {
-      saveValues: job => saveValues(job, app.serviceManager.serverSettings),
+      saveValues: (job, name) =>
+        saveValues(job, name, app.serviceManager.serverSettings),
       openTab: ({ folder, job }) => void open({ folder, job }),
       others,
       follow: (job, told) => {
@@ -119,6 +120,7 @@ export const metricsPlugin: JupyterFrontEndPlugin<void> = {
 /** All values of a job as the server has them; false if it does not. */
 async function saveValues(
   { folder, job }: IJobName,
+  name: string,
   settings: ServerConnection.ISettings
 ): Promise<boolean> {
   const url = URLExt.join(
@@ -130,7 +132,7 @@ async function saveValues(
   try {
     const answer = await ServerConnection.makeRequest(url, {}, settings);
     if (answer.ok) {
-      saveFile(await answer.blob(), `metrics-Job-${job}.csv`);
+      saveFile(await answer.blob(), `${fileName('metrics', name)}.csv`);
     }
     return answer.ok;
   } catch {

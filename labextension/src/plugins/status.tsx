@@ -38,8 +38,14 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
             model.state ?? { processes: [], unreadable: [], time: 0 }
           );
           const told = dead
-            ? trans.__('%1/%2 ranks busy, %3 dead', busy, total, dead)
-            : trans.__('%1/%2 ranks busy', busy, total);
+            ? trans._n(
+                '%2/%1 rank busy, %3 dead',
+                '%2/%1 ranks busy, %3 dead',
+                total,
+                busy,
+                dead
+              )
+            : trans._n('%2/%1 rank busy', '%2/%1 ranks busy', total, busy);
           return (
             <button
               type="button"

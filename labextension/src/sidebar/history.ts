@@ -19,6 +19,9 @@ export class History {
     if (time - this._time < EVERY && time >= this._time) {
       return;
     }
+    // Where nobody looked, what was known goes on, so that a minute stays one.
+    const seconds = this._time ? (time - this._time) / EVERY : 0;
+    const missed = Math.min(LENGTH, Math.max(0, Math.round(seconds) - 1));
     this._time = time;
     const kept = new Map<string, Past>();
     for (const process of processes) {
@@ -29,10 +32,10 @@ export class History {
         for (const { id, ranks } of owners) {
           for (const rank of ranks) {
             const name = key(process.id, kind, id, rank.rank);
-            kept.set(name, add(this._pasts.get(name), rank));
+            kept.set(name, add(this._pasts.get(name), rank, missed));
           }
           const all = key(process.id, kind, id, 'all');
-          kept.set(all, add(this._pasts.get(all), mean(ranks)));
+          kept.set(all, add(this._pasts.get(all), mean(ranks), missed));
         }
       }
     }
@@ -88,13 +91,15 @@ function mean(ranks: IRank[]): Uses {
   };
 }
 
-function add(past: Past | undefined, rank: Uses): Past {
+function add(past: Past | undefined, rank: Uses, missed: number): Past {
   const next = past ?? { cpu: [], memory: [], gpu: [], gpu_memory: [] };
   for (const name of USED) {
-    next[name].push(rank[name]);
-    if (next[name].length > LENGTH) {
-      next[name].shift();
+    const values = next[name];
+    for (let i = 0; i < missed && values.length > 0; i++) {
+      values.push(values[values.length - 1]);
     }
+    values.push(rank[name]);
+    values.splice(0, values.length - LENGTH);
   }
   return next;
 }

@@ -149,8 +149,12 @@ export class NbdistPanel extends SidePanel {
 
   /** Show the sections that have something in them; only what is current is open unasked. */
   private _arrange(): void {
-    const { model, isCurrent } = this._options;
-    const shelves = shelve(model.state?.processes ?? [], isCurrent);
+    const { model, isCurrent, settings } = this._options;
+    const shelves = shelve(
+      model.state?.processes ?? [],
+      isCurrent,
+      settings.showEnded
+    );
     const near = shelves.current.length > 0;
     const none = !near && !shelves.others.length && !shelves.dead.length;
     const open = { current: true, others: !near, dead: false };

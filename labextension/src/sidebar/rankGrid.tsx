@@ -116,6 +116,8 @@ function Cells(props: ICellsProps): React.JSX.Element {
             key={rank.rank}
             rank={rank}
             id={id(from + i)}
+            place={from + i}
+            count={ranks.length}
             stale={stale}
             chosen={from + i === active}
             choose={() => {
@@ -149,6 +151,8 @@ function useColumns(box: React.RefObject<HTMLDivElement>): number {
 interface ICellProps {
   rank: IRank;
   id: string;
+  place: number;
+  count: number;
   stale: boolean;
   chosen: boolean;
   choose: () => void;
@@ -157,7 +161,7 @@ interface ICellProps {
 /** Its number, its state by shape and colour, and how much it uses. */
 function Cell(props: ICellProps): React.JSX.Element {
   const { words } = useDesk();
-  const { rank, id, stale, chosen, choose } = props;
+  const { rank, id, place, count, stale, chosen, choose } = props;
   const told = words.rank(rank);
   const { look, text } = stale ? words.last(told) : told;
   const uses = stale ? undefined : words.most(rank);
@@ -168,6 +172,8 @@ function Cell(props: ICellProps): React.JSX.Element {
       id={id}
       role="option"
       aria-selected={chosen}
+      aria-setsize={count}
+      aria-posinset={place + 1}
       aria-label={label}
       title={label}
       className={`jp-NbdistCell jp-mod-${look}`}

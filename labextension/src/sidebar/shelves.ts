@@ -1,6 +1,6 @@
 /** Which section of the panel a process stands in. */
 
-import { vanished, type IProcess } from './records';
+import { ended, vanished, type IProcess } from './records';
 
 export interface IShelves {
   /** What belongs to the notebook in front. */
@@ -13,11 +13,13 @@ export interface IShelves {
 /** Sort processes that have anything to show. */
 export function shelve(
   processes: IProcess[],
-  isCurrent: (process: IProcess) => boolean
+  isCurrent: (process: IProcess) => boolean,
+  showEnded = true
 ): IShelves {
   const shelves: IShelves = { current: [], others: [], dead: [] };
   for (const process of processes) {
-    if (process.clusters.length + process.jobs.length > 0) {
+    const some = process.jobs.some(job => showEnded || !ended(job));
+    if (process.clusters.length > 0 || some) {
       const shelf = vanished(process)
         ? 'dead'
         : isCurrent(process)
