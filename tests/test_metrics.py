@@ -221,6 +221,32 @@ def test_names_beyond_number_have_no_curves_and_are_kept(
     assert metrics["x4"].values.tolist() == [4]
 
 
+def test_files_are_read_piece_by_piece(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(100):
+        nbdist.log(a=i)
+        recording._recorder.pack()  # type: ignore[union-attr]  # a frame for each
+    recording.end()
+    monkeypatch.setattr(collected, "PIECE", 100)
+    assert metrics.read()
+    (curve,) = metrics.curves()
+    assert curve.line.mean.tolist() == list(range(100))
+    assert not metrics.read()
+
+
+def test_what_a_killed_process_has_begun_swallows_nothing(tmp_path: Path, metrics: Metrics) -> None:
+    nbdist.log(a=1)
+    recording.end()
+    file = points_file(tmp_path, "7", 0)
+    data = file.read_bytes()
+    file.write_bytes(data + data[:-3])
+    recording.begin(str(tmp_path), "7", 0, start=1)
+    nbdist.log(a=2, step=1)
+    recording.end()
+    metrics.read()
+    (curve,) = metrics.curves()
+    assert curve.line.mean.tolist() == [1, 2]
+
+
 def test_half_a_frame_waits_for_its_other_half(tmp_path: Path, metrics: Metrics) -> None:
     nbdist.log(a=1)
     recording.end()

@@ -112,7 +112,7 @@ def test_a_rank_started_anew_goes_on_in_its_file(
     clock: Clock, tmp_path: Path, kept: Metrics
 ) -> None:
     for start in range(2):
-        taken = Resources(str(tmp_path), "7", 0, BEGAN, start)
+        taken = Resources(str(tmp_path), "7", 0, BEGAN)
         clock.pulses(taken, 3, rss=100 * (1 + start))
     kept.read()
     memory = next(curve for curve in kept.curves() if curve.name == "memory")
@@ -149,7 +149,7 @@ def test_a_full_disk_costs_the_curves_and_not_the_training(
     taken = Resources(str(tmp_path / "gone"), "7", 0, BEGAN)
     clock.pulses(taken, 5)
     taken.end()
-    assert capfd.readouterr().err.count("job.resources has nothing more of this rank") == 1
+    assert capfd.readouterr().err.count("resources of this rank are no longer recorded") == 1
 
 
 def test_what_has_been_forked_writes_nothing(clock: Clock, tmp_path: Path) -> None:

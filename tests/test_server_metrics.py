@@ -216,7 +216,7 @@ async def test_all_values_can_be_saved_as_csv(jp_fetch: Fetch, folder: Path) -> 
     assert len(rows) == 1 + 50 + 2
     assert "nothing is known" in await refused(jp_fetch, 404, "metrics", folder.name, "8.csv")
     shutil.rmtree(folder)
-    assert "cleared away" in await refused(jp_fetch, 404, "metrics", folder.name, "7.csv")
+    assert "cannot be seen" in await refused(jp_fetch, 404, "metrics", folder.name, "7.csv")
 
 
 async def test_a_file_that_is_broken_does_not_stop_other_jobs(
@@ -231,4 +231,26 @@ async def test_a_file_that_is_broken_does_not_stop_other_jobs(
     page = Follower(await jp_ws_fetch(*API, "stream"))
     page.ask("watch", other.name)
     page.ask("watch", folder.name)
-    assert mean(await page.hear()) == list(range(50))
+    heard = {state["folder"]: state for state in [await page.hear() for _ in range(2)]}
+    assert mean(heard[folder.name]) == list(range(50))
+    assert heard["other"]["note"].startswith("Metrics of rank 0 cannot be read")
+
+
+async def test_a_kernel_that_was_shut_down_is_not_said_to_have_died(
+    jp_ws_fetch: Fetch, folder: Path
+) -> None:
+    path = put(state_of("aa", jobs=[job_in(folder)]))
+    page = Follower(await jp_ws_fetch(*API, "stream"))
+    page.ask("watch", folder.name)
+    await page.hear()
+    path.unlink()  # as a kernel does that ends in good order
+    assert (await page.until(state="lost"))["note"] == "Kernel has ended. Showing last known state"
+
+
+async def test_files_that_are_elsewhere_are_said_to_be(jp_ws_fetch: Fetch, folder: Path) -> None:
+    shutil.rmtree(folder)
+    put(state_of("aa", jobs=[job_in(folder)]))
+    page = Follower(await jp_ws_fetch(*API, "stream"))
+    page.ask("watch", folder.name)
+    note = (await page.hear())["note"]
+    assert note == "The files of job 7 cannot be seen from the Jupyter server"

@@ -27,6 +27,8 @@ HERE_ONLY = "about-this-machine"
 """Tag of cells whose outputs (host, pids) are true nowhere else, and are not stored."""
 ADDRESS = r"\b(?:127\.0\.0\.1|localhost)\b"
 PATH = r"(?<![\w.<])/(?:tmp|home|root|usr|work|run|Users)/[^\s\"]*"
+CONTROLS = re.compile(r"\\u001b\[[0-9;]*[A-Za-z]|\\[nrt]")
+"""As JSON writes colours and ends of lines: what follows begins a word."""
 BYTES = re.compile(r'"(?:image/png|state)": "[^"]*"|data:image/png;base64,[\w+/=]*')
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -88,7 +90,7 @@ def make_storable(notebook: Any) -> None:
 def about_a_machine(notebook: Any) -> list[str]:
     """Return what outputs tell of the machine that made them: its name, addresses, paths."""
     outputs = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
-    words = BYTES.sub("", outputs)
+    words = CONTROLS.sub(" ", BYTES.sub("", outputs))
     host = rf"(?<![\w-]){re.escape(socket.gethostname())}(?![\w-])"
     return re.findall(rf"{host}|{ADDRESS}|{PATH}", words)
 

@@ -50,6 +50,18 @@ test('the epoch is that of the time, at an even pace between and beyond', () => 
   assert.equal(originOf(state([LOSS])).epochs, null);
 });
 
+test('an epoch that is logged with each step is one at an even pace', () => {
+  const times = [0, 10, 20, 30, 40, 50].map(at => BEGAN + at);
+  const steps = [0, 1, 2, 3, 4, 5];
+  const shown = state([
+    { name: 'loss', steps, times, values: [[6, 5, 4, 3, 2, 1]] },
+    { name: 'epoch', steps, times, values: [[0, 0, 1, 1, 2, 2]] }
+  ]);
+  const origin = originOf(shown);
+  const [curve] = placed(shown.panels[0], 'epoch', () => origin).curves;
+  assert.deepEqual([...curve.x], [0, 0.5, 1, 1.5, 2, 2.5]);
+});
+
 test('a step that was logged again stands where it was logged last', () => {
   const again = {
     ...LOSS,

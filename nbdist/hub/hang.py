@@ -50,7 +50,10 @@ def describe(
             place = _Wait(f"{pulse.waiting.op}{number}", pulse.waiting.group, pulse.line)
             waits[place].append(rank)
             since[place] = max(since[place], pulse.waiting.since)
-    others = _others(pulses, ended, "it" if len(waits) == 1 else "them")
+    # Who belongs to a smaller group is not known: others may have no part in it.
+    of_all = all(place.group in WORLD for place in waits)
+    awaited = "it" if len(waits) == 1 else "them"
+    others = _others(pulses, ended, f"has not reached {awaited}" if of_all else "is elsewhere")
     if outside and any(place.group in WORLD for place in waits):
         others["does not run the cell"].extend(outside)
     all_in_one = len(waits) == 1 and not others
@@ -77,7 +80,7 @@ class _Wait(NamedTuple):
         return f"has waited in {self.op}{group} for {in_time(int(seconds))}{line}"
 
 
-def _others(pulses: dict[int, Pulse | None], ended: set[int], awaited: str) -> dict[str, list[int]]:
+def _others(pulses: dict[int, Pulse | None], ended: set[int], where: str) -> dict[str, list[int]]:
     """Return who does not wait, by what they do instead."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank, pulse in sorted(pulses.items()):
@@ -85,7 +88,7 @@ def _others(pulses: dict[int, Pulse | None], ended: set[int], awaited: str) -> d
             found["does not answer (C code may hold the GIL)"].append(rank)
         elif pulse.waiting is None:
             line = f"cell line {pulse.line}, " if pulse.line else ""
-            found[f"has not reached {awaited} ({line}in {pulse.where})"].append(rank)
+            found[f"{where} ({line}in {pulse.where})"].append(rank)
     if ended:
         found["is done with the cell"].extend(sorted(ended))
     return found

@@ -145,5 +145,9 @@ class InsideRun:
         """See `nbdist.hub.watch.Watched`."""
         return {0} if self._ended else set()
 
+    def failed(self) -> bool:
+        """See `nbdist.hub.watch.Watched`."""
+        return False  # one rank waits for no other
+
     def looked(self) -> None:
         """See `nbdist.hub.watch.Watched`."""

@@ -61,7 +61,9 @@ def bars(pulses: dict[int, Pulse]) -> list[BarRow]:
 
 def _bar(bar: Bar, depth: int, pulses: dict[int, Pulse]) -> BarRow:
     samples = [
-        pulse.bars[depth].samples or 0.0 for pulse in pulses.values() if depth < len(pulse.bars)
+        pulse.bars[depth].samples or 0.0
+        for pulse in pulses.values()
+        if depth < len(pulse.bars) and pulse.bars[depth].still is None
     ]
     rates = (bar.rate, sum(samples) or None, bar.left) if bar.still is None else (None, None, None)
     return BarRow(bar.label, depth, bar.done, bar.total, *rates, bar.still)

@@ -347,6 +347,10 @@ class Run(JobListener):
         """See `nbdist.hub.watch.Watched`."""
         return set(self._job.ranks) - self._pending
 
+    def failed(self) -> bool:
+        """See `nbdist.hub.watch.Watched`."""
+        return bool(self._why)
+
     def looked(self) -> None:
         """See `nbdist.hub.watch.Watched`."""
 

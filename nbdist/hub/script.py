@@ -111,6 +111,10 @@ class ScriptRun:
         """See `nbdist.hub.watch.Watched`."""
         return set(self._ranks.done)
 
+    def failed(self) -> bool:
+        """See `nbdist.hub.watch.Watched`."""
+        return bool(self._why) or any(self._ranks.done.values())
+
     def looked(self) -> None:
         """See `nbdist.hub.watch.Watched`."""
         self._look_for_all_done()

@@ -57,6 +57,9 @@ class Watched(Protocol):
     def ended(self) -> set[int]:
         """Return the ranks whose part is over."""
 
+    def failed(self) -> bool:
+        """Whether it was stopped, or a rank has failed."""
+
     def looked(self) -> None:
         """Do what else is to be done now and then."""
 
@@ -126,7 +129,7 @@ class Watch:
 
     def _resolved(self) -> str:
         hung = in_time(round(time.monotonic() - self._hang_began))
-        if self._job.errors:  # it was stopped, or has failed
+        if self._job.errors or self._watched.failed():
             return f"The possible hang ended with the cell, after {hung}."
         return f"Resolved after {hung}: the ranks no longer wait for each other."
 

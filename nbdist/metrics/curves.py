@@ -121,6 +121,8 @@ class Curve:
             first = max(0, (step - self._origin) // self.stride)
             self._clear(self._rows[rank], slice(first, None))
             self._at_known[first:] &= self._count[:, first:].any(axis=0)
+            self._at[~self._at_known] = NEVER
+            self.marks = [mark for mark in self.marks if mark.rank != rank or mark.step < step]
 
     def _clear(self, row: int, where: slice) -> None:
         self._count[row, where] = self._total[row, where] = 0

@@ -6,18 +6,23 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from nbdist.metrics import series
 from nbdist.metrics.curves import BUCKETS, Curve
 from nbdist.metrics.series import Series
-from nbdist.wire.points import points_file, resources_file, whole_frames
+from nbdist.wire.points import HEAD_BYTES, points_file, resources_file, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-MOST_CURVES = 1000
-"""Names that have a curve, the first ones: each takes some 10 kB a rank, and no page shows more."""
+MOST_CURVES, FEWEST_CURVES = 1000, 100
+"""Names that have a curve, the first ones: no page shows more."""
+MOST_ROWS = 16_000
+"""Ranks of all curves together: each takes 16 kB."""
+PIECE = 1 << 20
+"""Bytes of a rank that are read at a time, so that a long job's need not lie in memory."""
 
 MANY_RANKS = 32
 RESOURCE_BUCKETS = 128
@@ -63,6 +68,8 @@ class Metrics:
         self._curves: dict[str, Curve] = {}
         self._further: dict[str, None] = {}
         """Names without a curve, in their order."""
+        self.broken: dict[int, str] = {}
+        """By rank whose file cannot be read, why."""
         self._lock = threading.Lock()
         self._whole: tuple[int, dict[str, Series]] = 0, {}
 
@@ -71,11 +78,22 @@ class Metrics:
     def read(self) -> bool:
         """Take in what has been logged since; return whether there was anything."""
         with self._lock:
-            batch: Batch = {}
-            for rank in self._ranks:
+            found = False
+            while batch := self._read_piece():
+                self._take(batch)
+                found = True
+            return found
+
+    def _read_piece(self) -> Batch:
+        """Return what is next of each rank; one that cannot be read is named in `broken`."""
+        batch: Batch = {}
+        for rank in self._ranks:
+            try:
                 self._read_rank(rank, batch)
-            self._take(batch)
-            return bool(batch)
+                self.broken.pop(rank, None)
+            except (OSError, msgspec.MsgspecError) as err:  # the others' are worth showing
+                self.broken[rank] = str(err)
+        return batch
 
     def curves(self) -> list[Curve]:
         """Return a curve for each name, as of the last `read`, in the order of their first value.
@@ -97,7 +115,9 @@ class Metrics:
                 return
             with path.open("rb") as file:
                 file.seek(self._read_to[rank])
-                data = file.read()
+                data = file.read(PIECE)
+                length = HEAD_BYTES + int.from_bytes(data[:HEAD_BYTES], "little")
+                data += file.read(max(0, length - len(data)))  # a frame may be longer
         except FileNotFoundError:
             return
         begin = self._read_to[rank]
@@ -122,9 +142,10 @@ class Metrics:
             self._curves[name].rewind(rank, int(np.frombuffer(steps, np.int64)[0]))
 
     def _take(self, batch: Batch) -> None:
+        most = min(MOST_CURVES, max(FEWEST_CURVES, MOST_ROWS // max(len(self._ranks), 1)))
         for name, ranks in batch.items():
             if name not in self._curves:
-                if len(self._curves) >= MOST_CURVES:
+                if len(self._curves) >= most:
                     self._further[name] = None
                     continue
                 self._curves[name] = Curve(name, self._ranks, self._buckets)

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,12 +73,12 @@ class InsideRunner(CellRunner):
         self.start(send)
         with output.given_back(), self._names_lent(), _arguments_lent(run.arguments):
             metrics.begin(run.logs, run.job, 0)
-            self._resources = Resources(run.logs, run.job, 0, run.began)
+            self._resources = resources = Resources(run.logs, run.job, 0, run.began)
             try:
                 done = _complete(self.run(run, lambda: True))
             finally:
                 metrics.end()
-                self._resources.end()
+                resources.end()
             pulse = self.doing(run.job)
             paces, bars = pace.paces(), progress.end()
             send(msgspec.structs.replace(pulse, bars=bars, paces=paces))
@@ -108,7 +109,11 @@ class InsideRunner(CellRunner):
         """Return what the cell is doing. Any thread, one at a time."""
         taken = self._meter.read()
         if self._resources is not None:
-            self._resources.look(taken)
+            try:
+                self._resources.look(taken)
+            except Exception:  # another library's, in a strange container: the cell goes on
+                traceback.print_exc()
+                self._resources = None
         return Pulse(
             job, self.line(), vitals.where(self.main), None, taken, progress.bars(), self._device
         )

@@ -45,13 +45,11 @@ class Resources:
         Whose file it is; nothing is written in a job's first second.
     began
         When the job began, `time.time()` of the hub.
-    start
-        How often the job has been started anew: the file goes on.
     """
 
-    def __init__(self, folder: str, job: str, rank: int, began: float, start: int = 0) -> None:
+    def __init__(self, folder: str, job: str, rank: int, began: float) -> None:
         self.job = job
-        self._where, self._start = (folder, job, rank), start
+        self._where = folder, job, rank
         self._pid = os.getpid()
         self._at, self._spent = time.monotonic(), time.process_time()
         """When the last values were kept, and the CPU time that this process had taken by then."""
@@ -117,10 +115,10 @@ class Resources:
         try:
             if self._file < 0:
                 self._file = open_to_append(resources_file(*self._where))
-            append(self._file, Frame(self._start, columns))
+            append(self._file, Frame(0, columns))  # the seconds of a job never begin anew
         except OSError as err:  # the training is worth more
             self._close()
-            print(f"nbdist: job.resources has nothing more of this rank: {err}", file=sys.stderr)
+            print(f"nbdist: resources of this rank are no longer recorded: {err}", file=sys.stderr)
 
     def _rates(self) -> dict[str, float]:
         now, counted = time.monotonic(), traffic()

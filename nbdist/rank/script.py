@@ -62,7 +62,7 @@ def main(path: str) -> None:
         waiting = _prepare(program)
         folder, starts = str(program.folder), place.starts()
         reporter = Reporter(program, rank, starts, waiting)
-        reporter.resources = Resources(folder, program.job, rank, program.began, starts)
+        reporter.resources = Resources(folder, program.job, rank, program.began)
         reporter.start()
         metrics.begin(folder, program.job, rank, starts)
         try:

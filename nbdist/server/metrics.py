@@ -167,7 +167,7 @@ class Reader:
                     "nbdist: metrics of job %s cannot be read", self.place.job, exc_info=True
                 )
                 pause = LONGEST_PAUSE
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(asyncio.TimeoutError):  # another one before Python 3.11
                 await asyncio.wait_for(self._wake.wait(), pause)
 
     async def _look(self) -> float:
@@ -181,7 +181,7 @@ class Reader:
             # It may have left meanwhile, or asked for all once more.
             if frame and self._views.get(page) is view:
                 page.tell_metrics(self._head + frame)
-        if known.ended or (known.over and known.left == 0):
+        if known.ended or (known.over and not known.left):
             return LONGEST_PAUSE
         return min(max(LOOK_SECONDS, took / SHARE), LONGEST_PAUSE)
 
@@ -234,5 +234,8 @@ def csv_of(known: Known) -> Iterator[str]:
     """
     folder = Path(known.job.folder)
     if not folder.is_dir():
-        raise UsageError(f"the files of job {known.job.id} have been cleared away")
+        raise UsageError(
+            f"the files of job {known.job.id} cannot be seen from the Jupyter server: they were "
+            "cleared away, or lie on another machine"
+        )
     return lines({rank: points_file(folder, known.job.id, rank) for rank in known.ranks})

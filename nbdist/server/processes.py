@@ -200,8 +200,7 @@ class Processes:
     def job(self, folder: str, id_: str) -> Known | None:
         """Return what is known of the job in a folder of this name, None if nobody tells of it.
 
-        A detached job is told of by its keeper and by each kernel that is attached to it: one that
-        runs knows most.
+        Where several tell of it, one that runs knows most.
         """
         found = [
             _known(entry, entry.record, job)
@@ -226,8 +225,11 @@ class Processes:
 
 
 def _known(entry: Entry, record: Record, job: JobRecord) -> Known:
-    stands = RUNNING if entry.alive else LOST
-    return Known(job, entry.path.stem, record.kind, record.pid, stands, entry.left, entry.key[0])
+    stands, left = RUNNING if entry.alive else LOST, entry.left
+    if left is not None:  # of this job, whatever else its process had
+        mine = [each for each in record.clusters if each.id == job.cluster]
+        left = sum(len(running(each)) for each in mine) if mine else None
+    return Known(job, entry.path.stem, record.kind, record.pid, stands, left, entry.key[0])
 
 
 def running(cluster: ClusterRecord) -> list[RankRecord]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.hub.jobs import name_ranks
 from nbdist.hub.record import KEEPER, JobRecord, RankRecord
 from nbdist.hub.rows import BarRow, RankRow
 from nbdist.view.panels import Panel, panels, resource_panels
-from nbdist.view.seen import Seen, left_out
+from nbdist.view.seen import Seen, left_out, unreadable
 
 if TYPE_CHECKING:
     from nbdist.hub.record import BarRecord
@@ -58,7 +59,14 @@ class Known(NamedTuple):
         runs
             Whether its process still runs.
         """
-        return self if self.ended else self._replace(stands=UNKNOWN if runs else LOST)
+        if self.ended:
+            return self
+        if self.stands == LOST:
+            return self._replace(left=None)
+        if runs:
+            return self._replace(stands=UNKNOWN, left=None)
+        # It has left no file: it has ended in good order, or its file was cleared away.
+        return self._replace(stands=LOST, left=None, pid=0)
 
 
 def seen_of(known: Known, metrics: Metrics, resources: Metrics) -> Seen:
@@ -66,7 +74,11 @@ def seen_of(known: Known, metrics: Metrics, resources: Metrics) -> Seen:
     job = known.job
     shown, further = panels(metrics.curves())
     goes_on = known.ended or known.stands == RUNNING
-    notes = ["" if goes_on else _why(known), left_out([*further, *metrics.further()])]
+    notes = [
+        "" if goes_on else _why(known),
+        _unseen(known) or unreadable(metrics, resources),
+        left_out([*further, *metrics.further()]),
+    ]
     return Seen(
         f"Job {job.id} on {name_ranks(known.ranks)}",
         job.state if goes_on else known.stands,
@@ -85,8 +97,8 @@ def seen_of(known: Known, metrics: Metrics, resources: Metrics) -> Seen:
 
 def _seconds(known: Known, shown: list[Panel]) -> float:
     job = known.job
-    if job.seconds is not None:
-        return job.seconds
+    if job.seconds is not None or known.ended:  # it may have ended before it began
+        return job.seconds or 0.0
     until = time.time()
     if known.stands != RUNNING:  # its last sign of life
         logged = [curve.line.times.max(initial=0) for panel in shown for _, curve in panel.curves]
@@ -94,12 +106,19 @@ def _seconds(known: Known, shown: list[Panel]) -> float:
     return max(0.0, until - (job.began or job.created))
 
 
+def _unseen(known: Known) -> str:
+    """Say that there are no curves because nothing can be read, '' if it can."""
+    if known.job.state == "queued" or Path(known.job.folder).is_dir():
+        return ""
+    return f"The files of job {known.job.id} cannot be seen from the Jupyter server"
+
+
 def _why(known: Known) -> str:
     """Say why a job's end is not known."""
     if known.stands == UNKNOWN:
         return "Showing last known state"
     who = "Keeper of the detached job" if known.kind == KEEPER else "Kernel"
-    told = f"{who} died (pid {known.pid})"
+    told = f"{who} died (pid {known.pid})" if known.pid else f"{who} has ended"
     if known.left == 0:
         told += ": all ranks exited"
     elif known.left:

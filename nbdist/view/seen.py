@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nbdist.hub.jobs import Job
     from nbdist.hub.rows import BarRow, RankRow
+    from nbdist.metrics.metrics import Metrics
 
 MOST_NAMED = 6
 
@@ -63,12 +64,25 @@ def look(job: Job) -> Seen:
         rows.straggler(pulses),
         [rows.row(job, rank, pulses.get(rank)) for rank in job.ranks],
         shown,
-        left_out([*further, *job.metrics.further()]),
+        ". ".join(
+            note
+            for note in (unreadable(job.metrics), left_out([*further, *job.metrics.further()]))
+            if note
+        ),
         job.folder.name,
         job.id,
         resources=resource_panels(job.resources.curves()),
         began=began,
     )
+
+
+def unreadable(*sources: Metrics) -> str:
+    """Name the ranks whose files cannot be read, '' if all can."""
+    broken = {rank: why for source in sources for rank, why in source.broken.items()}
+    if not broken:
+        return ""
+    whose = name_ranks(tuple(sorted(broken)))
+    return f"Metrics of {whose} cannot be read: {next(iter(broken.values()))}"
 
 
 def left_out(names: list[str]) -> str:

@@ -195,7 +195,7 @@ def as_text(seen: Seen) -> str:
         cells = dict(zip(TITLES, _metric_row(curve), strict=True))
         lines.append(
             f"{cells['metric']}: {cells['last']} (min {cells['min']}, max {cells['max']}, "
-            f"{cells['points']} points){_marked(curve)}"
+            f"{counted(curve.points, 'point')}){_marked(curve)}"
         )
     return "\n".join([*lines, *([seen.note] if seen.note else [])])
 

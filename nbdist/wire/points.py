@@ -55,7 +55,21 @@ def resources_file(folder: Path | str, job: str, rank: int) -> Path:
 
 def open_to_append(path: Path) -> int:
     """Open a rank's file, for its owner's eyes, and return its descriptor."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    _cut(file)
+    return file
+
+
+def _cut(file: int) -> None:
+    """Take away the frame that a killed process has begun: it would swallow what follows."""
+    at, size = 0, os.fstat(file).st_size
+    while at + HEAD_BYTES <= size:
+        end = at + HEAD_BYTES + int.from_bytes(os.pread(file, HEAD_BYTES, at), "little")
+        if end > size:
+            break
+        at = end
+    if at < size:
+        os.ftruncate(file, at)
 
 
 def append(file: int, frame: Frame) -> None:

@@ -178,16 +178,16 @@ test('a kernel is killed: its curves stay, and nothing is left running', async (
   const pid = await kernelPid(page);
   process.kill(pid, 'SIGKILL');
   const badge = root.locator('.nbdist-badge');
-  await expect(badge).toHaveText('kernel died', { timeout: seconds(60) });
+  await expect(badge).toHaveText('lost', { timeout: seconds(60) });
   await expect(root).toContainText(`Kernel died (pid ${pid})`);
   await expect(root).toContainText('Showing last known state');
   await expect(root).not.toContainText(' left');
   const dialog = page.getByRole('dialog'); // JupyterLab says it, too
   await dialog.getByRole('button', { name: 'Ok' }).click();
   await expectInteractive(page, root);
-  await save(page, name, 1, 'kernel died after');
+  await save(page, name, 1, 'lost after');
   await closeAndReopen(page, name);
-  await expect(badge).toHaveText('kernel died');
+  await expect(badge).toHaveText('lost');
   await expect(plot(root, 'loss')).toBeVisible();
 });
 
@@ -201,7 +201,7 @@ test('a kernel is restarted: its curves stay, and nothing is left running', asyn
   await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
   const badge = root.locator('.nbdist-badge');
   // As far as the kernel comes before it ends.
-  await expect(badge).toHaveText(/interrupted|kernel died/, {
+  await expect(badge).toHaveText(/interrupted|lost/, {
     timeout: seconds(60)
   });
   await expectInteractive(page, root);

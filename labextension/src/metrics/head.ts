@@ -16,7 +16,6 @@ const SHAPES: Record<JobState, string> = {
   unknown: 'M4 7h8v2H4z'
 };
 const WORDS: Partial<Record<JobState, string>> = {
-  lost: 'kernel died',
   unknown: 'last known state'
 };
 const SVG = 'http://www.w3.org/2000/svg';

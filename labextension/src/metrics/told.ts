@@ -39,8 +39,7 @@ export function inHtml(state: IState): string {
 }
 
 function headline(state: IState): string {
-  const how = state.state === 'lost' ? 'kernel died' : state.state;
-  return `${state.title}: ${how} after ${inTime(state.seconds)}`;
+  return `${state.title}: ${state.state} after ${inTime(state.seconds)}`;
 }
 
 function rows(state: IState): Row[] {
