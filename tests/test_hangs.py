@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nbdist.hub import hang
+from nbdist.wire.doing import Vitals
+from nbdist.wire.groups import Waiting
+from nbdist.wire.messages import Pulse
 from tests.faults import ended_in_time, fails, shown
 from tests.notebook import distributed, on_ranks, printed_by
 from tests.waiting import until
@@ -79,6 +83,17 @@ def told_by(cell: Cell) -> list[str]:
 
 def numbers_in(texts: list[str], pattern: str) -> list[int]:
     return [int(found) for text in texts for found in re.findall(pattern, text)]
+
+
+@pytest.mark.parametrize(("group", "told"), [("0", "has not reached it"), ("tp", "is elsewhere")])
+def test_who_may_have_no_part_in_a_wait_is_not_said_to_be_late(group: str, told: str) -> None:
+    waiting = Waiting("all_reduce", group, 3, 20.0)
+    pulses: dict[int, Pulse | None] = {
+        0: Pulse("7", 2, "all_reduce", waiting, Vitals(0)),
+        1: Pulse("7", 9, "sleep", None, Vitals(0)),
+    }
+    text = hang.describe(pulses, set(), 10.0, "interrupt the cell")
+    assert f"rank 1 {told} (cell line 9, in sleep)" in text
 
 
 def test_a_hang_is_told_kept_current_and_resolved(cluster: Kernel, tmp_path: Path) -> None:

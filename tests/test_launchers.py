@@ -237,6 +237,7 @@ def test_a_hang_is_told(start_kernel: KernelFactory, launcher: Launcher) -> None
     told = shown(kernel.wait(30))
     assert "rank 0 has waited in all" in told
     assert "rank 1 has not reached it (cell line 6" in told
+    assert "no longer wait" not in told, "it was stopped, and not resolved"
 
 
 def test_all_of_its_sockets_are_on_loopback(scripts: Kernel, launcher: Launcher) -> None:
