@@ -316,7 +316,7 @@ def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
         (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
         ("-np 2 --launcher torchrun --host-discovery-script x", "it needs --launcher horovodrun"),
         (f"{FLAGS} --hostfile /nowhere", "--hostfile cannot be read"),
-        (f"{FLAGS} --min-np 3", "--min-np 3 is more than the -np 2 ranks"),
+        (f"{FLAGS} --min-np 3", "--min-np 3 is more than -np 2"),
         (f"{FLAGS} --min-np 1", "need --host-discovery-script, or two hosts"),
         (f"{FLAGS} --host-discovery-script /nowhere", "no such program"),
         (f"{FLAGS} -H localhost:2 --hostfile /nowhere", "say the same"),

@@ -36,8 +36,9 @@ for step in nbdist.progress(range(100_000), label="train"):
 
 
 @pytest.fixture
-def jp_server_config() -> dict[str, Any]:
+def jp_server_config(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Load the extension."""
+    monkeypatch.setenv("NBDIST_PAGE", "")  # the extension sets it
     return {"ServerApp": {"jpserver_extensions": {"nbdist.server": True}}}
 
 

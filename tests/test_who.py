@@ -207,7 +207,7 @@ def test_thousands_of_names_make_a_bounded_table(filled: Kernel) -> None:
     on_ranks(filled, "globals().update({f'many_{i:04}': i for i in range(3000)})")
     told = asked(filled, "%dist who many*")
     assert len(told) == 202
-    assert told[-1] == "… and 2,800 more: `%dist who PATTERN` lists those that fit."
+    assert told[-1] == "… and 2,800 more: %dist who PATTERN lists those that fit."
     found = records(filled, "'many_*'")
     assert len(found) == 3000
     on_ranks(filled, "for i in range(3000):\n    del globals()[f'many_{i:04}']\ndel i")

@@ -107,12 +107,13 @@ export async function tellIfFailed(page: Page): Promise<void> {
   }
 }
 
-/** End all kernels, and what they have started. */
+/** End all kernels, and what they have started; clear what one that was killed has left. */
 export async function endKernels(request: APIRequestContext): Promise<void> {
   const sessions = await request.get('/api/sessions', { headers: AUTHORIZED });
   for (const { id } of (await sessions.json()) as { id: string }[]) {
     await request.delete(`/api/sessions/${id}`, { headers: AUTHORIZED });
   }
+  await request.post('/nbdist/api/clean', { headers: AUTHORIZED, data: {} });
 }
 
 /** Save the notebook until a word is in a cell's outputs; return these as JSON. */

@@ -50,7 +50,7 @@ test('metrics in a tab, with another run, after a reload, too', async ({
   await expect(plot(tab, 'loss')).toBeVisible();
   await expect(tab.getByRole('button', { name: 'Open in tab' })).toHaveCount(0);
   await tab.getByText('Compare…').click();
-  await tab.getByRole('checkbox').check();
+  await tab.getByRole('checkbox', { name: 'Job 2', exact: true }).check();
   await page.keyboard.press('Escape');
   const chips = tab.locator('.nbdist-chip:visible');
   await expect(chips).toHaveCount(2);
