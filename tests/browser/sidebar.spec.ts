@@ -218,6 +218,7 @@ test('a detached job is attached, and removed when it has ended', async ({
     training(flag, '-np 2 --backend none --detach')
   ]);
   await expect(sidebar.root).toContainText('detached', SLOW);
+  await expect(sidebar.root).toContainText(/Job [0-9a-f]{6}/);
   const told = (await sidebar.root.textContent()) ?? '';
   const name = /Job ([0-9a-f]{6})/.exec(told)?.[1] ?? '';
   await expect(sidebar.root).toContainText('running cell line');
