@@ -221,7 +221,7 @@ def test_another_number_of_ranks_says_what_was_lost(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "weights, history = [1.0], []", "-np 2 --backend none")
     more = on_ranks(kernel, "print(world_size)", "-np 3")
-    notice = plain(more.outputs[0].text)
+    notice = plain(more.text)
     assert "-np 3" in notice
     assert "history, weights" in notice
     assert more.stdout == "3\n"

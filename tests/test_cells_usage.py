@@ -333,4 +333,4 @@ def test_env_and_gpus_reach_the_ranks(kernel: Kernel) -> None:
     assert on_ranks(kernel, show).stdout == "1 two words\n", "flags left out keep their value"
     changed = on_ranks(kernel, show, "--env A=3")
     assert changed.stdout == "3 None\n"
-    assert "Lost with the old ranks: os" in changed.outputs[0].text
+    assert "Lost with the old ranks: os" in changed.text

@@ -85,7 +85,18 @@ test('a cluster is seen as soon as a cell starts it, and followed while it is bu
   await expect(page.getByText('2/2 ranks busy')).toBeVisible();
   expect(await violations(page, '#nbdist-panel')).toEqual([]);
 
-  // A reload finds the panel where it was, and all that is in it.
+  // A reload finds the panel where it was, and all that is in it; the cells come late.
+  let bring = (): void => undefined;
+  const late = new Promise<void>(resolve => {
+    bring = resolve;
+  });
+  const cells = (url: URL): boolean =>
+    url.pathname.endsWith('/api/contents/followed.ipynb') &&
+    url.searchParams.get('content') === '1';
+  await page.route(cells, async route => {
+    await late;
+    await route.fallback();
+  });
   await page.goto('/lab');
   await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
   const link = sidebar.root.getByRole('button', {
@@ -103,6 +114,7 @@ test('a cluster is seen as soon as a cell starts it, and followed while it is bu
     .rank(0)
     .getByRole('button', { name: /^running cell line/ })
     .click();
+  bring();
   const active = page.locator('.jp-Cell.jp-mod-active');
   await expect(active).toContainText('%%distributed');
 

@@ -38,13 +38,14 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
             sessionContext.session?.kernel?.id === process.kernel) ||
           context.path === path
       );
-      if (open || !path) {
-        return open;
+      if (!open && path) {
+        await commands.execute('docmanager:open', { path });
       }
-      await commands.execute('docmanager:open', { path });
-      const opened = tracker.find(({ context }) => context.path === path);
-      await opened?.revealed;
-      return opened;
+      const found =
+        open ?? tracker.find(({ context }) => context.path === path);
+      // One whose tab was opened just now has no cells yet.
+      await found?.revealed;
+      return found;
     };
 
     commands.addCommand(CommandIDs.cell, {
