@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from nbdist import leftovers
 from tests.kernel import KERNEL_MARK, open_kernels
 from tests.processes import environment, memory_maps, runs
 from tests.waiting import Deadline
@@ -118,13 +119,21 @@ class Watch:
         for home in (self.scratch / "homes").iterdir():
             if home not in open_homes:
                 yield from home.glob("clusters/*")
+        of_clusters = {temp for home in open_homes for temp in _temp_folders(home)}
         for path in (self.scratch / "tmp").iterdir():
             # The first is torch's own cache, kept between runs. TensorFlow removes the second, what
             # it has made of functions, when a kernel ends, but never their bytecode.
             of_kernel = bool(open_kernels) and path.name.startswith(OF_TENSORFLOW)
             kept = path.name.startswith("torchinductor_") or of_kernel or _bytecode_of_it(path)
-            if not (kept or _trial_of_tempfile(path)):
+            if not (kept or path in of_clusters or _trial_of_tempfile(path)):
                 yield path
+
+
+def _temp_folders(home: Path) -> Iterator[Path]:
+    """Return the temp folders of a kernel, which may have got new clusters in a test."""
+    for folder in home.glob("clusters/*"):
+        with suppress(OSError):  # gone meanwhile
+            yield Path(leftovers.owner(folder).temp)
 
 
 def _bytecode_of_it(path: Path) -> bool:

@@ -40,18 +40,18 @@ def fail():
     dist.barrier()
 
 if __name__ == "__main__":
-    print(nbdist.launch(total, 10.0, np=2, launcher={launcher!r}))
-    try:
-        nbdist.launch(fail, np=2, launcher={launcher!r})
-    except OddError as error:
-        print("caught", repr(error), type(error.__cause__).__name__)
+    for launcher in ("torchrun", "engines"):
+        print(nbdist.launch(total, 10.0, np=2, launcher=launcher))
+        try:
+            nbdist.launch(fail, np=2, launcher=launcher)
+        except OddError as error:
+            print("caught", repr(error), type(error.__cause__).__name__)
 """
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "engines"])
-def test_from_a_plain_script(tmp_path: Path, launcher: str) -> None:
+def test_from_a_plain_script(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text(PROGRAM.format(launcher=launcher))
+    path.write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, str(path)],
         capture_output=True,
@@ -60,13 +60,16 @@ def test_from_a_plain_script(tmp_path: Path, launcher: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    spoken, values, caught = done.stdout.splitlines()
-    assert spoken == "rank zero speaks"
-    assert values == "[(0, tensor([21.])), (1, tensor([21.]))]"
-    assert caught == "caught OddError('from rank one') CellFailed"
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    for spoken, values, caught in (lines[:3], lines[3:]):  # of torchrun, of engines
+        assert spoken == "rank zero speaks"
+        assert values == "[(0, tensor([21.])), (1, tensor([21.]))]"
+        assert caught == "caught OddError('from rank one') CellFailed"
 
 
-def test_from_a_notebook(kernel: Kernel) -> None:
+def test_from_a_notebook(shared_kernel: Kernel) -> None:
+    kernel = shared_kernel
     kernel.run("import nbdist\ndef who():\n    import os\n    return os.environ['RANK']")
     assert kernel.run("print(nbdist.launch(who, np=2, backend='none'))").stdout == "['0', '1']\n"
     failed = kernel.run(
@@ -80,11 +83,11 @@ def test_from_a_notebook(kernel: Kernel) -> None:
     assert "cannot travel" in shown(stuck)
 
 
-def test_an_error_of_a_life_before_a_restart_is_not_raised(kernel: Kernel) -> None:
-    kernel.run(
+def test_an_error_of_a_life_before_a_restart_is_not_raised(shared_kernel: Kernel) -> None:
+    shared_kernel.run(
         "import nbdist\ndef fails():\n    import os, sys\n"
         "    if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n        raise KeyError('first')\n"
         "    sys.exit(3)"
     )
-    again = kernel.run("nbdist.launch(fails, np=2, max_restarts=1)", check=False)
+    again = shared_kernel.run("nbdist.launch(fails, np=2, max_restarts=1)", check=False)
     assert again.error.startswith("CellFailed: Ranks 0-1 failed: SystemExit: 3"), again.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,55 +18,51 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
-BOTH = pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
 FLAGS = "-np 2 --launcher torchrun"
 
 
 @pytest.fixture(scope="module")
 def scripts(shared_kernel: Kernel) -> Kernel:
-    """Return a kernel with nbdist loaded and torch imported, and no cluster."""
-    shared_kernel.run("%load_ext nbdist\nimport torch, torch.distributed as dist")
+    """Return a kernel with nbdist loaded and modules that scripts find, and no cluster."""
+    shared_kernel.run("%load_ext nbdist\nimport gc, os, sys")
     return shared_kernel
 
 
-def test_a_cold_rank_imports_no_more_than_it_needs(scripts: Kernel) -> None:
-    cell = on_ranks(
-        scripts,
-        """
-        import gc, sys
-        # (with the whole word in it, it would be a script that shows something)
-        print([name for name in ("IPy" + "thon", "ipykernel", "torch.distributed.run")
-               if name in sys.modules], gc.isenabled())
-        """,
-        "-np 1 --launcher torchrun --cold",
-    )
-    assert cell.stdout == "[] True\n"
+RESTARTED = """
+    import torch, torch.distributed as dist
+    tries = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    print("try", tries)
+    dist.barrier()
+    if rank == 1 and tries < {failures}:
+        raise ValueError(f"failed on try {{tries}}")
+    dist.all_reduce(torch.ones(1))
+    print("done")
+"""
 
 
-@BOTH
-def test_restarts_work_and_are_told(scripts: Kernel, how: str) -> None:
-    cell = on_ranks(
-        scripts,
-        """
-        import os
-        tries = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        print("try", tries)
-        dist.barrier()
-        if rank == 1 and tries < 2:
-            raise ValueError(f"failed on try {tries}")
-        dist.all_reduce(torch.ones(1))
-        print("done")
-        """,
-        f"{FLAGS} {how} --max-restarts 3",
-    )
+def test_restarts_work_and_are_told(scripts: Kernel) -> None:
+    cell = on_ranks(scripts, RESTARTED.format(failures=2), f"{FLAGS} --max-restarts 3")
     assert cell.stdout.splitlines()[0] == "try 0"
     assert cell.stdout.splitlines()[-2:] == ["try 2", "done"]
     assert "Traceback" not in cell.stdout
     assert "Restart 1 of 3: rank 1 failed: ValueError: failed on try 0" in shown(cell)
     assert "Restart 2 of 3: rank 1 failed: ValueError: failed on try 1" in shown(cell)
+
+
+def test_cold_ranks_are_restarted_and_import_no_more_than_they_need(scripts: Kernel) -> None:
+    imported = """
+        # (With the whole word in it, it would be a script that shows something.)
+        print([name for name in ("IPy" + "thon", "ipykernel", "torch.distributed.run")
+               if name in sys.modules], gc.isenabled())
+    """
+    body = dedent(imported) + dedent(RESTARTED.format(failures=1))
+    cell = on_ranks(scripts, body, f"{FLAGS} --cold --max-restarts 3")
+    assert cell.stdout.splitlines()[:2] == ["[] True", "try 0"]
+    assert cell.stdout.splitlines()[-3:] == ["[] True", "try 1", "done"]
+    assert "Traceback" not in cell.stdout
+    assert "Restart 1 of 3: rank 1 failed: ValueError: failed on try 0" in shown(cell)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_variables_that_it_does_not_use_may_be_anything(scripts: Kernel) -> None
 
 def test_the_last_expression_is_shown_as_in_a_notebook(scripts: Kernel) -> None:
     flags = f"{FLAGS} --output all"
-    cell = on_ranks(scripts, "x = torch.ones(2)\nx * (rank + 1)", flags)
+    cell = on_ranks(scripts, "import torch\nx = torch.ones(2)\nx * (rank + 1)", flags)
     assert [out.text for out in cell.outputs if out.kind == "result"] == ["tensor([1., 1.])"]
     assert "[1] tensor([2., 2.])" in cell.stdout
     frame = "class Frame:\n    def _repr_html_(self):\n        return '<b>bold</b>'\nFrame()"
@@ -207,7 +204,7 @@ def test_what_cannot_be_is_refused(scripts: Kernel, flags: str, told: str) -> No
 
 def test_threads_may_be_named_for_each_level(scripts: Kernel) -> None:
     flags = f"{FLAGS} --env OMP_NUM_THREADS=3,1"
-    assert on_ranks(scripts, "print(torch.get_num_threads())", flags).stdout == "3\n"
+    assert on_ranks(scripts, "import torch\nprint(torch.get_num_threads())", flags).stdout == "3\n"
 
 
 def test_a_log_that_cannot_be_completed_hides_nothing(scripts: Kernel) -> None:
@@ -233,13 +230,11 @@ def _no_script_left(request: pytest.FixtureRequest) -> Iterator[None]:
             assert not list(home.glob(f"logs/*/{name}"))
 
 
-def test_jobs_have_their_folder(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "print('hello')", "-np 1 --launcher torchrun --backend none")
-    (folder,) = [
-        place for place in (kernel.home / "logs").iterdir() if (place / "script.py").exists()
-    ]
+def test_jobs_have_their_folder(scripts: Kernel) -> None:
+    logs = scripts.home / "logs"
+    before = set(logs.glob("*"))
+    on_ranks(scripts, "print('hello')", "-np 1 --launcher torchrun")
+    (folder,) = [place for place in set(logs.iterdir()) - before if (place / "script.py").exists()]
     assert "print('hello')" in (folder / "script.py").read_text()
     assert (folder / "rank0.log").read_text() == "hello\n"
     assert folder.stat().st_mode & 0o777 == 0o700
