@@ -39,6 +39,7 @@ LONGEST = ("test_pages", "test_recovery", "test_storm", "test_tutorials", "test_
 """Modules that take longest, by far."""
 MEASURES = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Names in the environment by which processes note what they run."""
+NO_TORCH = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
 KERNELS = {"start_kernel", "kernel", "start_shared", "shared_kernel", "notebook"}
 
 
@@ -167,6 +168,17 @@ def _factory(scratch: Path) -> Iterator[KernelFactory]:
     yield start
     for kernel in kernels:
         kernel.shutdown()
+
+
+@pytest.fixture(scope="session")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment in which there is no torch: what starts there imports none."""
+    folder = tmp_path_factory.mktemp("without-torch")
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text(NO_TORCH)
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    }
 
 
 @pytest.fixture

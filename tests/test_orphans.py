@@ -14,16 +14,16 @@ import pytest
 
 from nbdist.launchers import guard, ssh
 from tests.faults import shown
-from tests.kernel import KERNEL_MARK, KernelGoneError
+from tests.kernel import KERNEL_MARK, Kernel, KernelGoneError
 from tests.notebook import distributed, on_ranks
 from tests.processes import command, environment, family, runs
 from tests.waiting import allowed, until, within
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
 
 pytestmark = pytest.mark.repeats  # who is killed leaves no word of what ran
 
@@ -73,6 +73,26 @@ def all_end(processes: list[psutil.Process], seconds: float = SECONDS) -> None:
     )  # fmt: skip
 
 
+@pytest.fixture
+def ranks(shared_kernel: Kernel) -> Kernel:
+    """Return the module's kernel with two ranks: those that are there, or new ones.
+
+    Each test may end the ranks, their cluster or the kernel. What the next one starts here shows
+    that this can be done after each of these ends.
+    """
+    if not shared_kernel.alive:
+        shared_kernel.restart()
+    shared_kernel.run("%load_ext nbdist")
+    again = "print('again' if rank == 0 else rank)"
+    assert on_ranks(shared_kernel, again, "-np 2").stdout == "again\n"
+    return shared_kernel
+
+
+def no_folders_stay(kernel: Kernel) -> None:
+    """Check that its clusters' folders go, before the next cluster may clear them away."""
+    until(lambda: not list((kernel.home / "clusters").iterdir()), SECONDS)
+
+
 def kill_kernel(kernel: Kernel) -> None:
     os.kill(kernel.pid, signal.SIGKILL)
 
@@ -82,41 +102,41 @@ def crash_kernel(kernel: Kernel) -> None:
     os.kill(kernel.pid, signal.SIGABRT)
 
 
-def shut_down(kernel: Kernel) -> None:
-    kernel.shutdown()
-
-
-def restart(kernel: Kernel) -> None:
-    kernel.restart()
-
-
-ENDS = {"SIGKILL": kill_kernel, "crash": crash_kernel, "exit": shut_down, "restart": restart}
-
-
-@pytest.mark.parametrize(
-    ("end", "busy"),
-    [("SIGKILL", "idle"), ("restart", "idle"), *((end, "training") for end in ENDS)],
-)
-def test_nothing_outlives_the_kernel(kernel: Kernel, end: str, busy: str) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "pass", "-np 2")
-    if busy == "training":
+def check_that_all_end(kernel: Kernel, end: Callable[[Kernel], None], *, busy: bool) -> None:
+    """End a kernel while its two ranks train or are idle: neither it nor any child lives on."""
+    if busy:
         kernel.start(distributed(TRAIN))
         kernel.expect("training", 30)
     processes = family(kernel)
-    assert len(processes) >= (4 + 2 * 3 if busy == "training" else 4)
+    assert len(processes) >= (4 + 2 * 3 if busy else 4)
+    processes.append(psutil.Process(kernel.pid))
     sleepers: list[psutil.Process] = []
 
     def all_sleep() -> bool:
         sleepers[:] = [p for p in psutil.process_iter() if _is_sleeper(p, kernel)]
-        return len(sleepers) == (4 if busy == "training" else 0)
+        return len(sleepers) == (4 if busy else 0)
 
     until(all_sleep, 30)
-    ENDS[end](kernel)
+    end(kernel)
     all_end(processes + sleepers)
-    if end == "restart":
-        kernel.run("%load_ext nbdist")
-        assert on_ranks(kernel, "print('again')", "-np 2").stdout == "again\n"
+    no_folders_stay(kernel)
+
+
+@pytest.mark.parametrize("end", [kill_kernel, crash_kernel])
+def test_nothing_outlives_a_kernel_that_dies_while_ranks_train(
+    ranks: Kernel, end: Callable[[Kernel], None]
+) -> None:
+    check_that_all_end(ranks, end, busy=True)
+
+
+def test_nothing_outlives_a_kernel_that_is_killed_while_ranks_are_idle(ranks: Kernel) -> None:
+    check_that_all_end(ranks, kill_kernel, busy=False)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "training"])
+def test_nothing_outlives_a_kernel_that_is_restarted(ranks: Kernel, *, busy: bool) -> None:
+    check_that_all_end(ranks, Kernel.restart, busy=busy)
+    assert not family(ranks), "the new kernel has not loaded nbdist"
 
 
 def _is_sleeper(process: psutil.Process, kernel: Kernel) -> bool:
@@ -135,50 +155,44 @@ def test_a_kernel_killed_while_it_starts(kernel: Kernel, born: int) -> None:
     all_end(processes)  # and what was born meanwhile is found at the end of the test
 
 
-def test_what_a_kernel_killed_at_once_left_goes_with_the_next(start_kernel: KernelFactory) -> None:
+@pytest.mark.timeout(180)
+def test_what_kernels_left_that_ended_at_once_goes_with_the_next(
+    start_kernel: KernelFactory,
+) -> None:
     """Between the making of a folder and the birth of who removes it there is nobody to do so."""
-    first = start_kernel(home="at-once")
-    first.run("%load_ext nbdist")
-    processes = family(first)
-    first.sigkill()
+    killed = start_kernel(home="at-once")
+    killed.run("%load_ext nbdist")
+    processes = family(killed)
+    killed.sigkill()
     all_end(processes)
-    second = start_kernel(home="at-once")
-    second.run("%load_ext nbdist")
-    on_ranks(second, "pass", "-np 1")
-
-
-def test_a_kernel_that_exits_right_after_loading(start_kernel: KernelFactory) -> None:
-    first = start_kernel(home="left")
-    first.run("%load_ext nbdist")
-    processes = family(first)
-    first.start("import os; os._exit(0)")
+    left = start_kernel(home="at-once")
+    left.run("%load_ext nbdist")
+    processes = family(left)
+    left.start("import os; os._exit(0)")
     with pytest.raises(KernelGoneError):
-        first.wait(20)
+        left.wait(20)
     all_end(processes)
-    # It may have made its folders and not yet the warm process that clears them: the next one does.
-    second = start_kernel(home="left")
-    second.run("%load_ext nbdist")
-    on_ranks(second, "pass", "-np 1 --backend none")
-    assert len(list((first.home / "clusters").iterdir())) == 1
-    second.run("%dist stop")
+    last = start_kernel(home="at-once")
+    last.run("%load_ext nbdist")
+    on_ranks(last, "pass", "-np 2")
+    assert len(list((last.home / "clusters").iterdir())) == 1
+    check_that_all_end(last, Kernel.shutdown, busy=True)
 
 
-def test_a_fork_of_the_kernel_keeps_nothing_alive(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "pass", "-np 2")
-    processes = family(kernel)
-    kernel.run(FORK)
-    fork = psutil.Process(int(kernel.run("forked").text))
-    kill_kernel(kernel)
+def test_a_fork_of_the_kernel_keeps_nothing_alive(ranks: Kernel) -> None:
+    processes = [psutil.Process(ranks.pid), *family(ranks)]
+    ranks.run(FORK)
+    fork = psutil.Process(int(ranks.run("forked").text))
+    kill_kernel(ranks)
     all_end(processes)
+    no_folders_stay(ranks)
     assert fork.is_running()
     fork.kill()
     fork.wait(allowed(5))
 
 
-def test_the_warm_process_dies(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "pass", "-np 2")
+def test_the_warm_process_dies(ranks: Kernel) -> None:
+    kernel = ranks
     warm = warm_of(kernel)
     kernel.start(distributed(TRAIN))
     kernel.expect("training", 30)
@@ -193,9 +207,9 @@ def test_the_warm_process_dies(kernel: Kernel) -> None:
     assert again.stdout == "again False\n"
 
 
-def test_the_controller_dies(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "kept = rank", "-np 2")
+def test_the_controller_dies(ranks: Kernel) -> None:
+    kernel = ranks
+    on_ranks(kernel, "kept = rank")
     assert "0" in kernel.run("%px print(rank)").text
     controller = controller_of(kernel)
     controller.kill()
@@ -212,27 +226,31 @@ def test_the_controller_dies(kernel: Kernel) -> None:
     assert "1" in kernel.run("%px print(rank)").text
 
 
-def test_two_clusters_in_one_process_end_one_by_one(kernel: Kernel) -> None:
-    kernel.run("import nbdist\na, b = nbdist.Cluster(2), nbdist.Cluster(1, backend='none')")
-    kernel.run("jobs = a.run('x = rank'), b.run('x = 7')\nassert all(job.ok for job in jobs)")
-    assert kernel.run("print(b.run('print(x)').output())").stdout == "7\n\n"
-    before = family(kernel)
-    kernel.run("b.stop()")
-    until(lambda: not all(map(runs, before)))
-    assert kernel.run("print(a.run('print(x)').output(1))").stdout == "1\n\n"
-    kernel.run("a.stop()")
-    all_end(before)
+def test_two_clusters_in_one_process_end_one_by_one(
+    ranks: Kernel, without_torch: dict[str, str]
+) -> None:
+    """The notebook's own and another one."""
+    first = family(ranks)
+    another = f"nbdist.Cluster(1, backend='none', env={without_torch})"
+    ranks.run(f"import nbdist\na, b = nbdist.cluster(), {another}")
+    ranks.run("jobs = a.run('x = rank'), b.run('x = 7')\nassert all(job.ok for job in jobs)")
+    assert ranks.run("print(b.run('print(x)').output())").stdout == "7\n\n"
+    second = [process for process in family(ranks) if process not in first]
+    assert len(second) >= 2
+    ranks.run("b.stop()")
+    all_end(second)
+    assert ranks.run("print(a.run('print(x)').output(1))").stdout == "1\n\n"
+    ranks.run("a.stop()")
+    all_end(first)
 
 
-def test_unloading_ends_everything(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "pass", "-np 2")
-    processes = family(kernel)
-    kernel.run("%unload_ext nbdist")
+def test_unloading_ends_everything(ranks: Kernel) -> None:
+    processes = family(ranks)
+    ranks.run("%unload_ext nbdist")
     all_end(processes)
-    assert "distributed" not in kernel.run("%lsmagic").text
-    kernel.run("%load_ext nbdist")
-    assert on_ranks(kernel, "print('again')", "-np 2").stdout == "again\n"
+    assert "distributed" not in ranks.run("%lsmagic").text
+    ranks.run("%load_ext nbdist")
+    assert on_ranks(ranks, "print('again')", "-np 2").stdout == "again\n"
 
 
 @pytest.mark.starts_processes
