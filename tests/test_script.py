@@ -17,9 +17,12 @@ from nbdist.cell.translate import Around, expanded, translate
 from nbdist.errors import UsageError
 from nbdist.magics.distributed import check_syntax
 from tests.notebook import distributed, on_ranks, plain, printed_by
+from tests.plain_process import PlainProcess
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.kernel import Kernel
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -263,13 +266,24 @@ def script(shell: InteractiveShell, cell: str, **options: object) -> Script:
     return make_script(shell, check_syntax(shell, cell), cell, **{**chosen, **options})  # type: ignore[arg-type]
 
 
-def outcome(shell: InteractiveShell, cell: str, folder: Path, *before: str) -> str:
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainProcess]:
+    """Return a process for the scripts of a module's tests."""
+    runs = PlainProcess(tmp_path_factory.mktemp("scripts"))
+    yield runs
+    runs.close()
+
+
+def outcome(
+    shell: InteractiveShell, process: PlainProcess, cell: str, folder: Path, *before: str
+) -> str:
     """Return what a script prints: that of a cell that was run in a notebook after others."""
     for each in before:
         shell.run_cell(dedent(each), store_history=True).raise_error()
-    script(shell, dedent(cell)).write(folder / "train.py")
-    ran = run([sys.executable], folder / "train.py", folder)
-    assert ran.returncode == 0, (folder / "train.py").read_text() + ran.stderr
+    path = folder / "train.py"
+    script(shell, dedent(cell)).write(path)
+    ran = process.run(path)
+    assert ran.code == 0, path.read_text() + ran.stderr
     return ran.stdout
 
 
@@ -483,9 +497,14 @@ NOTEBOOKS = {
 
 @pytest.mark.parametrize(("before", "cell", "printed"), NOTEBOOKS.values(), ids=NOTEBOOKS)
 def test_what_a_notebook_has_means_the_same_in_a_script(
-    shell: InteractiveShell, tmp_path: Path, before: str, cell: str, printed: str
+    shell: InteractiveShell,
+    process: PlainProcess,
+    tmp_path: Path,
+    before: str,
+    cell: str,
+    printed: str,
 ) -> None:
-    assert outcome(shell, cell, tmp_path, before) == printed
+    assert outcome(shell, process, cell, tmp_path, before) == printed
 
 
 def test_each_line_of_the_cell_is_one_of_the_script(shell: InteractiveShell) -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.errors import UsageError
-from tests.test_script import outcome, script, shell
+from tests.test_script import outcome, process, script, shell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["shell"]  # a fixture
+    from tests.plain_process import PlainProcess
+
+__all__ = ["process", "shell"]  # fixtures
 
 CASES = {
     "defaults": (
@@ -496,10 +498,16 @@ CASES = {
 
 @pytest.mark.parametrize(("before", "between", "cell", "printed"), CASES.values(), ids=CASES)
 def test_a_definition_has_in_a_script_what_it_has_in_the_notebook(
-    shell: InteractiveShell, tmp_path: Path, before: str, between: str, cell: str, printed: str
+    shell: InteractiveShell,
+    process: PlainProcess,
+    tmp_path: Path,
+    before: str,
+    between: str,
+    cell: str,
+    printed: str,
 ) -> None:
     shell.user_ns["values"] = list(range(1000))
-    assert outcome(shell, cell, tmp_path, before, between) == printed
+    assert outcome(shell, process, cell, tmp_path, before, between) == printed
 
 
 READABLE = """

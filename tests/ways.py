@@ -7,21 +7,18 @@ then saved, and in the end run by the notebook itself: what it prints there is r
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.notebook import plain
+from tests.plain_process import PlainProcess
 from tests.programs import shown
-from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tests.cell import Cell as Run
     from tests.kernel import Kernel
@@ -102,16 +99,11 @@ class Ways:
         kernel.run("%load_ext nbdist")
         kernel.run(f"{ENGINES}\n{KEEP}")
         kernel.run(KEEP)
-        environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "NBDIST_HOME")}
-        runner = Path(__file__).with_name("run_scripts.py")
-        self._scripts = subprocess.Popen(
-            [sys.executable, str(runner)], cwd=folder, env=environ, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+        self._scripts = PlainProcess(folder)
 
     def close(self) -> None:
         """End the process that runs scripts."""
-        self._scripts.communicate(timeout=allowed(30))
+        self._scripts.close()
 
     def differences(
         self, program: Program, ways: Sequence[str] = ("ranks", "script")
@@ -165,11 +157,7 @@ class Ways:
 
     def _run(self, path: Path) -> Seen:
         """Run a script, in a process that has nothing of nbdist."""
-        assert self._scripts.stdin is not None
-        assert self._scripts.stdout is not None
-        print(path, file=self._scripts.stdin, flush=True)
-        code = int(self._scripts.stdout.readline())
-        out, err = (Path(f"{path}{ending}").read_text() for ending in (".out", ".err"))
+        code, out, err = self._scripts.run(path)
         error = err.strip().splitlines()[-1].partition(":")[0] if code else ""
         return Seen(_told(out), error, text=path.read_text() + err)
 
