@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.notebook import on_ranks
 from tests.storm import FAULTS, Fell, Storm
 from tests.trainings import TRAININGS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.conftest import KernelFactory
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.repeats
 
 KINDS = list(TRAININGS)
-IN_ONE_KERNEL = 3
+IN_ONE_TEST = 3
 AT_ONCE = 3
 """So many faults befall a training one after the other."""
 EACH_MEETS = {
@@ -39,19 +40,32 @@ EACH_MEETS = {
 
 @dataclass
 class Weather:
-    """Many storms on one cluster; after one that was not weathered there are new ranks."""
+    """Many storms in one notebook; after one that was not weathered there are new ranks."""
 
     start: KernelFactory
     folder: Path
     fallen: list[str] = field(default_factory=list)
-    _kernel: Kernel | None = None
+    kernel: Kernel | None = None
+
+    def begin(self) -> Kernel:
+        """Start a notebook with ranks."""
+        self.kernel = self.start()
+        self.kernel.run("%load_ext nbdist\nimport nbdist")
+        # Or each new rank imports it for its first optimizer, which takes 2 s.
+        self.kernel.run("%dist preload torch._dynamo")
+        on_ranks(self.kernel, "pass", "-np 2")
+        return self.kernel
+
+    def end(self) -> None:
+        """End the notebook; the next storm has another."""
+        if self.kernel is not None:
+            self.kernel.shutdown()
+            self.kernel = None
 
     def storm(self, kind: str, size: int, seed: int, faults: Sequence[str]) -> None:
         """Throw faults into a training; what does not hold is noted."""
-        if self._kernel is None:
-            self._kernel = self.start()
-            self._kernel.run("%load_ext nbdist\nimport nbdist")
-        storm = Storm(self._kernel, kind, size, seed, self.folder)
+        kernel = self.kernel or self.begin()
+        storm = Storm(kernel, kind, size, seed, self.folder)
         try:
             storm.begin()
             for fault in faults:
@@ -60,7 +74,7 @@ class Weather:
             told = f"=== {kind}, {size} ranks, seed {seed}: {', '.join(faults)}\n{fell}\n"
             print(told)  # noqa: T201 - by hand it is read while the storm goes on
             self.fallen.append(told)
-            self._clear_up(self._kernel)
+            self._clear_up(kernel)
 
     def _clear_up(self, kernel: Kernel) -> None:
         try:
@@ -69,8 +83,7 @@ class Weather:
                 kernel.wait(20)
             kernel.run("%dist stop")
         except AssertionError:
-            kernel.shutdown()
-            self._kernel = None
+            self.end()
 
     def must_be_weathered(self) -> None:
         """Fail if anything did not hold."""
@@ -89,19 +102,40 @@ def met_by(number: int) -> list[str]:
     return met
 
 
+def size_of(number: int) -> int:
+    """Return how many ranks a kind of training has in the suite."""
+    sizes = TRAININGS[KINDS[number]].sizes
+    return sizes[number // IN_ONE_TEST % len(sizes)]
+
+
+BY_SIZE = sorted(range(len(KINDS)), key=size_of)
+"""The numbers of the kinds, those with as many ranks one after the other: the ranks stay."""
+
+
+@pytest.fixture(scope="module")
+def _shared(start_shared: KernelFactory, tmp_path_factory: pytest.TempPathFactory) -> Weather:
+    shared = Weather(start_shared, tmp_path_factory.mktemp("storms"))
+    shared.begin()
+    return shared
+
+
+@pytest.fixture
+def weather(_shared: Weather) -> Iterator[Weather]:
+    """Return the weather of the module's notebook; after a test that failed, of one of its own."""
+    own = _shared.kernel is None
+    _shared.fallen.clear()
+    yield _shared
+    if own or _shared.fallen:
+        _shared.end()
+
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("first", range(0, len(KINDS), IN_ONE_KERNEL))
-def test_every_kind_of_training_weathers_faults_of_every_kind(
-    start_kernel: KernelFactory, tmp_path: Path, first: int
-) -> None:
-    weather = Weather(start_kernel, tmp_path)
-    numbers = range(first, min(first + IN_ONE_KERNEL, len(KINDS)))
-    sizes = {each: TRAININGS[KINDS[each]].sizes for each in numbers}
-    size = {each: some[each // IN_ONE_KERNEL % len(some)] for each, some in sizes.items()}
-    for number in sorted(numbers, key=size.__getitem__):
+@pytest.mark.parametrize("first", range(0, len(KINDS), IN_ONE_TEST))
+def test_every_kind_of_training_weathers_faults_of_every_kind(weather: Weather, first: int) -> None:
+    for number in BY_SIZE[first : first + IN_ONE_TEST]:
         faults = met_by(number)
         for seed in range(0, len(faults), AT_ONCE):
-            weather.storm(KINDS[number], size[number], seed, faults[seed : seed + AT_ONCE])
+            weather.storm(KINDS[number], size_of(number), seed, faults[seed : seed + AT_ONCE])
     weather.must_be_weathered()
 
 

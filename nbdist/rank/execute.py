@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.rank import kept, vitals
 from nbdist.rank.display import RichDisplay, as_text
-from nbdist.rank.errors import shorten, text_of
+from nbdist.rank.errors import make_quick_to_show, text_of
 from nbdist.rank.lines import Aligned, align
 from nbdist.rank.output import Log
 from nbdist.rank.plain import transformed
@@ -239,7 +239,7 @@ class CellRunner:
                 return
             # Making it takes a while. The fault is not a consequence of what happens meanwhile.
             self._failed_at, self._showing = time.time(), True
-            shorten(sys.exc_info()[1])
+            make_quick_to_show(sys.exc_info()[1])
             try:
                 make(*args, **kwargs)
             finally:

@@ -26,7 +26,7 @@ from nbdist.backends import horovod_calls, horovod_sockets, recovery
 from nbdist.backends.sockets import LOOPBACK, interface_towards, loopback_interface
 from nbdist.errors import NbdistError
 from nbdist.rank import metrics, place, vitals
-from nbdist.rank.errors import shorten, text_of
+from nbdist.rank.errors import make_quick_to_show, text_of
 from nbdist.rank.output import Log
 from nbdist.rank.program import Program, decode_program
 from nbdist.rank.reporter import Reporter
@@ -245,7 +245,7 @@ def _by_launcher(error: BaseException) -> bool:
 
 def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
     at = time.time()
-    shorten(error)
+    make_quick_to_show(error)
     traceback, text = program.traceback_of(error), text_of(error)
     line = program.cell_line_of(error.__traceback__)
     worker = program.worker_in(text)
