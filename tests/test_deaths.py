@@ -16,13 +16,12 @@ import pytest
 
 from nbdist import system
 from tests.faults import MODELS, ended_in_time, fails, shown, trains_on
-from tests.notebook import on_ranks
+from tests.notebook import on_ranks, preload_training
 from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 LAST_WORDS = "import os, time; print(f'last words at={time.monotonic():.3f}', flush=True)"
@@ -45,7 +44,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 @pytest.fixture(scope="module")
 def two_ranks(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with two ranks."""
-    shared_kernel.run("%load_ext nbdist")
+    preload_training(shared_kernel)
     on_ranks(shared_kernel, "pass", "-np 2")
     return shared_kernel
 
@@ -154,20 +153,46 @@ def _move(pid: int, group: Path) -> None:
         pytest.skip(f"a process cannot be moved into the control group: {error}")
 
 
-def test_a_rank_killed_for_lack_of_memory_is_named_so(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
-    with memory_limit(GIGABYTE) as group:
-        _move(kernel.pid, group)
-        kernel.run("%load_ext nbdist")
+def _group_of(pid: int) -> Path:
+    """Return the control group that counts the memory of a process."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    named = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+    if "memory" in named:
+        return CGROUPS / "memory" / named["memory"].lstrip("/")
+    return CGROUPS / named[""].lstrip("/")
+
+
+@contextmanager
+def _moved(kernel: Kernel, group: Path) -> Iterator[None]:
+    """Have a kernel, and all it has started, in a control group; put them back in the end."""
+    home, processes = _group_of(kernel.pid), psutil.Process(kernel.pid).children(recursive=True)
+    try:
+        for pid in (kernel.pid, *(process.pid for process in processes)):
+            _move(pid, group)
+        yield
+    finally:
+        until(lambda: not _put_back(group, home))  # some may have started others meanwhile
+
+
+def _put_back(group: Path, home: Path) -> list[str]:
+    """Move all processes of a control group into another one; return those that were there."""
+    pids = _read(group / "cgroup.procs").split()
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended
+            (home / "cgroup.procs").write_text(pid)
+    return pids
+
+
+def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
+    with memory_limit(GIGABYTE) as group, _moved(cluster, group):
         hungry = f"if rank == 1: much = bytearray({4 * GIGABYTE})\ntime.sleep(60)"
-        failed = fails(kernel, f"{LAST_WORDS}\n{hungry}", "-np 2")
+        failed = fails(cluster, f"{LAST_WORDS}\n{hungry}")
         how = "was killed by SIGKILL, most likely by the operating system for lack of memory"
         assert f"Rank 1 {how}" in failed.error
         ended_in_time(failed)
-        assert on_ranks(kernel, "print('goes on')").stdout == "goes on\n"
-        failed = fails(kernel, f"{LAST_WORDS}\nif rank == 1: os.kill(os.getpid(), 9)")
+        assert on_ranks(cluster, "print('goes on')").stdout == "goes on\n"
+        failed = fails(cluster, f"{LAST_WORDS}\nif rank == 1: os.kill(os.getpid(), 9)")
         assert "Rank 1 was killed by SIGKILL" in failed.error, "that other one died before it began"
-        kernel.shutdown()
 
 
 def test_another_process_killed_for_lack_of_memory_is_not_to_blame(cluster: Kernel) -> None:

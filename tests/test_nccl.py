@@ -23,7 +23,7 @@ from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import comparing, forming
 from nbdist.hub.ranks import Rank
 from nbdist.wire.groups import Digest, GroupInfo
-from tests.notebook import on_ranks
+from tests.notebook import new_ranks, on_ranks
 from tests.waiting import allowed, within
 
 if TYPE_CHECKING:
@@ -393,9 +393,9 @@ make(groups.build, part, 0, c10d._get_default_store())
 """
 
 
-def test_subgroups_are_never_split_from_the_group_of_all_ranks(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    shown = on_ranks(kernel, SUBGROUPS, "-np 1").stdout
+def test_subgroups_are_never_split_from_the_group_of_all_ranks(notebook: Kernel) -> None:
+    new_ranks(notebook, 1)
+    shown = on_ranks(notebook, SUBGROUPS).stdout
     eager = "nccl None cuda:0\ncuda:0\n"
     assert shown == f"{eager}gloo None None\ncuda:0\n{eager}"
 
@@ -432,24 +432,24 @@ print("met")
 """
 
 
-def test_who_gives_up_waiting_for_a_group_lets_nobody_pass_alone(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    shown = on_ranks(kernel, ALONE, "-np 2").stdout  # torch complains, too
+def test_who_gives_up_waiting_for_a_group_lets_nobody_pass_alone(notebook: Kernel) -> None:
+    new_ranks(notebook, 2)
+    shown = on_ranks(notebook, ALONE).stdout  # torch complains, too
     assert shown.endswith("nobody came\nmet\n")
     known = "try:\n    dist.new_group([0, 1, 2])\nexcept ValueError as error:\n    print('told')"
     stand_in = "dist.group.WORLD.bound_device_id = torch.device('cuda', 0)"
     body = f"import torch, nbdist.backends.nccl as nccl\nof = nccl.bound_device\n{stand_in}\n"
     body += f"nccl.bound_device = lambda _: dist.group.WORLD.bound_device_id or 0\n{known}\n"
     body += "nccl.bound_device, dist.group.WORLD.bound_device_id = of, None"
-    assert on_ranks(kernel, body).stdout == "told\n", "of ranks that there are none"
+    assert on_ranks(notebook, body).stdout == "told\n", "of ranks that there are none"
 
 
-def test_who_is_early_for_a_group_on_gpus_can_be_freed(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    failed = on_ranks(kernel, LATE, "-np 2", check=False).seen()
+def test_who_is_early_for_a_group_on_gpus_can_be_freed(notebook: Kernel) -> None:
+    new_ranks(notebook, 2)
+    failed = on_ranks(notebook, LATE, check=False).seen()
     assert "Rank 1 failed: ValueError: boom" in failed
     assert "Rank 0 was waiting in new_group at cell line" in failed
-    assert on_ranks(kernel, "print(kept)").stdout == "0\n"
+    assert on_ranks(notebook, "print(kept)").stdout == "0\n"
 
 
 NCCL = """
@@ -489,32 +489,32 @@ model = torch.nn.Linear(2, 2)
 has no GPU, so that nothing else takes place there."""
 
 
-def test_what_a_gpu_did_after_an_abort_is_not_trusted(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, NCCL, "-np 3")
+def test_what_a_gpu_did_after_an_abort_is_not_trusted(notebook: Kernel) -> None:
+    new_ranks(notebook, 3)
+    on_ranks(notebook, NCCL)
     failed = on_ranks(
-        kernel, "if rank == 1:\n    raise ValueError('boom')\nwait_for_gpu()", check=False
+        notebook, "if rank == 1:\n    raise ValueError('boom')\nwait_for_gpu()", check=False
     ).seen()
     assert "Rank 1 failed: ValueError: boom" in failed
     assert "Ranks 0,2 were waiting in all_reduce at cell line" in failed
     assert "On ranks 0,2 the GPU went on behind what was broken off (all_reduce #7)." in failed
     assert "cannot be trusted, also where ranks are equal. On rank 1 nothing was broken" in failed
     assert "`%dist sync model --from 1` gives all ranks what it has" in failed
-    seen = on_ranks(kernel, "print(rank, Communicator.aborted_in)", "--output all").text
+    seen = on_ranks(notebook, "print(rank, Communicator.aborted_in)", "--output all").text
     assert "0 True" in seen, "its next line must not run with what was not finished"
     assert "1 " in seen
-    kernel.run("%dist sync model --from 1")
-    assert "cannot be trusted" not in on_ranks(kernel, "print(1)").seen(), "it is told once"
+    notebook.run("%dist sync model --from 1")
+    assert "cannot be trusted" not in on_ranks(notebook, "print(1)").seen(), "it is told once"
 
 
-def test_a_wait_on_a_gpu_ends_with_the_limit_of_its_group(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, NCCL, "-np 1")
-    failed = on_ranks(kernel, "limit = 3\nwait_for_gpu()", check=False, timeout=20).seen()
+def test_a_wait_on_a_gpu_ends_with_the_limit_of_its_group(notebook: Kernel) -> None:
+    new_ranks(notebook, 1)
+    on_ranks(notebook, NCCL)
+    failed = on_ranks(notebook, "limit = 3\nwait_for_gpu()", check=False, timeout=20).seen()
     assert "Rank 0 failed: TimeoutError: all_reduce #7 has waited" in failed
     assert "which is the limit of its process group (0)" in failed
     assert "(cell line 3)" in failed
-    assert on_ranks(kernel, "print('on')").stdout == "on\n"
+    assert on_ranks(notebook, "print('on')").stdout == "on\n"
 
 
 BROKEN = """
@@ -532,23 +532,23 @@ while len(looks) < 3:
 
 @pytest.mark.parametrize("error", ["RuntimeError", "AssertionError"])
 def test_a_rank_whose_recorder_cannot_be_read_hears_and_speaks_on(
-    kernel: Kernel, error: str
+    notebook: Kernel, error: str
 ) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, BROKEN.format(error=error), "-np 2")
-    assert on_ranks(kernel, "for _ in nbdist.progress(range(3)): pass\nprint(2)").stdout == "2\n"
+    new_ranks(notebook, 2)
+    on_ranks(notebook, BROKEN.format(error=error))
+    assert on_ranks(notebook, "for _ in nbdist.progress(range(3)): pass\nprint(2)").stdout == "2\n"
     stuck = "import torch.distributed as dist\nprint('in', flush=True)\nif not rank: dist.barrier()"
-    kernel.start(f"%%distributed\n{stuck}\ntime.sleep(600)")
-    kernel.expect("in")
-    kernel.interrupt()
-    assert "The cell was interrupted" in kernel.wait(10).seen()
-    assert on_ranks(kernel, "print(1)").stdout == "1\n"
+    notebook.start(f"%%distributed\n{stuck}\ntime.sleep(600)")
+    notebook.expect("in")
+    notebook.interrupt()
+    assert "The cell was interrupted" in notebook.wait(10).seen()
+    assert on_ranks(notebook, "print(1)").stdout == "1\n"
 
 
-def test_ranks_that_stay_keep_torchs_watchdog_from_ending_them(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
+def test_ranks_that_stay_keep_torchs_watchdog_from_ending_them(notebook: Kernel) -> None:
+    new_ranks(notebook, 1)
     show = "import os\nprint([os.environ.get(name) for name in sorted({names!r})])"
-    shown = on_ranks(kernel, show.format(names=list(nccl.ENVIRON)), "-np 1").stdout
+    shown = on_ranks(notebook, show.format(names=list(nccl.ENVIRON))).stdout
     assert shown == f"{[nccl.ENVIRON[name] for name in sorted(nccl.ENVIRON)]}\n"
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.backends.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
+from nbdist.backends.recovery import ANEW, FORCE, IN_PLACE, REPLACE, Recovery, told, ways
 from tests.faults import DEAF, MODELS, TRAIN, fails, shown, stopped_by_button
-from tests.notebook import on_ranks
+from tests.notebook import on_ranks, preload_training
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -45,12 +45,25 @@ def change():
 MOVED = "type object 'torch._C._distributed_c10d.ProcessGroupGloo' has no attribute"
 
 
-def begin(start_kernel: KernelFactory, kind: str = "ddp", **env: str) -> Kernel:
-    """Start a kernel whose two ranks have a model that has trained a step."""
-    kernel = start_kernel(env=env)
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, MODELS[kind] + "\nown = 10 + rank\nfirst = step()", "-np 2")
-    return kernel
+BEGIN_ANEW = """
+import os, nbdist
+from nbdist.settings import Settings
+os.environ["NBDIST_RECOVERY"] = {way!r}
+cluster = nbdist.cluster()
+cluster.hub.settings = Settings.read()  # as a new cluster does
+cluster.resize(2)
+"""
+
+
+def begin(kernel: Kernel, kind: str = "ddp", way: str = "") -> None:
+    """Give a kernel two new ranks, with a model that has trained a step, and a way to recover."""
+    kernel.run(BEGIN_ANEW.format(way=way))
+    make(kernel, kind)
+
+
+def make(kernel: Kernel, kind: str = "ddp", flags: str = "") -> None:
+    """Make a model, and train it a step."""
+    on_ranks(kernel, MODELS[kind] + "\nown = 10 + rank\nfirst = step()", flags)
 
 
 def trains(kernel: Kernel) -> None:
@@ -71,9 +84,29 @@ def torch_of_tomorrow(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder for what `kernel` knows of builds of torch."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def kernel(start_shared: KernelFactory, cache: Path) -> Kernel:
+    """Return a kernel that has tried its torch; a fault has come meanwhile."""
+    kernel = start_shared(env={"XDG_CACHE_HOME": str(cache)})
+    kernel.run("%load_ext nbdist")
+    make(kernel, "plain", "-np 2")
+    fails(kernel, FAULT)  # waits for the probe
+    trains(kernel)
+    # But not for as long as that may take on a busy machine.
+    until(lambda: "is being tried" not in kernel.run("%dist status").stdout, 150)
+    preload_training(kernel)
+    return kernel
+
+
 @pytest.mark.parametrize("kind", ["ddp", "subgroup", "plain"])
-def test_groups_made_anew_keep_models_and_variables(start_kernel: KernelFactory, kind: str) -> None:
-    kernel = begin(start_kernel, kind, NBDIST_RECOVERY=ANEW)
+def test_groups_made_anew_keep_models_and_variables(kernel: Kernel, kind: str) -> None:
+    begin(kernel, kind, ANEW)
     same = on_ranks(kernel, "print(rank, id(model), id(optimizer))").stdout
     text = shown(fails(kernel, FAULT))
     assert "The process groups were re-created, and DDP models with them." in text
@@ -88,8 +121,8 @@ def test_groups_made_anew_keep_models_and_variables(start_kernel: KernelFactory,
         trains(kernel)
 
 
-def test_what_is_lost_by_it_is_named(start_kernel: KernelFactory) -> None:
-    kernel = begin(start_kernel, "fsdp", NBDIST_RECOVERY=ANEW)
+def test_what_is_lost_by_it_is_named(kernel: Kernel) -> None:
+    begin(kernel, "fsdp", ANEW)
     text = shown(fails(kernel, FAULT))
     assert "`model` is lost: an FSDP module, whose shards belong to groups that are gone" in text
     assert "`optimizer` is lost: the optimizer of a module that is lost" in text
@@ -97,8 +130,8 @@ def test_what_is_lost_by_it_is_named(start_kernel: KernelFactory) -> None:
     trains(kernel)
 
 
-def test_new_processes_get_the_variables_of_those_before(start_kernel: KernelFactory) -> None:
-    kernel = begin(start_kernel, NBDIST_RECOVERY=REPLACE)
+def test_new_processes_get_the_variables_of_those_before(kernel: Kernel) -> None:
+    begin(kernel, way=REPLACE)
     before = on_ranks(kernel, "import os\n(os.getpid(), own)", "--output all").stdout
     assert "Ranks 0-1 were restarted, as" in shown(fails(kernel, FAULT))
     after = on_ranks(kernel, "import os\n(os.getpid(), own)", "--output all").stdout
@@ -118,9 +151,9 @@ def test_new_processes_get_the_variables_of_those_before(start_kernel: KernelFac
     ids=["in place", "both", "on all ranks", "and its variables"],
 )
 def test_a_renewal_that_fails_is_followed_by_the_next_way(
-    start_kernel: KernelFactory, how: str, says: str
+    kernel: Kernel, how: str, says: str
 ) -> None:
-    kernel = begin(start_kernel)
+    begin(kernel)
     on_ranks(kernel, how)
     text = shown(fails(kernel, FAULT))
     assert says in text
@@ -131,10 +164,8 @@ def test_a_renewal_that_fails_is_followed_by_the_next_way(
     trains(kernel)
 
 
-def test_variables_that_no_rank_can_hand_out_are_told_to_be_lost(
-    start_kernel: KernelFactory,
-) -> None:
-    kernel = begin(start_kernel)
+def test_variables_that_no_rank_can_hand_out_are_told_to_be_lost(kernel: Kernel) -> None:
+    begin(kernel)
     on_ranks(kernel, BREAK_GIVING.replace("rank == 1", "True"))
     text = shown(fails(kernel, FAULT))
     assert "Ranks 0-1 were restarted, as" in text
@@ -147,8 +178,9 @@ def test_variables_that_no_rank_can_hand_out_are_told_to_be_lost(
 def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
     start_kernel: KernelFactory, tmp_path: Path
 ) -> None:
-    env = torch_of_tomorrow(tmp_path / "torch")
-    kernel = begin(start_kernel, **env)
+    kernel = start_kernel(env=torch_of_tomorrow(tmp_path / "torch"))
+    kernel.run("%load_ext nbdist")
+    make(kernel, flags="-np 2")
     status = kernel.run("%dist status").stdout
     assert "after a fault groups are re-created" in status
     assert MOVED in status
@@ -162,19 +194,22 @@ def test_with_a_torch_that_nobody_has_seen_cells_run_and_recover(
     assert said == ["sum 3.0"]
 
 
-def test_a_build_of_torch_is_probed_once(start_kernel: KernelFactory, tmp_path: Path) -> None:
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}
-    kernel = begin(start_kernel, **cache)
-    fails(kernel, FAULT)  # waits for the probe
-    trains(kernel)
-    # But not for as long as that may take on a busy machine.
-    until(lambda: "is being tried" not in kernel.run("%dist status").stdout, 150)
+def test_a_build_of_torch_is_probed_once_and_a_way_that_does_not_exist_is_refused(
+    kernel: Kernel, start_kernel: KernelFactory, cache: Path
+) -> None:
+    begin(kernel)
     assert "groups are renewed in place, and models train on." in kernel.run("%dist status").stdout
-    (kept,) = (tmp_path / "nbdist" / "torch").iterdir()
+    (kept,) = (cache / "nbdist" / "torch").iterdir()
     found, made = kept.read_bytes(), kept.stat().st_mtime_ns
     assert b'"whole":true' in found
-    kernel.shutdown()
-    fails(begin(start_kernel, **cache), FAULT)
+    second = start_kernel(env={"XDG_CACHE_HOME": str(cache), FORCE: "sideways"})
+    second.run("%load_ext nbdist")
+    cell = on_ranks(second, "rank", "-np 2", check=False)
+    assert "NBDIST_RECOVERY='sideways' is none of in-place, anew, replace" in cell.error
+    second.run(f"%env {FORCE}={ANEW}")
+    make(second, "plain", "-np 2")
+    assert "The process groups were re-created" in shown(fails(second, FAULT))
+    trains(second)
     assert kept.stat().st_mtime_ns == made
 
 
@@ -188,10 +223,3 @@ def test_ways_begin_with_the_best_that_torch_allows() -> None:
     assert "FSDP2 modules are lost (moved)" in told(Recovery("9.9", fsdp="moved"), "")
     said = told(Recovery("9.9"), REPLACE)
     assert "ranks are replaced and get their variables back (NBDIST_RECOVERY says so)" in said
-
-
-def test_a_way_that_does_not_exist_is_refused(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel(env={"NBDIST_RECOVERY": "sideways"})
-    kernel.run("%load_ext nbdist")
-    cell = on_ranks(kernel, "rank", "-np 2", check=False)
-    assert "NBDIST_RECOVERY='sideways' is none of in-place, anew, replace" in cell.error
