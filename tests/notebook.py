@@ -9,7 +9,7 @@ from contextlib import suppress
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-from tests.waiting import Deadline, until
+from tests.waiting import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,13 +60,20 @@ ANSWERS_LATE = "import nbdist.rank.agent\nnbdist.rank.agent.INSPECT_SECONDS = 20
 """Run on ranks: idle ones answer also when they get no core for a second."""
 
 
+def forget_environment(kernel: Kernel) -> None:
+    """Let the next cell have no `--env` but its own: each one keeps that of the cell before."""
+    kernel.run("import nbdist.current\nnbdist.current._last.env = None")
+
+
 def in_background_until(kernel: Kernel, body: str, flags: str, lines: Sequence[int]) -> None:
     """Run a cell as `job` until each rank has told that it is at a line, the first at the first."""
     on_ranks(kernel, body, f"{flags} --async")
-    kernel.run("import nbdist\njob = nbdist.jobs()[-1]")
-    told = "print(*(job.pulses[rank].line for rank in sorted(job.pulses)))"
-    wanted = " ".join(map(str, lines)) + "\n"
-    until(lambda: kernel.run(told).stdout == wanted, 60)
+    # The kernel itself looks: a cell for each look would cost more than the job.
+    kernel.run(
+        "import time, nbdist\njob = nbdist.jobs()[-1]\n"
+        "def told(): return [job.pulses[rank].line for rank in sorted(job.pulses)]\n"
+        f"while told() != {list(lines)}: time.sleep(0.05)"
+    )
 
 
 def printed_by(kernel: Kernel, rank: int) -> str:

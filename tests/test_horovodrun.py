@@ -17,17 +17,20 @@ from nbdist.launchers import horovodrun
 from nbdist.launchers.hosts import hosts_named
 from nbdist.launchers.scripted import Launch
 from tests.faults import LOST, shown
-from tests.notebook import distributed, on_ranks, printed_by
+from tests.notebook import distributed, forget_environment, on_ranks, printed_by
 from tests.processes import listening
+from tests.test_launchers import HOROVODRUN, run_own_script
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cell import Cell
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 FLAGS = "-np 2 --backend horovod"
+MEET = "import os\nprint(os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
 PLACES = """
     import os
     hvd.allreduce(torch.ones(1))
@@ -37,10 +40,34 @@ PLACES = """
 
 
 @pytest.fixture(scope="module")
-def horovod(shared_kernel: Kernel) -> Kernel:
+def shared_kernel(start_shared: KernelFactory) -> Kernel:
+    """Return a kernel in whose environment stands what a rank of another job would find."""
+    return start_shared(env={"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"})
+
+
+@pytest.fixture(scope="module")
+def before_imports(shared_kernel: Kernel) -> tuple[Cell, Cell]:
+    """Return cells that use torch and Horovod, and Horovod alone; nothing was imported then."""
+    shared_kernel.run("%load_ext nbdist")
+    cell = on_ranks(
+        shared_kernel, "print(hvd.rank(), hvd.size(), torch.ones(1))", FLAGS, check=False
+    )
+    return cell, on_ranks(shared_kernel, "print(hvd.rank(), hvd.size())", FLAGS)
+
+
+@pytest.fixture(scope="module")
+def horovod(shared_kernel: Kernel, before_imports: tuple[Cell, Cell]) -> Kernel:
     """Return a kernel with nbdist and Horovod loaded."""
-    shared_kernel.run("%load_ext nbdist\nimport torch, horovod.torch as hvd")
+    assert before_imports
+    shared_kernel.run("import torch, horovod.torch as hvd")
     return shared_kernel
+
+
+@pytest.fixture(autouse=True)
+def _no_environment_of_others(request: pytest.FixtureRequest) -> None:
+    """Let each test begin without an `--env`."""
+    if "horovod" in request.fixturenames:
+        forget_environment(request.getfixturevalue("horovod"))
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +78,26 @@ def plain(shared_kernel: Kernel) -> Kernel:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
-def test_hosts_and_their_slots(horovod: Kernel, how: str, tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.write_text("# both are this machine\nlocalhost slots=1\n\n127.0.0.1 slots=1\n")
-    hosts = f"--hostfile {file}" if how else "-H localhost:1,127.0.0.1:1"
-    cell = on_ranks(horovod, PLACES, f"--backend horovod {hosts} {how}")
+def test_hosts_and_their_slots(horovod: Kernel) -> None:
+    cell = on_ranks(horovod, PLACES, "--backend horovod -H localhost:1,127.0.0.1:1")
     assert cell.stdout == "0 0 2 1 localhost\n"
     assert printed_by(horovod, 1) == "1 0 2 1 127.0.0.1\n"
+
+
+@pytest.mark.horovod
+def test_cold_ranks_do_what_warm_ones_do(horovod: Kernel, tmp_path: Path) -> None:
+    """Here and in `test_launchers`: a script of its own, hosts and slots, time to start."""
+    file = tmp_path / "hosts"
+    file.write_text("# both are this machine\nlocalhost slots=1\n\n127.0.0.1 slots=1\n")
+    horovod.run(HOROVODRUN.setup)
+    cell = run_own_script(
+        horovod,
+        f"--backend horovod --hostfile {file} --cold",
+        dedent(PLACES) + MEET,
+    )
+    seconds = start_seconds(horovod)
+    assert cell.stdout == f"0 2 42.0 __main__\n0 0 2 1 localhost\n{seconds}"
+    assert printed_by(horovod, 1) == f"1 2 42.0 __main__\n1 0 2 1 127.0.0.1\n{seconds}"
 
 
 @pytest.mark.horovod
@@ -68,12 +107,17 @@ def test_flags_of_horovods_own(horovod: Kernel) -> None:
     assert cell.stdout == f"{3 * 2**20}\n"
 
 
+def start_seconds(kernel: Kernel) -> str:
+    """Return how long nbdist waits for a rank to start, in whole seconds."""
+    look = "import math, os\nprint(math.ceil(float(os.environ['NBDIST_START_SECONDS'])))"
+    return kernel.run(look).stdout
+
+
 @pytest.mark.horovod
 @pytest.mark.parametrize(
     ("flags", "seconds"),
     [
         ("", None),
-        ("--cold", None),
         ("--env HOROVOD_GLOO_TIMEOUT_SECONDS=70", "70"),
         ("--launcher-flags '--gloo-timeout-seconds 71'", "71"),
     ],
@@ -81,12 +125,8 @@ def test_flags_of_horovods_own(horovod: Kernel) -> None:
 def test_ranks_wait_for_one_that_still_starts_as_long_as_nbdist_does(
     horovod: Kernel, flags: str, seconds: str | None
 ) -> None:
-    own = horovod.run(
-        "import math, os\nprint(math.ceil(float(os.environ['NBDIST_START_SECONDS'])))"
-    )
-    body = "import os\nprint(os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
-    told = on_ranks(horovod, body, f"{FLAGS} {flags}").stdout
-    assert told == (f"{seconds}\n" if seconds else own.stdout)
+    told = on_ranks(horovod, MEET, f"{FLAGS} {flags}").stdout
+    assert told == (f"{seconds}\n" if seconds else start_seconds(horovod))
 
 
 @pytest.mark.horovod
@@ -145,7 +185,7 @@ def test_an_elastic_job_takes_in_a_rank_and_goes_on_without_it(
                         os.kill(os.getpid(), 9)
                     state.step += 1
                     state.commit()
-                    time.sleep(0.01)
+                    time.sleep(0.05)
                 time.sleep(1)
             train(state)
             print("ended with", hvd.size())
@@ -243,18 +283,16 @@ def test_a_rank_whose_cell_raises_is_told_and_replaced(horovod: Kernel, tmp_path
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("heeds", ["SIG_DFL", "SIG_IGN"], ids=["SIGTERM", "SIGKILL"])
-def test_an_elastic_job_that_horovod_gives_up_says_why(
-    horovod: Kernel, tmp_path: Path, heeds: str
-) -> None:
+def test_an_elastic_job_that_horovod_gives_up_says_why(horovod: Kernel, tmp_path: Path) -> None:
+    """Of the two ranks that Horovod ends then, one heeds SIGTERM, and one has to be killed."""
     script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho localhost:2\n")
+    script.write_text("#!/bin/sh\necho localhost:3\n")
     script.chmod(0o700)
     cell = on_ranks(
         horovod,
-        f"""
+        """
         import os, signal
-        signal.signal(signal.SIGTERM, signal.{heeds})
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if rank == 2 else signal.SIG_DFL)
         state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), step=0)
         @hvd.elastic.run
         def train(state):
@@ -265,7 +303,8 @@ def test_an_elastic_job_that_horovod_gives_up_says_why(
                 state.commit()
         train(state)
         """,
-        f"{FLAGS} --launcher horovodrun --min-np 1 --host-discovery-script {script}",
+        "-np 3 --backend horovod --launcher horovodrun --min-np 1 "
+        f"--host-discovery-script {script}",
         check=False,
         timeout=100,
     )
@@ -290,12 +329,10 @@ def test_mpi_that_is_not_built_is_refused(horovod: Kernel) -> None:
 
 
 @pytest.mark.horovod
-def test_the_notebook_need_not_import_it(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel(env={"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"})  # as in a job's rank
-    kernel.run("%load_ext nbdist")
-    cell = on_ranks(kernel, "print(hvd.rank(), hvd.size(), torch.ones(1))", FLAGS, check=False)
-    assert "`torch` has no value" in shown(cell)
-    assert on_ranks(kernel, "print(hvd.rank(), hvd.size())", FLAGS).stdout == "0 2\n"
+def test_the_notebook_need_not_import_it(before_imports: tuple[Cell, Cell]) -> None:
+    refused, cell = before_imports
+    assert "`torch` has no value" in shown(refused)
+    assert cell.stdout == "0 2\n"
 
 
 def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
@@ -393,6 +430,16 @@ def test_whoever_stops_waiting_for_horovods_word_on_mpi_leaves_nothing(
 
     asyncio.run(check())
     assert set(psutil.Process().children()) <= set(before)
+
+
+@pytest.mark.horovod
+def test_whether_horovod_has_gloo_is_known_without_torch(
+    horovod: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = horovod.run("print(hvd.gloo_built())").stdout
+    assert own == f"{horovodrun._built_with_gloo()}\n"
+    monkeypatch.setattr(horovodrun, "GLOO", b"NoSuch" + b"Controller")
+    assert not horovodrun._built_with_gloo(), "Horovod itself is asked then"
 
 
 @pytest.mark.horovod

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,7 +19,13 @@ from nbdist.errors import LaunchError
 from nbdist.launchers import torchrun
 from tests.faults import shown
 from tests.kernel import KERNEL_MARK
-from tests.notebook import distributed, in_background_until, on_ranks, printed_by
+from tests.notebook import (
+    distributed,
+    forget_environment,
+    in_background_until,
+    on_ranks,
+    printed_by,
+)
 from tests.processes import environment, family, listening
 from tests.test_orphans import all_end
 from tests.waiting import allowed, until
@@ -27,21 +34,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.cell import Cell
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 BOTH = pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
-TRAIN = """
-    import subprocess, time
-    from torch.utils.data import DataLoader
-    loader = iter(DataLoader(list(range(100_000)), num_workers=1))
-    child = subprocess.Popen(["sleep", "600"])
-    subprocess.run(["setsid", "--fork", "sleep", "600"], check=True)
-    while True:
-        next(loader)
-        summed(torch.ones(1))
-        print("training", flush=True) if rank == 0 else None
-        time.sleep(0.05)
+CHILDREN = """
+import subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+subprocess.run(["setsid", "--fork", "sleep", "600"], check=True)
+"""
+TRAIN = f"""{CHILDREN}
+from torch.utils.data import DataLoader
+loader = iter(DataLoader(list(range(100_000)), num_workers=1))
+while True:
+    next(loader)
+    summed(torch.ones(1))
+    open(begun + str(rank), "w").close()
+    time.sleep(0.05)
+"""
+FORK = f"""{CHILDREN}
+import multiprocessing
+multiprocessing.get_context("fork").Process(target=time.sleep, args=[600]).start()
+open(begun + str(rank), "w").close()
+time.sleep(600)
+"""
+"""The same without torch, which each cold rank would have to import."""
+NO_TORCH = """
+import os, sys
+if {"RANK", "HOROVOD_RANK"} & os.environ.keys():
+    sys.modules["torch"] = None
+"""
+OWN_SCRIPT = """
+answer = shifted(summed(torch.ones(1)))
+print(rank, world_size, answer.item(), __name__)
 """
 
 
@@ -49,20 +75,37 @@ TRAIN = """
 class Launcher:
     """How a launcher is asked for, and what the notebook defines for its cells."""
 
-    flags: str
+    name: str
+    backend: str
     setup: str
     stays: bool = False
     """Whether its ranks outlive a cell."""
 
+    @property
+    def flags(self) -> str:
+        """Flags for two ranks."""
+        return f"-np 2 --launcher {self.name} --backend {self.backend}"
+
+    def light(self, folder: Path) -> str:
+        """Return flags for two cold ranks that find no torch, which takes most of their time.
+
+        torchrun itself needs it. In the folder stands what Python imports first of all.
+        """
+        (folder / "sitecustomize.py").write_text(NO_TORCH)
+        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+        return f"-np 2 --launcher {self.name} --backend none --cold --env PYTHONPATH={path}"
+
 
 TORCHRUN = Launcher(
-    "-np 2 --launcher torchrun --backend ddp",
+    "torchrun",
+    "ddp",
     "import torch, torch.distributed as dist\n"
     "def summed(x):\n    dist.all_reduce(x)\n    return x\n",
 )
-ENGINES = Launcher("-np 2 --launcher engines --backend ddp", TORCHRUN.setup, stays=True)
+ENGINES = Launcher("engines", "ddp", TORCHRUN.setup, stays=True)
 HOROVODRUN = Launcher(
-    "-np 2 --launcher horovodrun --backend horovod",
+    "horovodrun",
+    "horovod",
     "import torch, horovod.torch as hvd\ndef summed(x):\n    return hvd.allreduce(x, op=hvd.Sum)\n",
 )
 
@@ -90,6 +133,12 @@ def of_scripts(launcher: Launcher) -> Launcher:
 
 
 @pytest.fixture(scope="module")
+def shared_kernel(start_shared: KernelFactory) -> Kernel:
+    """Return a kernel that soon tells of a hang."""
+    return start_shared(env={"NBDIST_HANG_SECONDS": "1"})
+
+
+@pytest.fixture(scope="module")
 def scripts(shared_kernel: Kernel, launcher: Launcher) -> Kernel:
     """Return a kernel with nbdist loaded, and what the launcher's cells use."""
     shared_kernel.run("%load_ext nbdist\n" + launcher.setup)
@@ -101,53 +150,70 @@ def scripts(shared_kernel: Kernel, launcher: Launcher) -> Kernel:
 @pytest.fixture(autouse=True)
 def _only_what_is_to_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a job leaves its logs and script, and nothing that was only for its time."""
-    ours = "scripts" in request.fixturenames
-    home = request.getfixturevalue("scripts").home if ours else None
+    if "scripts" not in request.fixturenames:
+        yield
+        return
+    kernel = request.getfixturevalue("scripts")
+    forget_environment(kernel)
     yield
-    if home is not None:
-        for name in ("program.json", "rendezvous", "elastic", "horovod"):
-            assert not list(home.glob(f"logs/*/{name}"))
+    for name in ("program.json", "rendezvous", "elastic", "horovod"):
+        assert not list(kernel.home.glob(f"logs/*/{name}"))
 
 
-@BOTH
-def test_a_cell_is_a_script_of_its_own(scripts: Kernel, of_scripts: Launcher, how: str) -> None:
-    launcher = of_scripts
-    scripts.run("offset = torch.tensor([40.0])\ndef shifted(x):\n    return x + offset")
-    cell = on_ranks(
-        scripts,
-        """
-        answer = shifted(summed(torch.ones(1)))
-        print(rank, world_size, answer.item(), __name__)
-        """,
-        f"{launcher.flags} {how} --return answer,nowhere",
-        check=False,
-    )
-    assert cell.stdout == "0 2 42.0 __main__\n"
+def run_own_script(kernel: Kernel, flags: str, more: str = "") -> Cell:
+    """Run a cell that uses the notebook's names; check what comes back to the notebook."""
+    kernel.run("offset = torch.tensor([40.0])\ndef shifted(x):\n    return x + offset")
+    flags += " --return answer,nowhere"
+    cell = on_ranks(kernel, OWN_SCRIPT + more, flags, check=False)
     assert "`nowhere` cannot be returned from rank 0: it is not defined there" in shown(cell)
-    assert scripts.run("print(answer)").stdout == "tensor([42.])\n"
+    assert kernel.run("print(answer)").stdout == "tensor([42.])\n"
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("launcher", "how"),
+    [
+        pytest.param(TORCHRUN, "", id="torchrun-warm"),
+        pytest.param(TORCHRUN, "--cold", id="torchrun-cold"),
+        pytest.param(HOROVODRUN, "", id="horovodrun-warm", marks=pytest.mark.horovod),
+    ],
+    indirect=["launcher"],
+)
+def test_a_cell_is_a_script_of_its_own(scripts: Kernel, launcher: Launcher, how: str) -> None:
+    """The cold ranks of horovodrun do the same in `test_horovodrun`."""
+    cell = run_own_script(scripts, f"{launcher.flags} {how}")
+    assert cell.stdout == "0 2 42.0 __main__\n"
     assert printed_by(scripts, 1) == "1 2 42.0 __main__\n"
 
 
 @BOTH
-def test_the_true_cause_is_told(scripts: Kernel, launcher: Launcher, how: str) -> None:
+def test_the_true_cause_is_told(
+    scripts: Kernel, launcher: Launcher, how: str, tmp_path: Path
+) -> None:
+    """Cold ranks that wait for each other when one raises are in `test_hosts`."""
     if how and launcher.stays:
         pytest.skip("--cold is for scripts")
+    go = str(tmp_path / "go")
+    waits = "time.sleep(600)" if how else "summed(torch.ones(1))"
     cell = on_ranks(
         scripts,
-        """
+        f"""
+        import os, time
         print("before")
         if rank == 1:
+            while not os.path.exists({go!r}): time.sleep(0.05)
             raise ValueError("the true cause")
-        summed(torch.ones(1))
+        open({go!r}, "w").close()
+        {waits}
         """,
-        f"{launcher.flags} {how}",
+        launcher.light(tmp_path) if how else launcher.flags,
         check=False,
     )
     told = shown(cell)
-    assert "Rank 1 failed: ValueError: the true cause (cell line 4)" in told
+    assert "Rank 1 failed: ValueError: the true cause (cell line 6)" in told
     assert 'raise ValueError("the true cause")' in told
     assert cell.reply is not None
-    assert re.search(rf'Cell In\[{cell.reply["execution_count"]}\]"?, line 4', told)
+    assert re.search(rf'Cell In\[{cell.reply["execution_count"]}\]"?, line 6', told)
     assert cell.stdout == "before\n"
 
 
@@ -180,7 +246,8 @@ def test_a_rank_that_somebody_else_terminates_is_named(
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(600)
         """
-    in_background_until(scripts, body, f"{of_scripts.flags} {how}", [3, 3])
+    flags = of_scripts.light(tmp_path) if how else of_scripts.flags
+    in_background_until(scripts, body, flags, [3, 3])
     go.touch()
     cell = scripts.run("job.wait()", check=False)
     assert "Rank 1 " in cell.error.splitlines()[0]
@@ -214,10 +281,8 @@ def test_an_interrupt_ends_it(scripts: Kernel, launcher: Launcher, where: str) -
         all_end([process for process in family(scripts) if process not in before])
 
 
-def test_a_hang_is_told(start_kernel: KernelFactory, launcher: Launcher) -> None:
-    kernel = start_kernel(env={"NBDIST_HANG_SECONDS": "1"})
-    kernel.run("%load_ext nbdist\n" + launcher.setup)
-    kernel.start(
+def test_a_hang_is_told(scripts: Kernel, launcher: Launcher) -> None:
+    scripts.start(
         distributed(
             """
             import time
@@ -229,12 +294,12 @@ def test_a_hang_is_told(start_kernel: KernelFactory, launcher: Launcher) -> None
             launcher.flags,
         )
     )
-    kernel.expect("Possible hang: ", 60)
-    kernel.expect(
+    scripts.expect("Possible hang: ", 60)
+    scripts.expect(
         "rank 1 has not reached it (cell line 6", 60
     )  # its last word may have been an earlier line
-    kernel.interrupt()
-    told = shown(kernel.wait(30))
+    scripts.interrupt()
+    told = shown(scripts.wait(30))
     assert "rank 0 has waited in all" in told
     assert "rank 1 has not reached it (cell line 6" in told
     assert "no longer wait" not in told, "it was stopped, and not resolved"
@@ -260,13 +325,21 @@ def test_all_of_its_sockets_are_on_loopback(scripts: Kernel, launcher: Launcher)
     assert found <= {"127.0.0.1", "::1"}
 
 
-@BOTH
-def test_nothing_outlives_the_kernel(kernel: Kernel, of_scripts: Launcher, how: str) -> None:
-    launcher = of_scripts
-    kernel.run("%load_ext nbdist\n" + launcher.setup)
-    kernel.start(distributed(TRAIN, f"{launcher.flags} {how}"))
-    kernel.expect("training", 60)
-    processes = family(kernel) + marked(kernel)  # one `sleep` has left the family
+@pytest.mark.timeout(200)
+def test_nothing_outlives_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
+    """Each launcher has two jobs then: one whose ranks are forks, which train, and a cold one."""
+    kernel.run("%load_ext nbdist")
+    launchers = [TORCHRUN, *([HOROVODRUN] if find_spec("horovod") else [])]
+    expected = 0
+    for cold in (True, False):  # those that train take time while others begin
+        for launcher in launchers:
+            begun = f"begun = {str(tmp_path / f'began-{launcher.name}-{cold}-')!r}\n"
+            body = FORK if cold else launcher.setup + TRAIN
+            flags = launcher.light(tmp_path) if cold else launcher.flags
+            on_ranks(kernel, begun + body, f"{flags} --async")
+            expected += 2
+        until(lambda all_=expected: len(list(tmp_path.glob("began-*"))) == all_, 60)  # type: ignore[misc]
+    processes = family(kernel) + marked(kernel)  # some `sleep`s have left the family
     os.kill(kernel.pid, signal.SIGKILL)
     all_end(processes)
     until(lambda: not marked(kernel))

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import itertools
 import math
+import mmap
 import multiprocessing
 import os
 import re
@@ -57,6 +58,8 @@ GIVEN_UP = (
 WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod_part")
 MPI = {"--mpi", "--jsrun"}
 """Flags that make another program start the ranks."""
+GLOO = b"GlooController"
+"""A name that is in Horovod's library where it was built with Gloo."""
 MEET = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """Seconds that ranks wait for each other in `hvd.init`; 30 by default."""
 END_SECONDS = 5.0
@@ -224,7 +227,20 @@ def _run(words: list[str]) -> None:
         # They have been, and by more than that.
         horovod._check_all_hosts_ssh_successful = lambda *_, **__: True  # noqa: SLF001
     horovod_sockets.listen_on(address)
+    if _built_with_gloo():
+        horovod.gloo_built = lambda verbose=False: True  # noqa: ARG005  # as it is called
     horovod.run_commandline()
+
+
+def _built_with_gloo() -> bool:
+    """Whether Horovod is known to have Gloo; its own look imports torch for that, two seconds."""
+    found = importlib.util.find_spec("horovod")
+    folders = [] if found is None else found.submodule_search_locations or []
+    for library in (path for each in folders for path in Path(each).glob("*/mpi_lib*.so")):
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
+            if text.find(GLOO) >= 0:
+                return True
+    return False
 
 
 def _starter(ranks: list[ForkedRank], argv: list[str], options: list[str]) -> Start:
