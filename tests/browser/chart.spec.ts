@@ -1,7 +1,7 @@
-import { expect, test } from '@playwright/test';
+import { expect } from '@playwright/test';
 import { bar, rank, type IMetric } from '../../labextension/tests/job';
 import { Chart, drag, hover } from './chart';
-import { violations } from './jupyter';
+import { test, violations } from './jupyter';
 
 /** A curve on two ranks that is `step` on one and `step + 1` on the other. */
 function ramp(

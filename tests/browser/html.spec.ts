@@ -2,8 +2,8 @@
 
 import { execFileSync } from 'node:child_process';
 import { join, resolve } from 'node:path';
-import { expect, test } from '@playwright/test';
-import { violations } from './jupyter';
+import { expect } from '@playwright/test';
+import { test, violations } from './jupyter';
 
 const ROOT = resolve(__dirname, '../..');
 const PYTHON = join(
@@ -33,12 +33,14 @@ const STYLES = {
     tbody tr:nth-child(even) { background: #212121 }`
 };
 
+let html: string;
+
+test.beforeAll(() => {
+  html = execFileSync(PYTHON, ['-c', HTML], { cwd: ROOT, encoding: 'utf8' });
+});
+
 for (const [name, style] of Object.entries(STYLES)) {
   test(`our HTML can be read on ${name}`, async ({ page }) => {
-    const html = execFileSync(PYTHON, ['-c', HTML], {
-      cwd: ROOT,
-      encoding: 'utf8'
-    });
     await page.setContent(
       `<html lang="en"><title>Cell</title><style>${style}</style><main>${html}</main></html>`
     );

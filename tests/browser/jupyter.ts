@@ -4,9 +4,10 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import AxeBuilder from '@axe-core/playwright';
 import {
+  test as base,
   expect,
-  test,
   type APIRequestContext,
+  type BrowserContext,
   type Locator,
   type Page
 } from '@playwright/test';
@@ -21,6 +22,12 @@ interface IApplication {
   commands: { execute: (id: string, args?: object) => Promise<unknown> };
   shell: {
     currentWidget: {
+      content?: {
+        activeCellIndex: number;
+        widgets: {
+          model: { sharedModel: { setSource: (source: string) => void } };
+        }[];
+      };
       sessionContext?: {
         session?: { kernel?: { id: string; status: string } | null } | null;
       };
@@ -33,6 +40,41 @@ declare global {
     jupyterapp: IApplication;
   }
 }
+
+/** A page, and the file whose tests take turns on it. */
+interface ITab {
+  context: BrowserContext;
+  page?: Page;
+  file?: string;
+}
+
+/**
+ * Tests of a file take turns on one page, those of all files share its cache: a page of its own
+ * knows nothing of the code that the last one has read, which is most of what loading JupyterLab takes.
+ */
+export const test = base.extend<object, { tab: ITab }>({
+  tab: [
+    async ({ browser }, use, { project }) => {
+      const { baseURL, viewport } = project.use;
+      const context = await browser.newContext({ baseURL, viewport });
+      await use({ context });
+      await context.close();
+    },
+    { scope: 'worker' }
+  ],
+  page: async ({ tab, viewport }, use, { file }) => {
+    if (tab.file !== file || tab.page === undefined || tab.page.isClosed()) {
+      await tab.page?.close();
+      tab.page = await tab.context.newPage();
+      tab.file = file;
+    }
+    const page = tab.page;
+    await page.setViewportSize(viewport!);
+    await page.mouse.move(0, 0);
+    await use(page);
+    await page.unrouteAll({ behavior: 'ignoreErrors' });
+  }
+});
 
 const AUTHORIZED = { Authorization: `token ${TOKEN}` };
 
@@ -211,6 +253,15 @@ export async function command(
   );
 }
 
+/** Run a cell of the notebook in front, without waiting for it. */
+export async function runCell(page: Page, index: number): Promise<void> {
+  await page.evaluate(index => {
+    const { commands, shell } = window.jupyterapp;
+    shell.currentWidget!.content!.activeCellIndex = index;
+    void commands.execute('notebook:run-cell');
+  }, index);
+}
+
 /** The widget of the live metrics. */
 export function metrics(page: Page): Locator {
   return page.getByRole('region', { name: 'Live metrics' });
@@ -232,7 +283,13 @@ export function strangers(page: Page): string[] {
 
 /** What axe finds wrong with a part of a page. */
 export async function violations(page: Page, part: string): Promise<string[]> {
-  const found = await new AxeBuilder({ page }).include(part).analyze();
+  const found = await new AxeBuilder({ page })
+    .include(part)
+    // Only frames of other servers need a second page; we have none.
+    .setLegacyMode(true)
+    // What is found to be right need not be told at length.
+    .options({ resultTypes: ['violations'] })
+    .analyze();
   return found.violations.map(
     each =>
       `${each.id}: ${each.nodes.map(node => node.failureSummary).join('; ')}`

@@ -1,4 +1,4 @@
-import { expect, test, type Locator, type Page } from '@playwright/test';
+import { expect, type Locator, type Page } from '@playwright/test';
 import { drag, hover, plot, tip } from './chart';
 import {
   closeAndReopen,
@@ -12,6 +12,7 @@ import {
   save,
   strangers,
   tellIfFailed,
+  test,
   upload,
   violations
 } from './jupyter';
@@ -63,6 +64,62 @@ async function train(
   return root;
 }
 
+/** Run the cells of the notebook in front once more, with other curves, and wait for these. */
+async function trainAgain(
+  page: Page,
+  source: string,
+  state = 'running'
+): Promise<Locator> {
+  await page.evaluate(source => {
+    const { content } = window.jupyterapp.shell.currentWidget!;
+    content!.widgets[1].model.sharedModel.setSource(source);
+  }, source);
+  await command(page, 'notebook:run-all-cells');
+  const root = metrics(page);
+  await expect(root.locator('.nbdist-badge')).toHaveText(state, {
+    timeout: seconds(60)
+  });
+  await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
+  return root;
+}
+
+/** Load the page anew: the curves are there at once, and move on. */
+async function reload(page: Page, name: string): Promise<Locator> {
+  let root = metrics(page);
+  await save(page, name, 1, MIME);
+  const step = await lastStep(root);
+  await page.reload();
+  root = metrics(page);
+  await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
+  expect(await lastStep(root)).toBeGreaterThanOrEqual(step);
+  await expectToMove(root);
+  return root;
+}
+
+/** End the job: that is seen, saved, and still there when the notebook is opened without its kernel. */
+async function finish(page: Page, name: string, flag: Flag): Promise<void> {
+  const root = metrics(page);
+  flag.raise();
+  await expect(root.locator('.nbdist-badge')).toHaveText('done');
+  await kernelIs(page, 'idle');
+  // Also where the kernel's last word has not reached the page.
+  await save(page, name, 1, 'done after');
+  await closeAndReopen(page, name);
+  await expect(root.locator('.nbdist-badge')).toHaveText('done');
+  await expectInteractive(page, root);
+}
+
+/** The tip tells what was logged at a step. */
+async function expectExact(root: Locator): Promise<void> {
+  await expect(async () => {
+    await hover(plot(root, 'loss'), 0.4);
+    const told = (await tip(root).textContent())!;
+    const step = Number(/^step (\d+)/.exec(told)?.[1]);
+    expect(step, told).toBeGreaterThan(0);
+    expect(told).toContain(String(Number(loss(step).toPrecision(6))));
+  }).toPass({ timeout: seconds(30) }); // one rank may still lack a step that the other has
+}
+
 /** Where the kernel's own pid is told: the output of its first cell. */
 async function kernelPid(page: Page): Promise<number> {
   const told = page.locator('.jp-OutputArea-output', {
@@ -87,142 +144,124 @@ async function expectInteractive(page: Page, root: Locator): Promise<void> {
 
 test.afterEach(async ({ page, request }) => {
   await tellIfFailed(page);
+  await page.goto('about:blank');
   await endKernels(request);
 });
 
-test('curves move while the cell is busy, and stay interactive', async ({
+test('curves of a busy kernel move, stay interactive, and are kept without a kernel', async ({
   page
 }) => {
+  test.setTimeout(seconds(360));
+  const name = 'busy.ipynb';
   const far = strangers(page);
   const flag = new Flag('busy');
-  const root = await train(page, 'busy.ipynb', training(flag));
-  await expectToMove(root);
-  await expect(
-    page.locator('.jp-InputPrompt', { hasText: '[*]' })
-  ).toBeVisible();
-  await expect(
-    root.getByRole('progressbar', { name: 'steps' })
-  ).not.toHaveAttribute('aria-valuenow', '0');
-  await expect(root.locator('.nbdist-badge')).toHaveText('running');
-
-  await expect(async () => {
-    await hover(plot(root, 'loss'), 0.4);
-    const told = (await tip(root).textContent())!;
-    const step = Number(/^step (\d+)/.exec(told)?.[1]);
-    expect(step, told).toBeGreaterThan(0);
-    expect(told).toContain(String(Number(loss(step).toPrecision(6))));
-  }).toPass({ timeout: seconds(30) }); // one rank may still lack a step that the other has
-
-  expect(await violations(page, '.nbdist-metrics')).toEqual([]);
-  await command(page, 'apputils:change-theme', { theme: 'JupyterLab Dark' });
-  await expect(root).toHaveClass(/nbdist-dark/);
-  expect(await violations(page, '.nbdist-metrics')).toEqual([]);
-  await expectToMove(root);
-
-  flag.raise();
-  await expect(root.locator('.nbdist-badge')).toHaveText('done');
-  await kernelIs(page, 'idle');
-  await expect(root).toHaveClass(/nbdist-dark/);
-  await expectInteractive(page, root);
-  const outputs = await save(page, 'busy.ipynb', 1, 'data:image/png');
-  expect(outputs).not.toContain('widget-view');
-  expect(far).toEqual([]);
-});
-
-test('an interrupted cell keeps its curves', async ({ page }) => {
-  const root = await train(page, 'stop.ipynb', training(new Flag('stop')));
-  await expectToMove(root);
-  await command(page, 'notebook:interrupt-kernel');
-  await expect(root.locator('.nbdist-badge')).toHaveText('interrupted');
-  await save(page, 'stop.ipynb', 1, 'interrupted after');
-  await expectInteractive(page, root);
-});
-
-for (const [flags, busy] of [
-  ['--async', false],
-  ['', true]
-] as const) {
-  test(`a reloaded page is live, ${busy ? 'busy' : 'idle'} kernel`, async ({
-    page
-  }) => {
-    const name = `reload-${busy ? 'busy' : 'idle'}`;
-    const flag = new Flag(name);
-    let root = await train(page, `${name}.ipynb`, training(flag, flags));
+  const root = await train(page, name, training(flag));
+  await test.step('curves move while the cell is busy, and stay interactive', async () => {
     await expectToMove(root);
-    await save(page, `${name}.ipynb`, 1, MIME);
-    const step = await lastStep(root);
-    await page.reload();
-    root = metrics(page);
-    await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
-    expect(await lastStep(root)).toBeGreaterThanOrEqual(step);
+    await expect(
+      page.locator('.jp-InputPrompt', { hasText: '[*]' })
+    ).toBeVisible();
+    await expect(
+      root.getByRole('progressbar', { name: 'steps' })
+    ).not.toHaveAttribute('aria-valuenow', '0');
+    await expect(root.locator('.nbdist-badge')).toHaveText('running');
+    await expectExact(root);
+    expect(await violations(page, '.nbdist-metrics')).toEqual([]);
+  });
+  await test.step('they follow the theme', async () => {
+    await command(page, 'apputils:change-theme', { theme: 'JupyterLab Dark' });
+    await expect(root).toHaveClass(/nbdist-dark/);
+    expect(await violations(page, '.nbdist-metrics')).toEqual([]);
     await expectToMove(root);
+  });
+  await test.step('they are kept when the job is done', async () => {
     flag.raise();
     await expect(root.locator('.nbdist-badge')).toHaveText('done');
     await kernelIs(page, 'idle');
-    // Also where the kernel's last word has not reached the page.
-    await save(page, `${name}.ipynb`, 1, 'done after');
-    await closeAndReopen(page, `${name}.ipynb`);
+    await expect(root).toHaveClass(/nbdist-dark/);
+    await expectInteractive(page, root);
+    const outputs = await save(page, name, 1, 'data:image/png');
+    expect(outputs).not.toContain('widget-view');
+    expect(far).toEqual([]);
+  });
+  await test.step('a notebook that is not trusted shows them without a kernel', async () => {
+    await copyUntrusted(page, name, 'theirs.ipynb');
+    await endKernels(page.request);
+    await closeAndReopen(page, 'theirs.ipynb');
     await expect(root.locator('.nbdist-badge')).toHaveText('done');
     await expectInteractive(page, root);
   });
-}
+});
 
-test('a kernel is killed: its curves stay, and nothing is left running', async ({
+test('an interrupted cell keeps its curves, and a reloaded page is live', async ({
   page
 }) => {
+  test.setTimeout(seconds(300));
+  const name = 'idle.ipynb';
+  const flag = new Flag('idle');
+  let root = await train(page, name, training(new Flag('stop')));
+  await test.step('an interrupted cell keeps its curves', async () => {
+    await expectToMove(root);
+    await command(page, 'notebook:interrupt-kernel');
+    await expect(root.locator('.nbdist-badge')).toHaveText('interrupted');
+    await save(page, name, 1, 'interrupted after');
+    await expectInteractive(page, root);
+    await kernelIs(page, 'idle');
+  });
+  await test.step('a reloaded page is live, idle kernel', async () => {
+    root = await trainAgain(page, training(flag, '--async')[1]);
+    await expectToMove(root);
+    root = await reload(page, name);
+    await finish(page, name, flag);
+  });
+  await test.step('a reloaded page is live, busy kernel', async () => {
+    const last = new Flag('reload-busy');
+    await open(page, name);
+    root = await trainAgain(page, training(last)[1]);
+    await expectToMove(root);
+    root = await reload(page, name);
+    await finish(page, name, last);
+  });
+});
+
+test('a kernel is restarted, and killed: its curves stay, and nothing is left running', async ({
+  page
+}) => {
+  test.setTimeout(seconds(300));
   const name = 'killed.ipynb';
   const cells = training(new Flag('killed'));
   cells[0] += '\nimport os; print(f"kernel {os.getpid()}")';
-  const root = await train(page, name, cells);
-  await expectToMove(root);
-  const pid = await kernelPid(page);
-  process.kill(pid, 'SIGKILL');
+  let root = await train(page, name, cells);
   const badge = root.locator('.nbdist-badge');
-  await expect(badge).toHaveText('lost', { timeout: seconds(60) });
-  await expect(root).toContainText(`Kernel died (pid ${pid})`);
-  await expect(root).toContainText('Showing last known state');
-  await expect(root).not.toContainText(' left');
-  const dialog = page.getByRole('dialog'); // JupyterLab says it, too
-  await dialog.getByRole('button', { name: 'Ok' }).click();
-  await expectInteractive(page, root);
-  await save(page, name, 1, 'lost after');
-  await closeAndReopen(page, name);
-  await expect(badge).toHaveText('lost');
-  await expect(plot(root, 'loss')).toBeVisible();
-});
-
-test('a kernel is restarted: its curves stay, and nothing is left running', async ({
-  page
-}) => {
-  const name = 'restarted.ipynb';
-  const root = await train(page, name, training(new Flag('restarted')));
-  await expectToMove(root);
-  await command(page, 'kernelmenu:restart');
-  await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
-  const badge = root.locator('.nbdist-badge');
-  // As far as the kernel comes before it ends.
-  await expect(badge).toHaveText(/interrupted|lost/, {
-    timeout: seconds(60)
+  await test.step('a kernel is restarted', async () => {
+    await expectToMove(root);
+    await command(page, 'kernelmenu:restart');
+    await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
+    // As far as the kernel comes before it ends.
+    await expect(badge).toHaveText(/interrupted|lost/, {
+      timeout: seconds(60)
+    });
+    await expectInteractive(page, root);
+    await save(page, name, 1, ' after ');
+    await kernelIs(page, 'idle');
   });
-  await expectInteractive(page, root);
-  await save(page, name, 1, ' after ');
-});
-
-test('a notebook that is not trusted shows its curves without a kernel', async ({
-  page
-}) => {
-  const flag = new Flag('untrusted');
-  const root = await train(page, 'mine.ipynb', training(flag));
-  await expectToMove(root);
-  flag.raise();
-  await expect(root.locator('.nbdist-badge')).toHaveText('done');
-  await kernelIs(page, 'idle');
-  await save(page, 'mine.ipynb', 1, 'data:image/png');
-  await copyUntrusted(page, 'mine.ipynb', 'theirs.ipynb');
-  await endKernels(page.request);
-  await closeAndReopen(page, 'theirs.ipynb');
-  await expect(root.locator('.nbdist-badge')).toHaveText('done');
-  await expectInteractive(page, root);
+  await test.step('a kernel is killed', async () => {
+    root = await trainAgain(page, cells[1]);
+    await expectToMove(root);
+    const pid = await kernelPid(page);
+    process.kill(pid, 'SIGKILL');
+    await expect(badge).toHaveText('lost', { timeout: seconds(60) });
+    await expect(root).toContainText(`Kernel died (pid ${pid})`);
+    await expect(root).toContainText('Showing last known state');
+    await expect(root).not.toContainText(' left');
+    const dialog = page.getByRole('dialog'); // JupyterLab says it, too
+    await dialog.getByRole('button', { name: 'Ok' }).click();
+    await expectInteractive(page, root);
+    await save(page, name, 1, 'lost after');
+    await closeAndReopen(page, name);
+    await expect(badge).toHaveText('lost');
+    await expect(plot(root, 'loss')).toBeVisible();
+  });
 });
 
 test('Notebook 7', async ({ page }) => {

@@ -1,7 +1,7 @@
 /** Metrics in JupyterLab: in a tab, with other runs laid over them, as the settings say. */
 
 import { readFileSync } from 'node:fs';
-import { expect, test, type Locator, type Page } from '@playwright/test';
+import { expect, type Locator, type Page } from '@playwright/test';
 import { hover, plot, tip } from './chart';
 import {
   command,
@@ -10,6 +10,7 @@ import {
   metrics,
   open,
   tellIfFailed,
+  test,
   upload,
   violations
 } from './jupyter';
@@ -28,6 +29,7 @@ for step in range(20):
 
 test.afterEach(async ({ page, request }) => {
   await tellIfFailed(page);
+  await page.goto('about:blank');
   await endKernels(request);
 });
 
@@ -41,10 +43,42 @@ async function run(page: Page, name: string): Promise<Locator> {
   return outputs;
 }
 
-test('metrics in a tab, with another run, after a reload, too', async ({
-  page
-}) => {
-  const outputs = await run(page, 'tab.ipynb');
+test('metrics of two jobs in JupyterLab', async ({ page }) => {
+  const outputs = await run(page, 'jobs.ipynb');
+  await test.step('charts follow the settings, and pins are kept there', () =>
+    expectSettings(page, outputs));
+  await command(page, 'application:close'); // the settings
+  await expect(outputs.first()).toBeVisible();
+  await test.step('metrics in a tab, with another run, after a reload, too', () =>
+    expectTab(page, outputs));
+});
+
+async function expectSettings(page: Page, outputs: Locator): Promise<void> {
+  const root = outputs.first();
+  await root.getByRole('figure').hover();
+  const pins = outputs.getByRole('button', { name: 'Pin loss' });
+  await pins.first().click();
+  await expect(pins.nth(1)).toHaveAttribute('aria-pressed', 'true');
+  await expect.poll(() => settings(page)).toContain('"loss"');
+  await pins.first().click();
+  await expect.poll(() => settings(page)).not.toContain('"loss"');
+
+  // The tab of the settings hides the notebook, whose charts are there all the same.
+  const log = page.locator('.nbdist-metrics button', {
+    hasText: 'Log scale'
+  });
+  await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
+  await command(page, 'settingeditor:open', { query: 'nbdist' });
+  const choice = page.getByRole('checkbox', { name: 'Log scale' });
+  await choice.check();
+  await expect(log.first()).toHaveAttribute('aria-pressed', 'true');
+  await expect(log.nth(1)).toHaveAttribute('aria-pressed', 'true');
+  await choice.uncheck();
+  await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
+}
+
+/** Metrics in a tab, with another run, after a reload, too. */
+async function expectTab(page: Page, outputs: Locator): Promise<void> {
   await outputs.first().getByRole('button', { name: 'Open in tab' }).click();
   const tab = page.locator('.jp-NbdistMetricsTab');
   await expect(plot(tab, 'loss')).toBeVisible();
@@ -74,34 +108,7 @@ test('metrics in a tab, with another run, after a reload, too', async ({
   );
   await page.reload();
   await expect(plot(tab, 'loss')).toBeVisible({ timeout: seconds(60) });
-});
-
-test('charts follow the settings, and pins are kept there', async ({
-  page
-}) => {
-  const outputs = await run(page, 'settings.ipynb');
-  const root = outputs.first();
-  await root.getByRole('figure').hover();
-  const pins = outputs.getByRole('button', { name: 'Pin loss' });
-  await pins.first().click();
-  await expect(pins.nth(1)).toHaveAttribute('aria-pressed', 'true');
-  await expect.poll(() => settings(page)).toContain('"loss"');
-  await pins.first().click();
-  await expect.poll(() => settings(page)).not.toContain('"loss"');
-
-  // The tab of the settings hides the notebook, whose charts are there all the same.
-  const log = page.locator('.nbdist-metrics button', {
-    hasText: 'Log scale'
-  });
-  await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
-  await command(page, 'settingeditor:open', { query: 'nbdist' });
-  const choice = page.getByRole('checkbox', { name: 'Log scale' });
-  await choice.check();
-  await expect(log.first()).toHaveAttribute('aria-pressed', 'true');
-  await expect(log.nth(1)).toHaveAttribute('aria-pressed', 'true');
-  await choice.uncheck();
-  await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
-});
+}
 
 /** What the server keeps of our settings. */
 async function settings(page: Page): Promise<string> {

@@ -1,10 +1,10 @@
 /** The charts of the live metrics: axes, tips, and what a person chooses. */
 
 import { readFileSync } from 'node:fs';
-import { expect, test } from '@playwright/test';
+import { expect } from '@playwright/test';
 import { type IMetric } from '../../labextension/tests/job';
 import { Chart, drag, hover } from './chart';
-import { violations } from './jupyter';
+import { test, violations } from './jupyter';
 
 let chart: Chart;
 test.beforeEach(async ({ page }) => {

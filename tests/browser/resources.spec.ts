@@ -1,9 +1,9 @@
 /** The fold with what the ranks take of their machines. */
 
-import { expect, test } from '@playwright/test';
+import { expect } from '@playwright/test';
 import type { IMetric } from '../../labextension/tests/job';
 import { Chart } from './chart';
-import { violations } from './jupyter';
+import { test, violations } from './jupyter';
 
 const BEGAN = 1_000_000;
 const SECONDS = Array.from({ length: 120 }, (_, i) => i + 1);

@@ -1,11 +1,12 @@
 /** What the panel shows of states that are made up, and how it is used by keyboard. */
 
-import { expect, test, type Page } from '@playwright/test';
+import { expect, type Page } from '@playwright/test';
 import {
   command,
   endKernels,
   open,
   openLab,
+  test,
   upload,
   violations
 } from './jupyter';
@@ -15,11 +16,18 @@ import { cluster, everything, Fake, job, process, rank, state } from './state';
 let fake: Fake;
 let sidebar: Sidebar;
 
+// JupyterLab is loaded once, unless a test has left it; what is open in it is not left to the next test.
 test.beforeEach(async ({ page }) => {
   fake = new Fake(page);
   await fake.open();
   sidebar = new Sidebar(page);
-  await openLab(page);
+  if (new URL(page.url()).pathname === '/lab') {
+    await command(page, 'application:close-all');
+    await command(page, 'nbdist:refresh');
+    await expect(sidebar.rank(0)).toHaveCount(0);
+  } else {
+    await openLab(page);
+  }
 });
 
 test('all there is to see, in words', async () => {
@@ -51,7 +59,7 @@ test('all there is to see, in words', async () => {
   );
 });
 
-for (const theme of ['Light', 'Dark']) {
+for (const theme of ['Dark', 'Light']) {
   test(`anyone can use it, ${theme}`, async ({ page }) => {
     fake.state = everything();
     fake.answers['processes/a1/stacks'] = {
@@ -158,6 +166,7 @@ test('why there is nothing to see', async ({ page }) => {
 });
 
 test('all of it by keyboard', async ({ page }) => {
+  await openLab(page); // what was in focus before decides where the keys lead
   fake.state = state([
     process({ clusters: [cluster([rank(0), rank(1)])], jobs: [job()] })
   ]);
@@ -304,7 +313,7 @@ test('the notebook in front stands first, others and dead kernels are collapsed'
   await sidebar.accept('Stop');
   await expect(page.getByText('Cluster 5: 2 ranks terminated')).toBeVisible();
   expect(fake.asked).toEqual(['POST processes/c3/stop {"cluster":"5"}']);
-  await page.close();
+  await page.goto('about:blank');
   await endKernels(request);
 });
 
@@ -354,7 +363,7 @@ test('Notebook 7 has the panel, too', async ({ page, request }) => {
   };
   await sidebar.button('Open the log of rank 0').first().click();
   await expect(page.getByRole('log')).toContainText('two');
-  await page.close();
+  await page.goto('about:blank');
   await endKernels(request);
 });
 

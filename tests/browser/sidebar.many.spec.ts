@@ -2,8 +2,8 @@
 
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test } from '@playwright/test';
-import { openLab, violations } from './jupyter';
+import { expect } from '@playwright/test';
+import { openLab, test, violations } from './jupyter';
 import { Sidebar } from './sidebar';
 import { cluster, Fake, job, process as processOf, rank, state } from './state';
 

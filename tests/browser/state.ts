@@ -178,7 +178,11 @@ export class Fake {
         return;
       }
       if (request.method() === 'GET') {
-        await route.fulfill({ json: this.answers[path] ?? {} });
+        const answer = this.answers[path] ?? {};
+        const from = new URL(request.url()).searchParams.get('from');
+        // Whoever asks for more of a log than there is gets nothing twice.
+        const read = 'to' in answer && Number(from) === answer.to;
+        await route.fulfill({ json: read ? { ...answer, text: '' } : answer });
         return;
       }
       this.asked.push(
