@@ -20,12 +20,11 @@ from tests.faults import (
     stopped_by_button,
     trains_on,
 )
-from tests.notebook import distributed, on_ranks
+from tests.notebook import distributed, new_ranks, on_ranks, preload_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 RAISE = {
@@ -97,9 +96,17 @@ EVERY_MODEL = pytest.mark.parametrize("trained", MODELS, indirect=True)
 @pytest.fixture(scope="module")
 def cluster(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with two ranks."""
-    shared_kernel.run("%load_ext nbdist")
+    preload_training(shared_kernel)
     on_ranks(shared_kernel, "pass", "-np 2")
     return shared_kernel
+
+
+@pytest.fixture
+def three(cluster: Kernel) -> Iterator[Kernel]:
+    """Return the kernel with three ranks, which share nothing with the two of other tests."""
+    new_ranks(cluster, 3)
+    yield cluster
+    new_ranks(cluster, 2)
 
 
 @pytest.fixture
@@ -186,34 +193,32 @@ def test_a_syntax_error_is_told_before_anything_is_sent(cluster: Kernel) -> None
     assert "Nothing was sent" in text
 
 
-def test_a_subgroup_beside_a_rank_that_is_not_in_it(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, AT_LARGE, "-np 3")
+def test_a_subgroup_beside_a_rank_that_is_not_in_it(three: Kernel) -> None:
+    on_ranks(three, AT_LARGE)
     go_on = "for _ in range(3): step()\ndist.barrier()\nprint('went on')"
 
-    failed = fails(kernel, f"if rank == 1: {BOOM}\nstep()\ndist.barrier()")
+    failed = fails(three, f"if rank == 1: {BOOM}\nstep()\ndist.barrier()")
     ended_in_time(failed)
     assert "Rank 1 failed: ValueError: boom on 1" in shown(failed)
     assert re.search(r"Rank 2 was waiting in barrier at cell line 4", shown(failed))
-    assert "went on" in on_ranks(kernel, go_on).text
+    assert "went on" in on_ranks(three, go_on).text
 
     # Not once: with collectives in full flight, gloo may forget to wake who waits for a write.
     for _ in range(4):
-        failed = fails(kernel, f"if rank == 2: {BOOM}\nwhile True: step()")
+        failed = fails(three, f"if rank == 2: {BOOM}\nwhile True: step()")
         ended_in_time(failed)
         assert "Rank 2 failed: ValueError: boom on 1" in failed.error
-        assert "went on" in on_ranks(kernel, go_on).text
+        assert "went on" in on_ranks(three, go_on).text
 
     for victim, like, lacks in (
         (2, 0, "missing: model ("),
         (1, 0, "nothing is missing"),
         (0, 1, "nothing is missing"),
     ):
-        failed = fails(kernel, f"if rank == {victim}: import os; os._exit(4)\ndist.barrier()")
+        failed = fails(three, f"if rank == {victim}: import os; os._exit(4)\ndist.barrier()")
         assert f"Rank {victim} exited with code 4" in shown(failed)
-        restarted = kernel.run(f"%dist restart {victim} --like {like}").stdout
+        restarted = three.run(f"%dist restart {victim} --like {like}").stdout
         assert lacks in restarted
         if victim == 2:
             assert "a group of ranks that the new one is not in" in restarted
-        assert "went on" in on_ranks(kernel, go_on).text
+        assert "went on" in on_ranks(three, go_on).text

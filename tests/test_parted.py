@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults import fails, shown
-from tests.notebook import distributed, on_ranks
+from tests.notebook import distributed, on_ranks, preload_training
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ torch.manual_seed(0)
 def with_three(start_shared: KernelFactory) -> Kernel:
     """Return a kernel with three ranks."""
     kernel = start_shared()
-    kernel.run("%load_ext nbdist")
+    preload_training(kernel)
     on_ranks(kernel, f"{BEGIN}\nbegun_with = {{*globals(), 'begun_with'}}", "-np 3")
     return kernel
 
