@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 LOG = "import nbdist\nfor i in range(5): nbdist.log({'train/loss': i + rank}, step=i)"
@@ -83,12 +82,6 @@ def test_a_job_in_tensorboard_from_its_first_values_to_the_stop(notebook: Kernel
     assert "No TensorBoard" in notebook.run("%dist tensorboard --stop").stdout
 
 
-def test_without_a_job_that_has_logged_there_is_none(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
-    on_ranks(kernel, "pass", "-np 1 --backend none")
-    assert "no job has logged anything" in kernel.run("%dist tensorboard", check=False).error
-
-
 def test_a_job_that_runs_grows_in_tensorboard(notebook: Kernel) -> None:
     more = notebook.home / "more"
     body = f"""
@@ -142,10 +135,13 @@ def test_what_tensorboard_cannot_do_is_said(notebook: Kernel) -> None:
     notebook.run("del sys.modules['tensorboard']")
 
 
-def test_tensorboard_ends_with_a_kernel_that_is_killed(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
+def test_tensorboard_needs_a_job_that_has_logged_and_ends_with_a_kernel_that_is_killed(
+    kernel: Kernel,
+) -> None:
     kernel.run("%load_ext nbdist")
-    on_ranks(kernel, LOG, "-np 1 --backend none")
+    on_ranks(kernel, "pass", "-np 1 --backend none")
+    assert "no job has logged anything" in kernel.run("%dist tensorboard", check=False).error
+    on_ranks(kernel, LOG)
     process = board_of(kernel, opened(kernel))
     gone = kernel.home / "gone"
     child = f"""

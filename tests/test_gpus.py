@@ -26,7 +26,7 @@ from nbdist.rank import gpu
 from nbdist.rank.meter import Meter
 from nbdist.wire.doing import Vitals
 from nbdist.wire.messages import Pulse
-from tests.notebook import on_ranks
+from tests.notebook import forget_environment, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +113,14 @@ def test_scaling_warns_by_what_is_allotted(monkeypatch: pytest.MonkeyPatch) -> N
     assert "2 ranks on 1 GPU:" in scaling.cautions([2], Wish(gpus=[1]))[0]
 
 
+@pytest.fixture
+def loaded(shared_kernel: Kernel) -> Kernel:
+    """Return a kernel with nbdist loaded; each test says which ranks it needs."""
+    shared_kernel.run("%load_ext nbdist")
+    forget_environment(shared_kernel)
+    return shared_kernel
+
+
 LOOK = "import os\nprint(local_rank, os.environ.get('CUDA_VISIBLE_DEVICES'))"
 
 
@@ -137,12 +145,11 @@ def test_a_notebook_with_two_of_eight_gpus(kernel: Kernel, eight: None) -> None:
 
 
 @pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
-def test_what_another_host_lacks_is_said_in_a_line(kernel: Kernel, how: str) -> None:
-    kernel.run("%load_ext nbdist")
+def test_what_another_host_lacks_is_said_in_a_line(loaded: Kernel, how: str) -> None:
     flags = (
         f"-np 1 --launcher torchrun {how} --env {gpus.CHOSEN}=7"  # as ranks on other hosts are told
     )
-    told = on_ranks(kernel, "print(1)", flags, check=False).seen()
+    told = on_ranks(loaded, "print(1)", flags, check=False).seen()
     assert "nbdist: --gpus 7: no GPU is to be seen on this machine" in told
     assert "Traceback" not in told
 
@@ -263,18 +270,17 @@ def test_an_idle_ranks_gpu_memory_is_seen() -> None:
     assert (told.state, told.gpu_memory, told.device) == ("idle", 3 * GB, "cuda:0")
 
 
-def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
+def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(loaded: Kernel) -> None:
     on_ranks(
-        kernel,
+        loaded,
         "import torch\n"  # stands for a GPU, on the rank itself
         "held = 7 * 10**9\n"
         "torch.cuda.is_initialized = lambda: True\n"
         "torch.cuda.device_count = lambda: 1\n"
         "torch.cuda.memory_reserved = lambda device=None: held",
-        "-np 1",
+        "-np 1 --launcher engines",
     )
-    kernel.run(
+    loaded.run(
         "import time, nbdist\n"
         "from nbdist.hub.shown import rank_of_cluster\n"
         "def wait_for(size):\n"
@@ -285,18 +291,19 @@ def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(kernel: Kernel) -> 
         "    return seen\n"
         "assert wait_for(7 * 10**9).state == 'idle'"
     )
-    on_ranks(kernel, "held = 0")
-    kernel.run("wait_for(0)")
+    on_ranks(loaded, "held = 0")
+    loaded.run("wait_for(0)")
+    loaded.run("%dist restart")  # ranks whose torch is as it was
 
 
-def test_an_error_that_spoils_a_process_says_what_to_do(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
+def test_an_error_that_spoils_a_process_says_what_to_do(loaded: Kernel) -> None:
     body = "if rank == 1:\n    raise RuntimeError('CUDA error: {}')"
-    told = on_ranks(kernel, body.format("device-side assert triggered"), "-np 2", check=False)
+    flags = "-np 2 --launcher engines"
+    told = on_ranks(loaded, body.format("device-side assert triggered"), flags, check=False)
     assert "Rank 1 cannot use its GPU any more after such an error: `%dist restart 1" in told.seen()
     assert (
         "cannot use its GPU"
-        not in on_ranks(kernel, body.format("out of memory"), check=False).seen()
+        not in on_ranks(loaded, body.format("out of memory"), check=False).seen()
     )
 
 

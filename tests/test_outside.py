@@ -208,18 +208,16 @@ async def test_a_rank_ended_by_a_signal_without_a_name_is_told_of(
 
 
 async def test_a_busy_cluster_is_stopped_and_the_next_cell_says_so(
-    jp_fetch: Fetch, start_kernel: KernelFactory
+    jp_fetch: Fetch, engines: Kernel
 ) -> None:
-    notebook = start_kernel()
-    notebook.run("%load_ext nbdist")
-    cell = notebook.start(distributed("import time\ntime.sleep(1000)", "-np 2"))
-    told = await seen(jp_fetch, notebook.pid, job_that_runs)
+    cell = engines.start(distributed("import time\ntime.sleep(1000)", "-np 2"))
+    told = await seen(jp_fetch, engines.pid, job_that_runs)
     await post(jp_fetch, "processes", told["id"], "stop", cluster=told["clusters"][0]["id"])
-    notebook.wait(20, cell)
+    engines.wait(20, cell)
     assert "The cell was ended with its cluster." in shown(cell)
-    after = await seen(jp_fetch, notebook.pid, lambda told: not told["clusters"])
+    after = await seen(jp_fetch, engines.pid, lambda told: not told["clusters"])
     assert job_that_runs(after) is None
-    again = on_ranks(notebook, "print(world_size)")
+    again = on_ranks(engines, "print(world_size)")
     assert again.stdout == "2\n"
     assert "The cluster was stopped from outside this notebook" in shown(again)
 
@@ -241,7 +239,36 @@ async def test_a_script_and_its_stacks_are_seen(jp_fetch: Fetch, engines: Kernel
     engines.wait(20, cell)
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed", "killed with its warm process"])
+def processes_of(cluster: Any) -> list[psutil.Process]:
+    """Return the processes of a cluster's ranks."""
+    return [psutil.Process(rank["pid"]) for rank in cluster["ranks"]]
+
+
+async def stop_ends(ranks: list[psutil.Process], fetch: Fetch, process: str, cluster: Any) -> None:
+    """Stop a cluster of a process that cannot answer; its ranks must end."""
+    await post(fetch, "processes", process, "stop", cluster=cluster["id"])
+    _, alive = psutil.wait_procs(ranks, timeout=allowed(10))
+    assert not alive
+
+
+async def test_ranks_of_a_kernel_that_is_suspended_are_ended(
+    jp_fetch: Fetch, engines: Kernel
+) -> None:
+    pid = engines.pid
+    told = await seen(jp_fetch, pid, lambda told: told["clusters"])
+    cluster = told["clusters"][0]
+    ranks = processes_of(cluster)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await stop_ends(ranks, jp_fetch, told["id"], cluster)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    # It wakes up with the loss of its ranks, and perhaps with the order to stop them.
+    await seen(jp_fetch, pid, lambda told: all(c["state"] == "lost" for c in told["clusters"]))
+    assert "All variables on the ranks are lost" in shown(on_ranks(engines, "pass"))
+
+
+@pytest.mark.parametrize("how", ["killed", "killed with its warm process"])
 async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
     jp_fetch: Fetch, start_kernel: KernelFactory, how: str
 ) -> None:
@@ -251,29 +278,15 @@ async def test_ranks_of_a_kernel_that_does_not_answer_are_ended(
     pid = kernel.pid
     told = await seen(jp_fetch, pid, lambda told: told["clusters"])
     cluster = told["clusters"][0]
-    ranks = [psutil.Process(rank["pid"]) for rank in cluster["ranks"]]
+    ranks = processes_of(cluster)
     if how == "killed with its warm process":  # which would remove the cluster's folder
         warm = ranks[0].parent()
         assert warm is not None
         warm.kill()
-    if how != "stopped":
-        kernel.sigkill()
-        told = await seen(jp_fetch, pid, lambda told: not told["alive"])
-    else:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        await post(jp_fetch, "processes", told["id"], "stop", cluster=cluster["id"])
-        _, alive = psutil.wait_procs(ranks, timeout=allowed(10))
-        assert not alive
-    finally:
-        if how == "stopped":
-            os.kill(pid, signal.SIGCONT)
-    if how != "stopped":
-        assert told["id"] in (await post(jp_fetch, "clean"))["removed"]
-    else:
-        # It wakes up with the loss of its ranks, and perhaps with the order to stop them.
-        await seen(jp_fetch, pid, lambda told: all(c["state"] == "lost" for c in told["clusters"]))
-        assert "All variables on the ranks are lost" in shown(on_ranks(kernel, "pass"))
+    kernel.sigkill()
+    told = await seen(jp_fetch, pid, lambda told: not told["alive"])
+    await stop_ends(ranks, jp_fetch, told["id"], cluster)
+    assert told["id"] in (await post(jp_fetch, "clean"))["removed"]
 
 
 async def test_a_restarted_kernel_leaves_no_row(
