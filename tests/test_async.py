@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from tests.notebook import complete, distributed, on_ranks, plain
+from tests.notebook import complete, distributed, on_ranks, plain, without_torch
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
@@ -258,16 +259,19 @@ def test_without_a_browser_the_notebook_says_how_it_ended(tmp_path: Path) -> Non
     nbformat.write(book, tmp_path / "book.ipynb")
     tool = ROOT / "tools" / "run_notebook.py"
     command = [sys.executable, str(tool), "book.ipynb", "done.ipynb"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=allowed(60))
+    env = os.environ | without_torch(tmp_path / "bare")
+    subprocess.run(
+        command, cwd=tmp_path, env=env, check=True, capture_output=True, timeout=allowed(60)
+    )
     kept = nbformat.read(tmp_path / "done.ipynb", as_version=4).cells
     assert "on rank 0: done after" in kept[1].outputs[0]["data"]["text/plain"]
     assert kept[2].outputs[-1]["text"].split() == ["42", "told"]
 
 
 def test_a_cluster_with_a_job_is_changed_by_nobody_and_ends_with_it(
-    start_kernel: KernelFactory, gate: Gate
+    start_kernel: KernelFactory, gate: Gate, tmp_path: Path
 ) -> None:
-    kernel = start_kernel()
+    kernel = start_kernel(env=without_torch(tmp_path / "bare"))
     kernel.run("%load_ext nbdist")
     running = start(kernel, f"print('begun')\n{gate.wait}", "-np 2 --backend none")
     kernel.expect("begun", cell=running)
@@ -287,7 +291,7 @@ def test_a_cluster_with_a_job_is_changed_by_nobody_and_ends_with_it(
     for cell in (running, queued):
         kernel.expect("The cell was ended with its cluster.", cell=cell)
 
-    again = start(kernel, f"print('again')\n{gate.wait}", "-np 1")
+    again = start(kernel, f"print('again')\n{gate.wait}", "-np 1 --backend none")
     kernel.expect("again", cell=again)
     assert kernel.run("%dist jobs").stdout.count("\n") == 4, "those of the old cluster too"
     kernel.shutdown()  # and the harness looks for what is left

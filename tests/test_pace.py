@@ -12,7 +12,7 @@ import pytest
 from nbdist.backends import waits
 from nbdist.metrics.slowest import slowest
 from nbdist.rank import pace, progress
-from tests.notebook import on_ranks
+from tests.notebook import on_ranks, preload_training
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ ENGINES = "-np 3 --backend ddp --launcher engines"
 @pytest.fixture(scope="module")
 def ranks(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with three ranks that know how to train."""
-    shared_kernel.run("%load_ext nbdist\nimport nbdist\nfrom nbdist.view.seen import look")
+    preload_training(shared_kernel)
+    shared_kernel.run("import nbdist\nfrom nbdist.view.seen import look")
     on_ranks(shared_kernel, TRAIN, ENGINES)
     return shared_kernel
 
