@@ -15,19 +15,68 @@ import { cluster, everything, Fake, job, process, rank, state } from './state';
 
 let fake: Fake;
 let sidebar: Sidebar;
+/** Whether no test has used the page since it was loaded. */
+let fresh: boolean;
 
 // JupyterLab is loaded once, unless a test has left it; what is open in it is not left to the next test.
 test.beforeEach(async ({ page }) => {
   fake = new Fake(page);
   await fake.open();
   sidebar = new Sidebar(page);
-  if (new URL(page.url()).pathname === '/lab') {
+  fresh = new URL(page.url()).pathname !== '/lab';
+  if (!fresh) {
     await command(page, 'application:close-all');
     await command(page, 'nbdist:refresh');
     await expect(sidebar.rank(0)).toHaveCount(0);
   } else {
     await openLab(page);
   }
+});
+
+test('all of it by keyboard', async ({ page }) => {
+  if (!fresh) {
+    await openLab(page); // what was in focus before decides where the keys lead
+  }
+  fake.state = state([
+    process({ clusters: [cluster([rank(0), rank(1)])], jobs: [job()] })
+  ]);
+  await command(page, 'nbdist:show');
+  await expect(sidebar.rank(1)).toBeVisible();
+  await expect(sidebar.button('Start a cluster…')).toBeFocused();
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('ArrowRight');
+  await expect(sidebar.button('Refresh')).toBeFocused();
+  await page.keyboard.press('Tab');
+  await expect(sidebar.section('Notebooks')).toBeFocused();
+  for (let i = 0; i < 2; i++) {
+    await page.keyboard.press('Tab');
+  }
+  await expect(
+    sidebar.cluster().getByRole('button', { name: 'Cluster 1', exact: true })
+  ).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(sidebar.rank(0)).toHaveCount(0);
+  await page.keyboard.press('Enter');
+  await expect(sidebar.rank(0)).toBeVisible();
+  for (let i = 0; i < 3; i++) {
+    await page.keyboard.press('Tab');
+  }
+  await expect(sidebar.button('Stop Cluster 1')).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(page.getByRole('dialog')).toContainText(
+    'Stop Cluster 1 of train.ipynb'
+  );
+  await page.keyboard.press('Escape');
+  await expect(page.getByRole('dialog')).toHaveCount(0);
+  expect(fake.asked).toEqual([]);
+  await sidebar.button('Stop Cluster 1').press('Enter');
+  await expect(
+    page.getByRole('dialog').getByRole('button', { name: 'Stop' })
+  ).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect
+    .poll(() => fake.asked)
+    .toEqual(['POST processes/a1/stop {"cluster":"1"}']);
 });
 
 test('all there is to see, in words', async () => {
@@ -165,50 +214,6 @@ test('why there is nothing to see', async ({ page }) => {
   await expect(sidebar.rank(0)).toBeVisible();
 });
 
-test('all of it by keyboard', async ({ page }) => {
-  await openLab(page); // what was in focus before decides where the keys lead
-  fake.state = state([
-    process({ clusters: [cluster([rank(0), rank(1)])], jobs: [job()] })
-  ]);
-  await command(page, 'nbdist:show');
-  await expect(sidebar.rank(1)).toBeVisible();
-  await expect(sidebar.button('Start a cluster…')).toBeFocused();
-  await page.keyboard.press('ArrowRight');
-  await page.keyboard.press('ArrowRight');
-  await expect(sidebar.button('Refresh')).toBeFocused();
-  await page.keyboard.press('Tab');
-  await expect(sidebar.section('Notebooks')).toBeFocused();
-  for (let i = 0; i < 2; i++) {
-    await page.keyboard.press('Tab');
-  }
-  await expect(
-    sidebar.cluster().getByRole('button', { name: 'Cluster 1', exact: true })
-  ).toBeFocused();
-  await page.keyboard.press('Enter');
-  await expect(sidebar.rank(0)).toHaveCount(0);
-  await page.keyboard.press('Enter');
-  await expect(sidebar.rank(0)).toBeVisible();
-  for (let i = 0; i < 3; i++) {
-    await page.keyboard.press('Tab');
-  }
-  await expect(sidebar.button('Stop Cluster 1')).toBeFocused();
-  await page.keyboard.press('Enter');
-  await expect(page.getByRole('dialog')).toContainText(
-    'Stop Cluster 1 of train.ipynb'
-  );
-  await page.keyboard.press('Escape');
-  await expect(page.getByRole('dialog')).toHaveCount(0);
-  expect(fake.asked).toEqual([]);
-  await sidebar.button('Stop Cluster 1').press('Enter');
-  await expect(
-    page.getByRole('dialog').getByRole('button', { name: 'Stop' })
-  ).toBeFocused();
-  await page.keyboard.press('Enter');
-  await expect
-    .poll(() => fake.asked)
-    .toEqual(['POST processes/a1/stop {"cluster":"1"}']);
-});
-
 test('a command without arguments asks which', async ({ page }) => {
   fake.state = state([
     process({ clusters: [cluster([rank(0)])] }),
@@ -243,6 +248,38 @@ test('a command without arguments asks which', async ({ page }) => {
       'Rank 1 restarted, missing: x, model (re-run the cells that define them)'
     )
   ).toBeVisible();
+});
+
+test('what was refused is said', async ({ page }) => {
+  fake.state = state([
+    process({ clusters: [cluster([rank(0)])], jobs: [job()] })
+  ]);
+  fake.refusals['processes/a1/interrupt'] = 'process 40000 does not answer';
+  await sidebar.open();
+  await sidebar.button('Interrupt Job 3').click();
+  await expect(page.getByText('process 40000 does not answer')).toBeVisible();
+});
+
+test('settings are followed', async ({ page }) => {
+  fake.state = everything();
+  await sidebar.open();
+  await expect(sidebar.rank(0).locator('svg path').nth(1)).toHaveCount(1);
+  await expect(sidebar.job('3')).toContainText('train/loss');
+  await choose(page, {
+    showMetrics: false,
+    showEnded: false,
+    showStatusBar: false
+  });
+  try {
+    await openLab(page);
+    await sidebar.open();
+    await expect(sidebar.job('3')).toBeVisible();
+    await expect(sidebar.job('3')).not.toContainText('train/loss');
+    await expect(sidebar.job('2')).toHaveCount(0);
+    await expect(page.getByText('ranks busy')).toBeHidden();
+  } finally {
+    await choose(page, {});
+  }
 });
 
 test('the notebook in front stands first, others and dead kernels are collapsed', async ({
@@ -315,38 +352,6 @@ test('the notebook in front stands first, others and dead kernels are collapsed'
   expect(fake.asked).toEqual(['POST processes/c3/stop {"cluster":"5"}']);
   await page.goto('about:blank');
   await endKernels(request);
-});
-
-test('settings are followed', async ({ page }) => {
-  fake.state = everything();
-  await sidebar.open();
-  await expect(sidebar.rank(0).locator('svg path').nth(1)).toHaveCount(1);
-  await expect(sidebar.job('3')).toContainText('train/loss');
-  await choose(page, {
-    showMetrics: false,
-    showEnded: false,
-    showStatusBar: false
-  });
-  try {
-    await openLab(page);
-    await sidebar.open();
-    await expect(sidebar.job('3')).toBeVisible();
-    await expect(sidebar.job('3')).not.toContainText('train/loss');
-    await expect(sidebar.job('2')).toHaveCount(0);
-    await expect(page.getByText('ranks busy')).toBeHidden();
-  } finally {
-    await choose(page, {});
-  }
-});
-
-test('what was refused is said', async ({ page }) => {
-  fake.state = state([
-    process({ clusters: [cluster([rank(0)])], jobs: [job()] })
-  ]);
-  fake.refusals['processes/a1/interrupt'] = 'process 40000 does not answer';
-  await sidebar.open();
-  await sidebar.button('Interrupt Job 3').click();
-  await expect(page.getByText('process 40000 does not answer')).toBeVisible();
 });
 
 test('Notebook 7 has the panel, too', async ({ page, request }) => {
