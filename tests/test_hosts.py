@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import psutil
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 HOSTS = f"-H localhost:1,{NAME}:2"
 TORCHRUN = f"--launcher torchrun --backend ddp {HOSTS}"
 HOROVODRUN = f"--launcher horovodrun --backend horovod {HOSTS}"
+PLACES = [(NEAR, 0), (NAME, 0), (NAME, 1)]
+"""Each rank's host, and its number there."""
 WAIT = """
     import time
     print("begun", flush=True)
@@ -54,26 +57,44 @@ def _nothing_left_there(far: FarHost) -> Iterator[None]:
     far.must_be_quiet()
 
 
-def test_torchrun_trains_on_both(two: Kernel) -> None:
+@pytest.fixture
+def bad_folder(two: Kernel, tmp_path: Path) -> Iterator[Path]:
+    """Let cells run where a file is called like a module of Python's."""
+    (tmp_path / "random.py").write_text("raise RuntimeError('taken for the real one')\n")
+    two.run(f"import os\nhere = os.getcwd()\nos.chdir({str(tmp_path)!r})")
+    yield tmp_path
+    two.run("os.chdir(here)")
+
+
+def test_torchrun_trains_on_both_and_a_restart_starts_both_anew(
+    two: Kernel, bad_folder: Path
+) -> None:
     cell = on_ranks(
         two,
         """
-        import socket
+        import os, socket
+        tries = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if rank == 2 and tries == "0":
+            raise ValueError("bad luck")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
         model(torch.ones(1, 2) * rank).sum().backward()
         hosts = [None] * world_size
-        dist.all_gather_object(hosts, (socket.gethostname(), local_rank))
+        dist.all_gather_object(hosts, (socket.gethostname(), local_rank, os.getcwd()))
         grad = model.module.weight.grad
-        print(*hosts)
+        print(*hosts, sep="\\n")
+        print("try", tries, "of", world_size)
         """,
-        f"{TORCHRUN} --return grad --launcher-flags '--rdzv-conf read_timeout=50'",
+        f"{TORCHRUN} --return grad --max-restarts 1 --launcher-flags '--rdzv-conf read_timeout=50'",
     )
-    assert cell.stdout == f"('{NEAR}', 0) ('{NAME}', 0) ('{NAME}', 1)\n"
+    wanted = [str((*place, str(bad_folder))) for place in PLACES]
+    assert cell.stdout.splitlines() == [*wanted, "try 1 of 3"]
     assert two.run("print(grad)").stdout == "tensor([[1., 1.]])\n"
+    assert f"Restart 1 of 1: rank 2 on {NAME} failed: ValueError: bad luck" in shown(cell)
 
 
 @pytest.mark.horovod
 def test_horovodrun_trains_on_both(two: Kernel) -> None:
+    """A rank on each; with two there, see the interrupt."""
     two.run("import horovod.torch as hvd")
     cell = on_ranks(
         two,
@@ -88,9 +109,10 @@ def test_horovodrun_trains_on_both(two: Kernel) -> None:
         hosts = hvd.allgather_object((socket.gethostname(), hvd.local_rank()))
         print(model.weight.grad.tolist(), *hosts)
         """,
-        f"{HOROVODRUN} --cold --launcher-flags '-p 22'",
+        f"--launcher horovodrun --backend horovod -H localhost:1,{NAME}:1 --cold "
+        "--launcher-flags '-p 22'",
     )
-    assert cell.stdout == f"[[1.0, 1.0]] ('{NEAR}', 0) ('{NAME}', 0) ('{NAME}', 1)\n"
+    assert cell.stdout == f"[[0.5, 0.5]] ('{NEAR}', 0) ('{NAME}', 0)\n"
 
 
 def test_a_failing_rank_is_told_with_its_host(two: Kernel) -> None:
@@ -127,29 +149,26 @@ for host, values in nbdist.launch(large, "x", hosts="{NAME}:2"):
     assert lines == [f"{NAME} 200000 tensor([{rank}.])" for rank in (0, 1)]
 
 
-def test_a_restart_starts_all_hosts_anew(two: Kernel) -> None:
-    body = """
-        import os
-        tries = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        if rank == 2 and tries == "0":
-            raise ValueError("bad luck")
-        dist.all_reduce(torch.ones(1))
-        print("try", tries, "of", world_size)
-        """
-    cell = on_ranks(two, body, f"{TORCHRUN} --max-restarts 1")
-    assert cell.stdout == "try 1 of 3\n"
-    assert f"Restart 1 of 1: rank 2 on {NAME} failed: ValueError: bad luck" in shown(cell)
+def test_an_interrupt_ends_both(two: Kernel) -> None:
+    cell = two.start(distributed(WAIT, TORCHRUN))
+    two.expect("begun", 60)
+    two.interrupt()
+    two.wait(60)
+    assert "The cell was interrupted" in shown(cell)
 
 
 @pytest.mark.horovod
-def test_an_interrupt_ends_both(two: Kernel) -> None:
+def test_an_interrupt_ends_both_of_horovodrun(two: Kernel, bad_folder: Path) -> None:
     two.run("import horovod.torch as hvd")
-    for body, flags in ((WAIT, TORCHRUN), (WAIT.replace("dist", "hvd"), HOROVODRUN)):
-        cell = two.start(distributed(body, flags))
-        two.expect("begun", 60)
-        two.interrupt()
-        two.wait(60)
-        assert "The cell was interrupted" in shown(cell)
+    where = "print((socket.gethostname(), hvd.local_rank(), os.getcwd()), flush=True)"
+    wait = f"import os, socket\n{where}\nhvd.barrier()" + dedent(WAIT)
+    cell = two.start(distributed(wait.replace("dist", "hvd"), f"{HOROVODRUN} --output all"))
+    two.expect("begun", 60)
+    two.interrupt()
+    two.wait(60)
+    assert "The cell was interrupted" in shown(cell)
+    for rank, place in enumerate(PLACES):
+        assert f"[{rank}] {(*place, str(bad_folder))}\n" in cell.stdout, cell.seen()
 
 
 def test_a_lost_host_is_told(two: Kernel, far: FarHost) -> None:
@@ -193,24 +212,6 @@ def test_elastic_torchrun_fails_below_the_least(two: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param(TORCHRUN, id="torchrun"),
-        pytest.param(HOROVODRUN, id="horovodrun", marks=pytest.mark.horovod),
-    ],
-)
-def test_files_called_like_modules_are_in_nobodys_way(
-    two: Kernel, tmp_path: Path, flags: str
-) -> None:
-    (tmp_path / "random.py").write_text("raise RuntimeError('taken for the real one')\n")
-    two.run(f"import os\nhere = os.getcwd()\nos.chdir({str(tmp_path)!r})")
-    cell = on_ranks(two, "import os\nprint(os.getcwd())", f"{flags} --output all", check=False)
-    two.run("os.chdir(here)")
-    for rank in range(3):
-        assert f"[{rank}] {tmp_path}" in cell.stdout, cell.seen()
-
-
-@pytest.mark.parametrize(
     ("hosts", "told"),
     [
         ("nowhere.invalid:1", "nowhere.invalid cannot be reached by ssh: ssh: Could not resolve"),
@@ -228,8 +229,8 @@ def test_a_kernel_that_is_killed_leaves_nothing_there(
     far: FarHost, start_kernel: KernelFactory, tmp_path: Path
 ) -> None:
     kernel = start_kernel(env={"PATH": far.path}, within=far.near)
-    kernel.run("%load_ext nbdist\nimport torch, torch.distributed as dist")
-    kernel.start(distributed(WAIT, TORCHRUN))
+    kernel.run("%load_ext nbdist")
+    kernel.start(distributed("import torch.distributed as dist\n" + dedent(WAIT), TORCHRUN))
     kernel.expect("begun", 60)
     assert far.processes()
     kernel.sigkill()
