@@ -30,9 +30,9 @@ FREE = 10.0
 """Seconds within which a rank is freed; by itself it would wait for minutes."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-# DDP imports `torch._dynamo` for its first model, which takes seconds.
+# DDP imports `torch._dynamo` for its first model, which takes seconds; this module, pytest.
 _FORKS.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed.fsdp", "nbdist.backends.ddp", "tests.ddp_jobs"]
+    ["torch._dynamo", "torch.distributed.fsdp", "tests.ddp_jobs", __name__]
 )
 
 
