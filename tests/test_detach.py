@@ -45,6 +45,7 @@ handle.update({"text/plain": "epoch 9"}, raw=True)
 print("last words")
 total = torch.arange(300_000.0)
 """
+RETURNS = "import numpy\nfound = Found()\nbig = numpy.full(1_000_000, 2.0)"
 
 
 def detach(kernel: Kernel, code: str, flags: str = "") -> str:
@@ -53,12 +54,23 @@ def detach(kernel: Kernel, code: str, flags: str = "") -> str:
     return re.search(r"Job (\w{6}) on 2 ranks keeps running", cell.text)[1]  # type: ignore[index]
 
 
+def detach_for_short(kernel: Kernel, code: str, flags: str = "") -> str:
+    """Detach a job that is over soon; return its id when it and its keeper have ended."""
+    name = detach(kernel, code, flags)
+    kernel.run(f"import nbdist\nnbdist.attach('{name}').until_end(60)")
+    assert gone(keepers_of(kernel, name))
+    return name
+
+
 def test_it_outlives_the_kernel_and_is_seen_from_another(
     start_kernel: KernelFactory, tmp_path: Path
 ) -> None:
     home = str(tmp_path / "home")
     first = start_kernel(env={"NBDIST_HOME": home})
     first.run(f"%load_ext nbdist\nfrom pathlib import Path\ngo = Path({str(tmp_path / 'go')!r})")
+    first.run("class Found:\n    best = 3\n")
+    ended = detach(first, RETURNS, "--return found,big")
+    first.run(f"import nbdist\njob = nbdist.attach('{ended}').wait(60)")
     name = detach(first, SLOW, "--return total")
     first.sigkill()
     second = start_kernel(env={"NBDIST_HOME": home})
@@ -66,27 +78,39 @@ def test_it_outlives_the_kernel_and_is_seen_from_another(
     listed = second.run("%dist jobs").stdout
     assert name in complete(second, "%dist attach ")
     assert re.search(rf"{name}  torchrun  2 +\S+ +running", listed)
-    cell = second.start("%dist attach")
-    second.expect("begun by 0", 20, cell)
-    second.expect("epoch 0", 20, cell)
-    (tmp_path / "go").touch()
-    second.wait(20, cell)
+    check_that_a_job_is_seen(second, name, tmp_path / "go")
+
+    # What a job returns waits for who takes it.
+    cell = second.run(f"%dist attach {ended}")
+    assert "Returned from rank 0: found" in cell.text
+    assert second.run("big += 1\nprint(found.best, big.sum())").stdout == "3 3000000.0\n"
+
+    assert second.run(f"%dist jobs --clean {name}").stdout == f"Removed: {name}.\n"
+    assert second.run("%dist jobs --clean").stdout == f"Removed: {ended}.\n"
+    assert "No cell has run yet" in second.run("%dist jobs").stdout
+
+
+def check_that_a_job_is_seen(kernel: Kernel, name: str, go: Path) -> None:
+    """Look at what the last job that runs has shown and goes on to show."""
+    cell = kernel.start("%dist attach")
+    kernel.expect("begun by 0", 20, cell)
+    kernel.expect("epoch 0", 20, cell)
+    go.touch()
+    kernel.wait(20, cell)
     assert cell.ok, cell.seen()
     assert cell.stdout == "begun by 0\nlast words\n"
     assert "epoch 9" in cell.text
     assert "epoch 0" not in cell.text
-    assert second.run("print(float(total[-1]))").stdout == "299999.0\n"
-    again = second.run(f"%dist attach {name} --output all")
+    assert kernel.run("print(float(total[-1]))").stdout == "299999.0\n"
+    again = kernel.run(f"%dist attach {name} --output all")
     assert "[1] begun by 1" in again.stdout
-    assert second.run(f"%dist logs 1 --job {name}").stdout == "begun by 1\nepoch 0\nlast words\n"
-    assert second.run("%dist jobs --clean").stdout == f"Removed: {name}.\n"
-    assert "No cell has run yet" in second.run("%dist jobs").stdout
+    assert kernel.run(f"%dist logs 1 --job {name}").stdout == "begun by 1\nepoch 0\nlast words\n"
 
 
 @pytest.fixture(scope="module")
 def notebook(shared_kernel: Kernel) -> Kernel:
     """Return a notebook whose cells may be detached."""
-    shared_kernel.run("%load_ext nbdist\nimport time, os\nimport torch.distributed as dist")
+    shared_kernel.run("%load_ext nbdist\nimport time, os")
     return shared_kernel
 
 
@@ -158,6 +182,7 @@ def test_an_interrupt_stops_the_watching_and_cancel_the_job(
 
 def test_a_failure_is_told_as_in_a_cell_of_its_own(notebook: Kernel) -> None:
     code = """
+        import torch.distributed as dist
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             raise ValueError("once")
         dist.barrier()
@@ -168,7 +193,7 @@ def test_a_failure_is_told_as_in_a_cell_of_its_own(notebook: Kernel) -> None:
     name = detach(notebook, code, "--max-restarts 1")
     cell = notebook.run(f"%dist attach {name}", check=False)
     assert "Restart 1 of 1: rank" in cell.text
-    assert "Rank 1 failed: KeyError: 'twice' (cell line 6)" in cell.error
+    assert "Rank 1 failed: KeyError: 'twice' (cell line 7)" in cell.error
     assert "KeyError: 'twice'" in cell.text
     assert "Cell In[" in cell.text
     again = notebook.run(f"%dist attach {name}", check=False)
@@ -202,39 +227,67 @@ def test_sigterm_ends_it_well(notebook: Kernel) -> None:
     assert "The cell was ended with its keeper (SIGTERM)" in cell.text
 
 
-def test_a_time_limit_ends_it(notebook: Kernel) -> None:
-    name = detach(notebook, "time.sleep(1000)", "--timeout 1")
-    cell = notebook.run(f"%dist attach {name}", check=False)
-    assert "ran longer than --timeout 1 s" in cell.text
+GROWS = """
+from IPython.display import display
+handle = display({"text/plain": "-1"}, raw=True, display_id=True)
+for step in range(20_000):
+    print("x" * 100)
+    if step % 100 == 0:
+        handle.update({"text/plain": f"step {step}" + " " * 10_000}, raw=True)
+"""
 
 
-def test_output_that_grows_is_bounded(notebook: Kernel) -> None:
-    code = """
-        from IPython.display import display
-        handle = display({"text/plain": "-1"}, raw=True, display_id=True)
-        for step in range(100_000):
-            print("x" * 100)
-            if step % 100 == 0:
-                handle.update({"text/plain": f"step {step}" + " " * 10_000}, raw=True)
-        """
-    name = detach(notebook, code)
-    cell = notebook.run(f"%dist attach {name}")
-    assert "step 99900" in cell.text
+def check_that_its_output_is_bounded(kernel: Kernel, name: str) -> None:
+    """Look at a job that has printed 2 MB, and as much on its display."""
+    cell = kernel.run(f"%dist attach {name}")
+    assert "step 19900" in cell.text
     assert "lines (" in cell.text
     assert len(cell.stdout) < 300_000
-    told = [p for p in job_folder(notebook, name).iterdir() if not p.name.startswith("rank")]
+    told = [p for p in job_folder(kernel, name).iterdir() if not p.name.startswith("rank")]
     assert sum(p.stat().st_size for p in told) < 300_000
 
 
-def test_what_it_returns_waits_for_who_takes_it(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nclass Found:\n    best = 3\n")
-    code = "import numpy\nfound = Found()\nbig = numpy.full(10_000_000, 2.0)"
-    name = detach(kernel, code, "--return found,big")
-    kernel.run(f"import nbdist\njob = nbdist.attach('{name}').wait(60)")
-    kernel.restart()
-    cell = kernel.run(f"%load_ext nbdist\n%dist attach {name}")
-    assert "Returned from rank 0: found" in cell.text
-    assert kernel.run("big += 1\nprint(found.best, big.sum())").stdout == "3 30000000.0\n"
+def make_old(folder: Path) -> None:
+    """Let a job's folder be as if nobody had written there for long."""
+    for path in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):  # the keeper that runs puts files in others' places
+            os.utime(path, (1, 1))
+
+
+@pytest.mark.timeout(240)
+def test_a_time_limit_ends_it_its_output_is_bounded_and_it_is_cleared_away(
+    notebook: Kernel,
+) -> None:
+    late = detach_for_short(notebook, "time.sleep(1000)", "--timeout 1")
+    cell = notebook.run(f"%dist attach {late}", check=False)
+    assert "ran longer than --timeout 1 s" in cell.text
+    grown = detach_for_short(notebook, GROWS)
+    check_that_its_output_is_bounded(notebook, grown)
+    running = detach(notebook, "time.sleep(1000)")
+    asked = notebook.run(f"nbdist.attach('{running}').stacks()", check=False)
+    assert f"job {running} is detached: another process has the line to its ranks" in asked.error
+
+    # By its name, once it has ended; without it, also at once.
+    told = notebook.run(f"%dist jobs --clean {running}").stdout
+    assert told == f"Removed: nothing, {running} has not ended.\n"
+    assert notebook.run(f"%dist jobs --clean {grown}").stdout == f"Removed: {grown}.\n"
+    for name in (running, late):
+        make_old(job_folder(notebook, name))
+    short = detach(notebook, "print('short')")  # which clears what is old away
+    listed = notebook.run("%dist jobs").stdout
+    assert grown not in listed
+    assert late not in listed
+    assert re.search(rf"{running} .* running", listed)
+    assert notebook.run(f"%dist attach {short}").stdout == "short\n"
+    assert short in notebook.run("%dist jobs --clean").stdout
+    assert "no detached job" in notebook.run("%dist jobs --clean zzz", check=False).error
+
+    # One that nobody owns any more.
+    notebook.run(f"%dist cancel {running}\nnbdist.attach('{running}').until_end(60)")
+    assert gone(keepers_of(notebook, running))
+    (job_folder(notebook, running) / "owner.json").unlink()
+    assert running in notebook.run("%dist jobs").stdout
+    assert running in notebook.run("%dist jobs --clean").stdout
 
 
 def test_what_cannot_be_kept_for_who_takes_it_is_told(notebook: Kernel, tmp_path: Path) -> None:
@@ -334,32 +387,6 @@ def test_an_interrupt_before_it_is_told_of_stops_it(notebook: Kernel) -> None:
     assert re.search(rf"{name} .* interrupted", notebook.run("%dist jobs").stdout)
 
 
-def test_clean_takes_one_that_has_just_ended(notebook: Kernel) -> None:
-    name = detach(notebook, "print('short')")
-    assert notebook.run(f"%dist attach {name}").stdout == "short\n"
-    assert name in notebook.run("%dist jobs --clean").stdout
-
-
-def test_clean_takes_one_that_is_named(notebook: Kernel) -> None:
-    names = [detach(notebook, "1"), detach(notebook, "1")]
-    running = detach(notebook, "time.sleep(1000)")
-    for name in names:
-        notebook.run(f"import nbdist\nnbdist.attach('{name}').wait(60)")
-        assert gone(keepers_of(notebook, name))
-    told = notebook.run(f"%dist jobs --clean {running}").stdout
-    assert told == f"Removed: nothing, {running} has not ended.\n"
-    assert notebook.run(f"%dist jobs --clean {names[0]}").stdout == f"Removed: {names[0]}.\n"
-    (job_folder(notebook, names[1]) / "owner.json").unlink()
-    listed = notebook.run("%dist jobs").stdout
-    assert names[0] not in listed
-    assert names[1] in listed
-    asked = notebook.run(f"nbdist.attach('{running}').stacks()", check=False)
-    assert f"job {running} is detached: another process has the line to its ranks" in asked.error
-    assert names[1] in notebook.run("%dist jobs --clean").stdout
-    assert "no detached job" in notebook.run("%dist jobs --clean zzz", check=False).error
-    notebook.run(f"nbdist.attach('{running}').cancel()\nnbdist.attach('{running}').until_end(60)")
-
-
 def test_a_folder_removed_under_it_is_told(notebook: Kernel, tmp_path: Path) -> None:
     name = detach(notebook, "print('here', flush=True)\ntime.sleep(1000)")
     cell = notebook.start(f"%dist attach {name}")
@@ -379,21 +406,3 @@ def test_a_file_that_cannot_be_read_is_a_row(notebook: Kernel) -> None:
     (folder / "job.json").write_text('{"version": 99}')
     assert re.search(r"abcdef +cannot be read", notebook.run("%dist jobs").stdout)
     assert "cannot be read" in notebook.run("%dist attach abcdef", check=False).error
-
-
-def test_old_jobs_are_cleared_away_but_none_that_runs(notebook: Kernel) -> None:
-    running = detach(notebook, "time.sleep(1000)")
-    ended = detach(notebook, "1")
-    notebook.run(f"import nbdist\nnbdist.attach('{ended}').wait(60)")
-    until(lambda: not keepers_of(notebook, ended))
-    for name in (running, ended):
-        for path in (job_folder(notebook, name), *job_folder(notebook, name).rglob("*")):
-            with suppress(FileNotFoundError):  # the keeper that runs puts files in others' places
-                os.utime(path, (1, 1))
-    third = detach(notebook, "1")
-    listed = notebook.run("%dist jobs").stdout
-    assert ended not in listed
-    assert re.search(rf"{running} .* running", listed)
-    notebook.run(f"%dist cancel {running}")
-    notebook.run(f"import nbdist\nnbdist.attach('{running}').until_end(60)")
-    notebook.run(f"nbdist.attach('{third}').wait(60)")

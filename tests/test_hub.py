@@ -63,38 +63,68 @@ def digest(content: str) -> Digest:
     return Digest(outline="a", content=content, thing=1)
 
 
-def test_ranks_that_are_late_or_unlike_start_no_cluster_and_the_next_ones_do(
-    start_kernel: KernelFactory,
-) -> None:
-    late = start_kernel(env={"NBDIST_START_SECONDS": "0.001"})
-    late.run("%load_ext nbdist\nimport os")
-    told = shown(fails(late, "pass", "-np 2"))
+@pytest.fixture(scope="module")
+def lone(start_shared: KernelFactory) -> Kernel:
+    """Return a kernel with nbdist loaded and no cluster, for scripts."""
+    kernel = start_shared()
+    kernel.run("%load_ext nbdist\nimport nbdist, os, psutil, time")
+    kernel.run("from nbdist.hub import living, script")
+    return kernel
+
+
+@pytest.fixture(scope="module")
+def bare(start_shared: KernelFactory, without_torch: dict[str, str]) -> Kernel:
+    """Return a kernel with nbdist loaded that finds no torch, for clusters without a backend."""
+    kernel = start_shared(env=without_torch)
+    kernel.run("%load_ext nbdist\nimport nbdist, os, psutil, signal, time")
+    kernel.run("from nbdist.hub import hub, living")
+    return kernel
+
+
+def test_ranks_that_are_late_or_unlike_start_no_cluster_and_the_next_ones_do(bare: Kernel) -> None:
+    flags = "-np 2 --backend none"
+    bare.run("usual = os.environ['NBDIST_START_SECONDS']")
+    bare.run("os.environ['NBDIST_START_SECONDS'] = '0.001'")
+    bare.run("%unload_ext nbdist\n%load_ext nbdist")  # which prepares a hub with these settings
+    told = shown(fails(bare, "pass", flags))
     assert "ranks 0-1 were not there after 0.001 s (NBDIST_START_SECONDS)" in told
-    late.run("os.environ['NBDIST_START_SECONDS'] = '180'")
-    late.run("import nbdist.hub.hub as hub; theirs = hub.PROTOCOL; hub.PROTOCOL += 1")
-    told = shown(fails(late, "pass", "-np 2"))
+    bare.run("os.environ['NBDIST_START_SECONDS'] = usual")
+    bare.run("theirs = hub.PROTOCOL; hub.PROTOCOL += 1")
+    told = shown(fails(bare, "pass", flags))
     assert re.search(r"rank \d speaks version (\d+) of the wire, the notebook version \d+", told)
-    late.run("hub.PROTOCOL = theirs\ndef none(*_, **__): raise OSError(24, 'Too many open files')")
-    late.run("line, hub.Line = hub.Line, none")
-    assert "Too many open files" in shown(fails(late, "pass", "-np 2"))
-    late.run("hub.Line = line; os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
-    told = shown(fails(late, "pass", "-np 2"))
+    bare.run("hub.PROTOCOL = theirs\ndef none(*_, **__): raise OSError(24, 'Too many open files')")
+    bare.run("line, hub.Line = hub.Line, none")
+    assert "Too many open files" in shown(fails(bare, "pass", flags))
+    bare.run("hub.Line = line")
+    assert "next" in on_ranks(bare, "print('next')", flags).text
+
+
+def test_ranks_that_form_no_group_start_no_cluster_and_the_next_ones_do(notebook: Kernel) -> None:
+    notebook.run("import os\nusual = os.environ['NBDIST_FORM_SECONDS']")
+    notebook.run("%dist stop")
+    notebook.run("os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
+    told = shown(fails(notebook, "pass", "-np 2"))
     assert "the process group could not be formed: " in told
     assert "did not answer" in told
-    late.run("del os.environ['NBDIST_FORM_SECONDS']")
-    assert "sum 2" in on_ranks(late, REGAINED, "-np 2").text
+    notebook.run("os.environ['NBDIST_FORM_SECONDS'] = usual")
+    assert "sum 2" in on_ranks(notebook, REGAINED, "-np 2").text
 
 
-@pytest.mark.parametrize("flags", ["-np 1 --backend none", WITHOUT_CLUSTER])
-def test_a_warm_process_that_died_before_anything_used_it_is_replaced(
-    kernel: Kernel, flags: str
-) -> None:
-    kernel.run("%load_ext nbdist\nfrom nbdist.hub import living\nimport psutil, time")
+def replaced(kernel: Kernel, flags: str) -> str:
+    """Kill the warm process that nothing has used yet; return what a cell prints then."""
+    kernel.run("%unload_ext nbdist\n%load_ext nbdist")
     kernel.run(
         "warm = living._preparing.result().host.warm\nwhile not warm.pid: time.sleep(0.02)\n"
         "psutil.Process(warm.pid).kill()\nwhile not warm.gone.is_set(): time.sleep(0.02)"
     )
-    assert on_ranks(kernel, "print('again')", flags).stdout == "again\n"
+    return on_ranks(kernel, "print('again')", flags).stdout
+
+
+def test_a_warm_process_that_died_before_anything_used_it_is_replaced(
+    lone: Kernel, bare: Kernel
+) -> None:
+    assert replaced(bare, "-np 1 --backend none") == "again\n"
+    assert replaced(lone, WITHOUT_CLUSTER) == "again\n"
 
 
 def test_a_rank_without_variables_lacks_none(notebook: Kernel) -> None:
@@ -164,30 +194,28 @@ def test_what_cannot_be_reached_or_is_nobody_elses_is_told_apart() -> None:
     ]
 
 
-def test_a_rank_that_is_stopped_is_ended_with_its_cluster(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
-    kernel.run("%load_ext nbdist\nimport nbdist, os, signal")
-    on_ranks(kernel, "pass", "-np 2 --backend none")
-    pids = kernel.run("pids = [one.pid for one in nbdist.cluster().ranks]\nprint(*pids)").stdout
+def test_a_rank_that_is_stopped_is_ended_with_its_cluster(bare: Kernel) -> None:
+    on_ranks(bare, "pass", "-np 2 --backend none")
+    pids = bare.run("pids = [one.pid for one in nbdist.cluster().ranks]\nprint(*pids)").stdout
     processes = [psutil.Process(int(pid)) for pid in pids.split()]
-    kernel.run("os.kill(pids[1], signal.SIGSTOP)")
-    assert "The cluster was stopped." in kernel.run("%dist stop").text
+    bare.run("os.kill(pids[1], signal.SIGSTOP)")
+    assert "The cluster was stopped." in bare.run("%dist stop").text
     assert not any(map(runs, processes))
 
 
-def test_a_script_that_a_clusters_warm_process_runs_ends_with_it(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport nbdist")
-    on_ranks(kernel, "pass", "-np 1 --backend none")
+def test_a_script_that_a_clusters_warm_process_runs_ends_with_it(lone: Kernel) -> None:
+    lone.run("while living.host().scripts: time.sleep(0.02)  # those of other tests end")
+    on_ranks(lone, "pass", "-np 1 --launcher engines --backend none")
     body = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.02)"
-    cell = kernel.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
-    kernel.expect("begun", cell=cell)
-    kernel.run("nbdist.cluster().stop()")
-    assert "ended with its cluster" in shown(kernel.run("nbdist.jobs()[-1].wait(100)", check=False))
+    cell = lone.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
+    lone.expect("begun", cell=cell)
+    lone.run("nbdist.cluster().stop()")
+    assert "ended with its cluster" in shown(lone.run("nbdist.jobs()[-1].wait(100)", check=False))
 
 
-def test_a_second_stop_of_a_script_does_not_wait_for_the_first(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport nbdist, time\nfrom nbdist.hub import script")
-    kernel.run("script.INTERRUPT_SECONDS = script.END_SECONDS = 1e6")
+def test_a_second_stop_of_a_script_does_not_wait_for_the_first(lone: Kernel) -> None:
+    lone.run("usual = script.INTERRUPT_SECONDS, script.END_SECONDS")
+    lone.run("script.INTERRUPT_SECONDS = script.END_SECONDS = 1e6")
     body = """
         import time
         print("begun", flush=True)
@@ -197,53 +225,51 @@ def test_a_second_stop_of_a_script_does_not_wait_for_the_first(kernel: Kernel) -
             except KeyboardInterrupt:
                 print("goes on", flush=True)
     """
-    cell = kernel.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
-    kernel.expect("begun", cell=cell)
-    kernel.run("job = nbdist.jobs()[-1]\nwhile not job.pulses: time.sleep(0.02)\njob.cancel()")
-    kernel.expect("goes on", cell=cell)
-    kernel.run("job.cancel()")
-    assert "The cell was interrupted." in shown(kernel.run("job.wait(100)", check=False))
+    cell = lone.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
+    lone.expect("begun", cell=cell)
+    lone.run("job = nbdist.jobs()[-1]\nwhile not job.pulses: time.sleep(0.02)\njob.cancel()")
+    lone.expect("goes on", cell=cell)
+    lone.run("job.cancel()")
+    assert "The cell was interrupted." in shown(lone.run("job.wait(100)", check=False))
+    lone.run("script.INTERRUPT_SECONDS, script.END_SECONDS = usual")
 
 
-def test_a_script_that_cannot_be_started_says_why(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport shutil\nfrom nbdist.hub import living, script")
-    kernel.run("order = script.StartLauncher")
-    kernel.run("script.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
-    told = shown(fails(kernel, "pass", WITHOUT_CLUSTER))
+def test_a_script_that_cannot_be_started_says_why(lone: Kernel) -> None:
+    lone.run("order = script.StartLauncher")
+    lone.run("script.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
+    told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     assert "torchrun could not be started: ModuleNotFoundError: No module named" in told
-    kernel.run("script.StartLauncher = order")
-    kernel.run("shutil.rmtree(living.host().temp)")
-    told = shown(fails(kernel, "pass", WITHOUT_CLUSTER))
+    lone.run("script.StartLauncher = order")
+    lone.run("temp = living.host().temp\naway = temp.rename(f'{temp}.away')")
+    told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
+    lone.run("away.rename(temp)")
     assert "nbdist cannot make its files: " in told
     assert "No such file or directory" in told
 
 
-def test_a_script_is_stopped_while_its_hosts_are_asked(
-    start_kernel: KernelFactory, tmp_path: Path
-) -> None:
+def test_a_script_is_stopped_while_its_hosts_are_asked(lone: Kernel, tmp_path: Path) -> None:
     asked, program = tmp_path / "asked", tmp_path / "ssh"
     program.write_text(SSH.format(asked=asked))
     program.chmod(0o700)
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost slots=1\nfar.invalid slots=1\n")
-    kernel = start_kernel(env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    kernel.run("%load_ext nbdist\nimport nbdist, os, time")
+    lone.run(f"path = os.environ['PATH']\nos.environ['PATH'] = f'{tmp_path}:{{path}}'")
     flags = f"--launcher torchrun --backend none --hostfile {hosts} --async"
-    kernel.run(distributed("pass", flags))
-    kernel.run(f"while not os.path.exists({str(asked)!r}): time.sleep(0.02)")
-    kernel.run("job = nbdist.jobs()[-1]\njob.cancel()")
-    assert "The cell was interrupted." in shown(kernel.run("job.wait(100)", check=False))
+    lone.run(distributed("pass", flags))
+    lone.run(f"while not os.path.exists({str(asked)!r}): time.sleep(0.02)")
+    lone.run("job = nbdist.jobs()[-1]\njob.cancel()")
+    assert "The cell was interrupted." in shown(lone.run("job.wait(100)", check=False))
+    lone.run("os.environ['PATH'] = path")
 
 
-def test_what_ends_the_rank_when_it_is_returned_is_told(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
+def test_what_ends_the_rank_when_it_is_returned_is_told(lone: Kernel) -> None:
     body = """
         import os
         class Last:
             def __reduce__(self): os._exit(0)
         last = Last()
     """
-    cell = on_ranks(kernel, body, f"{WITHOUT_CLUSTER} --return last", check=False)
+    cell = on_ranks(lone, body, f"{WITHOUT_CLUSTER} --return last", check=False)
     why = "the rank ended without a word (os._exit)"
     assert f"`last` cannot be returned from rank 0: {why}" in cell.error
 

@@ -7,6 +7,7 @@ makes of a widget's state is tested in a browser.
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 import sys
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
 ALL_LOGGED = """
-def all_logged():
+import nbdist
+def all_logged(marker):
     "Wait for the rank that has not failed: nothing is to break it off before it has logged."
     import os, time
-    while not os.path.exists("logged"):
+    while not os.path.exists(marker):
         time.sleep(0.01)
     return True
 """
+ENGINES = "-np 2 --backend ddp --launcher engines"
 LAUNCHERS = ("engines", "torchrun", pytest.param("horovodrun", marks=pytest.mark.horovod))
 
 
@@ -58,10 +61,10 @@ def picture(cell: Cell) -> tuple[str, str]:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_cell_draws_itself_while_it_is_busy(
-    kernel: Kernel, launcher: str, tmp_path: Path
+    notebook: Kernel, launcher: str, tmp_path: Path
 ) -> None:
-    go = tmp_path / "go"
-    kernel.run(f"%load_ext nbdist\nimport pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
+    kernel, go = notebook, tmp_path / "go"
+    kernel.run(f"import pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
     cell = kernel.start(
         f"%%distributed {flags(launcher)}\n"
         "import os, time\n"
@@ -90,19 +93,20 @@ def test_a_cell_draws_itself_while_it_is_busy(
     assert asked.stdout == f"{list(range(10))} 1.0 [0, 1]\n"
 
 
-def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
-    kernel.run(f"%load_ext nbdist\nimport nbdist\n{ALL_LOGGED}")
+def test_errors_and_interrupts_leave_the_picture(notebook: Kernel, tmp_path: Path) -> None:
+    kernel = notebook
+    kernel.run(f"{ALL_LOGGED}logged = {str(tmp_path / 'logged')!r}")
     failed = on_ranks(
         kernel,
         """
         for step in nbdist.progress(range(10), "steps"):
             nbdist.log(loss=step)
-            if step == 7 and rank == 1 and all_logged():
+            if step == 7 and rank == 1 and all_logged(logged):
                 raise ValueError("boom")
             elif step == 9:
-                open("logged", "w").close()
+                open(logged, "w").close()
         """,
-        "-np 2",
+        ENGINES,
         check=False,
     )
     words, html = picture(failed)
@@ -123,24 +127,24 @@ def test_errors_and_interrupts_leave_the_picture(kernel: Kernel) -> None:
     assert not refused.mime(MIME)
 
 
-def test_what_a_killed_rank_has_logged_is_there(kernel: Kernel) -> None:
-    kernel.run(f"%load_ext nbdist\nimport nbdist\n{ALL_LOGGED}")
+def test_what_a_killed_rank_has_logged_is_there(notebook: Kernel, tmp_path: Path) -> None:
+    notebook.run(f"{ALL_LOGGED}logged = {str(tmp_path / 'logged')!r}")
     cell = on_ranks(
-        kernel,
+        notebook,
         """
         import os, signal, time
         from nbdist.rank import metrics
         for step in range(50):
             nbdist.log(loss=step)
         if rank == 0:
-            open("logged", "w").close()
-        elif all_logged():
+            open(logged, "w").close()
+        elif all_logged(logged):
             while metrics._recorder.waiting:
                 time.sleep(0.01)
             with metrics._recorder._lock:  # and what was taken from there is written
                 os.kill(os.getpid(), signal.SIGKILL)
         """,
-        "-np 2",
+        ENGINES,
         check=False,
     )
     words, html = picture(cell)
@@ -149,7 +153,7 @@ def test_what_a_killed_rank_has_logged_is_there(kernel: Kernel) -> None:
 
 
 def test_a_cell_without_metrics_shows_none(notebook: Kernel) -> None:
-    cell = on_ranks(notebook, "import time\ntime.sleep(0.6)")
+    cell = on_ranks(notebook, "import time\ntime.sleep(0.6)", ENGINES)
     assert cell.outputs == []
     notebook.run("import nbdist")
     assert "must begin with %%distributed" in notebook.run("nbdist.log(loss=1)").stderr
@@ -160,7 +164,7 @@ def test_background_cells_draw_in_their_own_cell(notebook: Kernel, tmp_path: Pat
     go = tmp_path / "go"
     notebook.run(f"import pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
     cell = notebook.run(
-        "%%distributed --async\nimport time\n"
+        f"%%distributed {ENGINES} --async\nimport time\n"
         "nbdist.log(loss=3)\nwhile not go.exists(): time.sleep(0.05)\nnbdist.log(loss=1)"
     )
     notebook.until(lambda: any("loss: 3" in out.text for out in cell.events), 60, cell)
@@ -171,13 +175,15 @@ def test_background_cells_draw_in_their_own_cell(notebook: Kernel, tmp_path: Pat
 
 
 def test_a_detached_job_shows_its_metrics_to_who_attaches(
-    start_kernel: KernelFactory, tmp_path: Path
+    notebook: Kernel,
+    start_kernel: KernelFactory,
+    without_torch: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     go = tmp_path / "go"
-    first = start_kernel("shared")
-    first.run(f"%load_ext nbdist\nimport pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
+    notebook.run(f"import pathlib, nbdist\ngo = pathlib.Path({str(go)!r})")
     on_ranks(
-        first,
+        notebook,
         """
         import time
         for step in nbdist.progress(range(4), "steps"):
@@ -187,7 +193,7 @@ def test_a_detached_job_shows_its_metrics_to_who_attaches(
         """,
         "-np 2 --launcher torchrun --detach",
     )
-    second = start_kernel("shared")
+    second = start_kernel(notebook.home.name, env=without_torch)
     second.run("%load_ext nbdist\nimport nbdist")
     cell = second.start("%dist attach")
     second.until(lambda: any("loss: 2" in out.text for out in cell.events), 60, cell)
@@ -201,25 +207,28 @@ def test_a_detached_job_shows_its_metrics_to_who_attaches(
     assert asked.stdout == "3.0\n"
 
 
-def test_where_there_are_widgets_the_state_moves_and_stays(kernel: Kernel) -> None:
+def test_where_there_are_widgets_the_state_moves_and_stays(
+    notebook: Kernel, tmp_path: Path
+) -> None:
     pytest.importorskip("anywidget")
-    kernel.run("%load_ext nbdist\nimport nbdist, os\nos.environ['NBDIST_METRICS'] = 'widget'")
-    body = """
+    notebook.run("import nbdist, os\nos.environ['NBDIST_METRICS'] = 'widget'")
+    body = f"""
         import os, time
         for step in nbdist.progress(range(40), "steps"):
             nbdist.log(loss=step + rank)
-            while step % 10 == 9 and not os.path.exists(f"seen{step}"):
+            while step % 10 == 9 and not os.path.exists(f"{tmp_path}/seen{{step}}"):
                 time.sleep(0.02)
         """
-    cell = kernel.start(distributed(body, "-np 2"))
+    cell = notebook.start(distributed(body, ENGINES))
 
     def wait_for(points: int) -> None:
-        kernel.until(lambda: _points_of_last(cell) == points, 60, cell)
+        notebook.until(lambda: _points_of_last(cell) == points, 60, cell)
 
     for step in (9, 19, 29, 39):
         wait_for(2 * (step + 1))
-        (kernel.home / f"seen{step}").touch()
-    kernel.wait(60, cell)
+        (tmp_path / f"seen{step}").touch()
+    notebook.wait(60, cell)
+    notebook.run("del os.environ['NBDIST_METRICS']")
     assert cell.ok, cell.seen()
     shown = next(out for out in cell.events if "view+json" in " ".join(out.data))
     assert "cannot draw metrics live" in shown.data["text/html"]
@@ -260,16 +269,20 @@ def test_status_tells_what_ranks_take(notebook: Kernel) -> None:
 
 
 @pytest.mark.starts_processes
-def test_a_saved_notebook_keeps_the_picture_in_every_format(tmp_path: Path) -> None:
+def test_a_saved_notebook_keeps_the_picture_in_every_format(
+    without_torch: dict[str, str], tmp_path: Path
+) -> None:
+    body = "import nbdist\nfor i in range(9): nbdist.log(loss=1 / (i + 1))"
     cells = [
         "%load_ext nbdist",
-        distributed("import nbdist\nfor i in range(9): nbdist.log(loss=1 / (i + 1))", "-np 2"),
+        distributed(body, "-np 2 --backend none"),
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbformat.write(book, tmp_path / "book.ipynb")
     subprocess.run(
         [sys.executable, ROOT / "tools" / "run_notebook.py", "book.ipynb", "done.ipynb"],
         cwd=tmp_path,
+        env=os.environ | without_torch,
         capture_output=True,
         timeout=allowed(120),
         check=True,
