@@ -41,7 +41,18 @@ def test_loading_waits_for_nothing(start_kernel: KernelFactory, tmp_path: Path) 
     assert first.stdout == "rank 0 True\n", "the warm process had to import this torch first"
 
 
-def test_cells_sent_early_are_not_lost(kernel: Kernel) -> None:
+def test_cells_sent_early_are_not_lost_and_the_first_tells_what_the_start_has_to(
+    kernel: Kernel,
+) -> None:
+    """That ranks share a GPU, say; there is none here, so a stand-in tells something."""
+    kernel.run(
+        """if True:
+        from nbdist.hub import forming
+        async def sharing(hub):
+            hub.sharing = "gloo"
+            return ["2 ranks share 1 GPU."]
+        forming._sharing = sharing"""
+    )
     cells = [
         kernel.start("%load_ext nbdist"),
         kernel.start("%%distributed -np 2 --backend ddp\nx = [rank]\nprint('first')"),
@@ -51,8 +62,12 @@ def test_cells_sent_early_are_not_lost(kernel: Kernel) -> None:
     kernel.wait(60, cells[-1])
     assert all(cell.ok for cell in cells), [cell.seen() for cell in cells]
     assert cells[1].stdout == "first\n"
-    assert cells[2].text == "[0, 2]\n"
+    assert "2 ranks share 1 GPU." in shown(cells[1])
+    assert cells[2].text == "[0, 2]\n", "it is told once"
     assert cells[3].text == "'in the notebook'\n"
+    crash = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
+    crashed = on_ranks(kernel, crash, check=False)
+    assert "torch crashes there under gloo" in shown(crashed)
 
 
 def test_variables_stay_and_are_each_ranks_own(notebook: Kernel) -> None:
@@ -105,25 +120,6 @@ def test_a_destroyed_group_is_there_again(notebook: Kernel) -> None:
     assert on_ranks(notebook, in_one_cell).stdout == "2\nFalse\n"
     next_cell = "total = torch.ones(1); dist.all_reduce(total); print(int(total))"
     assert on_ranks(notebook, next_cell).stdout == "2\n"
-
-
-def test_what_a_start_has_to_tell_comes_with_the_first_cell(kernel: Kernel) -> None:
-    """That ranks share a GPU, say; there is none here, so a stand-in tells something."""
-    kernel.run(
-        """if True:
-        from nbdist.hub import forming
-        async def sharing(hub):
-            hub.sharing = "gloo"
-            return ["2 ranks share 1 GPU."]
-        forming._sharing = sharing
-        %load_ext nbdist"""
-    )
-    first, second = (on_ranks(kernel, "print(rank)", "-np 2 --backend ddp") for _ in range(2))
-    assert "2 ranks share 1 GPU." in shown(first)
-    assert "share" not in shown(second)
-    crash = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
-    crashed = on_ranks(kernel, crash, check=False)
-    assert "torch crashes there under gloo" in shown(crashed)
 
 
 def test_the_working_directory_is_followed(notebook: Kernel, tmp_path: Path) -> None:
@@ -199,7 +195,10 @@ def test_a_rank_keeps_its_number_whatever_the_notebook_sets(notebook: Kernel) ->
         notebook.run("for name in ('RANK', 'WORLD_SIZE', 'MASTER_PORT'): del os.environ[name]")
 
 
-def test_autoreload_holds_on_the_ranks(kernel: Kernel) -> None:
+def test_autoreload_holds_on_the_ranks(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     module = kernel.home / "edited.py"
     module.write_text("def answer(): return 1\n")
     kernel.run("%load_ext nbdist")
@@ -217,7 +216,10 @@ def test_autoreload_holds_on_the_ranks(kernel: Kernel) -> None:
     assert on_ranks(kernel, "print(edited.answer())").stdout == "2\n"
 
 
-def test_another_number_of_ranks_says_what_was_lost(kernel: Kernel) -> None:
+def test_another_number_of_ranks_says_what_was_lost(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "weights, history = [1.0], []", "-np 2 --backend none")
     more = on_ranks(kernel, "print(world_size)", "-np 3")

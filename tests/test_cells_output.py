@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -72,8 +73,10 @@ def test_whoever_writes_to_the_descriptors_is_heard_in_order(notebook: Kernel) -
     assert printed_by(notebook, 1).splitlines() == ["python 1", *expected]
 
 
-def test_what_c_prints_without_a_flush_comes_at_once(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel(env={"PYTHONUNBUFFERED": ""})
+def test_what_c_prints_without_a_flush_comes_at_once(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch | {"PYTHONUNBUFFERED": ""})
     kernel.run("%load_ext nbdist")
     code = """
         import ctypes
@@ -247,13 +250,14 @@ def test_other_ranks_displays_are_text_in_their_log(notebook: Kernel) -> None:
 
 
 @pytest.mark.starts_processes
-def test_nbclient_shows_and_keeps_all(tmp_path: Path) -> None:
+def test_nbclient_shows_and_keeps_all(without_torch: dict[str, str], tmp_path: Path) -> None:
     cells = ["%load_ext nbdist", distributed(SLOW_LINES, "-np 2 --backend none"), "%dist logs 1"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbformat.write(book, tmp_path / "book.ipynb")
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "run_notebook.py", "book.ipynb", "done.ipynb"],
         cwd=tmp_path,
+        env=os.environ | without_torch,
         capture_output=True,
         text=True,
         timeout=allowed(60),
@@ -266,10 +270,11 @@ def test_nbclient_shows_and_keeps_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.starts_processes
-def test_terminal_ipython_shows_all_and_interrupts() -> None:
+def test_terminal_ipython_shows_all_and_interrupts(without_torch: dict[str, str]) -> None:
     with pexpect.spawn(
         sys.executable,
         ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"],
+        env=os.environ | without_torch,
         encoding="utf-8",
         timeout=allowed(60),
     ) as terminal:

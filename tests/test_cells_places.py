@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from tests.notebook import on_ranks, plain, printed_by
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
@@ -24,7 +26,6 @@ SUM = """
     dist.all_reduce(total)
     print("sum", int(total))
 """
-NO_TORCH = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
 
 
 def test_folders_with_spaces_quotes_and_unicode(start_kernel: KernelFactory, scratch: Path) -> None:
@@ -48,9 +49,11 @@ def test_folders_with_spaces_quotes_and_unicode(start_kernel: KernelFactory, scr
     temp.rmdir()  # fails if anything is left in it
 
 
-def test_a_home_that_cannot_be_made_is_told(start_kernel: KernelFactory, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_made_is_told(
+    start_kernel: KernelFactory, without_torch: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
-    kernel = start_kernel(env={"NBDIST_HOME": str(tmp_path / "file" / "home")})
+    kernel = start_kernel(env=without_torch | {"NBDIST_HOME": str(tmp_path / "file" / "home")})
     assert kernel.run("%load_ext nbdist").ok
     for _ in range(2):
         cell = on_ranks(kernel, "1", "-np 1 --backend none", check=False)
@@ -62,8 +65,10 @@ def test_a_home_that_cannot_be_made_is_told(start_kernel: KernelFactory, tmp_pat
     assert on_ranks(kernel, "'works now'", "-np 1 --backend none").text == "'works now'\n"
 
 
-def test_a_setting_that_cannot_be_is_told(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel(env={"NBDIST_HANG_SECONDS": "soon"})
+def test_a_setting_that_cannot_be_is_told(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch | {"NBDIST_HANG_SECONDS": "soon"})
     kernel.run("%load_ext nbdist")
     cell = on_ranks(kernel, "1", "-np 1 --backend none", check=False)
     assert plain(cell.text) == "UsageError: NBDIST_HANG_SECONDS='soon' is not a number\n"
@@ -79,10 +84,10 @@ def test_a_setting_that_cannot_be_is_told(start_kernel: KernelFactory) -> None:
     assert on_ranks(kernel, "'works now'", "-np 1 --backend none").text == "'works now'\n"
 
 
-def test_two_notebooks_at_once(start_kernel: KernelFactory) -> None:
-    kernels = [start_kernel(home="shared-by-two"), start_kernel(home="shared-by-two")]
-    for kernel in kernels:
-        kernel.start("%load_ext nbdist")
+def test_two_notebooks_at_once(notebook: Kernel, start_kernel: KernelFactory) -> None:
+    kernels = [start_kernel(home=notebook.home.name), notebook]
+    kernels[0].start("%load_ext nbdist")
+    notebook.start("%dist restart")
     cells = [kernel.start(f"%%distributed -np 2\n{dedent(SUM)}") for kernel in kernels]
     for kernel, cell in zip(kernels, cells, strict=True):
         kernel.wait(60, cell)
@@ -125,7 +130,7 @@ def test_a_child_of_the_kernel_that_ends_leaves_the_cluster_alone(
 
 
 @pytest.mark.starts_processes
-def test_a_fork_of_a_script_may_end_like_any_process(tmp_path: Path) -> None:
+def test_a_fork_of_a_script_may_end_like_any_process(without_torch: dict[str, str]) -> None:
     script = """
         import os, sys, nbdist
         cluster = nbdist.Cluster(1, backend="none")
@@ -137,6 +142,7 @@ def test_a_fork_of_a_script_may_end_like_any_process(tmp_path: Path) -> None:
     """
     answer = subprocess.run(
         [sys.executable, "-c", dedent(script)],
+        env=os.environ | without_torch,
         capture_output=True,
         text=True,
         timeout=allowed(60),
@@ -180,11 +186,9 @@ def test_a_fork_that_uses_the_cluster_is_told(notebook: Kernel) -> None:
 
 
 def test_without_torch_the_cell_says_what_to_install(
-    start_kernel: KernelFactory, tmp_path: Path
+    start_kernel: KernelFactory, without_torch: dict[str, str]
 ) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text(NO_TORCH)
-    kernel = start_kernel(env={"PYTHONPATH": str(tmp_path)})
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
     for flags in ("-np 2 --backend ddp", "--backend ddp", ""):
         cell = on_ranks(kernel, "print(rank)", flags, check=False)
@@ -195,7 +199,10 @@ def test_without_torch_the_cell_says_what_to_install(
     assert plainly.stdout == "0 2 cpu\n"
 
 
-def test_loading_again_and_unloading(kernel: Kernel) -> None:
+def test_loading_again_and_unloading(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist\n%load_ext nbdist")
     on_ranks(kernel, "kept = 1", "-np 1 --backend none")
     kernel.run("%reload_ext nbdist")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.conftest import KernelFactory
     from tests.kernel import Kernel
 
 
@@ -321,7 +322,10 @@ def test_a_cluster_of_the_api_is_another_one(notebook: Kernel) -> None:
     assert "this cluster was stopped" in late.error
 
 
-def test_env_and_gpus_reach_the_ranks(kernel: Kernel) -> None:
+def test_env_and_gpus_reach_the_ranks(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
     show = "import os\nprint(os.environ.get('A'), os.environ.get('B'))"
     kernel.run(  # a machine that cannot tell its GPUs takes them at their word
