@@ -150,6 +150,7 @@ def test_what_a_killed_rank_has_logged_is_there(notebook: Kernel, tmp_path: Path
     words, html = picture(cell)
     assert "loss: 49 (min 0, max 49, 100 points)" in words
     assert "SIGKILL" in html
+    on_ranks(notebook, "pass")  # which tells that the rank was restarted
 
 
 def test_a_cell_without_metrics_shows_none(notebook: Kernel) -> None:
