@@ -148,7 +148,7 @@ class Clean:
     """A new environment where there is no Node.js, no torch and no checkout."""
 
     def __init__(self, folder: Path) -> None:
-        venv.create(folder / "venv", with_pip=True)
+        venv.create(folder / "venv", with_pip=False)
         self.folder = folder
         self.programs = folder / "venv" / "bin"
         self.env = os.environ | {
@@ -162,10 +162,10 @@ class Clean:
         """Run its Python, and return all that was said; an error when it fails."""
         return self._run(self.programs / "python", *arguments)
 
-    def install(self, wheel: Path) -> None:
-        """Install a wheel with all that it needs, by uv: pip takes three times as long."""
-        uv = (sys.executable, "-m", "uv", "pip", "install", "-q")
-        self._run(*uv, "--python", self.programs / "python", wheel)
+    def install(self, path: Path, *flags: str) -> None:
+        """Install a wheel or an sdist, by uv: pip takes three times as long."""
+        uv = (sys.executable, "-m", "uv", "pip", "install", "-q", *flags)
+        self._run(*uv, "--python", self.programs / "python", path)
 
     def _run(self, *command: str | Path) -> str:
         ran = subprocess.run(
@@ -184,13 +184,12 @@ class Clean:
 
 def try_them(sdist: Path, wheel: Path, clean: Clean) -> Iterator[str]:
     """Install both where there is neither Node.js nor torch, and say what does not work."""
-    pip = ("-m", "pip", "install", "-q", "--disable-pip-version-check")
     try:
         say(f"Installing {wheel.name} and what it needs, without Node.js")
         clean.install(wheel)
         clean.python("-c", LOOK)
         say(f"Installing {sdist.name} without Node.js")
-        clean.python(*pip, "--force-reinstall", "--no-deps", sdist)
+        clean.install(sdist, "--reinstall", "--no-deps")
         clean.python("-c", LOOK)
         say("Running cells there")
         said = clean.python("-c", CELLS)
