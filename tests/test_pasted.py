@@ -115,7 +115,7 @@ def test_the_python_interface_takes_them(notebook: Kernel) -> None:
     assert cell.stdout.strip() == "['cell.py', '-a', 'b c']"
 
 
-@pytest.mark.parametrize("flags", ["", "--cold"])
+@pytest.mark.parametrize("flags", ["", "-np 1 --cold"])
 def test_a_script_finds_them(notebook: Kernel, flags: str) -> None:
     line = f"--launcher torchrun {flags}"
     assert on_ranks(notebook, PARSE, f"{line} {ARGUMENTS}").stdout == "script.py 3 two words\n"
@@ -200,7 +200,7 @@ def test_programs_that_ranks_start_meet_as_under_torchrun(notebook: Kernel, tmp_
     # torchrun leaves the folder of its logs behind.
     torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 1"
     own = f"!TMPDIR={tmp_path} {torchrun} {program}"
-    assert "rank 0 total 0.0" in on_ranks(notebook, own).stdout
+    assert "rank 0 total 0.0" in on_ranks(notebook, own, "--ranks 0").stdout
 
 
 @pytest.mark.parametrize("launcher", ["engines", "torchrun", "python"])

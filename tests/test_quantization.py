@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)  # torch's compiler is imported, long on a busy machine
 
+IMPORTED = (
+    "torch._dynamo sklearn.datasets torchmetrics.classification "
+    "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
+)
+"""What takes seconds is imported once, and not on each of the ranks."""
 SETUP = """
     import copy
     import torch, torch.distributed as dist
@@ -111,6 +116,7 @@ def ranks(start_shared: KernelFactory) -> Kernel:
     """Return a notebook with three ranks, which have data, a trained model and torchao."""
     kernel = start_shared()
     kernel.run("%load_ext nbdist")
+    kernel.run(f"%dist preload {IMPORTED}", timeout=180)
     on_ranks(kernel, SETUP, "-np 3 --backend ddp", timeout=180)
     return kernel
 
