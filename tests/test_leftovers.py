@@ -197,16 +197,16 @@ def test_a_process_touches_what_is_its_own_and_nothing_else(tmp_path: Path) -> N
 
 
 def test_a_cluster_in_a_container_lives_on_beside_one_that_shares_its_home(
-    start_kernel: KernelFactory,
+    start_kernel: KernelFactory, without_torch: dict[str, str]
 ) -> None:
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("needs root and unshare, for another namespace of pids")
     within = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", INIT, "sh"]
     kernels = []
     for where in (within, [], within):
-        kernels.append(start_kernel(home="shared", within=where))
+        kernels.append(start_kernel(home="shared", env=without_torch, within=where))
         kernels[-1].run("%load_ext nbdist")
-        kernels[-1].run("%%distributed -np 1\nx = 7", timeout=120)
+        kernels[-1].run("%%distributed -np 1 --backend none\nx = 7", timeout=120)
     pids = [kernel.run("import os; os.getpid()").text.strip() for kernel in kernels]
     assert pids[0] == pids[2] == "2" != pids[1], "two have pids of their own"
     folders = [Path(kernel.run(FOLDERS).stdout.strip()) for kernel in kernels]

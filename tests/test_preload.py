@@ -195,14 +195,14 @@ def test_a_file_that_was_edited_is_imported_anew(plain: Kernel) -> None:
     assert on_ranks(plain, body, SCRIPT).stdout == "22\n"
 
 
-def test_a_new_warm_process_is_told_again(kernel: Kernel) -> None:
-    prepare(kernel)
-    module(kernel, "told_again")
-    kernel.run("%dist preload told_again")
-    os.kill(warm_pid(kernel), signal.SIGKILL)
-    kernel.run("while living.hosts(): time.sleep(0.01)")
-    cell = on_ranks(kernel, "import sys; print(sys.modules['told_again'].pid)", SCRIPT)
-    assert cell.stdout == f"{warm_pid(kernel)}\n"
+def test_a_new_warm_process_is_told_again(plain: Kernel) -> None:
+    plain.run("%dist stop", check=False)
+    module(plain, "told_again")
+    plain.run("%dist preload told_again")
+    os.kill(warm_pid(plain), signal.SIGKILL)
+    plain.run("while living.hosts(): time.sleep(0.01)")
+    cell = on_ranks(plain, "import sys; print(sys.modules['told_again'].pid)", SCRIPT)
+    assert cell.stdout == f"{warm_pid(plain)}\n"
 
 
 def test_names_of_modules_complete(plain: Kernel) -> None:

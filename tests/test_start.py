@@ -66,14 +66,15 @@ def test_ranks_that_cannot_be_forked_are_started_fresh(start_kernel: KernelFacto
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-@pytest.mark.parametrize("env", [{"NBDIST_NO_FORK": "1"}, {}])
+@pytest.mark.parametrize("fork", [False, True], ids=["fresh", "forked"])
 def test_a_rank_that_cannot_be_started_is_refused_and_the_others_live(
-    start_kernel: KernelFactory, env: dict[str, str]
+    start_kernel: KernelFactory, without_torch: dict[str, str], *, fork: bool
 ) -> None:
-    kernel = start_kernel(env=env)
+    kernel = start_kernel(env={} if fork else without_torch | {"NBDIST_NO_FORK": "1"})
     kernel.run(MANY_FILES)  # the warm process begins with a descriptor of a high number
     kernel.run("%load_ext nbdist")
-    kernel.run("%%distributed -np 2\nheld = rank", timeout=90)
+    backend = "ddp" if fork else "none"
+    kernel.run(f"%%distributed -np 2 --backend {backend}\nheld = rank", timeout=90)
     kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(4)", check=False)
     kernel.run("import nbdist; warm = nbdist.cluster().hub.host.warm")
     warm = int(kernel.run("print(warm.pid)").stdout)
@@ -83,7 +84,9 @@ def test_a_rank_that_cannot_be_started_is_refused_and_the_others_live(
     assert "Too many open files" in failed.seen()
     assert not kernel.run("print(warm.gone.is_set())").stdout.count("True")
     resource.prlimit(warm, resource.RLIMIT_NOFILE, before)
-    assert "sum 2" in kernel.run(SUM, timeout=90).text
+    both = SUM if fork else "%%distributed --output all\nprint('there')"
+    told = kernel.run(both, timeout=90).text
+    assert "sum 2" in told if fork else told.count("there") == 2, told
     kernel.run("%%distributed\nassert rank or held == 0, 'this one has lived on'")
 
 
@@ -107,10 +110,12 @@ def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     assert set(psutil.Process().children()) <= set(before)
 
 
-def test_forked_ranks_have_random_numbers_of_their_own(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
+def test_forked_ranks_have_random_numbers_of_their_own(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
-    kernel.run("%dist start -np 2", timeout=90)
+    kernel.run("%dist start -np 2 --backend none", timeout=90)
     cell = kernel.run(
         "%%distributed --output all\nimport random, numpy\n"
         "print(random.random(), numpy.random.rand(), numpy.random.randint(1 << 30))"
@@ -119,10 +124,12 @@ def test_forked_ranks_have_random_numbers_of_their_own(start_kernel: KernelFacto
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
-def test_folders_nobody_could_remove_go_with_the_next_start(start_kernel: KernelFactory) -> None:
-    first = start_kernel(home="twice")
+def test_folders_nobody_could_remove_go_with_the_next_start(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    first = start_kernel(home="twice", env=without_torch)
     first.run("%load_ext nbdist")
-    first.run("%dist start -np 2", timeout=90)
+    first.run("%dist start -np 2 --backend none", timeout=90)
     told = first.run("import nbdist; print(nbdist.cluster().hub.host.warm.pid)").text
     warm = psutil.Process(int(told))
     os.kill(first.pid, signal.SIGSTOP)  # it must not notice
@@ -130,7 +137,7 @@ def test_folders_nobody_could_remove_go_with_the_next_start(start_kernel: Kernel
     until(lambda: not runs(warm))
     first.sigkill()
     assert len(list((first.home / "clusters").iterdir())) == 1
-    second = start_kernel(home="twice")
+    second = start_kernel(home="twice", env=without_torch)
     second.run("%load_ext nbdist")
     second.run("%dist start -np 1 --backend none", timeout=90)
     assert len(list((first.home / "clusters").iterdir())) == 1
@@ -209,7 +216,15 @@ def test_a_home_that_moves_with_the_notebook_is_refused(start_kernel: KernelFact
     assert "give it a path that begins with /" in cell.error
 
 
+@pytest.fixture
+def _hosts_without_torch(monkeypatch: pytest.MonkeyPatch, without_torch: dict[str, str]) -> None:
+    """Let warm processes that are started here import no torch, which takes seconds."""
+    for name, value in without_torch.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
 def test_the_controllers_files_are_read_when_they_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +252,7 @@ def test_the_controllers_files_are_read_when_they_are_whole(
 
 
 @pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
 def test_a_rank_that_no_controller_answers_brings_that_ones_words(tmp_path: Path) -> None:
     async def words(log: str) -> str:
         host = Host(tmp_path, lambda _: None, controller=False)
@@ -269,6 +285,7 @@ if begun < {times}:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_controller_that_loses_its_ports_to_another_program_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
@@ -356,6 +373,7 @@ def test_an_order_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
 def test_a_warm_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
     async def stop() -> None:
         host = Host(tmp_path, lambda _: None, controller=False)
