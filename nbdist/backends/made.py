@@ -81,7 +81,8 @@ class Made:
     def note(self, model: DistributedDataParallel) -> None:
         """Note a model that is not yet, such as one that was unpickled."""
         if model not in self.models:
-            self.models[model] = Model(None)
+            hooks = getattr(model, "_comm_hooks", ())  # private: a release may do without
+            self.models[model] = Model(None, [((state, hook), {}) for hook, state in hooks])
 
     def install(self) -> None:
         """Note what is made from now on: all that is replaced is public, and does what it did."""
