@@ -62,18 +62,23 @@ SMALL = 1 << 19
 
 
 @pytest.fixture(scope="module")
-def impatient(shared_kernel: Kernel) -> Kernel:
-    """Return a kernel with little patience."""
-    shared_kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=5\n%load_ext nbdist")
-    return shared_kernel
+def mended(start_shared: KernelFactory) -> tuple[Kernel, Cell, Cell]:
+    """Return a kernel that at first had no place for logs, its failed cell and the next one."""
+    kernel = start_shared(env={"NBDIST_HOME": "/proc/nbdist"})
+    kernel.run("%env NBDIST_HANG_SECONDS=1\n%env NBDIST_KILL_SECONDS=5\n%load_ext nbdist")
+    failed = fails(kernel, "print('hello')", "-np 2")
+    ended_in_time(failed, failed.sent)
+    kernel.run(f"%env NBDIST_HOME={kernel.home}")
+    return kernel, failed, on_ranks(kernel, "print('hello')", "-np 2")
 
 
 @pytest.fixture
-def cluster(impatient: Kernel) -> Kernel:
-    """Return it with two ranks, which may be new, and what the tests need on them."""
-    on_ranks(impatient, "import os, time, torch, torch.distributed as dist", "-np 2")
-    on_ranks(impatient, "pair = dist.new_group([0, 1])\nkept = f'kept by {rank}'")
-    return impatient
+def cluster(mended: tuple[Kernel, Cell, Cell]) -> Kernel:
+    """Return the kernel with two ranks, which may be new, and what the tests need on them."""
+    kernel, *_ = mended
+    on_ranks(kernel, "import os, time, torch, torch.distributed as dist", "-np 2")
+    on_ranks(kernel, "pair = dist.new_group([0, 1])\nkept = f'kept by {rank}'")
+    return kernel
 
 
 def told_by(cell: Cell) -> list[str]:
@@ -233,13 +238,9 @@ def test_a_full_disk_is_told_and_the_ranks_live_on(
 
 
 def test_a_log_folder_that_cannot_be_is_told_and_can_be_mended(
-    start_kernel: KernelFactory, tmp_path: Path
+    mended: tuple[Kernel, Cell, Cell],
 ) -> None:
-    kernel = start_kernel(env={"NBDIST_HOME": "/proc/nbdist"})
-    kernel.run("%load_ext nbdist")
-    failed = fails(kernel, "print('hello')", "-np 2")
-    ended_in_time(failed, failed.sent)
+    _, failed, then = mended
     assert "/proc/nbdist" in failed.error
     assert "NBDIST_HOME names" in failed.error
-    kernel.run(f"%env NBDIST_HOME={tmp_path}")
-    assert on_ranks(kernel, "print('hello')", "-np 2").stdout == "hello\n"
+    assert then.stdout == "hello\n"
