@@ -226,6 +226,19 @@ def test_the_controller_dies(ranks: Kernel) -> None:
     assert "1" in kernel.run("%px print(rank)").text
 
 
+def test_the_controller_dies_while_a_rank_starts(ranks: Kernel) -> None:
+    controller, warm = controller_of(ranks), warm_of(ranks)
+    controller.suspend()  # it takes nobody in
+    before = {process.pid for process in warm.children()}
+    ranks.start(distributed("pass", "-np 1"))
+    until(lambda: {process.pid for process in warm.children()} - before)
+    controller.kill()
+    with within(15):  # and not for the rank
+        told = ranks.wait(60)
+    assert "ipyparallel's controller ended while rank 0 was starting; its log" in told.error
+    assert on_ranks(ranks, "print('again')", "-np 2").stdout == "again\n"
+
+
 def test_two_clusters_in_one_process_end_one_by_one(ranks: Kernel) -> None:
     """The notebook's own and another one."""
     first = family(ranks)

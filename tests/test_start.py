@@ -225,10 +225,10 @@ def _hosts_without_torch(monkeypatch: pytest.MonkeyPatch, without_torch: dict[st
 
 @pytest.mark.starts_processes
 @pytest.mark.usefixtures("_hosts_without_torch")
-def test_the_controllers_files_are_read_when_they_are_whole(
+def test_the_controllers_files_are_read_when_it_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's is written first; engines that found nothing in theirs would look elsewhere."""
+    """It writes them before; engines that found nothing in theirs would look elsewhere."""
 
     async def read() -> str:
         host = Host(tmp_path, lambda _: None, controller=False)
@@ -239,11 +239,11 @@ def test_the_controllers_files_are_read_when_they_are_whole(
                 with pytest.raises(LaunchError, match=late):
                     await host.engine_info()
             host.connection_file("client").write_text("{}")
-            host.connection_file("engine").write_text("")
+            host.connection_file("engine").write_text('{"key": "k"}')
             reading = asyncio.create_task(host.engine_info())
             await asyncio.sleep(0.1)
             assert not reading.done()
-            host.connection_file("engine").write_text('{"key": "k"}')
+            (host.folder / "controller.ready").touch()
             return await reading
         finally:
             await host.stop()
@@ -280,21 +280,29 @@ with tries.open("r+") as file:
     file.write(".")
 if begun < {times}:
     c = get_config()
-    c.IPController.ports = [{port}]
+    c.IPController.{ports}
 """
+LOST = {
+    "first": "ports = [{port}]",
+    "last, when its files are written": "task = ({port}, {port})",
+    "by a thread": "iopub = ({port}, {port})",
+}
+"""Which port is lost, as the controller's configuration has it."""
 
 
 @pytest.mark.starts_processes
 @pytest.mark.usefixtures("_hosts_without_torch")
+@pytest.mark.parametrize("ports", LOST.values(), ids=LOST)
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_controller_that_loses_its_ports_to_another_program_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, ports: str
 ) -> None:
     start = Host._start_controller
 
     async def engine_info(port: int) -> str:
         def lose_ports(host: Host) -> None:
-            config = LOSES_PORTS.format(folder=str(tmp_path), times=times, port=port)
+            lost = ports.format(port=port)
+            config = LOSES_PORTS.format(folder=str(tmp_path), times=times, ports=lost)
             (host.profile / "ipcontroller_config.py").write_text(config)
             start(host)
 

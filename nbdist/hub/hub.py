@@ -18,7 +18,7 @@ from nbdist.hub.logs import Logs
 from nbdist.hub.ranks import Rank
 from nbdist.hub.turns import Turns
 from nbdist.launchers.engines import Host, make_specs
-from nbdist.launchers.supervised import Died, Refused, Started
+from nbdist.launchers.supervised import CONTROLLER, Died, Refused, Started
 from nbdist.wire.messages import (
     PROTOCOL,
     UNASKED,
@@ -162,6 +162,8 @@ class Hub:
 
     def _hear(self, word: Started | Died | Refused) -> None:
         kind, _, identity = word.name.partition(" ")
+        if word.name == CONTROLLER and not isinstance(word, Started):
+            self._controller_lost()
         if kind != "rank":
             return
         rank = self.ranks.get(int(identity.split(".")[0]))
@@ -177,6 +179,14 @@ class Hub:
                 rank.rank, word.pid, word.signum, word.code, word.out_of_memory, time.time(), line
             )
             self._lost(rank, death, f"it ended with exit code {word.code or -word.signum}")
+
+    def _controller_lost(self) -> None:
+        """Let nobody wait for ranks that it has not taken in, and never will."""
+        log = self.host.controller_log_in_words()
+        for rank, arrival in self._arrivals.items():
+            if not arrival.done():
+                msg = f"ipyparallel's controller ended while rank {rank} was starting; {log}"
+                arrival.set_exception(LaunchError(msg))
 
     def warm_lost(self) -> None:
         """Take note that the warm process is gone, and all ranks with it."""

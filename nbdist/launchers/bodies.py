@@ -6,6 +6,8 @@ import contextlib
 import gc
 import os
 import sys
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbdist.launchers import scripted
@@ -31,7 +33,18 @@ def controller(order: StartController) -> None:
         hearts.beat_when_awaited()
     # Its heart monitor is a process of its own, which would not see that everybody has been killed.
     os.register_at_fork(after_in_child=die_with_parent)
-    IPController.launch_instance(order.args)
+    threading.excepthook = _end_with_thread
+    app = IPController.instance()
+    app.initialize(order.args)
+    # Its files say where it listens before it does; by its loop's first turn all is bound.
+    app.loop.add_callback(Path(order.ready).touch)
+    app.start()
+
+
+def _end_with_thread(args: threading.ExceptHookArgs) -> None:
+    """End this process: without a thread, whose port was taken, the controller is half deaf."""
+    threading.__excepthook__(args)
+    os._exit(1)
 
 
 def rank(spec: RankSpec) -> None:

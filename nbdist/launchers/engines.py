@@ -8,7 +8,6 @@ would pay for and whose launchers add a process for every engine. Hub's thread o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import itertools
 import json
@@ -25,6 +24,7 @@ from nbdist import leftovers
 from nbdist.amounts import in_time
 from nbdist.errors import LaunchError
 from nbdist.launchers.supervised import (
+    CONTROLLER,
     Died,
     End,
     Preload,
@@ -110,7 +110,7 @@ class Host:
             self._start_controller()
 
     def _hear(self, word: Started | Died | Refused) -> None:
-        if isinstance(word, (Died, Refused)) and word.name == "controller":
+        if isinstance(word, (Died, Refused)) and word.name == CONTROLLER:
             self.controller_died = word
         if word.name in self._launchers:
             self._launchers[word.name](word)
@@ -133,7 +133,8 @@ class Host:
         ]
         environ = {"IPP_CLUSTER_ID": self.id, "IPP_PROFILE_DIR": str(self.profile)}
         self._controller_starts += 1
-        self.warm.order(StartController(args, environ, str(self._controller_log)))
+        log, ready = str(self._controller_log), str(self._controller_ready)
+        self.warm.order(StartController(args, environ, log, ready))
 
     def _has_lost_a_port(self) -> bool:
         """Whether the controller ended because another program has taken a port that it chose.
@@ -147,13 +148,17 @@ class Host:
     def _start_controller_again(self) -> None:
         self.controller_died = None
         said = (self.connection_file(kind) for kind in ("client", "engine"))
-        for path in (self._controller_log, *said):
+        for path in (self._controller_log, self._controller_ready, *said):
             path.unlink(missing_ok=True)
         self._start_controller()
 
     @property
     def _controller_log(self) -> Path:
         return self.folder / "controller.log"
+
+    @property
+    def _controller_ready(self) -> Path:
+        return self.folder / "controller.ready"
 
     def log_in_words(self, rank: int) -> str:
         """Return the end of a rank's log as a clause for an error message.
@@ -162,10 +167,12 @@ class Host:
         """
         words = tail_in_words(self.folder / f"rank{rank}.log")
         if NOT_TAKEN_IN in words:
-            words += (
-                f"\nipyparallel's controller did not answer; {tail_in_words(self._controller_log)}"
-            )
+            words += f"\nipyparallel's controller did not answer; {self.controller_log_in_words()}"
         return words
+
+    def controller_log_in_words(self) -> str:
+        """Return the end of the controller's log as a clause for an error message."""
+        return tail_in_words(self._controller_log)
 
     @property
     def cells(self) -> Path:
@@ -196,13 +203,9 @@ class Host:
             if self.controller_died is not None or self.warm.gone.is_set():
                 msg = f"ipyparallel's controller ended at its start; {tail_in_words(log)}"
                 raise LaunchError(msg)
-            # Whole or not: a file that is being written is no JSON yet.
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                json.loads(self.connection_file("client").read_text(encoding="utf-8"))
-                info = self.connection_file("engine").read_text(encoding="utf-8")
-                json.loads(info)
-                self._engine_info = info
-                return info
+            if self._controller_ready.exists():
+                self._engine_info = self.connection_file("engine").read_text(encoding="utf-8")
+                return self._engine_info
             await asyncio.sleep(0.01)
         msg = (
             f"ipyparallel's controller was not there after {in_time(CONTROLLER_SECONDS)}; "

@@ -12,12 +12,18 @@ class Order(msgspec.Struct, frozen=True, tag=True):
     """Base of what the kernel asks for."""
 
 
+CONTROLLER = "controller"
+"""What words of ipyparallel's controller are told under; those of ranks have a number behind."""
+
+
 class StartController(Order, frozen=True):
     """Start ipyparallel's controller, before torch is imported if it is the first order."""
 
     args: list[str]
     environ: dict[str, str]
     log: str
+    ready: str
+    """A file that is made when it listens at all its ports."""
 
 
 class StartRank(Order, frozen=True):

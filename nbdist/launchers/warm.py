@@ -31,6 +31,7 @@ from nbdist.launchers.children import Children
 from nbdist.launchers.preload import Preloads, threads_left
 from nbdist.launchers.probing import Probing
 from nbdist.launchers.supervised import (
+    CONTROLLER,
     LENGTH,
     End,
     Preload,
@@ -64,7 +65,6 @@ DDP_IMPORTS = (
     "nbdist.backends.torch_private.rendezvous", "nbdist.backends.torch_private.timing",
 )  # fmt: skip
 """The same of ranks with a process group, behind torch."""
-CONTROLLER = "controller"
 HOROVOD = "nbdist.backends.horovod_part"
 LOOK_SECONDS = 1.0
 """How often the kernel is looked for besides its end of the socket being watched."""
