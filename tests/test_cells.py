@@ -222,10 +222,14 @@ def test_another_number_of_ranks_says_what_was_lost(
     kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "weights, history = [1.0], []", "-np 2 --backend none")
+    kernel.run("import nbdist; hub = nbdist.cluster().hub")
+    kernel.run("hub.uncompared, hub.broken_off = True, {1: ['all_reduce']}")
     more = on_ranks(kernel, "print(world_size)", "-np 3")
     notice = plain(more.text)
     assert "-np 3" in notice
     assert "history, weights" in notice
+    told = kernel.run("print(hub is nbdist.cluster().hub, hub.uncompared, hub.broken_off)").stdout
+    assert told == "True False {}\n", "what may have parted were the old ranks"
     assert more.stdout == "3\n"
     gone = on_ranks(kernel, "print(weights)", check=False)
     assert "NameError: name 'weights' is not defined" in gone.error

@@ -306,7 +306,9 @@ class Hub:
         self.ranks.clear()
         for rank in ended:
             await self.host.forget_engine(rank)
-        self.stale = False
+        # All of it was so of the ranks that have ended.
+        self.stale = self.uncompared = self.given_up = False
+        self.broken_off = {}
 
     async def stop(self) -> None:
         """End everything of this cluster, and the scripts its warm process has launched."""
