@@ -45,6 +45,28 @@ def test_prints_come_when_they_are_printed(notebook: Kernel, tmp_path: Path) -> 
     assert {out.kind for out in cell.events} == {"stdout"}
 
 
+def test_a_log_that_is_cut_to_make_room_hides_nothing_of_what_comes_then(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    def cut_logs() -> None:
+        for log in notebook.home.glob("logs/*/rank*.log"):
+            os.truncate(log, 0)
+
+    on_ranks(notebook, "print('x' * 10_000)")
+    cut_logs()
+    assert on_ranks(notebook, "print('after', rank)").stdout == "after 0\n"
+    assert printed_by(notebook, 1) == "after 1\n"
+    on_ranks(notebook, "print('x' * 10_000)")
+    cell = notebook.start(distributed(AWAITED_LINES.format(folder=str(tmp_path))))
+    notebook.expect("line 0\n")
+    cut_logs()
+    for number in range(4):
+        notebook.expect(f"line {number}\n")
+        (tmp_path / str(number)).touch()
+    assert notebook.wait().ok, cell.seen()
+    assert cell.stdout == "".join(f"line {number}\n" for number in range(4))
+
+
 def test_whoever_writes_to_the_descriptors_is_heard_in_order(notebook: Kernel) -> None:
     code = r"""
         import ctypes, os, subprocess, sys

@@ -233,7 +233,7 @@ def test_a_full_disk_is_told_and_the_ranks_live_on(
     for log in small_disk.glob("home/logs/*/*.log"):
         with log.open("r+b") as file:
             file.truncate(0)
-    assert on_ranks(kernel, "kept").text == "2\n"
+    assert on_ranks(kernel, "print('seen')\nkept").text == "seen\n2\n"
     kernel.shutdown()
 
 

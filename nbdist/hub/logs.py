@@ -44,6 +44,8 @@ class Logs:
         for rank in ranks:
             if rank.logs != self.folder:
                 rank.logs, rank.log_end = self.folder, 0
+            elif rank.log_end > (size := _size(self.folder / f"rank{rank.rank}.log")):
+                rank.log_end = size  # somebody has cut it, to make room
         if self._full:
             self._let_go({rank.logs for rank in everyone})
         return self.folder
@@ -77,3 +79,10 @@ class Logs:
     def _clear(self) -> None:
         settings = self._settings
         leftovers.clear_logs(settings.home / "logs", settings.log_days, settings.log_gigabytes)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # cleared away: it begins anew
+        return 0

@@ -130,6 +130,8 @@ class Run(JobListener):
 
     def _close_part(self, rank: int, end: int) -> None:
         begin, _ = self._job.parts[rank]
+        if 0 <= end < begin:
+            begin = 0  # somebody has cut the log meanwhile, to make room
         end = max(begin, end)
         self._job.parts[rank] = begin, end
         self._hub.ranks[rank].log_end = end

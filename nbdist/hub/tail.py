@@ -32,6 +32,8 @@ class Tail:
 
     def read(self, end: int | None = None) -> str | None:
         """Return what is new, a chunk at most and not beyond `end`; None if nothing is."""
+        if end is not None and end < self.at and self.size() < self.at:
+            self.at = 0  # somebody has cut the log, to make room
         size = CHUNK if end is None else min(CHUNK, end - self.at)
         data = self._read(size) if size > 0 else b""
         if not data:
