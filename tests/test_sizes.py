@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,13 +11,12 @@ from nbdist import sizes
 from nbdist.errors import UsageError
 from nbdist.hub.jobs import Shown, Text
 from nbdist.hub.logs import Logs
+from nbdist.hub.ranks import Rank
 from nbdist.hub.screen import DISPLAYS, HEAD, Screen
 from nbdist.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from nbdist.hub.ranks import Rank
 
 
 def test_a_screen_tells_of_what_it_hides() -> None:
@@ -63,9 +62,14 @@ def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_log_is_large_beyond_so_many_megabytes(tmp_path: Path) -> None:
     logs = Logs(Settings(home=tmp_path, log_megabytes=1.0))
-    rank = cast("Rank", SimpleNamespace(logs=logs.folder, log_end=1_000_000))
     first = logs.folder
+    log = first / "rank0.log"
+    log.write_bytes(bytes(1_000_001))
+    rank = Rank(0, logs=first, log_end=1_000_000)
     assert logs.place([rank], [rank]) == first
+    os.truncate(log, 10)  # by hand, to make room
+    assert logs.place([rank], [rank]) == first
+    assert rank.log_end == 10
     rank.log_end = 1_000_001
     assert logs.place([rank], [rank]) != first
     logs.close()
