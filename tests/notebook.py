@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import re
 from contextlib import suppress
@@ -13,12 +12,10 @@ from tests.waiting import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tests.cell import Cell
     from tests.kernel import Kernel
 
-NO_TORCH = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -40,15 +37,6 @@ def new_ranks(kernel: Kernel, size: int = 2) -> None:
 def preload_training(kernel: Kernel) -> None:
     """Have ranks find imported what models import in their first step, which takes each seconds."""
     kernel.run("%load_ext nbdist\n%dist preload torch._dynamo torch.distributed.fsdp", 120)
-
-
-def without_torch(folder: Path) -> dict[str, str]:
-    """Return an environment in which there is no torch; its import takes each process seconds."""
-    package = folder / "torch"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(NO_TORCH)
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def keep_last_values(kernel: Kernel) -> None:

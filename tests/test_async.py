@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from tests.notebook import complete, distributed, on_ranks, plain, without_torch
+from tests.notebook import complete, distributed, on_ranks, plain
 from tests.waiting import allowed
 
 if TYPE_CHECKING:
@@ -249,7 +249,9 @@ def test_jobs_can_be_looked_at_one_by_one(notebook: Kernel) -> None:
     assert "number" in notebook.run("%dist cancel -h").stdout
 
 
-def test_without_a_browser_the_notebook_says_how_it_ended(tmp_path: Path) -> None:
+def test_without_a_browser_the_notebook_says_how_it_ended(
+    without_torch: dict[str, str], tmp_path: Path
+) -> None:
     cells = [
         "%load_ext nbdist",
         distributed("print('told')\nanswer = 42", "-np 1 --backend none --async --return answer"),
@@ -259,7 +261,7 @@ def test_without_a_browser_the_notebook_says_how_it_ended(tmp_path: Path) -> Non
     nbformat.write(book, tmp_path / "book.ipynb")
     tool = ROOT / "tools" / "run_notebook.py"
     command = [sys.executable, str(tool), "book.ipynb", "done.ipynb"]
-    env = os.environ | without_torch(tmp_path / "bare")
+    env = os.environ | without_torch
     subprocess.run(
         command, cwd=tmp_path, env=env, check=True, capture_output=True, timeout=allowed(60)
     )
@@ -269,9 +271,9 @@ def test_without_a_browser_the_notebook_says_how_it_ended(tmp_path: Path) -> Non
 
 
 def test_a_cluster_with_a_job_is_changed_by_nobody_and_ends_with_it(
-    start_kernel: KernelFactory, gate: Gate, tmp_path: Path
+    start_kernel: KernelFactory, gate: Gate, without_torch: dict[str, str]
 ) -> None:
-    kernel = start_kernel(env=without_torch(tmp_path / "bare"))
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
     running = start(kernel, f"print('begun')\n{gate.wait}", "-np 2 --backend none")
     kernel.expect("begun", cell=running)
