@@ -15,13 +15,14 @@ import { seconds } from './limits';
 const ROOT = resolve(__dirname, '../..');
 const VENV = process.env.NBDIST_TEST_VENV ?? '.venv';
 const PYTHON = join(ROOT, VENV, 'bin/python');
-const FREE_PORT =
-  'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])';
+// Of the tests' own: one that the system chose might be another's before the server listens.
+const FREE_PORT = 'from tests.kernel import free_port; print(free_port())';
 
 // Every worker reads this file, too, and finds what was chosen first.
 process.env.NBDIST_TEST_TOKEN ??= randomUUID();
 process.env.NBDIST_TEST_PORT ??= execFileSync(PYTHON, ['-c', FREE_PORT], {
-  encoding: 'utf8'
+  encoding: 'utf8',
+  cwd: ROOT
 }).trim();
 process.env.NBDIST_TEST_HOME ??= mkdtempSync(join(tmpdir(), 'nbdist-browser-'));
 
