@@ -64,7 +64,7 @@ lab: .venv/lab $(PAGE) ## open JupyterLab with the quickstart
 
 # Each worker imports all tests, which takes it as long as it tests: as many as cores are fastest.
 check: lint ## for every save: lint, check types, run what needs no kernel and no ranks; a minute
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m light -q $(ARGS)
+	$(BIN)/python -m pytest -n logical --dist loadfile -m light -q $(ARGS)
 
 test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's, SHUFFLE=17 in another order)
 	$(BIN)/python $(PYTEST) $(ARGS)
