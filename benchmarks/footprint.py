@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 REST, IDLE, REPEATS = 2, 5, 6
 NIGHT_SECONDS = 60
 FASTER_KERNEL = """
-from nbdist.hub import beacon, loop
-beacon.SELDOM_SECONDS, beacon.BEAT_SECONDS, loop.BEAT_SECONDS = 0.002, 0.01, 0.01
+from nbdist.published import beacon
+from nbdist.hub.link import hub_loop
+beacon.SELDOM_SECONDS, beacon.BEAT_SECONDS, hub_loop.BEAT_SECONDS = 0.002, 0.01, 0.01
 """
 FASTER_RANKS = "from nbdist.rank import speaker\nspeaker.PULSE_SECONDS = 0.001"
 GLOO = "gloo_tcp_loop"

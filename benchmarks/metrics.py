@@ -94,7 +94,7 @@ print("loop", json.dumps(taken))
 """
 RANKS_THAT_LOG = """
 import sys, time
-from nbdist.rank.metrics import Recorder
+from nbdist.rank.metrics.logger import Recorder
 folder, ranks, names, hertz, seconds = sys.argv[1], *map(int, sys.argv[2:])
 recorders = [Recorder(folder, "1", rank) for rank in range(ranks)]
 for recorder in recorders:
@@ -177,17 +177,17 @@ def _slowdowns(loop: dict[str, list[float]] | str, base: str) -> dict[str, Measu
 
 
 def _state(metrics: Any) -> bytes:  # imported where the environment has it
+    from nbdist.view.job_view import Seen
+    from nbdist.view.page_state import packed
     from nbdist.view.panels import panels
-    from nbdist.view.seen import Seen
-    from nbdist.view.state import packed
 
     shown, left_out = panels(metrics.curves())
     return packed(Seen("Job", "running", 1.0, [], "", [], shown, ", ".join(left_out)))
 
 
 def _bytes(ranks: int) -> Measured:
-    from nbdist.metrics.metrics import Metrics
-    from nbdist.rank.metrics import Recorder
+    from nbdist.metrics.job_metrics import Metrics
+    from nbdist.rank.metrics.logger import Recorder
 
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(ranks):
@@ -201,7 +201,7 @@ def _bytes(ranks: int) -> Measured:
 
 
 def _kernel(seconds: int) -> Measured:
-    from nbdist.metrics.metrics import Metrics
+    from nbdist.metrics.job_metrics import Metrics
 
     with tempfile.TemporaryDirectory() as folder:
         numbers = map(str, (RANKS, NAMES, HERTZ, seconds))

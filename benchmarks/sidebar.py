@@ -245,8 +245,8 @@ async def _read(page: Any) -> None:
 
 async def _write(folder: Path, clusters: int) -> None:
     """Write the files of processes with a cluster each, every second, spread over it."""
-    from nbdist.hub import record as records
-    from nbdist.hub.record import ClusterRecord, RankRecord
+    from nbdist.published import state_file as records
+    from nbdist.published.state_file import ClusterRecord, RankRecord
 
     step = 0
     while True:

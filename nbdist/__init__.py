@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.clusters import Cluster
-    from nbdist.comparing import compare
-    from nbdist.current import cluster, jobs
-    from nbdist.detached import attach
-    from nbdist.launching import Call, launch
-    from nbdist.measuring import reading
-    from nbdist.preloading import preload
-    from nbdist.rank.metrics import log
-    from nbdist.rank.progress import progress
-    from nbdist.scaling import scale
+    from nbdist.notebook.clusters import Cluster
+    from nbdist.notebook.comparing import compare
+    from nbdist.notebook.current_cluster import cluster, jobs
+    from nbdist.notebook.detached_jobs import attach
+    from nbdist.notebook.launching import Call, launch
+    from nbdist.notebook.preloading import preload
+    from nbdist.notebook.reading import reading
+    from nbdist.notebook.scaling import scale
+    from nbdist.rank.metrics.logger import log
+    from nbdist.rank.metrics.progress import progress
 
     evaluation: ModuleType
     loops: ModuleType
@@ -45,18 +45,18 @@ __all__ = [
 
 # A rank imports this package too and must stay light: the face is loaded when it is asked for.
 _FACE = {
-    "Call": "nbdist.launching",
-    "Cluster": "nbdist.clusters",
-    "attach": "nbdist.detached",
-    "cluster": "nbdist.current",
-    "compare": "nbdist.comparing",
-    "jobs": "nbdist.current",
-    "launch": "nbdist.launching",
-    "log": "nbdist.rank.metrics",
-    "preload": "nbdist.preloading",
-    "progress": "nbdist.rank.progress",
-    "reading": "nbdist.measuring",
-    "scale": "nbdist.scaling",
+    "Call": "nbdist.notebook.launching",
+    "Cluster": "nbdist.notebook.clusters",
+    "attach": "nbdist.notebook.detached_jobs",
+    "cluster": "nbdist.notebook.current_cluster",
+    "compare": "nbdist.notebook.comparing",
+    "jobs": "nbdist.notebook.current_cluster",
+    "launch": "nbdist.notebook.launching",
+    "log": "nbdist.rank.metrics.logger",
+    "preload": "nbdist.notebook.preloading",
+    "progress": "nbdist.rank.metrics.progress",
+    "reading": "nbdist.notebook.reading",
+    "scale": "nbdist.notebook.scaling",
 }
 _MODULES = ("evaluation", "loops", "quantization")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import platformdirs
 
-from nbdist.backends.recovery import FORCE, WAYS
+from nbdist.backends.groups.recovery import FORCE, WAYS
 from nbdist.errors import UsageError
 
 METRICS = ("page", "widget", "picture", "end")
@@ -50,8 +50,8 @@ class Settings:
     form_seconds: float = 30.0
     """NBDIST_FORM_SECONDS: the process group must be formed by then."""
     recovery: str = ""
-    """NBDIST_RECOVERY: how groups come back after a fault (`nbdist.backends.recovery`); by itself
-    the best way that this torch allows."""
+    """NBDIST_RECOVERY: how groups come back after a fault, see
+    `nbdist.backends.groups.recovery`; by itself the best way that this torch allows."""
     log_days: float = 30.0
     """NBDIST_LOG_DAYS: logs are kept this long."""
     log_megabytes: float = 256.0

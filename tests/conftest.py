@@ -18,12 +18,12 @@ import pytest
 import pytest_timeout
 from jupyter_core.utils import ensure_event_loop
 
-from nbdist.backends import recovery
-from nbdist.backends.recovery import Recovery
-from nbdist.launchers.probing import PROBE
-from tests.kernel import Kernel, open_kernels
-from tests.leaks import SESSION, SESSION_MARK, Watch
-from tests.waiting import allowed
+from nbdist.backends.groups import recovery
+from nbdist.backends.groups.recovery import Recovery
+from nbdist.launchers.host.recovery_probe import PROBE
+from tests.helpers.kernel import Kernel, open_kernels
+from tests.helpers.leaks import SESSION, SESSION_MARK, Watch
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nbdist.amounts import counted, in_bytes, in_digits, in_rate, in_time
-from nbdist.magics import table
+from nbdist.machine.amounts import counted, in_bytes, in_digits, in_rate, in_time
+from nbdist.magics.showing import plain_table
 
 TABLE = json.loads((Path(__file__).parent / "amounts.json").read_text())
 """What the page's own test reads, too."""
@@ -21,7 +21,7 @@ def test_durations(seconds: float, words: str) -> None:
 
 @pytest.mark.parametrize(("size", "words"), TABLE["sizes"])
 def test_sizes(size: int, words: str) -> None:
-    assert in_bytes(size) == table.size(size) == words
+    assert in_bytes(size) == plain_table.size(size) == words
 
 
 @pytest.mark.parametrize(("value", "words"), TABLE["digits"])

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from tests.notebook import complete, distributed, on_ranks, plain
-from tests.waiting import allowed
+from tests.helpers.notebook import complete, distributed, on_ranks, plain
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 ROOT = Path(__file__).parent.parent
 HANDLE = "import nbdist\njob = nbdist.jobs()[-1]"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import complete, plain
-from tests.waiting import allowed
+from tests.helpers.faults import shown
+from tests.helpers.notebook import complete, plain
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 TERMINAL = """
 from IPython.terminal.interactiveshell import TerminalInteractiveShell
@@ -114,7 +114,7 @@ def test_off_is_off(auto: Kernel) -> None:
 
 def test_completion(auto: Kernel) -> None:
     auto.run("only_there = [1]")
-    auto.run("%%local\nimport nbdist.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = 20")
+    auto.run("%%local\nimport nbdist.notebook.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = 20")
     assert "only_there" in complete(auto, "x = 1\nonly_th")
     assert "on" in complete(auto, "%dist auto ")
     assert "--whole-cell" not in complete(auto, "%%distributed --")

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from nbdist import leftovers, lives
 from nbdist.errors import NbdistError
-from nbdist.hub import record as records
-from nbdist.hub.beacon import Beacon
-from nbdist.hub.jobs import Job
-from nbdist.hub.shown import ShownJob
-from nbdist.lives import Place, started
-from nbdist.metrics.last import Last
-from nbdist.server import commands
-from nbdist.server.commands import Deaf
+from nbdist.jobs.job import Job
+from nbdist.machine import leftovers, process_lives
+from nbdist.machine.process_lives import Place, started
+from nbdist.metrics.last_values import Last
+from nbdist.published import state_file as records
+from nbdist.published.beacon import Beacon
+from nbdist.published.records import ShownJob
+from nbdist.server import page_commands
+from nbdist.server.page_commands import Deaf
 from nbdist.server.processes import Processes
-from nbdist.wire.points import points_file
-from tests.states import NOBODY, job_in, put, state_of
-from tests.waiting import Deadline
+from nbdist.wire.logged_points import points_file
+from tests.helpers.states import NOBODY, job_in, put, state_of
+from tests.helpers.waiting import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -74,10 +74,10 @@ async def test_commands_that_wait_hold_up_no_other_and_not_the_end_of_python() -
     free = threading.Event()
     async with shining(state_of(""), wait=lambda: free.wait(600), say=lambda: "said"):
         (told,) = shown()
-        waiting = [asyncio.create_task(commands.ask(told, "wait")) for _ in range(40)]
+        waiting = [asyncio.create_task(page_commands.ask(told, "wait")) for _ in range(40)]
         await until(lambda: len(of_commands()) == len(waiting))
         assert all(thread.daemon for thread in of_commands())
-        assert await commands.ask(told, "say") == "said"
+        assert await page_commands.ask(told, "say") == "said"
         free.set()
         assert await asyncio.gather(*waiting) == [True] * 40
 
@@ -85,10 +85,10 @@ async def test_commands_that_wait_hold_up_no_other_and_not_the_end_of_python() -
 async def test_whatever_is_answered_is_told_in_words() -> None:
     async with shining(state_of(""), odd=lambda: "a\ud800", long=lambda: "x" * (8 << 20)):
         (told,) = shown()
-        assert await commands.ask(told, "odd") == "a?"
-        assert len(await commands.ask(told, "long")) == 8 << 20
+        assert await page_commands.ask(told, "odd") == "a?"
+        assert len(await page_commands.ask(told, "long")) == 8 << 20
         with pytest.raises(NbdistError, match="unknown") as caught:
-            await commands.ask(told, "unknown")
+            await page_commands.ask(told, "unknown")
         assert not isinstance(caught.value, Deaf)  # or its process would be ended
 
 
@@ -104,7 +104,7 @@ async def test_a_socket_that_says_nonsense_is_deaf(tmp_path: Path, said: bytes) 
     record.control = str(tmp_path / "s")
     server = await asyncio.start_unix_server(answer, record.control)
     with pytest.raises(Deaf, match="does not answer"):
-        await commands.ask(record, "stop")
+        await page_commands.ask(record, "stop")
     server.close()
 
 
@@ -123,7 +123,7 @@ async def test_what_is_no_text_is_shown_all_the_same(tmp_path: Path) -> None:
 async def test_a_file_and_a_folder_that_were_removed_are_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nbdist.hub.beacon.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("nbdist.published.beacon.BEAT_SECONDS", 0.1)
     async with shining(state_of("")):
         records.folder().joinpath(f"{shown()[0].id}.json").unlink()
         assert shown() == []
@@ -143,7 +143,7 @@ async def test_any_runtime_folder_will_do(
     monkeypatch.setattr("tempfile.tempdir", str(temp))
     async with shining(state_of(""), say=lambda: "said"):
         (told,) = shown()
-        assert await commands.ask(told, "say") == "said"
+        assert await page_commands.ask(told, "say") == "said"
     assert not shown()
     assert not await asyncio.to_thread(os.path.lexists, told.control)
     assert not os.listdir(temp)
@@ -165,7 +165,7 @@ async def test_what_cannot_be_steered_is_shown_all_the_same(
     """The socket's path would be too long, and the folder for those that are is not there."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ("a" * 150)))
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
-    monkeypatch.setattr("nbdist.hub.beacon.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("nbdist.published.beacon.BEAT_SECONDS", 0.1)
     async with shining(state_of("")):
         (told,) = shown()
         assert told.control == ""
@@ -175,7 +175,7 @@ async def test_what_cannot_be_steered_is_shown_all_the_same(
 
 
 async def test_a_state_that_cannot_be_told_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbdist.hub.beacon.SELDOM_SECONDS", 0.05)
+    monkeypatch.setattr("nbdist.published.beacon.SELDOM_SECONDS", 0.05)
     states: list[records.Record | None] = [None, state_of("")]
 
     def tell() -> records.Record | None:
@@ -204,7 +204,7 @@ async def test_who_asks_and_does_not_wait_for_the_answer_troubles_nobody() -> No
         await writer.wait_closed()
         free.set()
         await until(lambda: not of_commands())
-        assert await commands.ask(told, "say") == "said"
+        assert await page_commands.ask(told, "say") == "said"
     assert not troubles
 
 
@@ -215,7 +215,7 @@ def test_a_process_of_another_host_is_alive_while_it_touches_its_file() -> None:
     processes = Processes()
     processes.look()
     assert [each["alive"] for each in processes.state()["processes"]] == [True]
-    silent = time.time() - 2 * lives.SILENT_SECONDS
+    silent = time.time() - 2 * process_lives.SILENT_SECONDS
     os.utime(path, (silent, silent))
     processes.look()
     assert [each["alive"] for each in processes.state()["processes"]] == [False]
@@ -246,10 +246,10 @@ def test_what_killed_processes_have_left_is_swept_away() -> None:
     for name, age in (
         ("old.json.part", 2 * records.GONE_SECONDS),
         ("new.json.part", 0),
-        ("listening.sock", 2 * lives.FORGOTTEN_SECONDS),
-        ("busy.sock", 2 * lives.FORGOTTEN_SECONDS),
-        ("left.sock", 2 * lives.FORGOTTEN_SECONDS),
-        ("elsewhere.sock", 2 * lives.SILENT_SECONDS),
+        ("listening.sock", 2 * process_lives.FORGOTTEN_SECONDS),
+        ("busy.sock", 2 * process_lives.FORGOTTEN_SECONDS),
+        ("left.sock", 2 * process_lives.FORGOTTEN_SECONDS),
+        ("elsewhere.sock", 2 * process_lives.SILENT_SECONDS),
     ):
         if name.endswith(".part"):
             (folder / name).touch()
@@ -287,8 +287,8 @@ def test_a_process_is_the_same_whatever_the_clock_says(
     assert [each["alive"] for each in processes.state()["processes"]] == [True]
     assert leftovers.owned(tmp_path, patience=0)
     leftovers.disown(tmp_path)
-    assert not lives.runs(os.getpid(), started(os.getpid()) + 100)
-    assert not lives.runs(NOBODY, 1.0)
+    assert not process_lives.runs(os.getpid(), started(os.getpid()) + 100)
+    assert not process_lives.runs(NOBODY, 1.0)
 
 
 def test_what_has_no_end_is_cut_short(tmp_path: Path) -> None:

@@ -16,18 +16,18 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from nbdist.metrics.events import Events
-from nbdist.metrics.metrics import Metrics
-from nbdist.rank import metrics as rank_metrics
-from tests.notebook import on_ranks
-from tests.processes import family, runs, sockets
-from tests.waiting import until
+from nbdist.metrics.job_metrics import Metrics
+from nbdist.metrics.tensorboard_events import Events
+from nbdist.rank.metrics import logger as rank_metrics
+from tests.helpers.notebook import on_ranks
+from tests.helpers.processes import family, runs, sockets
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 LOG = "import nbdist\nfor i in range(5): nbdist.log({'train/loss': i + rank}, step=i)"
 

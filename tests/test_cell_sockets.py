@@ -11,18 +11,18 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbdist.hub.line import Line
+from nbdist.hub.link.line import Line
+from nbdist.wire.framing import HEAD_BYTES, MAX_MESSAGE, Stream
 from nbdist.wire.messages import Display, Done, Hello, Run, decode_to_agent, encode_to_hub
-from nbdist.wire.stream import HEAD_BYTES, MAX_MESSAGE, Stream
-from tests.notebook import on_ranks
-from tests.waiting import Deadline, allowed
+from tests.helpers.notebook import on_ranks
+from tests.helpers.waiting import Deadline, allowed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from nbdist.hub.line import Heard
-    from tests.kernel import Kernel
+    from nbdist.hub.link.line import Heard
+    from tests.helpers.kernel import Kernel
 
 LARGE = 5_000_000
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tests.faults import shown
-from tests.notebook import distributed, on_ranks, plain, printed_by
-from tests.waiting import until
+from tests.helpers.faults import shown
+from tests.helpers.notebook import distributed, on_ranks, plain, printed_by
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 SLOW_TORCH = """
 import pathlib, time
@@ -47,7 +47,7 @@ def test_cells_sent_early_are_not_lost_and_the_first_tells_what_the_start_has_to
     """That ranks share a GPU, say; there is none here, so a stand-in tells something."""
     kernel.run(
         """if True:
-        from nbdist.hub import forming
+        from nbdist.hub.link import forming
         async def sharing(hub):
             hub.sharing = "gloo"
             return ["2 ranks share 1 GPU."]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import IPython
 import pytest
 
-from tests.notebook import keep_last_values, on_ranks, plain, printed_by
-from tests.waiting import within
+from tests.helpers.notebook import keep_last_values, on_ranks, plain, printed_by
+from tests.helpers.waiting import within
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 
 def test_line_magics_and_shell_commands(notebook: Kernel) -> None:

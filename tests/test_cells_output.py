@@ -12,12 +12,12 @@ import nbformat
 import pexpect  # type: ignore[import-untyped]
 import pytest
 
-from tests.notebook import distributed, on_ranks, printed_by
-from tests.waiting import allowed, until
+from tests.helpers.notebook import distributed, on_ranks, printed_by
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 ROOT = Path(__file__).parent.parent
 SLOW_LINES = """

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebook import on_ranks, plain, printed_by
-from tests.waiting import allowed
+from tests.helpers.notebook import on_ranks, plain, printed_by
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 ODD = "odd földer 'with' \"quotes\" 目录"
 SUM = """

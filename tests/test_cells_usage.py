@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.magics.dist import COMMANDS
-from tests.notebook import complete, on_ranks, plain, printed_by
-from tests.waiting import allowed, until
+from nbdist.magics.commands.dist import COMMANDS
+from tests.helpers.notebook import complete, on_ranks, plain, printed_by
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 
 @pytest.fixture(autouse=True)
@@ -329,7 +329,7 @@ def test_env_and_gpus_reach_the_ranks(
     kernel.run("%load_ext nbdist")
     show = "import os\nprint(os.environ.get('A'), os.environ.get('B'))"
     kernel.run(  # a machine that cannot tell its GPUs takes them at their word
-        "import nbdist.gpus\nnbdist.gpus._present = lambda: None"
+        "import nbdist.machine.gpus\nnbdist.gpus._present = lambda: None"
     )
     flags = "-np 1 --backend none --env A=1 --env B='two words' --gpus 0,2-3"
     assert on_ranks(kernel, show, flags).stdout == "1 two words\n"

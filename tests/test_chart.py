@@ -9,10 +9,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbdist.errors import NbdistError
-from nbdist.magics import front_end
-from nbdist.magics.front_end import metrics_how
-from nbdist.view.state import VERSION
-from nbdist.widgets import chart, page, picture
+from nbdist.magics.showing import front_end
+from nbdist.magics.showing.front_end import metrics_how
+from nbdist.view.page_state import VERSION
+from nbdist.widgets import chart, metrics_picture, page
 
 
 @pytest.mark.skipif(not page.built(), reason="built without Node.js")
@@ -46,7 +46,7 @@ def test_the_page_is_built_when_all_of_it_is_there(
 def test_pages_and_pictures_have_the_same_colours() -> None:
     style = Path(page.__file__).parents[2] / "labextension/src/metrics/style.css"
     light = style.read_text(encoding="utf-8").partition(".nbdist-dark")[0]
-    assert tuple(re.findall(r"--nbdist-curve-\d: (#\w+);", light)) == picture.COLOURS
+    assert tuple(re.findall(r"--nbdist-curve-\d: (#\w+);", light)) == metrics_picture.COLOURS
 
 
 @pytest.mark.skipif(not page.built(), reason="built without Node.js")

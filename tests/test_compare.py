@@ -12,22 +12,22 @@ from msgspec.structs import replace
 
 import nbdist
 from nbdist.errors import LaunchError, UsageError
-from nbdist.hub.jobs import Job
-from nbdist.hub.throughput import comparison, measured
-from nbdist.launchers import horovodrun
-from nbdist.rank import pace, progress
-from nbdist.rank.vitals import where
-from nbdist.widgets.compared import Compared
-from nbdist.wire.doing import Pace, Vitals
+from nbdist.jobs.job import Job
+from nbdist.jobs.throughput import comparison, measured
+from nbdist.launchers.scripts import horovodrun
+from nbdist.rank.looking.vitals import where
+from nbdist.rank.metrics import pace, progress
+from nbdist.widgets.comparison_picture import Compared
+from nbdist.wire.activity import Pace, Vitals
+from nbdist.wire.logged_points import Column, Frame, framed, points_file
 from nbdist.wire.messages import Pulse
-from nbdist.wire.points import Column, Frame, framed, points_file
-from tests.faults import shown
-from tests.notebook import on_ranks, plain
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 
 # -- the figures -----------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import IPython
 import pytest
 
-from tests.notebook import ANSWERS_LATE, complete, on_ranks
-from tests.waiting import until, within
+from tests.helpers.notebook import ANSWERS_LATE, complete, on_ranks
+from tests.helpers.waiting import until, within
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 VARIABLES = """
 import torch
@@ -47,7 +47,7 @@ TAB = {
 }
 
 
-PATIENCE = "import nbdist.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = {}"
+PATIENCE = "import nbdist.notebook.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = {}"
 """Who presses Tab waits for a third of a second; a busy machine may need longer."""
 
 

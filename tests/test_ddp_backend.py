@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nbdist.backends.agreement import kept
-from nbdist.backends.recovery import ANEW, IN_PLACE
-from nbdist.wire.groups import GroupInfo, Roster
-from tests import ddp_jobs as jobs
-from tests.ddp_ranks import FREE, LIMIT, Freed, Ranks, cool_down, warm_up
-from tests.waiting import allowed, until, within
+from nbdist.backends.ddp.agreement import kept
+from nbdist.backends.groups.recovery import ANEW, IN_PLACE
+from nbdist.wire.group_reports import GroupInfo, Roster
+from tests.helpers import ddp_jobs as jobs
+from tests.helpers.ddp_ranks import FREE, LIMIT, Freed, Ranks, cool_down, warm_up
+from tests.helpers.waiting import allowed, until, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -508,7 +508,7 @@ def test_groups_are_kept_if_every_old_member_has_them() -> None:
 
 
 def test_without_torch_the_message_says_what_to_install() -> None:
-    code = "import sys; sys.modules['torch'] = None; import nbdist.backends.ddp"
+    code = "import sys; sys.modules['torch'] = None; import nbdist.backends.ddp.rank_group"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "UsageError: --backend ddp needs PyTorch" in done.stderr
     assert 'pip install "nbdist[torch]"' in done.stderr

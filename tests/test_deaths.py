@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nbdist import system
-from tests.faults import MODELS, ended_in_time, fails, shown, trains_on
-from tests.notebook import on_ranks, preload_training
-from tests.waiting import allowed, until
+from nbdist.machine import operating_system
+from tests.helpers.faults import MODELS, ended_in_time, fails, shown, trains_on
+from tests.helpers.notebook import on_ranks, preload_training
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 LAST_WORDS = "import os, time; print(f'last words at={time.monotonic():.3f}', flush=True)"
 DEATHS = {
@@ -196,7 +196,9 @@ def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
 
 
 def test_another_process_killed_for_lack_of_memory_is_not_to_blame(cluster: Kernel) -> None:
-    if next(path for path in system._oom_counters() if path.exists()) == Path("/proc/vmstat"):
+    if next(path for path in operating_system._oom_counters() if path.exists()) == Path(
+        "/proc/vmstat"
+    ):
         pytest.skip("no control group counts here what is killed for lack of memory")
     on_ranks(cluster, "pass")
     hungry = "input(); much = bytearray(1 << 30)"
@@ -214,9 +216,9 @@ def test_another_process_killed_for_lack_of_memory_is_not_to_blame(cluster: Kern
 def test_where_no_control_group_counts_the_whole_hosts_count_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system, "CGROUPS", tmp_path)
+    monkeypatch.setattr(operating_system, "CGROUPS", tmp_path)
     found = re.search(r"^oom_kill (\d+)$", _read(Path("/proc/vmstat")), re.MULTILINE)
-    assert found is None or system.oom_kills() in (int(found[1]), int(found[1]) + 1)
+    assert found is None or operating_system.oom_kills() in (int(found[1]), int(found[1]) + 1)
 
 
 def test_a_new_rank_finds_the_modules_of_those_before(cluster: Kernel) -> None:

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nbdist.hub import kept as keeping
-from nbdist.hub.attached import follow, make_job
-from nbdist.hub.jobs import Notice, Shown, Text
-from nbdist.hub.screen import DISPLAYS
-from nbdist.hub.story import STORY, End, Writer
+from nbdist.detached import job_folders as keeping
+from nbdist.detached.attached_view import follow, make_job
+from nbdist.detached.job_story import STORY, End, Writer
+from nbdist.jobs.bounded_output import DISPLAYS
+from nbdist.jobs.job import Notice, Shown, Text
 from nbdist.wire.messages import Display
-from tests.kernel import KERNEL_MARK
-from tests.notebook import complete, on_ranks
-from tests.processes import command, environment
-from tests.waiting import allowed, until
+from tests.helpers.kernel import KERNEL_MARK
+from tests.helpers.notebook import complete, on_ranks
+from tests.helpers.processes import command, environment
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.hub.jobs import Event, Job
+    from nbdist.jobs.job import Event, Job
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 SLOW = """
 import torch
@@ -130,7 +130,7 @@ def keepers(kernel: Kernel) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter()
-        if "nbdist.hub.keeper" in command(process)
+        if "nbdist.detached.keeper" in command(process)
         and environment(process).get(KERNEL_MARK) == kernel.mark
     ]
 
@@ -372,16 +372,20 @@ def test_what_cannot_be_is_told_and_nothing_is_left(notebook: Kernel) -> None:
 
 
 def test_an_interrupt_before_it_is_told_of_stops_it(notebook: Kernel) -> None:
-    notebook.run("import nbdist.detached\nstart = nbdist.detached._start")
+    notebook.run(
+        "import nbdist.notebook.detached_jobs\nstart = nbdist.notebook.detached_jobs._start"
+    )
     # It is interrupted before or after the job runs, and in any case before its id is shown.
-    notebook.run("nbdist.detached._start = lambda *about: (start(*about), time.sleep(600))")
+    notebook.run(
+        "nbdist.notebook.detached_jobs._start = lambda *about: (start(*about), time.sleep(600))"
+    )
     before = keepers(notebook)
     cell = notebook.start("%%distributed -np 2 --detach\ntime.sleep(1000)")
     new = until(lambda: [process for process in keepers(notebook) if process not in before])
     name = command(new[0])[-1].rpartition("-")[2]
     notebook.interrupt()
     notebook.wait(20, cell)
-    notebook.run("nbdist.detached._start = start")
+    notebook.run("nbdist.notebook.detached_jobs._start = start")
     assert "KeyboardInterrupt" in cell.error
     notebook.run(f"import nbdist\nnbdist.attach('{name}').until_end(60)")
     assert re.search(rf"{name} .* interrupted", notebook.run("%dist jobs").stdout)

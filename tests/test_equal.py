@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from nbdist.backends import horovod, sockets
 from nbdist.backends.choice import check_torch
-from nbdist.backends.comparing import Comparing, digest, fold_words, leaves
-from nbdist.backends.paths import at, has
-from nbdist.backends.trained import trained
+from nbdist.backends.horovod import engine_ranks
+from nbdist.backends.models.equality import Comparing, digest, fold_words, leaves
+from nbdist.backends.models.trained_objects import trained
+from nbdist.backends.models.variable_paths import at, has
 from nbdist.errors import LaunchError, UsageError
-from tests.waiting import within
+from nbdist.machine import sockets
+from tests.helpers.waiting import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +174,7 @@ def test_a_path_that_leads_nowhere_is_refused_and_runs_nothing(path: str) -> Non
 
 def test_without_torch_what_else_there_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for parts, told in (([], False), (["torch"], False), (["tensorflow"], True)):
-        monkeypatch.setattr(horovod, "parts", lambda parts=parts: parts)
+        monkeypatch.setattr(engine_ranks, "parts", lambda parts=parts: parts)
         with pytest.raises(LaunchError, match="needs PyTorch") as caught:
             check_torch("")
         assert ("Or say --backend horovod" in str(caught.value)) == told
@@ -181,16 +182,16 @@ def test_without_torch_what_else_there_is_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_horovod_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(horovod.FRAMEWORK, raising=False)
-    monkeypatch.setattr(horovod, "MODULES", {"nothing": "Nothing", "torch": "Torch"})
-    monkeypatch.setattr(horovod, "parts", lambda: ["nothing"])
+    monkeypatch.delenv(engine_ranks.FRAMEWORK, raising=False)
+    monkeypatch.setattr(engine_ranks, "MODULES", {"nothing": "Nothing", "torch": "Torch"})
+    monkeypatch.setattr(engine_ranks, "parts", lambda: ["nothing"])
     why = "horovod.nothing: No module named 'nothing'; horovod.torch: it was not built"
     with pytest.raises(UsageError) as caught:
-        horovod.framework()
+        engine_ranks.framework()
     assert f"cannot be imported here ({why})" in str(caught.value)
-    monkeypatch.setenv(horovod.FRAMEWORK, "mxnet")
+    monkeypatch.setenv(engine_ranks.FRAMEWORK, "mxnet")
     with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet: there are nothing, torch"):
-        horovod.framework()
+        engine_ranks.framework()
 
 
 def test_an_address_of_another_machine_has_no_interface_here() -> None:

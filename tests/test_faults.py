@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import (
+from tests.helpers.faults import (
     BOOM,
     BOOM_IN_BACKWARD,
     DEAF,
@@ -20,12 +20,12 @@ from tests.faults import (
     stopped_by_button,
     trains_on,
 )
-from tests.notebook import distributed, new_ranks, on_ranks, preload_training
+from tests.helpers.notebook import distributed, new_ranks, on_ranks, preload_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 RAISE = {
     "a collective": f"step()\nif rank == 1: {BOOM}\ndist.all_reduce(torch.ones(2))",

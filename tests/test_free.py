@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebook import ANSWERS_LATE, keep_last_values, on_ranks, plain, printed_by
-from tests.waiting import until
+from tests.helpers.notebook import ANSWERS_LATE, keep_last_values, on_ranks, plain, printed_by
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 CHANGE = r"^(\d) +([\d.]+) MB -> ([\d.]+) MB$"
 LARGE = """

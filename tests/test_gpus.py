@@ -15,23 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nbdist import gpus, scaling, sizes
-from nbdist.cell.preamble import preamble
-from nbdist.current import Wish
+from nbdist.cell.script.preamble import preamble
 from nbdist.errors import UsageError
 from nbdist.hub.hub import Hub
-from nbdist.hub.ranks import Rank
-from nbdist.hub.shown import rank_of_cluster
-from nbdist.rank import gpu
-from nbdist.rank.meter import Meter
-from nbdist.wire.doing import Vitals
+from nbdist.hub.link.ranks import Rank
+from nbdist.launchers import rank_counts
+from nbdist.machine import gpus
+from nbdist.notebook import scaling
+from nbdist.notebook.current_cluster import Wish
+from nbdist.published.records import rank_of_cluster
+from nbdist.rank.metrics import gpu
+from nbdist.rank.metrics.meter import Meter
+from nbdist.wire.activity import Vitals
 from nbdist.wire.messages import Pulse
-from tests.notebook import forget_environment, on_ranks
+from tests.helpers.notebook import forget_environment, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 torch: Any = pytest.importorskip("torch")
 
@@ -69,7 +71,7 @@ def test_visible_gpus_are_read_as_cuda_reads_them(named: str | None, seen: list[
     environ = {} if named is None else {gpus.VISIBLE: named}
     assert gpus.visible(environ) == seen
     parts = named is not None and named.startswith("MIG-")  # CUDA shows a process the first
-    assert sizes.default_size(None, environ) == (1 if parts else len(seen) or 2)
+    assert rank_counts.default_size(None, environ) == (1 if parts else len(seen) or 2)
 
 
 @pytest.mark.usefixtures("eight")
@@ -78,7 +80,7 @@ def test_gpus_that_are_chosen_are_counted_among_those_allotted() -> None:
     assert gpus.chosen([0, 1], allotted) == "4,5"
     assert gpus.chosen([2], allotted) == "GPU-77"
     assert gpus.environ_for([1], allotted) == {gpus.VISIBLE: "5"}
-    assert sizes.default_size([0, 1], allotted) == 2
+    assert rank_counts.default_size([0, 1], allotted) == 2
     with pytest.raises(UsageError, match="there is no GPU 3; 3 can be used here with CUDA_VIS"):
         gpus.chosen([0, 3], allotted)
     with pytest.raises(UsageError, match="no GPU is to be seen on this machine with CUDA_VIS"):
@@ -128,8 +130,8 @@ def test_a_notebook_with_two_of_eight_gpus(kernel: Kernel, eight: None) -> None:
     del eight
     kernel.run(
         "%load_ext nbdist\n"
-        "import os, pathlib, nbdist.gpus\n"
-        f"nbdist.gpus.DEVICES = pathlib.Path({str(gpus.DEVICES)!r})\n"
+        "import os, pathlib, nbdist.machine.gpus\n"
+        f"nbdist.machine.gpus.DEVICES = pathlib.Path({str(gpus.DEVICES)!r})\n"
         "os.environ['CUDA_VISIBLE_DEVICES'] = '4,5'"
     )
     shown = on_ranks(kernel, LOOK, "--backend none --output all").text
@@ -215,8 +217,8 @@ def test_a_ranks_vitals_are_those_of_its_own_gpu(
 def test_ranks_share_gpus_where_there_are_more_ranks(
     cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nbdist.backends import nccl
-    from nbdist.backends.ddp import Ddp
+    from nbdist.backends.ddp.rank_group import Ddp
+    from nbdist.backends.groups import nccl
 
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 7))
@@ -282,7 +284,7 @@ def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(loaded: Kernel) -> 
     )
     loaded.run(
         "import time, nbdist\n"
-        "from nbdist.hub.shown import rank_of_cluster\n"
+        "from nbdist.published.records import rank_of_cluster\n"
         "def wait_for(size):\n"
         "    end = time.monotonic() + 60\n"
         "    while (seen := rank_of_cluster(nbdist.cluster().ranks[0])).gpu_memory != size:\n"
@@ -313,7 +315,7 @@ def test_an_error_that_spoils_a_process_says_what_to_do(loaded: Kernel) -> None:
 def test_what_lay_on_a_ranks_own_gpu_lies_on_the_others_own(
     cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nbdist.rank import storages
+    from nbdist.rank.values import storages
 
     del cards
     moved: list[Any] = []
@@ -355,13 +357,13 @@ def test_what_lay_on_a_ranks_own_gpu_lies_on_the_others_own(
 def test_names_that_are_brought_land_on_each_ranks_own_gpu(
     cards: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nbdist import memory
-    from nbdist.rank.parcels import Packing, unpack
+    from nbdist.rank.values.parcels import Packing, unpack
+    from nbdist.wire import shared_memory
 
     del cards
     packing = Packing(1)
     packing.add("where", {"device": torch.device("cuda:0"), "plain": torch.device("cpu")})
-    blocks = memory.Blocks()
+    blocks = shared_memory.Blocks()
     parcel = packing.close(blocks, {})
     monkeypatch.setenv("LOCAL_RANK", "3")
     (_, value), *_ = unpack(parcel)
@@ -370,7 +372,7 @@ def test_names_that_are_brought_land_on_each_ranks_own_gpu(
 
 
 def test_a_scripts_values_name_no_gpu_of_the_notebooks() -> None:
-    from nbdist.cell.values import Packer
+    from nbdist.cell.script.value_files import Packer
 
     packer = Packer(lambda _: "", {})
     ending, content = packer.dump({"where": [torch.device("cuda:1"), torch.device("cpu")]})
@@ -380,32 +382,32 @@ def test_a_scripts_values_name_no_gpu_of_the_notebooks() -> None:
 
 
 def test_a_ddp_model_names_its_new_ranks_gpu() -> None:
-    from nbdist.backends import models
+    from nbdist.backends.models import made_equal
 
     told: dict[str, Any] = {
         "state": {"device_ids": [0], "output_device": 0, "dim": 0},
         "builtin": None,
     }
-    models.move(told, 0, 2)
+    made_equal.move(told, 0, 2)
     assert told["state"] == {"device_ids": [2], "output_device": 2, "dim": 0}
     arguments = {"arguments": {"device_ids": ["cuda:0"], "output_device": None}}
-    models.move(arguments, 0, 1)
+    made_equal.move(arguments, 0, 1)
     assert arguments["arguments"] == {"device_ids": ["cuda:1"], "output_device": None}
-    models.move(told, None, None)
+    made_equal.move(told, None, None)
     assert told["state"]["device_ids"] == [2]
 
 
 def test_what_a_group_cannot_send_goes_by_way_of_what_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nbdist.backends import models
+    from nbdist.backends.models import made_equal
 
     for config, device, way in [
         ("cuda:nccl", "cpu", "cuda"), ("cuda:nccl", "cuda:1", "cuda:1"),
         ("cpu:gloo,cuda:gloo", "cuda:1", "cuda:1"), ("cpu:gloo,cuda:gloo", "mps", "cpu"),
     ]:  # fmt: skip
         monkeypatch.setattr(torch.distributed, "get_backend_config", lambda _, is_=config: is_)
-        assert models._sent_from(torch.device(device), None) == torch.device(way)
+        assert made_equal._sent_from(torch.device(device), None) == torch.device(way)
 
 
 # -- the memory of a process that is gone ------------------------------------------------------
@@ -428,11 +430,11 @@ nbdist.cluster().hub.ranks[1].gpu_memory = 10**9
 def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "pass", "-np 2 --backend none")
-    kernel.run("import nbdist.hub.forming\nnbdist.hub.forming.GPU_SECONDS = 600")
+    kernel.run("import nbdist.hub.link.forming\nnbdist.hub.forming.GPU_SECONDS = 600")
     kernel.run(NVML.format(looks=3))
     kernel.run("%dist restart 1")
     assert int(kernel.run("print(next(looks))").stdout) >= 4
-    kernel.run("nbdist.hub.forming.GPU_SECONDS = 0.2")
+    kernel.run("nbdist.hub.link.forming.GPU_SECONDS = 0.2")
     kernel.run(NVML.format(looks=10**9))
     told = kernel.run("%dist restart 1").seen()
     assert "The GPU memory of the process that rank 1 was (pid" in told

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.hub import growth
-from nbdist.hub.growth import Growth
-from tests.waiting import allowed
+from nbdist.jobs import file_growth
+from nbdist.jobs.file_growth import Growth
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ async def test_files_that_are_not_there_yet_or_cannot_be_watched_are_to_be_looke
     def refuse(*_: object) -> int:
         raise OSError("there are no more of these")
 
-    monkeypatch.setattr(growth, "_call", refuse)
+    monkeypatch.setattr(file_growth, "_call", refuse)
     seen = Growth()
     assert not seen.sees([log])
     await seen.wait(SHORT)  # still a wait

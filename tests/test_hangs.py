@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.hub import hang
-from nbdist.wire.doing import Vitals
-from nbdist.wire.groups import Waiting
+from nbdist.hub.running import hang_report
+from nbdist.wire.activity import Vitals
+from nbdist.wire.group_reports import Waiting
 from nbdist.wire.messages import Pulse
-from tests.faults import ended_in_time, fails, shown
-from tests.notebook import distributed, on_ranks, printed_by
-from tests.waiting import until
+from tests.helpers.faults import ended_in_time, fails, shown
+from tests.helpers.notebook import distributed, on_ranks, printed_by
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 HANG = """
     if rank == 0:
@@ -97,7 +97,7 @@ def test_who_may_have_no_part_in_a_wait_is_not_said_to_be_late(group: str, told:
         0: Pulse("7", 2, "all_reduce", waiting, Vitals(0)),
         1: Pulse("7", 9, "sleep", None, Vitals(0)),
     }
-    text = hang.describe(pulses, set(), 10.0, "interrupt the cell")
+    text = hang_report.describe(pulses, set(), 10.0, "interrupt the cell")
     assert f"rank 1 {told} (cell line 9, in sleep)" in text
 
 

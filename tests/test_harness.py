@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.kernel import Kernel, KernelGoneError, LateError
-from tests.leaks import SESSION, SESSION_MARK, SHARED_MEMORY, Watch, is_tracked_beside
-from tests.waiting import allowed
+from tests.helpers.kernel import Kernel, KernelGoneError, LateError
+from tests.helpers.leaks import SESSION, SESSION_MARK, SHARED_MEMORY, Watch, is_tracked_beside
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.hub import Hub
 from zmq.eventloop.zmqstream import ZMQStream
 
-from nbdist.launchers.hearts import BEAT_SECONDS, beat_when_awaited
-from tests.waiting import allowed
+from nbdist.launchers.host.heart_monitor import BEAT_SECONDS, beat_when_awaited
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     import pytest

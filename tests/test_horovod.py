@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import shown
-from tests.kernel import Kernel
-from tests.notebook import distributed, on_ranks
-from tests.processes import listening
+from tests.helpers.faults import shown
+from tests.helpers.kernel import Kernel
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.processes import listening
 
 pytestmark = pytest.mark.horovod
 FLAGS = "-np 2 --backend horovod --launcher engines"

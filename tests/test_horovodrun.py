@@ -13,21 +13,21 @@ import psutil
 import pytest
 
 from nbdist.errors import UsageError
-from nbdist.launchers import horovodrun
-from nbdist.launchers.hosts import hosts_named
-from nbdist.launchers.scripted import Launch
-from tests.faults import LOST, shown
-from tests.notebook import distributed, forget_environment, on_ranks, printed_by
-from tests.processes import listening
+from nbdist.launchers.scripts import horovodrun
+from nbdist.launchers.scripts.hosts import hosts_named
+from nbdist.launchers.scripts.launcher import Launch
+from tests.helpers.faults import LOST, shown
+from tests.helpers.notebook import distributed, forget_environment, on_ranks, printed_by
+from tests.helpers.processes import listening
+from tests.helpers.waiting import allowed
 from tests.test_launchers import HOROVODRUN, run_own_script
-from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 FLAGS = "-np 2 --backend horovod"
 MEET = "import os\nprint(os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
@@ -215,8 +215,8 @@ def test_a_rank_lost_just_before_a_good_end_is_told(horovod: Kernel, tmp_path: P
     script.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
     script.chmod(0o700)
     # As if the job ended between two looks at its ranks.
-    looks = "nbdist.hub.watch.LOOK_AT_RANKS_SECONDS"
-    horovod.run(f"import nbdist.hub.watch\nlooks, {looks} = {looks}, 10**9")
+    looks = "nbdist.hub.running.watch.LOOK_AT_RANKS_SECONDS"
+    horovod.run(f"import nbdist.hub.running.watch\nlooks, {looks} = {looks}, 10**9")
     try:
         cell = on_ranks(
             horovod,
@@ -457,7 +457,7 @@ def test_a_forked_rank_that_does_not_heed_sigterm_is_killed(tmp_path: Path) -> N
     """The rank's program is a stand-in: what a cell may do."""
     code = """
         import os, signal, sys, threading, time, types
-        from nbdist.launchers import horovodrun
+        from nbdist.launchers.scripts import horovodrun
         def deaf(program):
             signal.signal(signal.SIGTERM, lambda *_: open("heard", "x").close())
             open(program, "x").close()

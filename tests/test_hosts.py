@@ -1,4 +1,4 @@
-"""Scripts on two hosts, started by ssh; the second one is made of namespaces, see `tests.hosts`."""
+"""Scripts on two hosts, started by ssh; the second one is made of namespaces: `helpers.hosts`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.faults import shown
-from tests.hosts import NAME, NEAR, FarHost, far_host
-from tests.notebook import distributed, in_background_until, on_ranks
+from tests.helpers.faults import shown
+from tests.helpers.hosts import NAME, NEAR, FarHost, far_host
+from tests.helpers.notebook import distributed, in_background_until, on_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 HOSTS = f"-H localhost:1,{NAME}:2"
 TORCHRUN = f"--launcher torchrun --backend ddp {HOSTS}"

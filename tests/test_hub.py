@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from nbdist.hub import comparing, stacks
+from nbdist.hub.asking import rank_equality, stacks
 from nbdist.hub.hub import Hub
-from nbdist.hub.jobs import Job
-from nbdist.hub.ranks import Rank
-from nbdist.hub.run import Run
-from nbdist.hub.shown import rank_of_cluster
+from nbdist.hub.link.ranks import Rank
+from nbdist.hub.running.cell_run import Run
+from nbdist.jobs.job import Job
+from nbdist.published.records import rank_of_cluster
 from nbdist.settings import Settings
-from nbdist.wire.doing import Vitals
-from nbdist.wire.groups import NO_WAY, Digest
+from nbdist.wire.activity import Vitals
+from nbdist.wire.group_reports import NO_WAY, Digest
 from nbdist.wire.messages import Done, Pulse
-from tests.faults import MODELS, fails, shown
-from tests.notebook import distributed, on_ranks
-from tests.processes import runs
-from tests.waiting import until
+from tests.helpers.faults import MODELS, fails, shown
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.processes import runs
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 WITHOUT_CLUSTER = "-np 1 --launcher torchrun --backend none"
 REGAINED = """
@@ -68,7 +68,7 @@ def lone(start_shared: KernelFactory) -> Kernel:
     """Return a kernel with nbdist loaded and no cluster, for scripts."""
     kernel = start_shared()
     kernel.run("%load_ext nbdist\nimport nbdist, os, psutil, time")
-    kernel.run("from nbdist.hub import living, script")
+    kernel.run("from nbdist.hub import living; from nbdist.hub.running import script_run")
     return kernel
 
 
@@ -172,24 +172,25 @@ def test_who_does_not_wait_for_the_comparison_has_it_before_the_next_cell(
     )
     over.touch()
     notebook.run(
-        "from nbdist.hub import comparing\nusual, comparing.TOLD_BYTES = comparing.TOLD_BYTES, 1"
+        "from nbdist.hub.asking import rank_equality\n"
+        "usual, rank_equality.TOLD_BYTES = rank_equality.TOLD_BYTES, 1"
     )
     told = shown(on_ranks(notebook, "pass"))
     assert "What the ranks train is compared (48 B on a rank)." in told
     assert "No longer equal on all ranks" in told
-    notebook.run("comparing.TOLD_BYTES = usual")
+    notebook.run("rank_equality.TOLD_BYTES = usual")
     on_ranks(notebook, "model = slow = None")
 
 
 def test_what_cannot_be_reached_or_is_nobody_elses_is_told_apart() -> None:
     unnamed = f"Linear, DDP model 1{NO_WAY}"
-    (told,) = comparing._parted(
+    (told,) = rank_equality._parted(
         {0: {unnamed: digest("1")}, 1: {unnamed: digest("2")}}, "Parted", {}
     )
     assert told == f"Parted: `{unnamed}`.", "no path that `%dist sync` could take"
     unread = Digest(outline="a", content="", thing=1, why="ValueError: never")
-    assert comparing._unknown({0: {"own": unread}, 1: {}}) == [], "nothing to compare it with"
-    assert comparing._unknown({0: {"own": unread}, 1: {"own": digest("1")}}) == [
+    assert rank_equality._unknown({0: {"own": unread}, 1: {}}) == [], "nothing to compare it with"
+    assert rank_equality._unknown({0: {"own": unread}, 1: {"own": digest("1")}}) == [
         "`own` could not be compared on rank 0: ValueError: never."
     ]
 
@@ -214,8 +215,8 @@ def test_a_script_that_a_clusters_warm_process_runs_ends_with_it(lone: Kernel) -
 
 
 def test_a_second_stop_of_a_script_does_not_wait_for_the_first(lone: Kernel) -> None:
-    lone.run("usual = script.INTERRUPT_SECONDS, script.END_SECONDS")
-    lone.run("script.INTERRUPT_SECONDS = script.END_SECONDS = 1e6")
+    lone.run("usual = script_run.INTERRUPT_SECONDS, script_run.END_SECONDS")
+    lone.run("script_run.INTERRUPT_SECONDS = script_run.END_SECONDS = 1e6")
     body = """
         import time
         print("begun", flush=True)
@@ -231,15 +232,15 @@ def test_a_second_stop_of_a_script_does_not_wait_for_the_first(lone: Kernel) -> 
     lone.expect("goes on", cell=cell)
     lone.run("job.cancel()")
     assert "The cell was interrupted." in shown(lone.run("job.wait(100)", check=False))
-    lone.run("script.INTERRUPT_SECONDS, script.END_SECONDS = usual")
+    lone.run("script_run.INTERRUPT_SECONDS, script_run.END_SECONDS = usual")
 
 
 def test_a_script_that_cannot_be_started_says_why(lone: Kernel) -> None:
-    lone.run("order = script.StartLauncher")
-    lone.run("script.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
+    lone.run("order = script_run.StartLauncher")
+    lone.run("script_run.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     assert "torchrun could not be started: ModuleNotFoundError: No module named" in told
-    lone.run("script.StartLauncher = order")
+    lone.run("script_run.StartLauncher = order")
     lone.run("temp = living.host().temp\naway = temp.rename(f'{temp}.away')")
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     lone.run("away.rename(temp)")
@@ -301,8 +302,8 @@ def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:
 
 BEGINS = """
         import os, signal, time
-        from nbdist.hub.jobs import Job
-        from nbdist.hub.loop import HubLoop
+        from nbdist.jobs.job import Job
+        from nbdist.hub.link.hub_loop import HubLoop
         soon, cancel = HubLoop.soon, Job.cancel
         def begin(self, work):
             future = soon(self, work)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import plain
-from tests.waiting import allowed
+from tests.helpers.faults import shown
+from tests.helpers.notebook import plain
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.starts_processes
 

@@ -16,27 +16,27 @@ import psutil
 import pytest
 
 from nbdist.errors import LaunchError
-from nbdist.launchers import torchrun
-from tests.faults import shown
-from tests.kernel import KERNEL_MARK
-from tests.notebook import (
+from nbdist.launchers.scripts import torchrun
+from tests.helpers.faults import shown
+from tests.helpers.kernel import KERNEL_MARK
+from tests.helpers.notebook import (
     distributed,
     forget_environment,
     in_background_until,
     on_ranks,
     printed_by,
 )
-from tests.processes import environment, family, listening
+from tests.helpers.processes import environment, family, listening
+from tests.helpers.waiting import allowed, until
 from tests.test_orphans import all_end
-from tests.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 BOTH = pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
 CHILDREN = """
@@ -362,7 +362,7 @@ def test_agents_that_cannot_be_forks_say_why_and_how_they_ended(tmp_path: Path) 
     code = """if True:
         import subprocess
         other = subprocess.Popen(["true"])
-        from nbdist.launchers import agents
+        from nbdist.launchers.scripts import agents
         agents.main()
     """
     wanted = {
@@ -385,8 +385,8 @@ def test_a_host_whose_agents_have_ended_is_not_ended_again() -> None:
     """The number of their parent is nobody's by then, or somebody else's."""
     code = """if True:
         import os
-        from nbdist.launchers.agents import Agents
-        from nbdist.launchers.nodes import Node, Place
+        from nbdist.launchers.scripts.agents import Agents
+        from nbdist.launchers.scripts.nodes import Node, Place
         place = Place(Node("", "127.0.0.1", []), Agents([], "", "none", False))
         place.start_here()
         assert os.read(place.output, 9) == b""

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from nbdist import leftovers, lives
+from nbdist.detached import job_folders as keeping
 from nbdist.errors import UsageError
-from nbdist.hub import kept as keeping
-from nbdist.hub.ends import Ends
-from nbdist.hub.jobs import Job
-from nbdist.hub.logs import Logs
+from nbdist.hub.link.log_folders import Logs
+from nbdist.hub.running.script_ends import Ends
+from nbdist.jobs.job import Job
+from nbdist.machine import leftovers, process_lives
 from nbdist.settings import Settings
 from nbdist.wire.messages import Hello
-from tests.states import NOBODY
+from tests.helpers.states import NOBODY
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
@@ -33,7 +33,7 @@ FOLDERS = "import nbdist; print(nbdist.cluster().hub.host.folder)"
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """Return a folder with logs of 1, 10 and 40 days, 1 MB each, of clusters that have ended."""
-    gone = leftovers.Owner(pid=1, created=1e9, place=lives.here())
+    gone = leftovers.Owner(pid=1, created=1e9, place=process_lives.here())
     for days in (1, 10, 40):
         folder = tmp_path / str(days)
         folder.mkdir()
@@ -106,20 +106,26 @@ def test_a_folder_without_a_signature_goes_when_it_is_old(tmp_path: Path) -> Non
     assert kept(tmp_path) == {"being-made", "unreadable"}
 
 
-def elsewhere(**other: str) -> lives.Place:
+def elsewhere(**other: str) -> process_lives.Place:
     """Return a place that is not this one."""
-    ours = msgspec.structs.asdict(lives.here())
-    return lives.Place(**ours | other)
+    ours = msgspec.structs.asdict(process_lives.here())
+    return process_lives.Place(**ours | other)
 
 
 @pytest.mark.parametrize(
     ("other", "kept_for"),
     [
-        ({"pids": "pid:[1]"}, lives.FORGOTTEN_SECONDS),  # a container of this machine
-        ({"host": "far", "machine": "1", "boot": "2"}, lives.FORGOTTEN_SECONDS),
-        ({"machine": "1", "boot": "2"}, lives.FORGOTTEN_SECONDS),  # a container called alike
-        ({"host": "", "machine": "", "boot": "", "pids": ""}, lives.FORGOTTEN_SECONDS),
-        ({"boot": "2"}, lives.SILENT_SECONDS),  # this machine, or one copied from the same image
+        ({"pids": "pid:[1]"}, process_lives.FORGOTTEN_SECONDS),  # a container of this machine
+        ({"host": "far", "machine": "1", "boot": "2"}, process_lives.FORGOTTEN_SECONDS),
+        (
+            {"machine": "1", "boot": "2"},
+            process_lives.FORGOTTEN_SECONDS,
+        ),  # a container called alike
+        ({"host": "", "machine": "", "boot": "", "pids": ""}, process_lives.FORGOTTEN_SECONDS),
+        (
+            {"boot": "2"},
+            process_lives.SILENT_SECONDS,
+        ),  # this machine, or one copied from the same image
     ],
 )
 def test_what_a_process_owns_that_cannot_be_seen_goes_when_that_has_long_been_silent(
@@ -151,7 +157,7 @@ def test_a_job_whose_keeper_cannot_be_seen_is_cleared_early_only_by_name(tmp_pat
     owner = leftovers.Owner(NOBODY, 1.0, place=elsewhere(pids="pid:[1]"))
     (folder / leftovers.OWNER).write_bytes(msgspec.json.encode(owner))
     assert not keeping.lost(folder, job)
-    os.utime(folder / leftovers.OWNER, (time.time() - 2 * lives.SILENT_SECONDS,) * 2)
+    os.utime(folder / leftovers.OWNER, (time.time() - 2 * process_lives.SILENT_SECONDS,) * 2)
     assert keeping.lost(folder, job)
     assert not keeping.clean(settings)
     assert not keeping.is_over(folder)
@@ -174,17 +180,17 @@ def test_a_job_that_cannot_be_read_or_is_anothers_is_left_alone(tmp_path: Path) 
 
 def test_a_script_is_not_over_while_ranks_of_a_container_speak(tmp_path: Path) -> None:
     job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
-    for place in (lives.here().name, "another"):
+    for place in (process_lives.here().name, "another"):
         ends = Ends(job, lambda _: [])
-        ends.began(0, Hello(0, 0, NOBODY, lives.here().host, size=1, place=place))
-        assert ends.all_well() == (place == lives.here().name)
+        ends.began(0, Hello(0, 0, NOBODY, process_lives.here().host, size=1, place=place))
+        assert ends.all_well() == (place == process_lives.here().name)
 
 
 def test_a_process_touches_what_is_its_own_and_nothing_else(tmp_path: Path) -> None:
     for name in ("mine", "handed-over", "removed", "left"):
         (tmp_path / name).mkdir()
         leftovers.sign(tmp_path / name)
-    keeper = leftovers.Owner(NOBODY, 1.0, place=lives.here())
+    keeper = leftovers.Owner(NOBODY, 1.0, place=process_lives.here())
     (tmp_path / "handed-over" / leftovers.OWNER).write_bytes(msgspec.json.encode(keeper))
     shutil.rmtree(tmp_path / "removed")
     leftovers.disown(tmp_path / "left")

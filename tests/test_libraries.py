@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nbdist.rank import libraries
-from tests.notebook import on_ranks, plain, printed_by
+from nbdist.rank.running import libraries
+from tests.helpers.notebook import on_ranks, plain, printed_by
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = [
     pytest.mark.timeout(240),  # importing some of these takes long on a busy machine

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nbdist.rank import progress
-from tests.notebook import on_ranks
+from nbdist.rank.metrics import progress
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.timeout(240)  # importing some of these takes long on a busy machine
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import nbdist
-from nbdist.metrics import metrics as collected
+from nbdist.metrics import job_metrics as collected
 from nbdist.metrics.curves import Curve
-from nbdist.metrics.metrics import Metrics
-from nbdist.rank import metrics as recording
+from nbdist.metrics.job_metrics import Metrics
+from nbdist.rank.metrics import logger as recording
+from nbdist.view.job_view import Seen
+from nbdist.view.page_state import Frames, packed
 from nbdist.view.panels import panels
-from nbdist.view.seen import Seen
-from nbdist.view.state import Frames, packed
-from nbdist.wire.points import Column, Frame, framed, points_file
-from tests.waiting import until
+from nbdist.wire.logged_points import Column, Frame, framed, points_file
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -406,7 +406,9 @@ def _walk(path: Path, random: np.random.Generator, rank: int, start: int, at: in
 def test_what_is_new_with_what_the_page_has_is_the_whole(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbdist.view.state.MOST_NUMBERS", 1200)  # so that ranks are thinned, too
+    monkeypatch.setattr(
+        "nbdist.view.page_state.MOST_NUMBERS", 1200
+    )  # so that ranks are thinned, too
     random, ranks = np.random.default_rng(seed), (0, 1, 2)
     metrics = Metrics(tmp_path, "7", ranks)
     frames, page, start = Frames(), None, 0

@@ -18,15 +18,15 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter, LatexExporter
 
-from nbdist.widgets.live import MIME
-from tests.notebook import distributed, on_ranks
+from nbdist.widgets.live_metrics import MIME
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.waiting import allowed
 from tests.test_metrics import unpacked
-from tests.waiting import allowed
 
 if TYPE_CHECKING:
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
@@ -133,15 +133,15 @@ def test_what_a_killed_rank_has_logged_is_there(notebook: Kernel, tmp_path: Path
         notebook,
         """
         import os, signal, time
-        from nbdist.rank import metrics
+        from nbdist.rank.metrics import logger
         for step in range(50):
             nbdist.log(loss=step)
         if rank == 0:
             open(logged, "w").close()
         elif all_logged(logged):
-            while metrics._recorder.waiting:
+            while logger._recorder.waiting:
                 time.sleep(0.01)
-            with metrics._recorder._lock:  # and what was taken from there is written
+            with logger._recorder._lock:  # and what was taken from there is written
                 os.kill(os.getpid(), signal.SIGKILL)
         """,
         ENGINES,

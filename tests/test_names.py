@@ -12,11 +12,11 @@ import IPython
 import psutil
 import pytest
 
-from tests.notebook import on_ranks, plain, printed_by
-from tests.processes import family
+from tests.helpers.notebook import on_ranks, plain, printed_by
+from tests.helpers.processes import family
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 SHARED = re.compile(r"/dev/shm/\S+$", re.MULTILINE)  # noqa: S108 - looked at, not used
 """A file of shared memory that is still there, in a process's map."""
@@ -497,7 +497,7 @@ def test_an_interrupt_while_names_are_brought(
 
 def test_slow_pickles_are_told(notebook: Kernel) -> None:
     notebook.run("class Row:\n    pass\nrows = [Row() for _ in range(40_000)]")
-    notebook.run("import nbdist.cell.bring as bring\nlimit = bring.SLOW_SECONDS")
+    notebook.run("import nbdist.cell.names.bringing as bring\nlimit = bring.SLOW_SECONDS")
     notebook.run("bring.SLOW_SECONDS = 0.005  # some machine is fast")
     cell = on_ranks(notebook, "print(len(rows))")
     notebook.run("bring.SLOW_SECONDS = limit\ndel bring, limit")

@@ -20,22 +20,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub import comparing, forming
-from nbdist.hub.ranks import Rank
-from nbdist.wire.groups import Digest, GroupInfo
-from tests.notebook import new_ranks, on_ranks
-from tests.waiting import allowed, within
+from nbdist.hub.asking import rank_equality
+from nbdist.hub.link import forming
+from nbdist.hub.link.ranks import Rank
+from nbdist.wire.group_reports import Digest, GroupInfo
+from tests.helpers.notebook import new_ranks, on_ranks
+from tests.helpers.waiting import allowed, within
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 torch: Any = pytest.importorskip("torch")
 # They need torch, too.
-from nbdist.backends import ddp, nccl, sockets, waiting  # noqa: E402
-from nbdist.backends.anew import Anew, Before  # noqa: E402
-from nbdist.backends.joining import Joining  # noqa: E402
-from nbdist.backends.made import Group, Made  # noqa: E402
+from nbdist.backends.ddp import current_collective, rank_group  # noqa: E402
+from nbdist.backends.ddp.groups_made_anew import Anew, Before  # noqa: E402
+from nbdist.backends.ddp.joining import Joining  # noqa: E402
+from nbdist.backends.groups import nccl  # noqa: E402
+from nbdist.backends.groups.registry import Group, Made  # noqa: E402
 from nbdist.backends.torch_private import recorder  # noqa: E402
+from nbdist.machine import sockets  # noqa: E402
 
 
 def record(**parts: Any) -> dict[str, Any]:
@@ -90,12 +93,12 @@ def test_a_collective_on_a_gpu_is_waited_for_wherever_the_main_thread_is(
         record(time_created_ns=int(then * 1e9)),
         record(collective_seq_id=6, time_created_ns=1, retired=True),
     )
-    seen = waiting.Watch().look()  # this thread is in no call of torch's
+    seen = current_collective.Watch().look()  # this thread is in no call of torch's
     assert seen is not None
     assert (seen.op, seen.group, seen.seq, seen.limit) == ("all_reduce", "0", 7, 598)
     assert 19 < seen.since < time.time() - then + 1
     recording(monkeypatch)
-    assert waiting.Watch().look() is None
+    assert current_collective.Watch().look() is None
 
 
 def test_a_recorder_that_takes_long_to_read_is_read_seldom(
@@ -116,7 +119,7 @@ def test_a_recorder_that_takes_long_to_read_is_read_seldom(
         return quick(**options)
 
     monkeypatch.setattr(recorder, "_nccl", slow)
-    watch = waiting.Watch()
+    watch = current_collective.Watch()
     first = watch.look()
     assert first is not None
     assert first.limit > 0
@@ -125,8 +128,8 @@ def test_a_recorder_that_takes_long_to_read_is_read_seldom(
     assert again is not None, "the wait is not over because nobody looks"
     assert (again.op, again.seq, again.limit) == (first.op, first.seq, 0), "it is told, and no more"
     assert again.since >= first.since
-    assert waiting.Watch().look() is None, "it was read again at once"
-    assert recorder._rested <= recorder.REST_SECONDS < waiting.BEFORE_SECONDS
+    assert current_collective.Watch().look() is None, "it was read again at once"
+    assert recorder._rested <= recorder.REST_SECONDS < current_collective.BEFORE_SECONDS
     assert recorder.on_gpu(), "whoever must know is told"
 
 
@@ -159,7 +162,7 @@ def test_parts_of_a_batch_that_are_never_noted_as_ended_are_left_out(
     )
     recording(monkeypatch, part, alone, other, batch)
     assert recorder.on_gpu() == [alone, other]
-    seen = waiting.Watch().look()
+    seen = current_collective.Watch().look()
     assert seen is not None
     assert seen.limit == 0, "one that was broken off is never noted as ended: it is told only"
 
@@ -168,17 +171,19 @@ def test_what_only_has_not_ended_yet_is_not_called_broken_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = iter([[record()], [record()], []])
-    monkeypatch.setattr(waiting, "END_SECONDS", 4.0)  # or a busy machine is late for all three
+    monkeypatch.setattr(
+        current_collective, "END_SECONDS", 4.0
+    )  # or a busy machine is late for all three
     monkeypatch.setattr(recorder, "_nccl", lambda **_: b"{}")
     monkeypatch.setattr(recorder, "on_gpu", lambda: next(answers))
-    assert waiting.unfinished() == set()
+    assert current_collective.unfinished() == set()
     monkeypatch.setattr(recorder, "on_gpu", lambda: [record(), record(collective_seq_id=8)])
-    assert waiting.unfinished() == {"all_reduce #7", "all_reduce #8"}
+    assert current_collective.unfinished() == {"all_reduce #7", "all_reduce #8"}
     monkeypatch.setattr(recorder, "on_gpu", lambda: [{"name": "another form"}])
-    assert waiting.unfinished() == {waiting.NAMELESS}
-    assert waiting.Watch().look() is None
+    assert current_collective.unfinished() == {current_collective.NAMELESS}
+    assert current_collective.Watch().look() is None
     monkeypatch.setattr(recorder, "_nccl", None)
-    assert waiting.unfinished() == {waiting.NAMELESS}
+    assert current_collective.unfinished() == {current_collective.NAMELESS}
 
 
 def test_what_was_broken_off_is_no_wait_of_the_groups_that_came_after(
@@ -235,8 +240,8 @@ def test_a_gpu_that_is_still_at_work_is_waited_for(monkeypatch: pytest.MonkeyPat
 def test_nothing_is_formed_while_nccl_or_the_gpu_is_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend, stuck = ddp.Ddp(rank=1, local_rank=1, world_size=2), Stuck()
-    monkeypatch.setattr(ddp, "LET_GO_SECONDS", 0.1)
+    backend, stuck = rank_group.Ddp(rank=1, local_rank=1, world_size=2), Stuck()
+    monkeypatch.setattr(rank_group, "LET_GO_SECONDS", 0.1)
     settled = False
     monkeypatch.setattr(nccl, "settled_within", lambda _: settled)
     backend._aborting.begin([stuck])
@@ -251,12 +256,12 @@ def test_nothing_is_formed_while_nccl_or_the_gpu_is_at_work(
 
 
 def test_a_store_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ddp, "_CONNECT_LIMIT", timedelta(seconds=0.1))
+    monkeypatch.setattr(rank_group, "_CONNECT_LIMIT", timedelta(seconds=0.1))
     with socket.socket() as nobody:
         nobody.bind((sockets.LOOPBACK, 0))
         port = nobody.getsockname()[1]
         with pytest.raises(NbdistError, match=f"could not reach the store .* 127.0.0.1:{port}"):
-            ddp.Ddp(rank=1, local_rank=1, world_size=2).form(port, 1)
+            rank_group.Ddp(rank=1, local_rank=1, world_size=2).form(port, 1)
 
 
 def test_an_error_by_debugging_does_not_end_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,11 +390,11 @@ def make(call, *args, **kwargs):
         world.bound_device_id, c10d._new_process_group_helper = None, helper
 make(dist.new_group, [0], backend="nccl")
 make(dist.new_group, [0], backend="gloo")
-from nbdist.backends.torch_private import groups
-info = groups.describe(world)
+from nbdist.backends.torch_private import process_groups
+info = process_groups.describe(world)
 import msgspec
 part = msgspec.structs.replace(info, name="9", world=False, backend="nccl", bound=True)
-make(groups.build, part, 0, c10d._get_default_store())
+make(process_groups.build, part, 0, c10d._get_default_store())
 """
 
 
@@ -401,7 +406,7 @@ def test_subgroups_are_never_split_from_the_group_of_all_ranks(notebook: Kernel)
 
 
 LATE = """
-import torch, torch.distributed as dist, nbdist.backends.nccl as nccl
+import torch, torch.distributed as dist, nbdist.backends.groups.nccl as nccl
 kept, device_of, world = rank, nccl.bound_device, dist.group.WORLD
 nccl.bound_device = lambda backend: torch.device("cuda", 0)  # stands for a GPU
 world.bound_device_id = torch.device("cuda", 0)
@@ -415,9 +420,10 @@ finally:
 
 
 ALONE = """
-import datetime, torch.distributed as dist, nbdist.backends.joining, nbdist.backends.ddp
-nbdist.backends.joining.MEET_LIMIT = datetime.timedelta(seconds=1)
-joining = nbdist.backends.ddp.current._joining
+import datetime, torch.distributed as dist
+import nbdist.backends.ddp.joining, nbdist.backends.ddp.rank_group
+nbdist.backends.ddp.joining.MEET_LIMIT = datetime.timedelta(seconds=1)
+joining = nbdist.backends.ddp.rank_group.current._joining
 joining.timeout = None
 try:
     if rank == 0:
@@ -425,7 +431,7 @@ try:
         print("met")
 except dist.DistError:
     print("nobody came")
-nbdist.backends.joining.MEET_LIMIT = datetime.timedelta(seconds=600)
+nbdist.backends.ddp.joining.MEET_LIMIT = datetime.timedelta(seconds=600)
 dist.barrier()
 joining.meet([0, 1], None)
 print("met")
@@ -438,7 +444,9 @@ def test_who_gives_up_waiting_for_a_group_lets_nobody_pass_alone(notebook: Kerne
     assert shown.endswith("nobody came\nmet\n")
     known = "try:\n    dist.new_group([0, 1, 2])\nexcept ValueError as error:\n    print('told')"
     stand_in = "dist.group.WORLD.bound_device_id = torch.device('cuda', 0)"
-    body = f"import torch, nbdist.backends.nccl as nccl\nof = nccl.bound_device\n{stand_in}\n"
+    body = (
+        f"import torch, nbdist.backends.groups.nccl as nccl\nof = nccl.bound_device\n{stand_in}\n"
+    )
     body += f"nccl.bound_device = lambda _: dist.group.WORLD.bound_device_id or 0\n{known}\n"
     body += "nccl.bound_device, dist.group.WORLD.bound_device_id = of, None"
     assert on_ranks(notebook, body).stdout == "told\n", "of ranks that there are none"
@@ -453,7 +461,7 @@ def test_who_is_early_for_a_group_on_gpus_can_be_freed(notebook: Kernel) -> None
 
 
 NCCL = """
-import json, time, torch, nbdist.backends.ddp, nbdist.backends.nccl as nccl
+import json, time, torch, nbdist.backends.ddp.rank_group, nbdist.backends.groups.nccl as nccl
 from nbdist.backends.torch_private import recorder
 class Communicator:  # stands for one that hangs until it is aborted
     hangs, aborted_in = 0.0, ""
@@ -461,7 +469,7 @@ class Communicator:  # stands for one that hangs until it is aborted
         Communicator.aborted_in, Communicator.hangs = str(interrupted), 0.0
 interrupted = False
 communicator = Communicator()
-backend = nbdist.backends.ddp.current
+backend = nbdist.backends.ddp.rank_group.current
 backend._on_nccl = lambda: [communicator]
 torch.cuda.is_initialized, nccl.settled_within = lambda: True, lambda seconds: True
 limit = 600
@@ -518,7 +526,7 @@ def test_a_wait_on_a_gpu_ends_with_the_limit_of_its_group(notebook: Kernel) -> N
 
 
 BROKEN = """
-import time, nbdist.backends.ddp
+import time, nbdist.backends.ddp.rank_group
 from nbdist.backends.torch_private import recorder
 looks = []
 def look(**_):
@@ -560,19 +568,19 @@ def digest(content: str, **parts: Any) -> Digest:
 def test_without_a_sound_rank_nothing_is_advised_that_does_not_help() -> None:
     told = {rank: {"model": digest("same")} for rank in (0, 1)}
     broken = {0: ["all_reduce #7"], 1: ["all_reduce #8"]}
-    assert comparing._doubtful({}, told) == []
-    (note,) = comparing._doubtful(broken, told)
+    assert rank_equality._doubtful({}, told) == []
+    (note,) = rank_equality._doubtful(broken, told)
     assert note.startswith(
         "On ranks 0-1 the GPU went on behind what was broken off (all_reduce #7, "
     )
     assert note.endswith("No other rank has it: load a checkpoint, or re-create it.")
     shards = {rank: {"model": digest("x", sharded=True)} for rank in (0, 1)}
-    (note,) = comparing._doubtful({0: ["reduce_scatter #2"]}, shards)
+    (note,) = rank_equality._doubtful({0: ["reduce_scatter #2"]}, shards)
     assert note.endswith("load a checkpoint, or re-create it.")
-    (note,) = comparing._doubtful({0: ["all_reduce #7"]}, {0: {}, 1: {}})
+    (note,) = rank_equality._doubtful({0: ["all_reduce #7"]}, {0: {}, 1: {}})
     assert note.endswith("also where ranks are equal.")
     parted = {0: {"model": digest("a")}, 1: {"model": digest("b")}}
-    (note,) = comparing._parted(parted, comparing.PARTED, {0: ["all_reduce #7"]})
+    (note,) = rank_equality._parted(parted, rank_equality.PARTED, {0: ["all_reduce #7"]})
     assert "--from 1` makes them equal" in note
 
 

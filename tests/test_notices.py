@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub.forming import restarted
-from nbdist.hub.jobs import Job, Notice
-from nbdist.magics.show import INFORMATION, WARNING, bundle, pass_on
-from nbdist.quoted import plain
-from tests.notebook import distributed
+from nbdist.hub.link.forming import restarted
+from nbdist.jobs.job import Job, Notice
+from nbdist.machine.quoted_code import plain
+from nbdist.magics.showing.job_output import INFORMATION, WARNING, bundle, pass_on
+from tests.helpers.notebook import distributed
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 
 class Seen:
@@ -25,7 +25,7 @@ class Seen:
         self.html: list[str] = []
 
     def notice(self, key: str, text: str, *, warns: bool = False) -> None:
-        """See `nbdist.magics.show.Area`."""
+        """See `nbdist.magics.showing.job_output.Area`."""
         del key
         self.html.append(bundle(text, warns=warns)["text/html"])
 
@@ -50,7 +50,8 @@ def test_code_is_set_as_code_and_told_as_it_is_in_plain_text() -> None:
 
 def test_a_cell_that_waits_for_its_ranks_says_so_until_they_are_there(kernel: Kernel) -> None:
     kernel.run(
-        "%load_ext nbdist\nfrom nbdist.magics import starting\nstarting.START_PATIENCE = 0.01"
+        "%load_ext nbdist\n"
+        "from nbdist.magics.showing import starting\nstarting.START_PATIENCE = 0.01"
     )
     cell = kernel.run(distributed("print('ran')", "-np 2"), timeout=120)
     told = [out.text for out in cell.events if out.kind in ("display", "update")]
@@ -60,7 +61,9 @@ def test_a_cell_that_waits_for_its_ranks_says_so_until_they_are_there(kernel: Ke
 
 
 def test_a_cell_that_waits_for_a_replaced_rank_says_so(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist\nimport nbdist.hub.run as run\nrun.START_PATIENCE = 0.05")
+    kernel.run(
+        "%load_ext nbdist\nimport nbdist.hub.running.cell_run as run\nrun.START_PATIENCE = 0.05"
+    )
     kernel.run(
         distributed("import os\nif rank == 1: os._exit(3)", "-np 2"), timeout=120, check=False
     )

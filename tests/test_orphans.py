@@ -12,12 +12,12 @@ import msgspec
 import psutil
 import pytest
 
-from nbdist.launchers import guard, ssh
-from tests.faults import shown
-from tests.kernel import KERNEL_MARK, Kernel, KernelGoneError
-from tests.notebook import distributed, on_ranks
-from tests.processes import command, environment, family, runs
-from tests.waiting import allowed, until, within
+from nbdist.launchers.scripts import guard, ssh
+from tests.helpers.faults import shown
+from tests.helpers.kernel import KERNEL_MARK, Kernel, KernelGoneError
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.processes import command, environment, family, runs
+from tests.helpers.waiting import allowed, until, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -328,7 +328,7 @@ def test_a_guard_that_is_told_twice_to_end_leaves_nothing(tmp_path: Path) -> Non
 
 TOLD_WHILE_IT_STARTS = """if True:
     import os, pathlib, signal, time
-    from nbdist.launchers import guard
+    from nbdist.launchers.scripts import guard
     start = guard._start
     def slow(order):
         child = start(order)
@@ -355,14 +355,14 @@ def test_a_guard_that_is_told_to_end_while_it_starts_leaves_nothing(tmp_path: Pa
 
 STARTED_WHEN_LISTED = """if True:
     import subprocess, psutil
-    from nbdist import system
-    system.adopt_orphans()
+    from nbdist.machine import operating_system
+    operating_system.adopt_orphans()
     first = subprocess.Popen(["sleep", "600"])
     later = []
     def chosen(process):
         if not later: later.append(subprocess.Popen(["sleep", "600"]))
         return True
-    system.kill_descendants(chosen)
+    operating_system.kill_descendants(chosen)
     print(first.wait(10), later[0].wait(10), psutil.Process().children())
 """
 

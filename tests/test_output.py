@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tqdm import tqdm
 
-from nbdist.hub.jobs import Job, Notice, Text
-from nbdist.hub.merge import Merger, Rows
-from nbdist.hub.output import BACKLOG, Output
+from nbdist.jobs.job import Job, Notice, Text
+from nbdist.jobs.merged_output import Merger, Rows
+from nbdist.jobs.output import BACKLOG, Output
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 LINES = 200_000
 
@@ -142,12 +142,15 @@ def test_all_labels_every_rank(cluster: Kernel) -> None:
 
 def test_collapse_over_late_ranks(cluster: Kernel) -> None:
     # However slow the machine, rank 0's lines are held back for those of rank 1.
-    cluster.run("from nbdist.hub import merge\nlate, merge.LATE_SECONDS = merge.LATE_SECONDS, 600")
+    cluster.run(
+        "from nbdist.jobs import merged_output\n"
+        "late, merged_output.LATE_SECONDS = merged_output.LATE_SECONDS, 600"
+    )
     text = cluster.run(
         "%%distributed --output collapse\n"
         "print('same')\nif rank: print('odd')\ntime.sleep(0.3 * rank)\nprint('late but same')"
     ).text
-    cluster.run("merge.LATE_SECONDS = late")
+    cluster.run("merged_output.LATE_SECONDS = late")
     assert text == "[0-1] same\n[1] odd\n[0-1] late but same\n"
 
 

@@ -12,19 +12,19 @@ import psutil
 import pytest
 from tornado.httpclient import HTTPClientError
 
-from tests.faults import shown
-from tests.notebook import distributed, on_ranks
-from tests.states import get, post
+from tests.helpers.faults import shown
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.states import get, post
+from tests.helpers.waiting import Deadline, allowed
 from tests.test_detach import detach
-from tests.waiting import Deadline, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
-    from tests.states import Fetch
+    from tests.helpers.kernel import Kernel
+    from tests.helpers.states import Fetch
 
 LOOP = """
 import time

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.backends import waits
-from nbdist.metrics.slowest import slowest
-from nbdist.rank import pace, progress
-from tests.notebook import on_ranks, preload_training
-from tests.waiting import allowed
+from nbdist.backends.groups import wait_time
+from nbdist.metrics.slowest_rank import slowest
+from nbdist.rank.metrics import pace, progress
+from tests.helpers.notebook import on_ranks, preload_training
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cell import Cell
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 TRAIN = """
     import os, time, torch
@@ -67,7 +67,7 @@ ENGINES = "-np 3 --backend ddp --launcher engines"
 def ranks(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with three ranks that know how to train."""
     preload_training(shared_kernel)
-    shared_kernel.run("import nbdist\nfrom nbdist.view.seen import look")
+    shared_kernel.run("import nbdist\nfrom nbdist.view.job_view import look")
     on_ranks(shared_kernel, TRAIN, ENGINES)
     return shared_kernel
 
@@ -137,18 +137,18 @@ def _no_loops() -> Iterator[None]:
 
 
 def test_a_wait_counts_once_and_only_on_the_main_thread() -> None:
-    inner = waits.timed(lambda seconds: seconds)
-    outer = waits.timed(lambda: inner(1) + inner(2))
-    before = waits.so_far()
+    inner = wait_time.timed(lambda seconds: seconds)
+    outer = wait_time.timed(lambda: inner(1) + inner(2))
+    before = wait_time.so_far()
     assert outer() == 3
-    assert waits.so_far().times == before.times + 1
+    assert wait_time.so_far().times == before.times + 1
     other = threading.Thread(target=outer)
     other.start()
     other.join()
-    assert waits.so_far().times == before.times + 1
+    assert wait_time.so_far().times == before.times + 1
     with pytest.raises(ZeroDivisionError):
-        waits.timed(lambda: 1 / 0)()
-    assert waits.so_far().times == before.times + 2
+        wait_time.timed(lambda: 1 / 0)()
+    assert wait_time.so_far().times == before.times + 2
 
 
 def test_the_first_half_of_the_steps_does_not_count() -> None:
@@ -179,7 +179,7 @@ def test_a_wait_that_is_told_a_step_later_is_nobodys_own(monkeypatch: pytest.Mon
         loop = progress.open_loop("train", None)
         for _ in range(steps):
             now += seconds
-            waits.add(told)
+            wait_time.add(told)
             loop.count(loop.done + 1)
         (bar,) = progress.bars()
         loop.end()

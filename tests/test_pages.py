@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import allowed
+from tests.helpers.waiting import allowed
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import fails, shown
-from tests.notebook import distributed, on_ranks, preload_training
+from tests.helpers.faults import fails, shown
+from tests.helpers.notebook import distributed, on_ranks, preload_training
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 PARTED = re.compile(r"No longer equal on all ranks[^:]*: (.+?)\.\s")
 LOST = re.compile(r"\[Cc\]onnection|INTERNAL ASSERT|GLHF")

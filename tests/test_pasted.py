@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kernel import free_port
-from tests.notebook import complete, on_ranks, plain, printed_by
-from tests.waiting import allowed
+from tests.helpers.kernel import free_port
+from tests.helpers.notebook import complete, on_ranks, plain, printed_by
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.repeats
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from nbdist.wire.messages import Display, decode_to_hub, encode_to_hub
-from tests.faults import shown
-from tests.notebook import on_ranks
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 BOTH = pytest.mark.parametrize("launcher", ["engines", "torchrun"])
 

@@ -11,12 +11,12 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbdist
-from nbdist.rank import plain
-from nbdist.rank.plain import transformed
-from tests.notebook import on_ranks
+from nbdist.rank.running import plain_cells
+from nbdist.rank.running.plain_cells import transformed
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 FOLDERS = (Path(nbdist.__file__).parent, Path(sysconfig.get_path("stdlib")))
 CELLS = {
@@ -92,9 +92,13 @@ def test_transformers_of_the_users_own_see_every_cell(shell: InteractiveShell) -
 
 
 def test_ours_in_the_notebook_is_known(notebook: Kernel) -> None:
-    known = notebook.run("from nbdist.rank import plain\nprint(plain.harmless)").stdout
+    known = notebook.run(
+        "from nbdist.rank.running import plain_cells\nprint(plain_cells.harmless)"
+    ).stdout
     assert "strip_local" in known
-    assert not any("strip_local" in str(each) for each in plain.harmless)  # it is not ours here
+    assert not any(
+        "strip_local" in str(each) for each in plain_cells.harmless
+    )  # it is not ours here
     for body in ("print('once')", "print('once')\n%who_ls Path"):  # Python alone, and not alone
         assert on_ranks(notebook, body).stdout.startswith("once\n")
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nbdist.launchers import edited
-from tests.faults import shown, stopped_by_button
-from tests.notebook import complete, on_ranks, printed_by
-from tests.waiting import allowed, until
+from nbdist.launchers.host import edited_modules
+from tests.helpers.faults import shown, stopped_by_button
+from tests.helpers.notebook import complete, on_ranks, printed_by
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 SCRIPT = "-np 2 --backend none --launcher torchrun"
 ENGINES = "-np 2 --backend none --launcher engines"
@@ -231,17 +231,17 @@ def test_modules_of_a_package_are_forgotten_and_what_is_installed_is_not(
 
     try:
         first = imported()
-        edited.remember([*names, "json.decoder", "sys", "no_such"])
-        edited.forget()
+        edited_modules.remember([*names, "json.decoder", "sys", "no_such"])
+        edited_modules.forget()
         assert imported() is first
         part.write_text("value = 22")
         os.utime(part, ns=(0, 0))
-        edited.forget()
+        edited_modules.forget()
         assert "json.decoder" in sys.modules
         assert imported().value == 22
-        edited.remember(names)
+        edited_modules.remember(names)
         part.unlink()
-        edited.forget()
+        edited_modules.forget()
         with pytest.raises(ImportError):
             imported()
     finally:
@@ -256,9 +256,9 @@ def test_modules_that_import_otherwise_the_second_time(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text("import time; time.sleep(600)")
     code = """
         import os, select, socket, sys, time
-        from nbdist.launchers.children import Children
-        from nbdist.launchers.preload import Preloads
-        from nbdist.launchers.supervised import Died, Preload
+        from nbdist.launchers.host.child_processes import Children
+        from nbdist.launchers.host.preloads import Preloads
+        from nbdist.launchers.host.protocol import Died, Preload
         told, broken = [], []
         children = Children(socket.socketpair()[0], told.append)
         preloads = Preloads(children, told.append, lambda: ", ".join(broken))

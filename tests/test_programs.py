@@ -1,8 +1,8 @@
 """The same program anywhere: a cell's values in the notebook, on ranks, in scripts.
 
-Hundreds of small notebooks are drawn from a grammar (`tests/programs.py`), always the same ones;
-`make programs N=2000` draws others. One that fails is printed as cells; `tests/program_kept.py` has
-those that failed once.
+Hundreds of small notebooks are drawn from a grammar (`tests/helpers/programs.py`), always the same
+ones; `make programs N=2000` draws others. One that fails is printed as cells;
+`tests/helpers/program_kept.py` has those that failed once.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.program_kept import KEPT
-from tests.programs import notebooks, program
-from tests.ways import Ways
+from tests.helpers.program_kept import KEPT
+from tests.helpers.programs import notebooks, program
+from tests.helpers.ways import Ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
-    from tests.programs import Program
+    from tests.helpers.kernel import Kernel
+    from tests.helpers.programs import Program
 
 pytestmark = pytest.mark.repeats
 

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from nbdist.rank import progress as progressing
-from nbdist.wire.doing import Bar
+from nbdist.rank.metrics import progress as progressing
+from nbdist.wire.activity import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

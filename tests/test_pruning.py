@@ -15,15 +15,15 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.prune import l1_unstructured, random_unstructured
 
-from nbdist.backends.comparing import masks
-from nbdist.rank.pickles import ByValue
-from tests.faults import fails, shown
-from tests.notebook import everywhere, on_ranks
+from nbdist.backends.models.equality import masks
+from nbdist.rank.values.pickles import ByValue
+from tests.helpers.faults import fails, shown
+from tests.helpers.notebook import everywhere, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 
 def again(value: Any) -> Any:
@@ -220,7 +220,7 @@ def test_sparsifiers_arrive_whole(pruning: Kernel) -> None:
         pruning,
         """
         import io, pickle
-        from nbdist.rank.pickles import ByValue
+        from nbdist.rank.values.pickles import ByValue
         from torchao.prototype.sparsity.scheduler.lambda_scheduler import LambdaSL
 
         def again(value):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.notebook import on_ranks, plain, printed_by
-from tests.waiting import until, within
+from tests.helpers.notebook import on_ranks, plain, printed_by
+from tests.helpers.waiting import until, within
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cell import Cell
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 
 @pytest.fixture(autouse=True)

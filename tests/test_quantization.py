@@ -14,12 +14,12 @@ from torch.utils.data import DistributedSampler, TensorDataset
 from nbdist.errors import UsageError
 from nbdist.evaluation import ShardedBatchSampler
 from nbdist.quantization import calibrate
-from tests.faults import fails, shown
-from tests.notebook import on_ranks, printed_by
+from tests.helpers.faults import fails, shown
+from tests.helpers.notebook import on_ranks, printed_by
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.timeout(300)  # torch's compiler is imported, long on a busy machine
 

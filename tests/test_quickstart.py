@@ -14,10 +14,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from nbdist.view.state import VERSION
-from nbdist.widgets.live import MIME
+from nbdist.view.page_state import VERSION
+from nbdist.widgets.live_metrics import MIME
+from tests.helpers.waiting import allowed
 from tests.test_metrics import unpacked
-from tests.waiting import allowed
 from tools.run_notebook import about_a_machine, digest
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.hub import rows
-from nbdist.rank import progress as progressing
-from nbdist.wire.doing import Vitals
+from nbdist.jobs import rows
+from nbdist.rank.metrics import progress as progressing
+from nbdist.wire.activity import Vitals
 from nbdist.wire.messages import Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbdist.wire.doing import Bar
+    from nbdist.wire.activity import Bar
 
 LOOK_SECONDS = 0.5
 """How often the agent's thread looks at the loops."""

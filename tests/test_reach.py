@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.errors import LaunchError
-from nbdist.hub import reach as reaching
-from nbdist.hub.reach import reach
-from nbdist.launchers.hosts import our_addresses
-from nbdist.launchers.scripted import Needs
+from nbdist.hub.running import reachable_hosts as reaching
+from nbdist.hub.running.reachable_hosts import reach
+from nbdist.launchers.scripts.hosts import our_addresses
+from nbdist.launchers.scripts.launcher import Needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("empty", NO_NBDIST), ("older", OLDER)):
         (tmp_path / name / "nbdist" / "rank").mkdir(parents=True)
         (tmp_path / name / "nbdist" / "__init__.py").write_text(text)
-        for each in ("__init__", "script"):
+        for each in ("__init__", "script_rank"):
             (tmp_path / name / "nbdist" / "rank" / f"{each}.py").touch()
         monkeypatch.setenv(name.upper(), str(tmp_path / name))
     program = tmp_path / "ssh"

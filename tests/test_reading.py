@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import nbdist
-from nbdist import measuring
 from nbdist.errors import UsageError
-from nbdist.rank.progress import samples_in
-from tests.notebook import on_ranks
+from nbdist.notebook import reading
+from nbdist.rank.metrics.progress import samples_in
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 torch = pytest.importorskip("torch")
 FILES, BYTES = 32, 50_000
@@ -88,12 +88,12 @@ def test_it_says_so_where_files_stay_in_memory(
 ) -> None:
     for path in folder.iterdir():
         path.read_bytes()
-    monkeypatch.setattr(measuring, "_forget", lambda _: None)
+    monkeypatch.setattr(reading, "_forget", lambda _: None)
     found = nbdist.reading(lambda workers: loader(folder, workers), workers=[0], files=[folder])
     note = found.notes[0]
     if Path("/proc/self/io").exists():
         assert "0 % with 1 thread, 0 % with 0 workers. The rest came from the system's" in note
-    monkeypatch.setattr(measuring, "_read_so_far", lambda: None)
+    monkeypatch.setattr(reading, "_read_so_far", lambda: None)
     found = nbdist.reading(lambda workers: loader(folder, workers), workers=[0], files=folder)
     assert found.notes[0].endswith("from the system's memory is unknown here.")
     assert found[0].from_storage is None

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.backends.recovery import ANEW, FORCE, IN_PLACE, REPLACE, Recovery, told, ways
-from tests.faults import DEAF, MODELS, TRAIN, fails, shown, stopped_by_button
-from tests.notebook import on_ranks, preload_training
-from tests.waiting import until
+from nbdist.backends.groups.recovery import ANEW, FORCE, IN_PLACE, REPLACE, Recovery, told, ways
+from tests.helpers.faults import DEAF, MODELS, TRAIN, fails, shown, stopped_by_button
+from tests.helpers.notebook import on_ranks, preload_training
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 FAULT = "step()\nif rank == 1: raise ValueError('boom')\nstep()"
 BROKEN = """
@@ -23,11 +23,11 @@ def broken(*args, **kwargs):
     raise AttributeError("torch has moved it")
 """
 BREAK_GROUPS = f"""{BROKEN}
-from nbdist.backends.torch_private import groups
-if rank == 1: groups.refill = broken
+from nbdist.backends.torch_private import process_groups
+if rank == 1: process_groups.refill = broken
 """
 BREAK_ALL = f"""{BROKEN}
-from nbdist.backends.ddp import Ddp
+from nbdist.backends.ddp.rank_group import Ddp
 if rank == 1: Ddp.form = broken
 """
 BREAK_ALL_RANKS = BREAK_ALL.replace("if rank == 1: ", "")

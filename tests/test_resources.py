@@ -11,25 +11,25 @@ import numpy as np
 import psutil
 import pytest
 
-from nbdist.hub.rows import RankRow
+from nbdist.jobs.rows import RankRow
 from nbdist.metrics.curves import Curve
-from nbdist.metrics.metrics import Metrics, resources
-from nbdist.rank import resources as measuring
-from nbdist.rank.resources import Resources, Traffic
-from nbdist.view import state as view_state
+from nbdist.metrics.job_metrics import Metrics, resources
+from nbdist.rank.metrics import resource_file as measuring
+from nbdist.rank.metrics.resource_file import Resources, Traffic
+from nbdist.view import page_state as view_state
+from nbdist.view.job_view import Seen
+from nbdist.view.page_state import Frames, packed
 from nbdist.view.panels import panels, resource_panels
-from nbdist.view.seen import Seen
-from nbdist.view.state import Frames, packed
-from nbdist.wire.doing import Vitals
-from nbdist.wire.resources import EVERY_SECOND_UNTIL, RAREST, UNITS, interval
-from tests.notebook import on_ranks
+from nbdist.wire.activity import Vitals
+from nbdist.wire.resource_names import EVERY_SECOND_UNTIL, RAREST, UNITS, interval
+from tests.helpers.notebook import on_ranks
 from tests.test_metrics import unpacked
 from tests.test_metrics_shown import LAUNCHERS, flags
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 BEGAN = 1_000_000.0
 WEEK = 7 * 24 * 3600

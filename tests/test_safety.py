@@ -17,16 +17,16 @@ import pytest
 import zmq
 
 from nbdist.wire.channel import Keys, connect
-from tests.faults import MODELS
-from tests.notebook import distributed, on_ranks
-from tests.processes import family, sockets
-from tests.waiting import Deadline
+from tests.helpers.faults import MODELS
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.processes import family, sockets
+from tests.helpers.waiting import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cell import Cell
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 STEPS = """
     import os

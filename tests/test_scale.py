@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from nbdist.hub.jobs import Job
-from nbdist.hub.throughput import scaling
-from nbdist.rank.vitals import where
-from nbdist.wire.doing import Pace, Vitals
+from nbdist.jobs.job import Job
+from nbdist.jobs.throughput import scaling
+from nbdist.rank.looking.vitals import where
+from nbdist.wire.activity import Pace, Vitals
+from nbdist.wire.logged_points import Column, Frame, framed, points_file
 from nbdist.wire.messages import Pulse
-from nbdist.wire.points import Column, Frame, framed, points_file
-from tests.faults import shown
-from tests.notebook import complete, on_ranks, plain
+from tests.helpers.faults import shown
+from tests.helpers.notebook import complete, on_ranks, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cell import Cell
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 TRAIN = """
     import os, time, torch

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbdist.cell.script import Script, make_script
-from nbdist.cell.translate import Around, expanded, translate
+from nbdist.cell.script.make_script import Script, make_script
+from nbdist.cell.script.translate import Around, expanded, translate
 from nbdist.errors import UsageError
 from nbdist.magics.distributed import check_syntax
-from tests.notebook import distributed, on_ranks, plain, printed_by
-from tests.plain_process import PlainProcess
-from tests.waiting import allowed
+from tests.helpers.notebook import distributed, on_ranks, plain, printed_by
+from tests.helpers.plain_process import PlainProcess
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 DATA = """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from tests.plain_process import PlainProcess
+    from tests.helpers.plain_process import PlainProcess
 
 __all__ = ["process", "shell"]  # fixtures
 

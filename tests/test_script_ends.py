@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.hub.ends import LauncherLog
-from nbdist.launchers import horovodrun
-from nbdist.launchers.scripted import Failed
-from tests.faults import shown
-from tests.notebook import distributed, on_ranks
+from nbdist.hub.running.script_ends import LauncherLog
+from nbdist.launchers.scripts import horovodrun
+from nbdist.launchers.scripts.launcher import Failed
+from tests.helpers.faults import shown
+from tests.helpers.notebook import distributed, on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 FLAGS = "-np 2 --launcher torchrun --backend ddp"
 

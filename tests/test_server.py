@@ -15,16 +15,16 @@ import pytest
 from tornado.httpclient import HTTPClientError
 from tornado.httputil import url_concat
 
-from nbdist import lives
-from nbdist.hub import record as records
-from nbdist.lives import started
-from tests.states import API, NOBODY, get, job_in, post, put, state_of
-from tests.waiting import allowed
+from nbdist.machine import process_lives
+from nbdist.machine.process_lives import started
+from nbdist.published import state_file as records
+from tests.helpers.states import API, NOBODY, get, job_in, post, put, state_of
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.states import Fetch
+    from tests.helpers.states import Fetch
 
 ROUTES = [
     ("GET", "state"),
@@ -172,7 +172,7 @@ async def test_the_memory_of_an_idle_rank_is_looked_up(jp_fetch: Fetch) -> None:
 
 async def test_nothing_is_signalled_that_another_container_names(jp_fetch: Fetch) -> None:
     """Its pids are others' here; its host may be called as this one is."""
-    place = msgspec.structs.replace(lives.here(), pids="pid:[1]")
+    place = msgspec.structs.replace(process_lives.here(), pids="pid:[1]")
     record = state_of("aa", jobs=[job_in(records.folder())])
     record.kind, record.place = records.KEEPER, place
     record.control = str(records.folder() / "aa.sock")
@@ -180,7 +180,7 @@ async def test_nothing_is_signalled_that_another_container_names(jp_fetch: Fetch
         record.pid, record.created = named.pid, started(named.pid)
         record.clusters[0].root = (named.pid, started(named.pid))
         path = put(record)
-        for seconds in (0.0, 2 * lives.SILENT_SECONDS):  # it lives; it is taken to be gone
+        for seconds in (0.0, 2 * process_lives.SILENT_SECONDS):  # it lives; it is taken to be gone
             os.utime(path, (time.time() - seconds,) * 2)
             for command, what in (("interrupt", {"job": "7"}), ("stop", {"cluster": "1"})):
                 body = json.dumps(what)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nbdist.hub import record as records
-from nbdist.hub.record import RankRecord
-from nbdist.server import metrics as followed
-from nbdist.wire.points import Column, Frame, framed, points_file
-from tests.states import API, NOBODY, job_in, put, state_of
+from nbdist.published import state_file as records
+from nbdist.published.state_file import RankRecord
+from nbdist.server import followed_metrics as followed
+from nbdist.wire.logged_points import Column, Frame, framed, points_file
+from tests.helpers.states import API, NOBODY, job_in, put, state_of
+from tests.helpers.waiting import allowed
 from tests.test_metrics import unpacked
 from tests.test_server import jp_server_config, refused  # noqa: F401  # a fixture
-from tests.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.states import Fetch
+    from tests.helpers.states import Fetch
 
 
 def log(folder: Path, first: int, count: int, name: str = "loss", rank: int = 0) -> None:

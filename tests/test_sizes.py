@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nbdist import sizes
 from nbdist.errors import UsageError
-from nbdist.hub.jobs import Shown, Text
-from nbdist.hub.logs import Logs
-from nbdist.hub.ranks import Rank
-from nbdist.hub.screen import DISPLAYS, HEAD, Screen
+from nbdist.hub.link.log_folders import Logs
+from nbdist.hub.link.ranks import Rank
+from nbdist.jobs.bounded_output import DISPLAYS, HEAD, Screen
+from nbdist.jobs.job import Shown, Text
+from nbdist.launchers import rank_counts
 from nbdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def test_a_screen_shows_hidden_text_that_is_short() -> None:
 
 
 def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "free_memory", lambda: 1_500_000_000)
-    assert sizes.check_size(35) == 35
+    monkeypatch.setattr(rank_counts, "free_memory", lambda: 1_500_000_000)
+    assert rank_counts.check_size(35) == 35
     with pytest.raises(UsageError, match=r"need 1\.5 GB .* has 1\.5 GB free"):
-        sizes.check_size(36)
+        rank_counts.check_size(36)
 
 
 def test_a_log_is_large_beyond_so_many_megabytes(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.faults import MODELS, fails, trains_on
-from tests.notebook import distributed, on_ranks
+from tests.helpers.faults import MODELS, fails, trains_on
+from tests.helpers.notebook import distributed, on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.repeats
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import complete, distributed
+from tests.helpers.faults import shown
+from tests.helpers.notebook import complete, distributed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 STUCK = """
     import ctypes, os, time

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nbdist.backends.recovery import Recovery
+from nbdist.backends.groups.recovery import Recovery
 from nbdist.errors import LaunchError
-from nbdist.launchers import children, engines, supervisor
-from nbdist.launchers.engines import Host
-from nbdist.launchers.supervised import Died, Refused, Started, StartLauncher
-from nbdist.lives import started
-from nbdist.rank.spec import RankSpec
+from nbdist.launchers.host import child_processes, engines, warm_process
+from nbdist.launchers.host.engines import Host
+from nbdist.launchers.host.protocol import Died, Refused, Started, StartLauncher
+from nbdist.machine.process_lives import started
+from nbdist.rank.rank_spec import RankSpec
 from nbdist.wire.channel import Keys
-from tests.processes import runs
-from tests.waiting import allowed, until
+from tests.helpers.processes import runs
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     )  # fmt: skip
     before = psutil.Process().children()
     with pytest.raises(BrokenPipeError):
-        children._fresh(spec)
+        child_processes._fresh(spec)
     assert set(psutil.Process().children()) <= set(before)
 
 
@@ -402,7 +402,7 @@ def test_a_session_whose_number_is_somebody_elses_by_now_is_left_alone() -> None
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         try:
             began = started(process.pid)
-            supervisor.end_session(process.pid, began - 100)
+            warm_process.end_session(process.pid, began - 100)
             process.terminate()
             assert process.wait(allowed(30)) == -signal.SIGTERM
         finally:
@@ -425,8 +425,8 @@ def test_how_a_child_has_ended_is_told(tmp_path: Path) -> None:
     told = in_a_process(
         """
         import os, select, signal, socket, sys
-        from nbdist.launchers.children import Children
-        from nbdist.launchers.supervised import Died
+        from nbdist.launchers.host.child_processes import Children
+        from nbdist.launchers.host.protocol import Died
         died = []
         def tell(word):
             if isinstance(word, Died):
@@ -460,15 +460,16 @@ def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
     told = in_a_process(
         """
         import encodings.ascii, os, resource, socket, sys, types
-        from nbdist.launchers import probing
-        from nbdist.launchers.children import Children
-        from nbdist.launchers.preload import Preloads
-        from nbdist.launchers.supervised import Preload
+        from nbdist.launchers.host import recovery_probe
+        from nbdist.launchers.host.child_processes import Children
+        from nbdist.launchers.host.preloads import Preloads
+        from nbdist.launchers.host.protocol import Preload
         told = []
         children = Children(socket.socketpair()[0], told.append)
         preloads = Preloads(children, told.append, str)
-        probe = probing.Probing(children, told.append, "")
-        torch = types.SimpleNamespace(__version__="9", __file__=probing.__file__, version=None)
+        probe = recovery_probe.Probing(children, told.append, "")
+        file = recovery_probe.__file__
+        torch = types.SimpleNamespace(__version__="9", __file__=file, version=None)
         sys.modules["torch"] = torch
         if os.getuid() == 0:  # whom no limit holds
             os.setresuid(65534, 65534, 0)
@@ -502,12 +503,13 @@ def test_a_probe_that_dies_hangs_or_is_not_sure_holds_nobody_up(tmp_path: Path) 
     told = in_a_process(
         """
         import os, select, socket, sys, time, types
-        from nbdist.backends import recovery
-        from nbdist.launchers import probing
-        from nbdist.launchers.children import Children
-        torch = types.SimpleNamespace(__version__="9", __file__=probing.__file__, version=None)
+        from nbdist.backends.groups import recovery
+        from nbdist.launchers.host import recovery_probe
+        from nbdist.launchers.host.child_processes import Children
+        file = recovery_probe.__file__
+        torch = types.SimpleNamespace(__version__="9", __file__=file, version=None)
         sys.modules["torch"] = torch
-        probing.PROBE = "stands_in"
+        recovery_probe.PROBE = "stands_in"
         children = Children(socket.socketpair()[0], None)
         says = "os.write(int(sys.argv[1]), b'{%s}\\\\n');"
         groups, rest = says % "", says % '"whole":true'
@@ -518,9 +520,9 @@ def test_a_probe_that_dies_hangs_or_is_not_sure_holds_nobody_up(tmp_path: Path) 
             (groups + unsure + sleep, 60, 60), (rest + sleep, 60, 60),
         ]:
             os.environ["DOES"] = does
-            probing.GROUPS_SECONDS, probing.SECONDS = for_groups, for_all
+            recovery_probe.GROUPS_SECONDS, recovery_probe.SECONDS = for_groups, for_all
             told = []
-            probe = probing.Probing(children, told.append, "")
+            probe = recovery_probe.Probing(children, told.append, "")
             probe.begin(fork=False)
             while probe.watched():
                 select.select(probe.watched(), [], [], max(0, probe.until() - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Faults of all kinds thrown into trainings of all kinds, seeded; see `tests.storm`.
+"""Faults of all kinds thrown into trainings of all kinds, seeded; see `tests.helpers.storm`.
 
 `make storm N=300` throws as many more, drawn by chance.
 """
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebook import on_ranks
-from tests.storm import FAULTS, Fell, Storm
-from tests.trainings import TRAININGS
+from tests.helpers.notebook import on_ranks
+from tests.helpers.storm import FAULTS, Fell, Storm
+from tests.helpers.trainings import TRAININGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.repeats
 

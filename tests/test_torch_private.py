@@ -26,11 +26,11 @@ from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group
 from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.backends.recovery import Recovery
-from nbdist.backends.torch_private import elastic, groups, hooks, probe
+from nbdist.backends.groups.recovery import Recovery
+from nbdist.backends.torch_private import elastic, hooks, probe, process_groups
 from nbdist.errors import NbdistError
 from tests.conftest import probed
-from tests.waiting import allowed, within
+from tests.helpers.waiting import allowed, within
 
 WORLD = "default_pg pg_map pg_names pg_group_ranks group_count tags_to_pg"
 C10D = """_get_default_timeout _new_process_group_helper _update_default_pg split_group
@@ -148,10 +148,10 @@ def test_agents_meet_at_once_and_wait_where_it_is_not_chance(
 
 
 def test_groups_are_renewed_beside_the_old_ones_as_often_as_torch_has_numbers() -> None:
-    first, last = groups._own_number(1), groups._own_number(155)
+    first, last = process_groups._own_number(1), process_groups._own_number(155)
     assert first != last
     with pytest.raises(NbdistError, match=r"renewed 156 times, .* %dist restart"):
-        groups._own_number(156)
+        process_groups._own_number(156)
 
 
 def test_what_gloo_says_of_each_group_is_left_out_and_nothing_else(
@@ -212,7 +212,7 @@ def test_a_probe_whose_other_half_dies_says_so() -> None:
 
 
 def test_groups_can_be_emptied() -> None:
-    assert groups._release() is not None
+    assert process_groups._release() is not None
 
 
 def test_the_helper_that_makes_groups_takes_what_we_give_it() -> None:

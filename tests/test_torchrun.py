@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import on_ranks
-from tests.waiting import allowed, until
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 FLAGS = "-np 2 --launcher torchrun"
 

@@ -9,7 +9,7 @@ from types import FrameType, ModuleType
 
 import pytest
 
-from nbdist.rank.errors import make_quick_to_show
+from nbdist.rank.values.user_errors import make_quick_to_show
 
 CODE = "def fails():\n    1 / 0\n"
 

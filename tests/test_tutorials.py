@@ -13,9 +13,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.faults import LOST
-from tests.kernel import limits
-from tests.waiting import allowed
+from tests.helpers.faults import LOST
+from tests.helpers.kernel import limits
+from tests.helpers.waiting import allowed
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbdist.cell.used import used
+from nbdist.cell.names.used_names import used
 from nbdist.magics.distributed import check_syntax
 
 pytestmark = pytest.mark.usefixtures("becomes_main")

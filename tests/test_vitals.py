@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from nbdist.rank import vitals
+from nbdist.rank.looking import vitals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

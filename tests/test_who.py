@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nbdist.hub.who import compare
+from nbdist.hub.asking.variables import compare
 from nbdist.wire.inspection import Seen
-from tests.notebook import on_ranks
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 VARIABLES = """
 import collections
@@ -91,9 +91,9 @@ unreal  Tensor  (2,)  float32  meta
 words  str  'many many many many many many many many' of 500  equal
 """
 PATIENT = """
-import nbdist.rank.agent, nbdist.rank.who
+import nbdist.rank.agent, nbdist.rank.looking.who
 nbdist.rank.agent.INSPECT_SECONDS = 20
-nbdist.rank.who.LIMIT_SECONDS, nbdist.rank.who.DIGEST_SECONDS = {}, {}
+nbdist.rank.looking.who.LIMIT_SECONDS, nbdist.rank.looking.who.DIGEST_SECONDS = {}, {}
 """
 SLOW = "import time\nfor _ in range(1200):\n    time.sleep(0.05)"
 
@@ -103,8 +103,8 @@ def filled(notebook: Kernel) -> Kernel:
     """Return the notebook with variables of many kinds on its ranks, and time for questions."""
     on_ranks(notebook, VARIABLES)
     on_ranks(notebook, PATIENT.format(20, 10))
-    notebook.run("import nbdist.hub.who, time")
-    notebook.run("nbdist.hub.who.WHO_SECONDS = nbdist.hub.who.GLANCE_SECONDS = 60")
+    notebook.run("import time; from nbdist.hub.asking import variables")
+    notebook.run("variables.WHO_SECONDS = variables.GLANCE_SECONDS = 60")
     return notebook
 
 
@@ -190,15 +190,15 @@ def test_what_holds_the_question_up_is_broken_off(filled: Kernel) -> None:
 
 def test_a_rank_that_does_not_answer_is_named(filled: Kernel) -> None:
     on_ranks(filled, "here = 1")
-    filled.run("limits = nbdist.hub.who.WHO_SECONDS, nbdist.hub.who.GLANCE_SECONDS")
-    filled.run("nbdist.hub.who.WHO_SECONDS = nbdist.hub.who.GLANCE_SECONDS = 0.3")
+    filled.run("limits = variables.WHO_SECONDS, variables.GLANCE_SECONDS")
+    filled.run("variables.WHO_SECONDS = variables.GLANCE_SECONDS = 0.3")
     pid = int(filled.run("print(nbdist.cluster().ranks[1].pid)").stdout)
     os.kill(pid, signal.SIGSTOP)
     try:
         told = asked(filled, "%dist who here")
     finally:
         os.kill(pid, signal.SIGCONT)
-    filled.run("nbdist.hub.who.WHO_SECONDS, nbdist.hub.who.GLANCE_SECONDS = limits")
+    filled.run("variables.WHO_SECONDS, variables.GLANCE_SECONDS = limits")
     assert any("rank 1 does not answer" in line for line in told), told
     on_ranks(filled, "del here")
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from nbdist.cell.workers import makes_workers
-from tests.faults import fails, shown
-from tests.notebook import distributed, on_ranks
-from tests.processes import runs
-from tests.waiting import until
+from nbdist.cell.script.own_workers import makes_workers
+from tests.helpers.faults import fails, shown
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.processes import runs
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -1,7 +1,7 @@
 /**
  * How amounts are written for people: durations, sizes, rates.
  *
- * `nbdist/amounts.py` does the same for what the kernel writes, and one table,
+ * `nbdist/machine/amounts.py` does the same for what the kernel writes, and one table,
  * `tests/amounts.json`, tests both.
  */
 

@@ -1,4 +1,4 @@
-/** Makes what the kernel sends, for the tests: see `nbdist/view/state.py`. */
+/** Makes what the kernel sends, for the tests: see `nbdist/view/page_state.py`. */
 
 import {
   assemble,

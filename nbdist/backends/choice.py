@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbdist.backends import horovod
-from nbdist.backends.paths import has
+from nbdist.backends.horovod import engine_ranks
+from nbdist.backends.models.variable_paths import has
 from nbdist.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
-    from nbdist.backends.recovery import Recovery
-    from nbdist.wire.groups import Digest, GroupInfo, Waiting
+    from nbdist.backends.groups.recovery import Recovery
+    from nbdist.wire.group_reports import Digest, GroupInfo, Waiting
 
 FITTING = {
     "ddp": ("engines", "torchrun"),
@@ -41,13 +41,13 @@ def check_torch(version: str) -> None:
             "--backend ddp needs PyTorch, which this notebook's Python does not have. "
             'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
         )
-        if "tensorflow" in horovod.parts():
+        if "tensorflow" in engine_ranks.parts():
             msg += " Or say --backend horovod: Horovod is here for TensorFlow."
         raise LaunchError(msg)
 
 
 class Backend(Protocol):
-    """How ranks talk to each other; see `nbdist.backends.ddp.Ddp` for the full one."""
+    """How ranks talk to each other; see `nbdist.backends.ddp.rank_group.Ddp` for the full one."""
 
     name: str
     broken_off: set[str]
@@ -165,9 +165,9 @@ def load(name: str, *, rank: int, local_rank: int, world_size: int, recovery: Re
     if name == "none":
         return NoBackend()
     if name == "horovod":
-        from nbdist.backends.horovod import Horovod  # needs Horovod
+        from nbdist.backends.horovod.engine_ranks import Horovod  # needs Horovod
 
         return Horovod(rank=rank, local_rank=local_rank, world_size=world_size)
-    from nbdist.backends.ddp import Ddp  # needs torch
+    from nbdist.backends.ddp.rank_group import Ddp  # needs torch
 
     return Ddp(rank=rank, local_rank=local_rank, world_size=world_size, recovery=recovery)

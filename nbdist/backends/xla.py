@@ -109,7 +109,7 @@ def _start(wanted: int | None, usual: int) -> Runtime:
 def _begin(wanted: int | None, usual: int) -> Runtime:
     import torch_xla.runtime as xr
 
-    from nbdist.backends.torch_private.xla import runtime_runs
+    from nbdist.backends.torch_private.xla_runtime import runtime_runs
 
     if runtime_runs():  # a plain cell has used a device
         _check_number(wanted, xr.device_type() or "", xr.global_runtime_device_count())
@@ -135,7 +135,7 @@ def check_processes(wanted: int | None) -> int:
     """
     check()
     _choose_device()
-    from nbdist.backends.torch_private.xla import tpu_processes
+    from nbdist.backends.torch_private.xla_runtime import tpu_processes
 
     kind = os.environ["PJRT_DEVICE"]
     if _runtime is not None and kind != "CPU":
@@ -175,7 +175,7 @@ def _choose_device() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     chosen = os.environ.get("PJRT_DEVICE")
     os.environ["PJRT_DEVICE"] = chosen or "CPU"  # or importing it would choose
-    from nbdist.backends.torch_private.xla import tpu_processes, why_no_device
+    from nbdist.backends.torch_private.xla_runtime import tpu_processes, why_no_device
 
     if not chosen:
         if tpu_processes():

@@ -1,7 +1,7 @@
 """The hub of one cluster: its ranks, its jobs, and the wire to every agent.
 
-Everything here runs on the hub's thread (`nbdist.hub.loop`). `Cluster` is the face other threads
-use.
+Everything here runs on the hub's thread (`nbdist.hub.link.hub_loop`). `Cluster` is the face other
+threads use.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import LaunchError
-from nbdist.hub import news
-from nbdist.hub.jobs import WITH_CLUSTER, Death, show_ranks
-from nbdist.hub.line import Heard, Line
-from nbdist.hub.logs import Logs
-from nbdist.hub.ranks import Rank
-from nbdist.hub.turns import Turns
-from nbdist.launchers.engines import Host, make_specs
-from nbdist.launchers.supervised import CONTROLLER, Died, Refused, Started
+from nbdist.hub.link.line import Heard, Line
+from nbdist.hub.link.log_folders import Logs
+from nbdist.hub.link.ranks import Rank
+from nbdist.hub.link.turns import Turns
+from nbdist.jobs import changes
+from nbdist.jobs.job import WITH_CLUSTER, Death, show_ranks
+from nbdist.launchers.host.engines import Host, make_specs
+from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
 from nbdist.wire.messages import (
     PROTOCOL,
     UNASKED,
@@ -46,7 +46,7 @@ SOCKETS = 2
 
 
 class JobListener:
-    """What a running job wants to hear; see `nbdist.hub.run.Run`."""
+    """What a running job wants to hear; see `nbdist.hub.running.cell_run.Run`."""
 
     def done(self, rank: int, done: Done) -> None:
         """Take note that a rank's cell has ended."""
@@ -98,7 +98,7 @@ class Hub:
         self.sharing = ""
         """The backend by which ranks that share GPUs talk; '' where none do."""
         self.notes: list[str] = []
-        """What is to be told of how groups came back; see `nbdist.hub.forming.drain`."""
+        """What is to be told of how groups came back; see `nbdist.hub.link.forming.drain`."""
         self.replacing = False
         """Whether ranks are being replaced because nothing else held."""
         self.given_up = False
@@ -202,7 +202,7 @@ class Hub:
             log = self.host.log_in_words(rank.rank)
             arrival.set_exception(LaunchError(f"rank {rank.rank} did not start: {why}; {log}"))
         self.line.lost(rank.rank)
-        news.happened()
+        changes.happened()
         for listener in list(self.running.values()):
             listener.died(death)
 

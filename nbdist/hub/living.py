@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
 from nbdist.hub.hub import Hub
-from nbdist.hub.loop import hub_loop
+from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.settings import Settings
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from nbdist.launchers.engines import Host
+    from nbdist.launchers.host.engines import Host
 
 EXIT_SECONDS = 3.0
 START_SECONDS = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from nbdist.loops.numbers import log_numbers
-from nbdist.rank.metrics import log
+from nbdist.rank.metrics.logger import log
 
 
 class AccelerateTracker(GeneralTracker):

@@ -7,7 +7,7 @@ from typing import Any
 from keras.callbacks import Callback
 
 from nbdist.loops.numbers import log_numbers
-from nbdist.rank.progress import Loop, open_loop
+from nbdist.rank.metrics.progress import Loop, open_loop
 
 VALIDATION = "val_"
 

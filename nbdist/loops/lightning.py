@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbdist.loops.numbers import log_numbers
-from nbdist.rank.metrics import job_name
-from nbdist.rank.progress import Loop, open_loop, samples_in
+from nbdist.rank.metrics.logger import job_name
+from nbdist.rank.metrics.progress import Loop, open_loop, samples_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbdist.rank.metrics import log
+from nbdist.rank.metrics.logger import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

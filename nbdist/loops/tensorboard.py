@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from nbdist.rank.metrics import log
+from nbdist.rank.metrics.logger import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

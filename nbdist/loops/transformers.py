@@ -7,7 +7,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nbdist.loops.numbers import log_numbers
-from nbdist.rank.progress import Loop, open_loop
+from nbdist.rank.metrics.progress import Loop, open_loop
 
 SAID_ONCE = ("epoch", "total_flos", "train_loss")
 """These, and times and rates, are told at the end and make no curve."""

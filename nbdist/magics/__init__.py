@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist import boards, current
-from nbdist.magics.auto import add_auto, remove_auto
-from nbdist.magics.background import add_display, remove_display
-from nbdist.magics.complete import add_completer, remove_completer
-from nbdist.magics.dist import DistMagics
+from nbdist.magics.auto_cells import add_auto, remove_auto
+from nbdist.magics.commands.dist import DistMagics
 from nbdist.magics.distributed import DistributedMagics
-from nbdist.magics.px import register_px, unregister_px
+from nbdist.magics.px_magics import register_px, unregister_px
+from nbdist.magics.showing.background import add_display, remove_display
+from nbdist.magics.tab_completion import add_completer, remove_completer
+from nbdist.notebook import boards, current_cluster
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -27,7 +27,7 @@ def register(shell: InteractiveShell) -> None:
 
 def unregister(shell: InteractiveShell) -> None:
     """End the clusters and forget the magics."""
-    current.forget()
+    current_cluster.forget()
     boards.stop_boards()
     remove_auto(shell)
     remove_completer(shell)

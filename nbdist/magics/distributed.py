@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist import current
-from nbdist.cell.defined import cell_number
-from nbdist.cell.names import Parsed, wanted_on_ranks
+from nbdist.cell.definitions.defined import cell_number
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.jobs import name_ranks
-from nbdist.hub.output import OUTPUTS
-from nbdist.magics.arguments import (
+from nbdist.jobs.job import name_ranks
+from nbdist.jobs.output import OUTPUTS
+from nbdist.magics.cell_as_script import (
+    check_detached,
+    launches_script,
+    submit_script,
+    with_own_workers,
+)
+from nbdist.magics.cell_in_kernel import check_flags, run_inside
+from nbdist.magics.cell_saved import save
+from nbdist.magics.cell_scaled import check_alone, run_series
+from nbdist.magics.commands.arguments import (
     LAUNCHER_FLAGS,
     UsageMistake,
     cluster_arguments,
@@ -29,29 +36,22 @@ from nbdist.magics.arguments import (
     sizes_list,
     words_list,
 )
-from nbdist.magics.background import Follower
-from nbdist.magics.inkernel import check_flags, run_inside
-from nbdist.magics.launch import (
-    check_detached,
-    launches_script,
-    submit_script,
-    with_own_workers,
-)
-from nbdist.magics.returning import FromScript, bind_returned
-from nbdist.magics.save import save
-from nbdist.magics.scale import check_alone, run_series
-from nbdist.magics.show import notice, show
-from nbdist.magics.starting import says_that_it_waits
-from nbdist.rank.lines import align
-from nbdist.rank.plain import transformed
+from nbdist.magics.returned_names import FromScript, bind_returned
+from nbdist.magics.showing.background import Follower
+from nbdist.magics.showing.job_output import notice, show
+from nbdist.magics.showing.starting import says_that_it_waits
+from nbdist.notebook import current_cluster
+from nbdist.notebook.names_both_ways import Parsed, wanted_on_ranks
+from nbdist.rank.running.lines import align
+from nbdist.rank.running.plain_cells import transformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.hub.jobs import Job
-    from nbdist.magics.returning import Between
+    from nbdist.jobs.job import Job
+    from nbdist.magics.returned_names import Between
 
 
 class CellSyntaxError(UsageError):
@@ -211,10 +211,10 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     return job if args.background else None
 
 
-def _runs_inside(wish: current.Wish) -> bool:
+def _runs_inside(wish: current_cluster.Wish) -> bool:
     """Whether a cell runs in the kernel itself."""
     try:
-        return current.wished(wish).launcher == "kernel"
+        return current_cluster.wished(wish).launcher == "kernel"
     except UsageError as err:
         raise UsageMistake(str(err)) from err
 
@@ -238,7 +238,7 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
 
 def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: float) -> None:
     """Stop a job that a cell has begun when it was interrupted before anybody showed the job."""
-    for job in current.jobs():
+    for job in current_cluster.jobs():
         # One that has ended otherwise than by the interrupt was shown.
         if job.created >= since and (not job.done or job.state == "interrupted"):
             job.abandon()
@@ -247,7 +247,7 @@ def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: fl
 
 
 def _submit(
-    shell: InteractiveShell, args: argparse.Namespace, wanted: current.Wish, cell: str,
+    shell: InteractiveShell, args: argparse.Namespace, wanted: current_cluster.Wish, cell: str,
     parsed: Parsed,
 ) -> tuple[Job | None, Between]:  # fmt: skip
     """Start a cell's job, none if it is detached; return what takes in what it returns, too."""
@@ -256,11 +256,11 @@ def _submit(
         return submit_script(shell, args, wanted, cell, parsed, lines), FromScript()
     if args.scale is None:
         with says_that_it_waits(shell, wanted):
-            cluster, notes = current.cluster_for(wanted)
+            cluster, notes = current_cluster.cluster_for(wanted)
         for note in notes:
             notice(note, warns=True)
     else:
-        cluster = current.fresh_cluster(wanted)
+        cluster = current_cluster.fresh_cluster(wanted)
     cluster.names_between.forget(shell.user_ns)
     job = cluster.submit(
         cell,
@@ -286,10 +286,10 @@ def lines_before(args: argparse.Namespace) -> int:
     return 0 if args.whole_cell else 1
 
 
-def wish(args: argparse.Namespace) -> current.Wish:
+def wish(args: argparse.Namespace) -> current_cluster.Wish:
     """Return what a line of flags asks of the cluster."""
     env = None if args.env is None else dict(args.env)
-    return current.Wish(args.np, args.backend, args.launcher, args.gpus, env)
+    return current_cluster.Wish(args.np, args.backend, args.launcher, args.gpus, env)
 
 
 def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's shell

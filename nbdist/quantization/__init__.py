@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbdist.quantization.calibration import calibrate
     from nbdist.quantization.fake_quantize import sync_fake_quantize
-    from nbdist.quantization.keras import sync_quantizers
+    from nbdist.quantization.keras_quantizers import sync_quantizers
     from nbdist.quantization.tflite import convert_tflite
 
 __all__ = ["calibrate", "convert_tflite", "sync_fake_quantize", "sync_quantizers"]

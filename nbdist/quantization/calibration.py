@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from nbdist.backends.comparing import digest
+from nbdist.backends.models.equality import digest
 from nbdist.collectives import ranks
 from nbdist.errors import UsageError
 from nbdist.quantization import observers

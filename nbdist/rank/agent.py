@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from nbdist.amounts import in_time
-from nbdist.backends import sockets
 from nbdist.errors import NbdistError
-from nbdist.rank import gpu, metrics, pace, progress, vitals
-from nbdist.rank.cells import CellSocket
-from nbdist.rank.completion import Completing
-from nbdist.rank.errors import text_of
-from nbdist.rank.names import Names
-from nbdist.rank.resources import Resources
+from nbdist.machine import sockets
+from nbdist.machine.amounts import in_time
+from nbdist.rank.cell_socket import CellSocket
+from nbdist.rank.looking import vitals
+from nbdist.rank.looking.completion import Completing
+from nbdist.rank.looking.rank_names import Names
+from nbdist.rank.looking.who import Who, free
+from nbdist.rank.metrics import gpu, logger, pace, progress
+from nbdist.rank.metrics.resource_file import Resources
 from nbdist.rank.speaker import Speaker, hello
-from nbdist.rank.who import Who, free
-from nbdist.wire.doing import Vitals
+from nbdist.rank.values.user_errors import text_of
+from nbdist.wire.activity import Vitals
 from nbdist.wire.inspection import Completions, Freed, State
 from nbdist.wire.messages import (
     Abort,
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
     from tornado.ioloop import IOLoop
 
     from nbdist.backends.choice import Backend
-    from nbdist.rank.execute import CellRunner
-    from nbdist.rank.spec import RankSpec
-    from nbdist.wire.groups import Waiting
+    from nbdist.rank.rank_spec import RankSpec
+    from nbdist.rank.running.execute import CellRunner
+    from nbdist.wire.group_reports import Waiting
     from nbdist.wire.messages import ToAgent
 
 INSPECT_SECONDS = 1.0
@@ -162,12 +163,12 @@ class Agent(Speaker):
     async def _run_cell(self, message: Run) -> None:
         self._displayed = False
         self._names.bind(message.parcel)
-        metrics.begin(message.logs, message.job, self._rank)
+        logger.begin(message.logs, message.job, self._rank)
         self.resources = resources = Resources(message.logs, message.job, self._rank, message.began)
         done = await self._runner.run(message, self._backend.formed)
         self.resources = None
         resources.end()
-        if not metrics.end():
+        if not logger.end():
             done = msgspec.structs.replace(done, logged=False)
         # What the cell has displayed must not be overtaken by its end.
         send = self.send if self._displayed else self._cells.send

@@ -17,12 +17,14 @@ from ipyparallel.engine.app import IPEngine
 from traitlets.config import Config
 
 from nbdist.backends import choice
-from nbdist.rank import guests, libraries, vitals
+from nbdist.rank import guests
 from nbdist.rank.agent import Agent
-from nbdist.rank.execute import CellRunner
-from nbdist.rank.mirror import Mirror
-from nbdist.rank.pickles import serve_workers
-from nbdist.rank.spec import RankSpec
+from nbdist.rank.looking import vitals
+from nbdist.rank.rank_spec import RankSpec
+from nbdist.rank.running import libraries
+from nbdist.rank.running.execute import CellRunner
+from nbdist.rank.running.mirror import Mirror
+from nbdist.rank.values.pickles import serve_workers
 
 
 class RankEngine(IPEngine):

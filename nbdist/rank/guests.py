@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipykernel.iostream import OutStream
 
-from nbdist.rank.output import lent
+from nbdist.rank.running.rank_output import lent
 
 if TYPE_CHECKING:
     import asyncio
@@ -96,7 +96,7 @@ def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped ker
         wanted = parent["content"]["sig"]
         os.kill(os.getpid(), getattr(signal, wanted) if isinstance(wanted, str) else wanted)
         if not wanted:
-            # Our client's way to learn that it hears this engine, see `nbdist.clients`.
+            # Our client's way to learn that it hears this engine, see `nbdist.notebook.clients`.
             content = {"name": "stdout", "text": "here\n"}
             kernel.session.send(kernel.iopub_socket, "stream", content, parent=parent)
         kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=parent, ident=ident)

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from nbdist.lives import here
-from nbdist.rank import metrics, pace, place, progress, vitals
+from nbdist.machine.process_lives import here
+from nbdist.rank import launched_place
+from nbdist.rank.looking import vitals
+from nbdist.rank.metrics import logger, pace, progress
 from nbdist.rank.speaker import Speaker
 from nbdist.wire.messages import Call, Hello, Interrupt, Pulse, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.rank.program import Program
-    from nbdist.wire.groups import Waiting
+    from nbdist.rank.script_program import Program
+    from nbdist.wire.group_reports import Waiting
     from nbdist.wire.messages import ToAgent
 
 FLUSH_SECONDS = 10.0
@@ -50,7 +52,7 @@ class Reporter(Speaker):
         super().__init__(
             zmq.Context(), program.url, program.keys,
             Hello(
-                rank, restart, os.getpid(), here().host, size=place.size(),
+                rank, restart, os.getpid(), here().host, size=launched_place.size(),
                 place=here().name,
             ),
             linger=FLUSH_SECONDS,
@@ -104,7 +106,7 @@ class Reporter(Speaker):
 
     def end_job(self) -> None:
         """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
-        metrics.end()
+        logger.end()
         if self.resources is not None:
             self.resources.end()
         self._over = True

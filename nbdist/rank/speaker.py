@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from nbdist.rank.meter import Meter
+from nbdist.rank.metrics.meter import Meter
 from nbdist.wire import channel
 from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode_to_hub
 
 if TYPE_CHECKING:
-    from nbdist.rank.resources import Resources
+    from nbdist.rank.metrics.resource_file import Resources
     from nbdist.wire.channel import Keys
     from nbdist.wire.messages import ToAgent
 

@@ -21,7 +21,7 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 def _load_jupyter_server_extension(app: ServerApp) -> None:
     from nbdist.server.handlers import routes  # tornado and the server are there by now
-    from nbdist.view.state import VERSION
+    from nbdist.view.page_state import VERSION
 
     # Kernels inherit it: their pages have our extension, and show what this version sends.
     os.environ[PAGE] = str(VERSION)

@@ -14,14 +14,14 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 
 from nbdist.errors import NbdistError, UsageError
-from nbdist.server import commands, logs, metrics
-from nbdist.server.commands import Deaf
+from nbdist.server import followed_metrics, log_pieces, page_commands
+from nbdist.server.page_commands import Deaf
 from nbdist.server.processes import Processes
-from nbdist.server.stream import Stream, Streams
+from nbdist.server.websocket import Stream, Streams
 
 RESOURCE = "nbdist"
 NAME = r"([0-9a-zA-Z]+)"
-FILE = rf"({metrics.NAME.pattern})"
+FILE = rf"({followed_metrics.NAME.pattern})"
 Method = TypeVar("Method", bound=Callable[..., Awaitable[None]])
 
 
@@ -101,7 +101,7 @@ class Clean(Handler):
     @_telling
     async def post(self) -> None:
         """Remove it."""
-        self.finish(json.dumps({"removed": await commands.clean(self.processes)}))
+        self.finish(json.dumps({"removed": await page_commands.clean(self.processes)}))
 
 
 class Command(Handler):
@@ -115,18 +115,18 @@ class Command(Handler):
         entry, body = self.processes.find(id_), self._body()
         answer: Any = {}
         if command == "interrupt":
-            await commands.interrupt(entry, self._text(body, "job"))
+            await page_commands.interrupt(entry, self._text(body, "job"))
         elif command == "stop":
-            answer = await commands.stop(entry, self._text(body, "cluster"))
+            answer = await page_commands.stop(entry, self._text(body, "cluster"))
             self.processes.look_again(entry)
         elif command == "restart":
             rank = body.get("rank")
             if not isinstance(rank, int):
                 raise web.HTTPError(400, "'rank' must be a number out of the state")
-            answer = await commands.restart(entry, self._text(body, "cluster"), rank)
+            answer = await page_commands.restart(entry, self._text(body, "cluster"), rank)
         else:
             whose = "job" if "job" in body else "cluster"
-            answer = await commands.stacks(entry, **{whose: self._text(body, whose)})
+            answer = await page_commands.stacks(entry, **{whose: self._text(body, whose)})
         self.finish(json.dumps(answer))
 
 
@@ -144,7 +144,7 @@ class Log(Handler):
             raise web.HTTPError(400, "'from' must be a number") from err
         self.processes.look()
         record = self.processes.record(id_)
-        piece = logs.read(record, job, int(rank), begin)
+        piece = log_pieces.read(record, job, int(rank), begin)
         told = {"text": piece.text, "from": piece.begin, "to": piece.end, "size": piece.size}
         self.finish(json.dumps(told))
 
@@ -165,10 +165,10 @@ class Values(APIHandler):
     async def get(self, folder: str, job: str) -> None:
         """Return it as a CSV file: name, rank, step, time in seconds since 1970, value."""
         self._streams.processes.look()
-        known = self._streams.readers.known(metrics.Place(folder, job))
+        known = self._streams.readers.known(followed_metrics.Place(folder, job))
         if known is None:
             raise UsageError(f"nothing is known of job {job} any more")
-        pieces = metrics.csv_of(known)
+        pieces = followed_metrics.csv_of(known)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="job-{job}.csv"')
         loop = asyncio.get_running_loop()

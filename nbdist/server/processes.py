@@ -15,10 +15,10 @@ import msgspec
 import psutil
 
 from nbdist.errors import UsageError
-from nbdist.hub import record as records
-from nbdist.hub.record import ClusterRecord, JobRecord, RankRecord, Record, Unreadable
-from nbdist.lives import is_still, runs
-from nbdist.view.recorded import LOST, RUNNING, Known
+from nbdist.machine.process_lives import is_still, runs
+from nbdist.published import state_file as records
+from nbdist.published.state_file import ClusterRecord, JobRecord, RankRecord, Record, Unreadable
+from nbdist.view.recorded_view import LOST, RUNNING, Known
 
 ALIVE_SECONDS = 1.0
 """How often a process is looked for."""

@@ -35,7 +35,7 @@ class Chart(anywidget.AnyWidget):
     _esm = MODULE if built() else ""
     _css = STYLE if built() else ""
     state = traitlets.Bytes().tag(sync=True)
-    """What is shown, see `nbdist.view.state`."""
+    """What is shown, see `nbdist.view.page_state`."""
 
     def __init__(self, state: bytes = b"") -> None:
         if not self._esm:

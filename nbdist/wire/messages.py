@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from nbdist.wire.doing import Bar, Pace, Vitals
-from nbdist.wire.groups import Waiting
-from nbdist.wire.plain import plain
+from nbdist.wire.activity import Bar, Pace, Vitals
+from nbdist.wire.group_reports import Waiting
+from nbdist.wire.stand_ins import plain
 
 PROTOCOL = 1
 """Version of the messages below, said in `Hello`."""
@@ -93,7 +93,7 @@ class Hello(Message, frozen=True):
     size: int = 0
     """How many ranks there are, where they come and go; 0 if the hub has asked for them."""
     place: str = ""
-    """Where its pid counts, see `nbdist.lives`; '' if that is where the hub has started it."""
+    """Where its pid counts, see `process_lives`; '' if that is where the hub has started it."""
 
 
 class Frame(Message, frozen=True):

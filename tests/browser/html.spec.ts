@@ -14,9 +14,9 @@ const PYTHON = join(
 
 /** A picture with its tables, a comparison and a line of ours, as a cell has them. */
 const HTML = `
-from nbdist.magics.show import bundle
-from nbdist.metrics.reading import Reading, Row
-from nbdist.widgets import picture
+from nbdist.magics.showing.job_output import bundle
+from nbdist.metrics.reading_table import Reading, Row
+from nbdist.widgets import metrics_picture as picture
 from tests.test_picture import curve, seen_of
 reading = Reading([Row(1, 2, 1.0, 0.1, 20.0, 3.0), Row(2, 2, 0.5, 0.1, 40.0, 6.0)], ["a note"])
 print(picture.as_html(seen_of([curve("loss", 3, 2, 1)]), "", 1), reading._repr_html_())

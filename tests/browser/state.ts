@@ -1,4 +1,4 @@
-/** Makes what the server tells of clusters and jobs, as `nbdist/hub/record.py` has it. */
+/** Makes what the server tells of clusters and jobs, as `nbdist/published/state_file.py` has it. */
 
 import type { Page } from '@playwright/test';
 import type {

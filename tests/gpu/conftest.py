@@ -11,13 +11,13 @@ import pytest
 
 from tests.gpu.machine import REHEARSAL, first_gpu, needs_gpus, needs_nccl_that_shares
 from tests.gpu.report import FIGURE, Page
-from tests.notebook import on_ranks
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
     Figure = Callable[[str, str], None]
 

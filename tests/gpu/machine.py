@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import HAS_GPU
-from tests.waiting import allowed
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 REHEARSAL = os.environ.get("NBDIST_TEST_GPU", "" if HAS_GPU else "rehearsal") == "rehearsal"
 """On the CPU: that the tests' own code runs. It is part of the suite where there is no GPU."""
@@ -32,7 +32,7 @@ from contextlib import suppress
 cuda = torch.cuda
 found = dict(torch=torch.__version__, cuda=torch.version.cuda, nccl=None, driver=None, gpus=[])
 with suppress(Exception):
-    from nbdist.backends import nccl
+    from nbdist.backends.groups import nccl
     found["nccl"] = nccl.version()
 with suppress(Exception):
     for i in range(cuda.device_count()):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.faults import TRAIN, shown
-from tests.notebook import on_ranks
+from tests.helpers.faults import TRAIN, shown
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.cell import Cell
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 _BEGIN = """
 import os, time

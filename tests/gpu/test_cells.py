@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
 from tests.gpu.machine import DEVICE, MEGABYTE, NAME, REHEARSAL, first_gpu, needs_gpu, needs_gpus
 from tests.gpu.models import DDP, FSDP
-from tests.notebook import on_ranks, printed_by
-from tests.waiting import until
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks, printed_by
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.gpu.conftest import Figure
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.repeats
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import (
+from tests.gpu.conftest import EVERY_WAY, GLOO
+from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
+from tests.gpu.models import DDP, NOW, WAIT, goes_on
+from tests.helpers.faults import (
     BOOM,
     BOOM_IN_BACKWARD,
     SECONDS,
@@ -19,17 +22,14 @@ from tests.faults import (
     shown,
     stopped_by_button,
 )
-from tests.gpu.conftest import EVERY_WAY, GLOO
-from tests.gpu.machine import MEGABYTE, NO_GPU, REHEARSAL, needs_gpu, used_memory
-from tests.gpu.models import DDP, NOW, WAIT, goes_on
-from tests.notebook import distributed, on_ranks, printed_by
-from tests.waiting import until
+from tests.helpers.notebook import distributed, on_ranks, printed_by
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gpu.conftest import Figure
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = [EVERY_WAY, pytest.mark.repeats]
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import SECONDS, fails
 from tests.gpu.machine import NAME, REHEARSAL, first_gpu
 from tests.gpu.models import DDP, WAIT
-from tests.notebook import on_ranks
-from tests.waiting import allowed
+from tests.helpers.faults import SECONDS, fails
+from tests.helpers.notebook import on_ranks
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.cell import Cell
     from tests.conftest import KernelFactory
     from tests.gpu.conftest import Figure
-    from tests.kernel import Kernel
+    from tests.helpers.cell import Cell
+    from tests.helpers.kernel import Kernel
 
 TURNS, CELLS = (1, 10) if REHEARSAL else (5, 10)
 STEPS, BATCH = (5, 2) if REHEARSAL else (300, 256)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.gpu.machine import NAME
 from tests.gpu.models import DDP
-from tests.notebook import on_ranks
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.repeats
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.backends.horovod import parts
-from tests.kernel import Kernel
-from tests.notebook import on_ranks
+from nbdist.backends.horovod.engine_ranks import parts
+from tests.helpers.kernel import Kernel
+from tests.helpers.notebook import on_ranks
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.notebook import on_ranks
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 ENGINES = "-np 2 --backend horovod --launcher engines"
 NOTEBOOK = """

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import on_ranks, printed_by
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks, printed_by
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 
 def test_torch_is_not_needed() -> None:
@@ -159,7 +159,7 @@ def test_a_rank_sees_its_own_gpu_alone(ranks: Kernel) -> None:
 
 GPUS = """
 from types import SimpleNamespace
-from nbdist.backends import horovod_tensorflow
+from nbdist.backends.horovod import for_tensorflow
 from nbdist.errors import UsageError
 told = []
 config = SimpleNamespace(  # stands for a TensorFlow that sees two GPUs
@@ -168,7 +168,7 @@ config = SimpleNamespace(  # stands for a TensorFlow that sees two GPUs
     set_visible_devices=lambda *words: told.append(words),
     experimental=SimpleNamespace(set_memory_growth=lambda *words: told.append(words)),
 )
-framework = horovod_tensorflow.TensorFlow()
+framework = for_tensorflow.TensorFlow()
 framework._tf = SimpleNamespace(config=config)
 print(framework.device(1), told)
 try:

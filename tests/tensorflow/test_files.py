@@ -6,12 +6,12 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING
 
-from tests.faults import shown
-from tests.notebook import on_ranks
-from tests.waiting import allowed
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 TRAIN = """
     callbacks = [khvd.callbacks.BroadcastGlobalVariablesCallback(0), nbdist.loops.KerasCallback()]

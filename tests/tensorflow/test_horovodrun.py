@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import LOST, shown
-from tests.notebook import distributed, on_ranks
-from tests.waiting import allowed
+from tests.helpers.faults import LOST, shown
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 FLAGS = "-np 2 --backend horovod --launcher horovodrun"
 TRAIN = """

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import on_ranks, printed_by
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks, printed_by
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 HERE = """
 right_here = np.allclose(model.evaluate(images, labels, verbose=0), right, atol=1e-5)

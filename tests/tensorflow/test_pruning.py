@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import fails, shown
-from tests.notebook import everywhere, on_ranks
+from tests.helpers.faults import fails, shown
+from tests.helpers.notebook import everywhere, on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import everywhere, on_ranks
+from tests.helpers.faults import shown
+from tests.helpers.notebook import everywhere, on_ranks
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 pytestmark = pytest.mark.skipif(
     find_spec("tensorflow_model_optimization") is None,

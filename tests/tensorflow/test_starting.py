@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.backends import horovod
+from nbdist.backends.horovod import engine_ranks
 from nbdist.errors import UsageError
-from tests.faults import shown
-from tests.notebook import on_ranks
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 TRAINS = """
     import tensorflow as tf
@@ -47,7 +47,7 @@ def test_the_framework_that_is_asked_for_must_be_there(monkeypatch: pytest.Monke
     with pytest.raises(
         UsageError, match=r"horovod\.torch: it was not built.*nbdist\.install horovod"
     ):
-        horovod.framework()
+        engine_ranks.framework()
     monkeypatch.setenv("NBDIST_HOROVOD", "mxnet")
     with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet: there are torch, tensorflow"):
-        horovod.framework()
+        engine_ranks.framework()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import distributed, on_ranks
+from tests.helpers.faults import shown
+from tests.helpers.notebook import distributed, on_ranks
 from tests.tensorflow import digits
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 BREAK = """
 import os, signal, time

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import LOST
+from tests.helpers.faults import LOST
 from tests.test_tutorials import run
 
 if TYPE_CHECKING:

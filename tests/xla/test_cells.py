@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults import shown
-from tests.notebook import on_ranks, plain
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks, plain
 
 if TYPE_CHECKING:
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 WHERE = "import os, sys; print(type(sys.stdout), [os.fstat(fd).st_ino for fd in (1, 2)])"
 """Tells where the kernel's own output goes."""
@@ -128,7 +128,7 @@ def test_a_figure_is_shown_once(xla: Kernel) -> None:
 
 def test_what_torch_xla_keeps_to_itself_is_where_it_was(xla: Kernel) -> None:
     body = """
-    from nbdist.backends.torch_private.xla import runtime_runs, tpu_processes
+    from nbdist.backends.torch_private.xla_runtime import runtime_runs, tpu_processes
     print(runtime_runs(), tpu_processes())
     """
     assert xla.run(dedent(body)).stdout.startswith("True ")
@@ -155,7 +155,7 @@ def test_another_number_of_devices_takes_another_kernel(xla: Kernel) -> None:
 TPU = """
 import os
 from nbdist.backends import xla
-from nbdist.backends.torch_private import xla as private
+from nbdist.backends.torch_private import xla_runtime as private
 from nbdist.errors import UsageError
 
 def told(work, *args):
@@ -215,7 +215,7 @@ def test_a_device_that_is_not_there_is_refused_and_xla_still_wished(kernel: Kern
 
 def test_a_runtime_that_does_not_start_is_told_in_a_line(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist\n%env PJRT_DEVICE=CUDA")
-    kernel.run("import nbdist.backends.torch_private.xla as private", 120)
+    kernel.run("import nbdist.backends.torch_private.xla_runtime as private", 120)
     kernel.run("private.why_no_device = lambda kind: ''")
     cell = on_ranks(kernel, "print('ran')", "--backend xla", timeout=120, check=False)
     assert "UsageError: PJRT_DEVICE=CUDA: XLA's runtime did not start: No PjRtPlugin" in cell.text

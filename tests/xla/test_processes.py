@@ -7,13 +7,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.faults import shown
-from tests.notebook import on_ranks
+from tests.helpers.faults import shown
+from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
+    from tests.helpers.kernel import Kernel
 
 TRAIN = """
 import nbdist, torch, torch_xla

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.notebook import distributed, on_ranks
-from tests.states import post
+from tests.helpers.notebook import distributed, on_ranks
+from tests.helpers.states import post
+from tests.helpers.waiting import until
 from tests.test_outside import job_that_runs, jp_runtime_dir, jp_server_config, seen
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel import Kernel
-    from tests.states import Fetch
+    from tests.helpers.kernel import Kernel
+    from tests.helpers.states import Fetch
 
 __all__ = ["jp_runtime_dir", "jp_server_config"]
 LOOP = """

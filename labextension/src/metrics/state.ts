@@ -1,5 +1,5 @@
 /**
- * What there is to see of a job, as it travels in binary frames: see `nbdist/view/state.py`.
+ * What there is to see of a job, as it travels in binary frames: see `nbdist/view/page_state.py`.
  *
  * Each curve holds its own arrays of numbers. States are never changed: a later frame makes another
  * state, which shares with the one before the curves that have no news.

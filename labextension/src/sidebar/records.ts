@@ -1,4 +1,4 @@
-/** What the server tells of all processes of ours; see `nbdist/hub/record.py`. */
+/** What the server tells of all processes of ours; see `nbdist/published/state_file.py`. */
 
 export type RankState = 'starting' | 'idle' | 'busy' | 'dead';
 

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nbdist.backends import sockets
-from nbdist.backends.made import replace_everywhere
-from nbdist.backends.torch_private import groups, releases
+from nbdist.backends.groups.registry import replace_everywhere
+from nbdist.backends.torch_private import process_groups, releases
+from nbdist.machine import sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from nbdist.backends.stores import Store
+    from nbdist.backends.groups.stores import Store
 
 
 def free_destroyed() -> None:
@@ -31,12 +31,12 @@ def free_destroyed() -> None:
 
     @functools.wraps(original)
     def destroy_process_group(group: ProcessGroup | None = None) -> None:
-        everything = group is None or group is groups.world()
-        going = list(groups.members().values()) if everything else [group]
+        everything = group is None or group is process_groups.world()
+        going = list(process_groups.members().values()) if everything else [group]
         original(group)
         for gone in going:
             if isinstance(gone, dist.ProcessGroup):  # the group of others is a mere number
-                groups.free(gone)
+                process_groups.free(gone)
 
     replace_everywhere("destroy_process_group", original, destroy_process_group)
 
@@ -60,21 +60,23 @@ def guard_split() -> None:
         group_desc: str | None = None,
         **kwargs: Any,
     ) -> ProcessGroup | None:
-        parent = parent_pg or groups.world()
-        spared = parent is not None and (groups.was_emptied(parent) or parent.bound_device_id)
+        parent = parent_pg or process_groups.world()
+        spared = parent is not None and (
+            process_groups.was_emptied(parent) or parent.bound_device_id
+        )
         if parent is None or not spared or not split_ranks:
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **kwargs)
         everyone = dist.get_process_group_ranks(parent)
         found: ProcessGroup | None = releases.outside_of_split()
         for part in split_ranks:
             mine = parent.rank() in part
-            if mine or parent is groups.world():  # all ranks count the groups of all
+            if mine or parent is process_groups.world():  # all ranks count the groups of all
                 made = dist.new_group(
                     [everyone[rank] for rank in sorted(part)],
                     timeout,
                     backend=kwargs.get("backend"),
                     pg_options=pg_options,
-                    use_local_synchronization=parent is not groups.world(),
+                    use_local_synchronization=parent is not process_groups.world(),
                     group_desc=group_desc,
                 )
                 found = made if mine else found
@@ -82,7 +84,7 @@ def guard_split() -> None:
 
     @functools.wraps(bare)
     def split_bare(self: ProcessGroup, *args: Any, **kwargs: Any) -> ProcessGroup | None:
-        if groups.was_emptied(self):
+        if process_groups.was_emptied(self):
             raise RuntimeError(
                 "this process group was renewed after a fault and cannot be split by its own "
                 "method any more; use torch.distributed.new_group"
@@ -122,7 +124,7 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
         ) -> None:
             options = original._Options()  # type: ignore[attr-defined]
             options._devices = [device]
-            options._timeout = timeout or groups.default_timeout("gloo")
+            options._timeout = timeout or process_groups.default_timeout("gloo")
             for name, value in more.items():  # each release may add some
                 setattr(options, name, value)
             with without_lines(GLOO_SAYS) if quiet else nullcontext():

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nbdist.backends.recovery import Recovery
-from nbdist.system import die_with_parent
+from nbdist.backends.groups.recovery import Recovery
+from nbdist.machine.operating_system import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,7 @@ class Trial:
         """Make groups, wait in one, be freed, renew them."""
         import torch.distributed as dist
 
-        from nbdist.backends.ddp import Ddp
+        from nbdist.backends.ddp.rank_group import Ddp
 
         self._ddp = Ddp(rank=self._partner.rank, local_rank=0, world_size=SIZE, timeout=STUCK_LIMIT)
         self._ddp.install()
@@ -169,7 +169,7 @@ class Trial:
         self._import("torch.distributed.fsdp")
         from torch.distributed.fsdp import fully_shard
 
-        from nbdist.backends.torch_private import models as insides
+        from nbdist.backends.torch_private import ddp_insides as insides
 
         net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
         for parameter in net.parameters():

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d
 
-from nbdist import gpus
+from nbdist.machine import gpus
 
 _gloo = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
 _nccl = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)

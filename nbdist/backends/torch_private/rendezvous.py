@@ -8,13 +8,14 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends import sockets, stores
+from nbdist.backends.groups import stores
+from nbdist.machine import sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from nbdist.backends.stores import Store, TCPStore
+    from nbdist.backends.groups.stores import Store, TCPStore
 
 HERE = (sockets.LOOPBACK, "localhost", socket.gethostname())
 LISTEN_SECONDS = 5.0

@@ -1,0 +1,47 @@
+"""Ranks agree on which process groups the next generation keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.wire.group_reports import GroupInfo, Roster
+
+if TYPE_CHECKING:
+    from nbdist.backends.groups.stores import Store
+
+
+def exchange(store: Store, rank: int, world_size: int, mine: Roster) -> list[Roster]:
+    """Give every rank's roster to every rank, through the store. All ranks at once."""
+    store.set(f"roster/{rank}", msgspec.json.encode(mine).decode())
+    texts = store.multi_get([f"roster/{other}" for other in range(world_size)])
+    return [msgspec.json.decode(text, type=Roster) for text in texts]
+
+
+def kept(rosters: list[Roster]) -> list[GroupInfo]:
+    """Return the groups to go on with, WORLD first, in the order all ranks build them in.
+
+    A group is kept if every member has it, those aside that have no groups at all: they are new,
+    or their user destroyed them. Without a WORLD that the ranks agree on there is nothing to keep.
+    """
+    known = {group.name: group for roster in rosters for group in roster.groups}
+    whole = [
+        group for group in known.values() if all(_fits(rosters[r], group) for r in group.ranks)
+    ]
+    worlds = [group for group in whole if group.world and len(group.ranks) == len(rosters)]
+    if len(worlds) != 1:
+        return []
+    return worlds + sorted((group for group in whole if not group.world), key=_order)
+
+
+def _fits(roster: Roster, group: GroupInfo) -> bool:
+    return not roster.formed or any(
+        (own.name, own.ranks, own.backend, own.world)
+        == (group.name, group.ranks, group.backend, group.world)
+        for own in roster.groups
+    )
+
+
+def _order(group: GroupInfo) -> tuple[int, str]:
+    return len(group.name), group.name

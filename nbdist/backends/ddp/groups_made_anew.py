@@ -1,0 +1,347 @@
+"""Groups formed anew, by torch's public functions alone: for a torch whose insides have moved.
+
+WORLD and the groups of ``new_group`` are destroyed and made again. A variable or a model that holds
+one of them gets the new one in its place; a DDP model is made again within the object it is. What
+holds groups elsewhere (FSDP2 modules, meshes) is lost, and `lost` says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from nbdist.backends.groups import nccl
+from nbdist.backends.groups.comm_hooks import attributes, begin_again
+from nbdist.backends.groups.registry import BUILTIN, Group, Made, Model
+from nbdist.backends.models.equality import is_shard
+from nbdist.backends.models.trained_objects import is_a
+from nbdist.errors import NbdistError, UsageError
+from nbdist.wire.group_reports import GroupInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.backends.ddp.joining import Joining
+
+_OF_ITS_OWN = ("_parameters", "_buffers", "_modules")
+"""What a module's constructor makes that is not put back: DDP's own makes it anew."""
+_ONCE = ("mixed_precision", "delay_all_reduce_named_params")
+"""Arguments with which DDP hooks into the model it wraps: to do so twice would double them."""
+_THIS_RANKS = ("pg_options", "device_id")
+"""What each member of a group says for itself."""
+TORCHS_MB = 1 << 20
+"""What torch's `bucket_cap_mb` counts in."""
+WORLD = "world"
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a rank had before its groups were destroyed."""
+
+    infos: list[GroupInfo]
+    """As other ranks are told of it."""
+    groups: list[Group]
+    count: int
+    """How often ``new_group`` was called."""
+    world: Any
+    """None on a rank that is new."""
+
+
+class Anew:
+    """Destroys groups and makes them again. Main thread, but for `each_part`."""
+
+    def __init__(self, made: Made, joining: Joining) -> None:
+        self._made, self._joining = made, joining
+        self._retired: list[Any] = []
+        """Groups that were given up. Python would end them holding the GIL, and might hang."""
+        self._lost: dict[int, str] = {}
+        """By the id of a DDP model, why it could not be made again."""
+        self._new: dict[int, Any] = {}
+        """By the id of a group that was given up, the one in its place."""
+
+    def groups(self) -> list[GroupInfo]:
+        """Return what this rank has, WORLD first: what all ranks have can be made again."""
+        if not dist.is_initialized():
+            return []
+        begun = self._joining  # a group that is broken may not know any more
+        timeout, everyone = _seconds(begun.timeout), list(range(begun.size))
+        world = GroupInfo(WORLD, everyone, begun.backend, timeout, world=True)
+        others = [
+            GroupInfo(
+                str(group.number),
+                group.ranks,
+                str(group.asked.get("backend") or ""),
+                _seconds(group.asked.get("timeout")),
+                description=str(group.asked.get("group_desc") or ""),
+            )
+            for group in self._made.groups
+        ]
+        return [world, *others]
+
+    def each_part(self, name: str, do: Callable[[Any], object]) -> None:
+        """Do something with each part of its groups that is a backend's: nccl, gloo. Any thread."""
+        for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
+            with suppress(Exception):  # no group, or none of this rank's
+                served = nccl.by_device(dist.get_backend_config(group))
+                devices = [device for device, backend in served.items() if backend == name]
+                for device in devices[:1]:
+                    do(nccl.part_of(group, device))
+
+    def give_up(self, before: Before) -> None:
+        """Destroy all groups, without a word to the other ranks.
+
+        Raises
+        ------
+        NbdistError
+            If torch does not let go of them.
+        """
+        self._new = {}
+        self._retired += [before.world, *(each.group for each in before.groups)]
+        trouble = ""
+        try:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        except Exception as err:  # whatever it stumbles over is broken anyway
+            trouble = f": {type(err).__name__}: {err}"
+        if dist.is_initialized():
+            raise NbdistError(f"torch does not let go of its broken groups{trouble}")
+
+    def make_again(self, kept: list[GroupInfo], before: Before) -> None:
+        """Make the groups besides WORLD that all ranks had. All ranks at once."""
+        if before.world is not None:
+            self._new[id(before.world)] = dist.group.WORLD
+        mine = {str(each.number): each for each in before.groups}
+        for info in kept:
+            if info.world:
+                continue
+            old = mine.get(info.name)
+            own = {} if old is None else old.asked
+            self._made.count = int(info.name)  # as it was called before
+            fresh = dist.new_group(
+                info.ranks,
+                backend=info.backend or None,
+                timeout=timedelta(seconds=info.timeout) if info.timeout else None,
+                group_desc=info.description or None,
+                **{name: own[name] for name in _THIS_RANKS if name in own},
+            )
+            if old is not None:
+                self._new[id(old.group)] = fresh
+
+    def renew_models(self, namespace: dict[str, object]) -> None:
+        """Make every DDP model again within the object it is."""
+        self._lost = {}
+        for value in list(namespace.values()):  # those that were unpickled are not noted
+            if is_a(value, DistributedDataParallel):
+                self._made.note(value)
+        for model in list(self._made.models):
+            try:
+                self._renew(model)
+            except Exception as err:  # told by name, and the others can go on
+                self._lost[id(model)] = f"{type(err).__name__}: {err}"
+
+    def _renew(self, model: DistributedDataParallel) -> None:
+        """Call a DDP model's constructor again: a new reducer on the new groups."""
+        noted = self._made.models[model]
+        arguments = _arguments_of(model, noted.arguments)
+        for name in _ONCE:
+            if arguments.get(name) is not None:
+                raise UsageError(f"DDP cannot be made twice with {name}")
+        if arguments.get("device_mesh") is not None:
+            raise UsageError("its device_mesh is of groups that are gone")
+        group = arguments.get("process_group")
+        if group is not None:
+            arguments["process_group"] = self._in_place_of(group)
+        for part in model.module.modules():
+            self._exchange(part)
+        if not _can_do_without_others():
+            raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
+        again(model, arguments)
+        noted.arguments = {k: v for k, v in arguments.items() if k != "module"}
+        self._hook(model, noted)
+
+    def _hook(self, model: DistributedDataParallel, noted: Model) -> None:
+        """Register the communication hooks that a model had."""
+        with self._made.not_noting():
+            for args, kwargs in noted.hooks:
+                for state in (*args, *kwargs.values()):
+                    self._exchange(state)
+                begin_again((*args, *kwargs.values()))
+                model.register_comm_hook(*args, **kwargs)
+        if noted.builtin is not None:
+            getattr(model, BUILTIN)(noted.builtin)
+
+    def name_of(self, group: dist.ProcessGroup) -> str:
+        """Return what a group is called on every rank; '' if it was not noted."""
+        if group is dist.group.WORLD:
+            return WORLD
+        return next((str(each.number) for each in self._made.groups if each.group is group), "")
+
+    def group_named(self, name: str) -> Any:
+        """Return this rank's group of that name, or torch's stand-in for a group of others."""
+        if name == WORLD:
+            return dist.group.WORLD
+        found = (each.group for each in self._made.groups if str(each.number) == name)
+        return next(found, dist.GroupMember.NON_GROUP_MEMBER)
+
+    def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
+        """Return all of a DDP model that can travel; see `put_together`."""
+        noted = self._made.models.get(model, Model(None))
+        arguments = _arguments_of(model, noted.arguments)
+        if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):
+            raise UsageError("DDP cannot be made twice with such arguments")
+        kept = {name: value for name, value in vars(model).items() if name in _kept_names()}
+        return {
+            "arguments": arguments,
+            "kept": kept,
+            "hooks": noted.hooks,
+            "builtin": noted.builtin,
+        }
+
+    def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
+        """Fill a DDP model from what `take_apart` returned, without a word to the other ranks."""
+        arguments = state["arguments"]
+        if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
+            raise UsageError("it is trained by a group of ranks that the new one is not in")
+        if not _can_do_without_others():
+            raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
+        torch.nn.Module.__init__(model)  # so that it can be a key
+        others = {k: v for k, v in arguments.items() if k != "module"}
+        noted = self._made.models[model] = Model(others, state["hooks"], state["builtin"])
+        again(model, arguments)
+        vars(model).update(state["kept"])
+        self._hook(model, noted)
+
+    def lost(self, namespace: dict[str, object]) -> dict[str, str]:
+        """Give variables the new groups; return what is lost, by name, and why."""
+        found = {}
+        for name, value in list(namespace.items()):
+            if id(value) in self._new:
+                namespace[name] = self._new[id(value)]
+                continue
+            self._exchange(value)
+            why = self._lost.get(id(value)) or _why_lost(value)
+            if why:
+                found[name] = why
+        return found
+
+    def _in_place_of(self, group: Any) -> Any:
+        fresh = self._new.get(id(group), group)
+        if fresh is dist.GroupMember.NON_GROUP_MEMBER or _is_dead(fresh):
+            raise UsageError("its process group could not be made again")
+        return fresh
+
+    def _exchange(self, holder: object) -> None:
+        """Put new groups in the place of those that an object's attributes hold."""
+        if isinstance(holder, ModuleType):
+            return
+        for name, value in attributes(holder).items():
+            # Its type, for what pretends to be of another one may warn when it is asked.
+            if issubclass(type(value), dist.ProcessGroup) and id(value) in self._new:
+                with suppress(AttributeError):  # read-only: it is told with what it does not do
+                    setattr(holder, name, self._new[id(value)])
+
+
+def _seconds(limit: timedelta | None) -> float:
+    return 0.0 if limit is None else limit.total_seconds()
+
+
+def again(model: DistributedDataParallel, arguments: dict[str, Any]) -> None:
+    """Call DDP's constructor on a model that is one already; it keeps its hooks and attributes."""
+    before = dict(vars(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # told when it was made first
+        silent = {"init_sync": False} if _can_do_without_others() else {}
+        _constructor()(model, **(arguments | silent))
+    # Objects, not copies: the handles that hooks were given remove from them.
+    vars(model).update({name: before[name] for name in _kept_names() if name in before})
+
+
+def _kept_names() -> list[str]:
+    """Return the attributes of every module that its constructor empties, hooks above all."""
+    return [name for name in vars(torch.nn.Module()) if name not in _OF_ITS_OWN]
+
+
+def _constructor() -> Callable[..., None]:
+    """Return torch's own, beneath ours, which would note it as another model."""
+    make = DistributedDataParallel.__init__
+    return getattr(make, "__wrapped__", make)
+
+
+def _can_do_without_others() -> bool:
+    """Whether DDP's constructor can be told to leave parameters as they are, as in torch 2.9."""
+    return "init_sync" in inspect.signature(_constructor()).parameters
+
+
+def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a model was made with; of one that was unpickled, what its attributes tell."""
+    if noted is not None:
+        return noted | {"module": model.module}
+    names = list(inspect.signature(_constructor()).parameters)[1:]
+    arguments = {name: getattr(model, name) for name in names if hasattr(model, name)}
+    # Newer releases warn of the one that they derive from the other.
+    if "forward_sync_buffers" in arguments:
+        arguments.pop("broadcast_buffers", None)
+    arguments["bucket_cap_mb"] = model.bucket_bytes_cap / TORCHS_MB
+    return arguments
+
+
+def sharded(namespace: dict[str, object], why: str) -> dict[str, str]:
+    """Return the modules of a namespace that FSDP2 has sharded, each with why it is lost."""
+    return {
+        name: f"an FSDP2 module, which this torch does not let be renewed: {why}"
+        for name, value in list(namespace.items())
+        if _is_sharded(value)
+    }
+
+
+def _why_lost(value: object) -> str:
+    """Say why a variable is of no use once its groups are gone, '' if it is."""
+    whys: list[tuple[Callable[[Any], bool], str]] = [
+        (_is_sharded, "an FSDP module, whose shards belong to groups that are gone"),
+        (_trains_shards, "the optimizer of a module that is lost"),
+        (_is_mesh, "a mesh of groups that are gone"),
+        (_is_dead, "a process group that could not be made again"),
+        (is_shard, "a DTensor, whose mesh is gone"),
+    ]
+    return next((why for holds, why in whys if holds(value)), "")
+
+
+def _is_sharded(value: object) -> bool:
+    """Whether a value is a module that FSDP, of either kind, has sharded."""
+    if not is_a(value, torch.nn.Module):
+        return False
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    first_kind = fsdp is not None and any(
+        isinstance(part, fsdp.FullyShardedDataParallel) for part in value.modules()
+    )
+    return first_kind or any(is_shard(parameter) for parameter in value.parameters())
+
+
+def _trains_shards(value: object) -> bool:
+    return is_a(value, torch.optim.Optimizer) and any(
+        is_shard(parameter) for each in value.param_groups for parameter in each["params"]
+    )
+
+
+def _is_mesh(value: object) -> bool:
+    mesh = sys.modules.get("torch.distributed.device_mesh")
+    return mesh is not None and is_a(value, mesh.DeviceMesh)
+
+
+def _is_dead(value: Any) -> bool:
+    if not issubclass(type(value), dist.ProcessGroup) or value is dist.group.WORLD:
+        return False
+    try:
+        return dist.get_rank(value) < 0
+    except (RuntimeError, ValueError):  # torch does not know it
+        return True

@@ -1,0 +1,465 @@
+"""torch.distributed in a rank: join its peers, free it from them, renew what they share.
+
+A rank is freed by cutting sockets. Whoever waits in a gloo collective, in ``new_group`` or in a
+store waits on a socket of this process, and these are known by their addresses: where groups of
+this rank listen, and where those of the others do, which they tell each other when a generation is
+formed. (NCCL has an abort of its own.) What was cut is of no use any more, so `form` starts the
+next generation: a fresh store, and groups renewed `in_place` or made `anew`. The ranks agree
+through that store which groups those are (`agreement`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from nbdist.backends.ddp import agreement
+from nbdist.backends.groups.recovery import IN_PLACE, Recovery
+from nbdist.errors import NbdistError, UsageError
+from nbdist.machine import gpus, sockets
+from nbdist.machine.amounts import in_time
+from nbdist.wire.group_reports import NO_WAY, Digest, GroupInfo, Roster, Waiting
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    raise UsageError(
+        "--backend ddp needs PyTorch, which is not installed where the ranks run: "
+        'pip install "nbdist[torch]"'
+    ) from error
+
+from torch.nn import Module
+
+from nbdist.backends.ddp import groups_made_anew
+from nbdist.backends.ddp.current_collective import Watch, unfinished
+from nbdist.backends.ddp.groups_made_anew import Anew, Before
+from nbdist.backends.ddp.joining import Joining
+from nbdist.backends.groups import gloo, nccl, stores
+from nbdist.backends.groups.comm_hooks import groups_of, states_of
+from nbdist.backends.groups.registry import Made
+from nbdist.backends.models import made_equal
+from nbdist.backends.models.equality import Comparing, leaves, weight
+from nbdist.backends.models.trained_objects import bare, settle_scalers, trained
+from nbdist.backends.models.variable_paths import at, has
+from nbdist.backends.torch_private import recorder
+
+if TYPE_CHECKING:
+    import socket
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    from nbdist.backends.ddp.groups_in_place import InPlace
+
+_CONNECT_LIMIT = timedelta(seconds=10)
+"""The store listens before any rank is told of it, so reaching it takes no time."""
+
+_FORM_LIMIT = timedelta(seconds=60)
+"""How long ranks wait for each other when they form a generation."""
+
+_STORE_LIMIT = timedelta(minutes=30)
+"""How long they wait in the store afterwards if the group has no limit of its own; torch's own."""
+
+ABORT_SECONDS = 2.0
+"""A rank's agent waits so long for NCCL; it has other things to do, and asks again."""
+
+LET_GO_SECONDS, SETTLE_SECONDS = 10.0, 30.0
+"""NCCL, and then the GPU with all that was queued on it, have this long to end after an abort."""
+
+
+class Ddp:
+    """The ``ddp`` backend of one rank: nccl with a GPU for each rank, else gloo.
+
+    `install`, `form` and `sync` belong to the main thread; `open_store`, `abort`,
+    `goes_on_when_freed`, `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from
+    any other.
+
+    Parameters
+    ----------
+    rank, local_rank, world_size
+        This rank's place, as torchrun counts.
+    timeout
+        Seconds a collective may take; torch's own limit if None.
+    host
+        The address that stores and gloo listen on; loopback unless the ranks are on several hosts.
+    recovery
+        What this torch allows.
+    """
+
+    name = "ddp"
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        local_rank: int,
+        world_size: int,
+        timeout: float | None = None,
+        host: str = sockets.LOOPBACK,
+        recovery: Recovery | None = None,
+    ) -> None:
+        self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
+        self.recovery = recovery or Recovery()
+        self._timeout = None if timeout is None else timedelta(seconds=timeout)
+        self._host = host
+        self._watch = Watch()
+        self._made = Made(connections=bool(self.recovery.groups))
+        self._joining = Joining(rank, world_size, self._made, self.formed)
+        self._in_place: InPlace | None = None
+        self._anew = Anew(self._made, self._joining)
+        self._before: Before | None = None
+        """What there was before an attempt to form groups anew that has not gone through yet."""
+        self._far: frozenset[sockets.Address] = frozenset()
+        """Where the peers' gloo and the store listen; what leads there, this rank made."""
+        self._server: stores.TCPStore | None = None
+        self._cut: list[socket.socket] = []
+        """Connections cut by the last `abort`, open still for their other ends."""
+        self._aborting = nccl.Aborting()
+        self.broken_off: set[str] = set()
+        """Collectives of this rank's GPU that were aborted since somebody last asked."""
+        self._whole = False
+        self._port = self._generation = self._meeting = 0
+        self._pid = os.getpid()
+
+    def device(self) -> torch.device:
+        """Return this rank's device, made the current one if it is a GPU; ranks may share one."""
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not there:
+            return torch.device("cpu")
+        device = torch.device("cuda", gpus.of_rank(self.local_rank, there))
+        torch.cuda.set_device(device)
+        return device
+
+    def names(self) -> dict[str, Any]:
+        """Return no names: a cell imports torch itself."""
+        return {}
+
+    def install(self) -> None:
+        """Take over where torch makes and destroys groups; once, before there is any."""
+        for name, value in nccl.environ().items():
+            os.environ.setdefault(name, value)
+        recorder.hold_few()
+        global current  # a process is one rank
+        current = self
+        self._made.meet = self._joining.meet
+        self._made.install()
+        self._joining.install()
+        if self.recovery.groups:
+            # A device of gloo's own for each group, so the address cannot be given.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
+        else:
+            from nbdist.backends.ddp.groups_in_place import (
+                InPlace,  # private parts, which were tried
+            )
+
+            self._in_place = InPlace(self.rank, self._host, self._made, quiet=self.recovery.talks)
+        with suppress(Exception):  # a torch that measures elsewhere: waits stay unknown
+            from nbdist.backends.torch_private import timed_waits
+
+            timed_waits.time_waits()
+        with suppress(Exception):  # torch then makes stores of its own, at the address reserved
+            from nbdist.backends.torch_private import rendezvous
+
+            rendezvous.lead(self._found_at)
+
+    def open_store(self) -> int:
+        """Start the store of the next generation; return its port. Called on one rank."""
+        # The store before ends here; nobody uses it, or those who do are to be freed.
+        self._server = stores.serve(self._host)
+        return self._server.port
+
+    def form(
+        self,
+        port: int,
+        generation: int,
+        way: str = IN_PLACE,
+        namespace: dict[str, object] | None = None,
+        *,
+        fsdp: str = "",
+    ) -> dict[str, str]:
+        """Begin a generation: a fresh store, and groups on it. All ranks at once.
+
+        The first one joins WORLD. Later ones, after a fault or when a rank was replaced, give a
+        rank that is new the groups of the others, and models what they need to train on: DDP models
+        get new reducers and FSDP2 models are brought to rest, for a step that was broken off leaves
+        marks in both.
+
+        Parameters
+        ----------
+        port
+            Where the store listens that `open_store` made.
+        generation
+            Another number each time, the same on all ranks.
+        way
+            How groups come back (`recovery`), the same on all ranks.
+        namespace
+            Variables that may hold what was made of the groups before.
+        fsdp
+            Why FSDP2 modules cannot be renewed, '' if they can.
+
+        Returns
+        -------
+        dict
+            The variables that are of no use any more, and why.
+        """
+        self.abort()
+        self._end_cut()
+        self._end_aborts()
+        self._far = frozenset({(self._host, port)})
+        self._port, self._generation = port, generation
+        recorder.forget_older()
+        client = self._connect(port)
+        self._joining.on(stores.prefixed(f"nbdist/{generation}", client))
+        with suppress(Exception):  # a torch that counts elsewhere
+            from nbdist.backends.torch_private import rendezvous
+
+            rendezvous.end_rpc()
+        in_place = self._in_place if way == IN_PLACE else None
+        variables = {} if namespace is None else namespace
+        if in_place is not None:
+            self._form_in_place(in_place, generation, variables, settle_fsdp=not fsdp)
+            lost = in_place.stranded(variables) | (
+                groups_made_anew.sharded(variables, fsdp) if fsdp else {}
+            )
+        else:
+            lost = self._form_anew(variables)
+        settle_scalers(variables)
+        # Whoever makes a group later may be late, and is not lost.
+        client.set_timeout(self._joining.timeout or _STORE_LIMIT)
+        self._whole = True
+        return lost
+
+    def _form_in_place(
+        self,
+        in_place: InPlace,
+        generation: int,
+        namespace: dict[str, object],
+        *,
+        settle_fsdp: bool,
+    ) -> None:
+        rosters = self._exchange(in_place.groups(), in_place.count())
+        kept = agreement.kept(rosters)
+        in_place.fill(kept, self._store(), generation, self._joining.begin)
+        if not kept:
+            self._joining.begin(nccl.default_backend(), self._timeout)
+        count = max(roster.group_count for roster in rosters) or 1
+        in_place.settle(count, namespace, fsdp=settle_fsdp)
+
+    def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
+        # Noted once: an attempt that fails has destroyed the groups, and the next one goes on.
+        before = self._before or Before(
+            self._anew.groups(), self._made.groups.copy(), self._made.count, dist.group.WORLD
+        )
+        self._before = before
+        if self._in_place is not None:
+            with suppress(Exception):  # it may be what has failed; then torch is asked to
+                self._in_place.let_go()
+        self._anew.give_up(before)
+        self._made.forget_groups()
+        rosters = self._exchange(before.infos, before.count)
+        kept = agreement.kept(rosters)
+        first = kept[0] if kept else None
+        self._joining.begin(
+            first.backend if first is not None else nccl.default_backend(),
+            timedelta(seconds=first.timeout) if first and first.timeout else self._timeout,
+        )
+        self._anew.make_again(kept, before)
+        self._made.count = max(roster.group_count for roster in rosters)
+        self._anew.renew_models(namespace)
+        self._before = None
+        return self._anew.lost(namespace)
+
+    def _exchange(self, groups: list[GroupInfo], count: int) -> list[Roster]:
+        """Tell all ranks what this one has, and where it listens; return what each told."""
+        listening = [] if self._in_place is None else [self._in_place.gloo]
+        mine = Roster(bool(groups), count, groups, listening)
+        rosters = agreement.exchange(self._store(), self.rank, self.world_size, mine)
+        self._far |= {address for roster in rosters for address in roster.listening}
+        return rosters
+
+    def _store(self) -> stores.Store:
+        assert self._joining.store is not None  # for mypy: form has set it
+        return self._joining.store
+
+    def meet_at(self, port: int) -> None:
+        """Take note of the port that the environment names; see `_found_at`. After `form`."""
+        self._meeting = port
+
+    def _found_at(
+        self, host: str, port: int, rank: int, size: int, timeout: timedelta
+    ) -> stores.Store | None:
+        """Return our store to who looks for one where the environment says; else None.
+
+        By itself torch would have rank 0 listen there, and nothing could free who waits for it.
+        """
+        ours = (self._host, self._meeting, self.rank, self.world_size)
+        if (host, port, rank, size) != ours or self._pid != os.getpid() or not self._port:
+            return None
+        client = stores.connect(self._host, self._port, timeout)
+        return stores.prefixed(f"environ/{self._generation}", client)
+
+    def abort(self) -> None:
+        """Free this rank: whatever of it waits in a collective, ``new_group`` or a store raises.
+
+        Any thread. The groups are of no use afterwards, until the next `form`.
+        """
+        self._whole = False
+        near, far = self._made.listening.copy(), self._far | self._made.reached
+        if self._in_place is not None:
+            near.add(self._in_place.gloo)
+        cut_before = self._cut
+        self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
+        self._remaking().each_part(gloo.NAME, gloo.close)
+        # Whoever is still not free is freed by the other ends.
+        sockets.end(cut_before)
+        if torch.cuda.is_initialized() and (parts := self._aborting.new(self._on_nccl())):
+            self.broken_off |= unfinished()
+            self._aborting.begin(parts)
+            self._aborting.over_within(ABORT_SECONDS)
+
+    def goes_on_when_freed(self) -> bool:
+        """Whether what waits in a collective goes on after `abort` as if it had ended well."""
+        return torch.cuda.is_initialized() and bool(self._on_nccl())
+
+    def _on_nccl(self) -> list[Any]:
+        found: list[Any] = []
+        self._remaking().each_part(nccl.NAME, found.append)
+        return found
+
+    def _remaking(self) -> InPlace | Anew:
+        return self._in_place or self._anew
+
+    def _end_aborts(self) -> None:
+        """Wait until nothing of the groups before is at work. Main thread.
+
+        Raises
+        ------
+        NbdistError
+            If NCCL or the GPU does not let go.
+        """
+        if not self._aborting.any:
+            return
+        if not self._aborting.over_within(LET_GO_SECONDS):
+            raise NbdistError(
+                f"NCCL has not let go of rank {self.rank} within {in_time(LET_GO_SECONDS)}"
+            )
+        self._aborting.forget()
+        if not nccl.settled_within(SETTLE_SECONDS):
+            raise NbdistError(
+                f"the GPU of rank {self.rank} is still at work {in_time(SETTLE_SECONDS)} after its "
+                "collectives were broken off"
+            )
+
+    def formed(self) -> bool:
+        """Return whether WORLD is there and whole.
+
+        It is not before `form`, after `abort`, and after the user's ``destroy_process_group()``.
+        """
+        return (
+            self._whole
+            and dist.is_initialized()
+            and (dist.get_rank(), dist.get_world_size()) == (self.rank, self.world_size)
+        )
+
+    def groups(self) -> list[GroupInfo]:
+        """Return this rank's process groups, WORLD first. Any thread."""
+        return (self._in_place or self._anew).groups()
+
+    def waiting(self) -> Waiting | None:
+        """Return the collective the main thread is inside, or None. Any one other thread."""
+        return self._watch.look()
+
+    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+        """Return digests of what this rank trains, by how variables lead to it."""
+        return Comparing(self._shared()).digests(self._trained(namespace))
+
+    def weigh(self, namespace: dict[str, object]) -> int:
+        """Return how many bytes `checksums` reads."""
+        return sum(weight(thing) for thing in self._trained(namespace).values())
+
+    def _trained(self, namespace: dict[str, object]) -> dict[str, Any]:
+        found = trained(namespace)
+        known = {id(bare(thing)) for thing in found.values()}
+        for number, model in enumerate(self._made.models, start=1):
+            if id(bare(model)) not in known:
+                kind = type(model.module).__name__
+                found[f"{kind}, DDP model {number}{NO_WAY}"] = model
+        return found
+
+    def _shared(self) -> dict[int, list[int]]:
+        """Return which ranks share the parameters of DDP models, by their identity."""
+        return {
+            id(parameter): dist.get_process_group_ranks(model.process_group)
+            for model in self._made.models
+            if made_equal.has_group(model)
+            for parameter in model.parameters()
+        }
+
+    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
+        """Return the ranks that share what a path leads to; empty if no DDP model says which.
+
+        None if it leads to nothing.
+        """
+        if not has(namespace, path):
+            return None
+        shared = self._shared()
+        thing = at(namespace, path)
+        parameters = (one for _, one in leaves(thing)) if isinstance(thing, Module) else ()
+        for group in getattr(thing, "param_groups", ()):
+            parameters = (*parameters, *group["params"])
+        return next((shared[id(one)] for one in parameters if id(one) in shared), [])
+
+    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
+        """Make what a path leads to what it is on rank `source`. All of its group at once."""
+        made_equal.copy_from(
+            at(namespace, path), source, self.group_named(group) if group else None
+        )
+
+    # --- groups and models in pickles -----------------------------------------------------------
+
+    def name_of(self, group: dist.ProcessGroup) -> str:
+        """Return what a group is called on every rank."""
+        return self._anew.name_of(group) if self._in_place is None else str(group.group_name)
+
+    def group_named(self, name: str) -> Any:
+        """Return this rank's group of that name, or torch's stand-in for a group of others."""
+        return (self._in_place or self._anew).group_named(name)
+
+    def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
+        """Return all of a DDP model that can travel to another rank; see `put_together`."""
+        told = (self._in_place or self._anew).take_apart(model)
+        return {"told": told, "groups": groups_of(states_of(model)), "gpu": _own_gpu()}
+
+    def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
+        """Fill a DDP model from what `take_apart` returned: it can train, with the others'."""
+        made_equal.move(state["told"], state["gpu"], _own_gpu())
+        (self._in_place or self._anew).put_together(model, state["told"])
+        for place, group in state["groups"].items():
+            states_of(model)[place].process_group = group
+
+    def _end_cut(self) -> None:
+        cut, self._cut = self._cut, []
+        sockets.end(cut)
+
+    # --- forming --------------------------------------------------------------------------
+
+    def _connect(self, port: int) -> stores.TCPStore:
+        try:
+            client = stores.connect(self._host, port, _CONNECT_LIMIT)
+        except dist.DistError as error:
+            raise NbdistError(
+                f"rank {self.rank} could not reach the store of rank 0 at {self._host}:{port}, so "
+                "the process group was not formed; run %dist restart"
+            ) from error
+        client.set_timeout(_FORM_LIMIT)
+        return client
+
+
+def _own_gpu() -> int | None:
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+current: Ddp | None = None
+"""This process's."""

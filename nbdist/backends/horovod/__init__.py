@@ -1,0 +1,1 @@
+"""Horovod in a rank: joined, freed and joined again, with PyTorch or TensorFlow."""

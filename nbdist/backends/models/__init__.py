@@ -1,0 +1,1 @@
+"""What ranks train and must hold alike: found, compared, made equal."""

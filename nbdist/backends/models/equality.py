@@ -1,0 +1,281 @@
+"""Whether ranks hold the same: digests of models, optimizers and the like.
+
+They are computed where the tensors are, from their bits, and fetched in one transfer. No two ranks
+hold the same shards, but all have updated theirs equally often: so of a shard the count is taken
+that torch keeps of a tensor's changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.utils import _pytree as pytree
+
+from nbdist.backends.groups.comm_hooks import counters
+from nbdist.backends.models.trained_objects import bare, is_a, itself
+from nbdist.errors import UsageError
+from nbdist.wire.group_reports import Digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+_ROW, _CHUNK = 4096, 1 << 22
+"""Words of 64 bits that have weights of their own, and that are weighed at a time."""
+_NUMBERS = (bool, int, float, complex, str, type(None))
+
+
+class Comparing:
+    """One look at all that is compared; a tensor that several hold is read once.
+
+    Parameters
+    ----------
+    shared
+        By the identity of parameters, the ranks that share them where not all do.
+    """
+
+    def __init__(self, shared: Mapping[int, list[int]] | None = None) -> None:
+        self._shared = shared or {}
+        self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        """By identity, tensors and what was folded of them; kept, so that no id comes twice."""
+
+    def digests(self, found: Mapping[str, Any]) -> dict[str, Digest]:
+        """Return what other ranks compare with theirs, by the ways to it; never raises."""
+        numbers: dict[int, int] = {}
+        told = {}
+        for path, thing in found.items():
+            number = numbers.setdefault(id(itself(thing)), len(numbers))
+            told[path] = msgspec.structs.replace(self.digest(thing), thing=number)
+        return told
+
+    def digest(self, target: Any) -> Digest:
+        """Return the digest of one thing."""
+        try:
+            outline = _outline(target, self._shared)
+            content, sharded = self._content(target)
+        except BaseException as err:  # a user's state_dict, or a kind of tensor nobody knows
+            text = str(err).partition("\n")[0]
+            why = text if isinstance(err, UsageError) else f"{type(err).__name__}: {text}"
+            return Digest("", "", why)
+        return Digest(outline, content, "", sharded)
+
+    def _content(self, target: Any) -> tuple[str, bool]:
+        hasher = hashlib.blake2b(digest_size=8)
+        sums: dict[torch.device, list[Tensor]] = {}
+        sharded = is_zero(target)
+        for name, leaf in leaves(target):
+            hasher.update(name.encode())
+            if not isinstance(leaf, torch.Tensor):
+                hasher.update(repr(leaf).encode())
+            elif is_lazy(leaf):
+                hasher.update(b"not there yet")
+            elif is_shard(leaf):
+                sharded = True
+                hasher.update(f"{tuple(leaf.shape)}{changes(leaf)}".encode())
+            else:
+                hasher.update(f"{tuple(leaf.shape)}{leaf.dtype}".encode())
+                for folded in self._fold(leaf):
+                    sums.setdefault(folded.device, []).append(folded)
+        for values in sums.values():
+            hasher.update(torch.stack(values).cpu().numpy().tobytes())
+        return hasher.hexdigest(), sharded
+
+    def _fold(self, tensor: Tensor) -> list[Tensor]:
+        if id(tensor) not in self._read:
+            parts = [part for part in _plain(tensor) if part.numel() and part.device.type != "meta"]
+            self._read[id(tensor)] = tensor, [_fold(part) for part in parts]
+        return self._read[id(tensor)][1]
+
+
+def digest(target: Any) -> str | None:
+    """Return a digest of a tensor, a model and its buffers, or an optimizer; None without one."""
+    look = Comparing()
+    buffers = bare(target).named_buffers() if is_a(target, torch.nn.Module) else ()
+    found = [look.digest(one) for one in (target, *(buffer for _, buffer in buffers))]
+    if any(one.why or one.sharded for one in found):
+        return None
+    return hashlib.blake2b(
+        "".join(one.content for one in found).encode(), digest_size=8
+    ).hexdigest()
+
+
+def weight(target: Any) -> int:
+    """Return how many bytes a digest of this reads; 0 if that cannot be told."""
+    try:
+        tensors = [leaf for _, leaf in leaves(target) if isinstance(leaf, torch.Tensor)]
+        return sum(one.numel() * one.element_size() for one in tensors if not is_lazy(one))
+    except BaseException:  # the digest says why
+        return 0
+
+
+def leaves(target: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors and numbers that ranks must have alike, by name.
+
+    Buffers are not among them but for the masks of pruning: under DDP those of a batch norm differ
+    between ranks from one forward to the next, when rank 0's are sent to all.
+    """
+    if isinstance(target, torch.Tensor):
+        yield "", target
+    elif isinstance(target, torch.nn.Module):
+        yield from bare(target).named_parameters()
+        yield from masks(bare(target))
+        yield from counters(target).items()
+    elif is_zero(target):
+        yield from _updates(target)
+    else:
+        state, _ = pytree.tree_flatten_with_path(target.state_dict())
+        for path, leaf in state:
+            if isinstance(leaf, (torch.Tensor, *_NUMBERS)):
+                yield pytree.keystr(path), leaf
+
+
+def masks(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield which parameters are pruned where: `torch.nn.utils.prune`'s masks, and sparsifiers'."""
+    for path, module in model.named_modules():
+        computed = isinstance(module, ParametrizationList)
+        for name, buffer in module.named_buffers(recurse=computed):
+            of = name.removesuffix("mask")
+            pruned = of.endswith("_") and hasattr(module, f"{of}orig")
+            if of != name and (computed or pruned):
+                yield f"{path}.{name}", buffer
+
+
+def is_shard(value: object) -> bool:
+    """Return whether a value is a DTensor, each rank's part of one tensor."""
+    # Not imported for this: it is half a second, and who has one has imported it.
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and is_a(value, tensors.DTensor)
+
+
+def is_zero(value: object) -> bool:
+    """Return whether this is an optimizer that shares its state out over the ranks."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return module is not None and isinstance(value, module.ZeroRedundancyOptimizer)
+
+
+def changes(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place, 0 where torch does not count it."""
+    return int(getattr(tensor, "_version", 0))
+
+
+def _is_fsdp(target: object) -> bool:
+    """Return whether a part of a model is FSDP's first kind, whose parameters look like tensors."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return isinstance(target, torch.nn.Module) and any(
+        fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)
+        for part in target.modules()
+    )
+
+
+def _updates(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield how often this rank's part of a ZeRO optimizer's state was updated, in its ways."""
+    counts = {
+        f"{name} {value.item() if name == 'step' else changes(value)}"
+        for state in optimizer.optim.state.values()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    yield "updates", sorted(counts)
+    for place, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if isinstance(value, _NUMBERS):
+                yield f"{place}.{name}", value
+
+
+def _outline(target: Any, shared: Mapping[int, list[int]]) -> str:
+    """Say what a thing is made of: with another outline on another rank it was never the same.
+
+    It is '' where that cannot be told yet.
+    """
+    if _is_fsdp(target):
+        raise UsageError("FSDP's first kind does not show what of its parameters is where")
+    if isinstance(target, torch.nn.Module):
+        parts = list(bare(target).named_parameters())
+    elif isinstance(target, torch.optim.Optimizer):
+        groups = enumerate(target.param_groups)
+        parts = [(str(place), each) for place, group in groups for each in group["params"]]
+    else:
+        parts = []
+    if any(is_lazy(part) for _, part in parts):
+        return ""
+    text = "".join(f"{name}{tuple(part.shape)}{part.dtype}" for name, part in parts)
+    text += str(next((shared[id(part)] for _, part in parts if id(part) in shared), ""))
+    return hashlib.blake2b(f"{type(target).__name__}{text}".encode(), digest_size=8).hexdigest()
+
+
+def _plain(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that a tensor consists of whose bits can be read as numbers.
+
+    Those of other kinds may do anything then: wait for other ranks, or crash.
+    """
+    if hasattr(tensor, "__tensor_flatten__") and type(tensor) is not torch.nn.Parameter:
+        names, _ = tensor.__tensor_flatten__()
+        return [part for name in names for part in _plain(getattr(tensor, name))]
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise UsageError(f"nothing is known of tensors of the kind {type(tensor).__name__}")
+    whole = tensor.detach()
+    if whole.layout is torch.sparse_coo:
+        whole = whole.coalesce()
+        return [whole.indices(), whole.values()]
+    if whole.layout is not torch.strided or whole.is_nested:
+        raise UsageError(f"nothing is known of tensors with the layout {whole.layout}")
+    if whole.is_quantized:
+        if whole.qscheme() is torch.per_tensor_affine:
+            scales = torch.tensor([whole.q_scale(), whole.q_zero_point()])
+        else:
+            scales = torch.stack([whole.q_per_channel_scales(), whole.q_per_channel_zero_points()])
+        return [whole.int_repr(), scales]
+    if whole.numel() and whole.device.type != "meta" and not whole.untyped_storage().nbytes():
+        raise UsageError("the memory of its parameters was given back")
+    return [whole]
+
+
+@torch.no_grad()
+def _fold(tensor: Tensor) -> Tensor:
+    """Reduce a tensor's bits to two numbers, where it is; others if they stand in another order."""
+    # What a view only promises to do is done: its bits are not yet what it holds.
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    if flat.stride(0) != 1:  # one number of many
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    octets = flat.view(torch.uint8)
+    if flat.device.type != "cpu":
+        return fold_words(octets)
+    hashed = hashlib.blake2b(octets.numpy().data, digest_size=16)
+    return torch.frombuffer(bytearray(hashed.digest()), dtype=torch.int64)
+
+
+def fold_words(octets: Tensor) -> Tensor:
+    """Reduce bytes to two numbers, by sums in which each place has a weight of its own.
+
+    Upper and lower halves of words are weighed apart: what two words have in their highest bits
+    would vanish where 64 bits overflow.
+    """
+    if len(octets) % 8 or octets.storage_offset() % 8:
+        octets = torch.cat([octets, octets.new_zeros(-len(octets) % 8)])
+    place = torch.arange(_ROW, device=octets.device)
+    upper, lower = (_mixed(place + start) for start in (0, _ROW))
+    rows = []
+    for part in octets.view(torch.int64).split(_CHUNK):
+        whole = len(part) // _ROW * _ROW
+        for block in (part[:whole].view(-1, _ROW), part[None, whole:]):
+            wide = block.shape[1]
+            halves = (block >> 32) * upper[:wide] + (block & 0xFFFFFFFF) * lower[:wide]
+            rows.append(halves.sum(1))
+    found = torch.cat(rows)
+    places = torch.arange(len(found), device=octets.device)
+    return torch.stack([(found * _mixed(places + start)).sum() for start in (0, len(found))])
+
+
+def _mixed(places: Tensor) -> Tensor:
+    """Return odd weights of 31 bits that follow no simple rule."""
+    mixed = places * 0x9E3779B1 & 0x7FFFFFFF
+    return ((mixed ^ mixed >> 15) * 0x2C1B3C6D & 0x7FFFFFFF) | 1

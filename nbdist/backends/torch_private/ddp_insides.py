@@ -1,0 +1,179 @@
+"""The insides of DDP and FSDP2 models after a step that was broken off."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from nbdist.backends.torch_private import process_groups
+from nbdist.backends.torch_private.releases import EMPTY, clear, fsdp_groups
+from nbdist.errors import UsageError
+
+
+def has_group(model: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Return whether torch still knows the model's process group."""
+    return model.process_group in c10d._world.pg_map
+
+
+def renew_ddp(model: torch.nn.parallel.DistributedDataParallel, builtin: Any = None) -> None:
+    """Give a DDP model a new reducer, as its constructor does (`DDP.__setstate__` in torch).
+
+    The old one may have stopped in the middle of a backward, or have ordered its buckets by a
+    backward that a replaced rank has never seen. No other rank is spoken to.
+
+    Parameters
+    ----------
+    model
+        The model; it must have a group.
+    builtin
+        What ``_register_builtin_comm_hook`` was called with: only the old reducer knew.
+    """
+    private: Any = model
+    for name in ("reducer", "logger"):
+        private.__dict__.pop(name, None)
+    clear(private, _DDP)
+    parameters, sparse = private._build_params_for_reducer()
+    names = private._build_debug_param_to_name_mapping(parameters)
+    private._ddp_init_helper(parameters, sparse, names, private.static_graph)
+    if private.static_graph:
+        private.reducer._set_static_graph()
+        private.logger._set_static_graph()
+    for hook, state in private._comm_hooks:
+        dist._register_comm_hook(private.reducer, state, hook)  # type: ignore[attr-defined]
+    if builtin is not None:
+        private._register_builtin_comm_hook(builtin)
+
+
+_DDP = {
+    "_static_graph_delay_allreduce_enqueued": False,
+    "_has_rebuilt_buckets": False,
+    "require_forward_param_sync": True,
+}
+"""What a DDP model notes of its steps, and how that is before the first one."""
+
+
+def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
+    """Return all of a DDP model that can travel, its group by name; see `put_together`."""
+    if not has_group(model):
+        raise UsageError("its process group was destroyed")
+    state = {k: v for k, v in vars(model).items() if k not in ("reducer", "logger")}
+    state["process_group"] = model.process_group.group_name
+    return state
+
+
+def put_together(
+    model: torch.nn.parallel.DistributedDataParallel, state: dict[str, Any], builtin: Any
+) -> None:
+    """Fill a DDP model from what `take_apart` returned, without a word to the other ranks.
+
+    Torch's own unpickling knows only models on WORLD, and speaks with the other ranks.
+    """
+    group = process_groups.group_named(state["process_group"])
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError("it is trained by a group of ranks that the new one is not in")
+    vars(model).update(state)
+    model.process_group = group
+    renew_ddp(model, builtin)
+
+
+def without_groups() -> list[torch.nn.Module]:
+    """Return the FSDP2 modules whose groups torch does not know any more."""
+    found = []
+    for state in _fsdp_states():
+        for group in fsdp_groups(state):
+            with suppress(AttributeError):  # another release's name for it
+                if group.mesh_info.shard_process_group not in c10d._world.pg_map:
+                    found += list(group.modules)
+    return found
+
+
+def settle_fsdp() -> None:
+    """Bring every FSDP2 model back to rest: parameters sharded, no collective pending.
+
+    A forward or backward that raised leaves marks (a final callback "already queued", a result
+    to wait for) that would silently spoil the next one.
+    """
+    for state in _fsdp_states():
+        _settle(state)
+
+
+def rest_of_fsdp() -> list[dict[str, str]]:
+    """Return the plain attributes of all that FSDP2 keeps, in words; at rest they are the same."""
+    things = [
+        thing
+        for state in _fsdp_states()
+        for thing in (state, state._state_ctx, state._comm_ctx, *fsdp_groups(state))
+    ]
+    return [
+        {name: repr(value) for name, value in vars(thing).items() if _tells(thing, name, value)}
+        for thing in things
+    ]
+
+
+def _tells(thing: object, name: str, value: object) -> bool:
+    """Whether a value can be compared by its words, and is not what its class has anyway."""
+    if value is None or isinstance(value, (bool, int, str, Enum)):
+        return getattr(type(thing), name, thing) is not value
+    return isinstance(value, (list, dict, set, tuple)) and not value
+
+
+def _fsdp_states() -> list[Any]:
+    # Not imported here: half a second in every rank, for nothing where no model is sharded.
+    if "torch.distributed.fsdp._fully_shard._fsdp_state" not in sys.modules:
+        return []
+    from torch.distributed import _composable_state
+    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+    states = (reference() for reference in _composable_state._module_state_mapping.values())
+    return list({id(state): state for state in states if isinstance(state, FSDPState)}.values())
+
+
+_STATE = {"_modules_to_run_forward": EMPTY}
+_CONTEXT = {
+    "iter_forward_root": None,
+    "post_backward_final_callback_queued": False,
+    "manual_backward_finalization_active": None,
+    "gradient_reduction_pending": False,
+}
+_SHARED = {
+    "all_gather_state": None,
+    "reduce_scatter_state": None,
+    "reduce_scatter_states": EMPTY,
+    "post_forward_order": EMPTY,
+    "_last_post_reduce_events": EMPTY,
+    "active_gradient_reduction": None,
+}
+_GROUP = {
+    "_all_gather_result": None,
+    "_reshard_after_forward_event": None,
+    "_post_reduce_event": None,
+    "_all_reduce_state": None,
+    "_partial_reduce_output": None,
+    "_partial_reduce_output_layout": EMPTY,
+    "_post_forward_indices": EMPTY,
+    "_post_backward_pending": False,
+}
+"""What a step that was broken off leaves, by where it leaves it, and how that is at rest."""
+
+
+def _settle(state: Any) -> None:  # an FSDPState, all of it private
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+    idle = {"_training_state": TrainingState.IDLE}
+    clear(state, _STATE | idle)
+    clear(state._state_ctx, _CONTEXT)
+    clear(state._comm_ctx, _SHARED)  # what is lacking there is lacking before its first forward
+    for group in fsdp_groups(state):
+        clear(group, _GROUP | idle)
+        for param in group.fsdp_params:
+            if hasattr(param, "_unsharded_param"):
+                param._unsharded_param.grad = None
+            with suppress(AttributeError):  # since 2.15 it is that gradient
+                param.unsharded_accumulated_grad = None
+        group._to_sharded()

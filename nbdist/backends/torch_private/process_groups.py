@@ -1,0 +1,278 @@
+"""Process groups, and how their inside is renewed.
+
+A process group that a user's model holds cannot be exchanged, so its inside is: torch's
+`ProcessGroup` is a shell around one backend (gloo, nccl) per device. After a fault `empty` frees
+the old backends and `refill` puts new ones, on a fresh store, into the shell. Emptying goes through
+``ProcessGroup::release_resources()``, which libtorch exports but does not bind to Python; it frees
+threads and sockets. Where the symbol is missing, the new backend is registered under a number of
+its own and the old one stays behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import weakref
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed import distributed_c10d as c10d
+
+from nbdist.backends.groups import nccl
+from nbdist.backends.torch_private import releases
+from nbdist.errors import NbdistError
+from nbdist.wire.group_reports import GroupInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.distributed import ProcessGroup
+
+    from nbdist.backends.groups.stores import Store
+
+_limits: weakref.WeakKeyDictionary[ProcessGroup, timedelta] = weakref.WeakKeyDictionary()
+"""The time limits of groups that were emptied: without a backend there is nowhere to read it."""
+
+_held = threading.RLock()
+"""Held while backends are looked at or put in, for torch's own books of them have no lock.
+
+A group is freed with the GIL let go, so another thread could come upon a backend that is half gone.
+Other threads pass over such a group. They do not wait for its end, which may take seconds: they may
+be there to free the main thread.
+"""
+_freed: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+"""Groups that are being freed right now."""
+
+RELEASE = "_ZN4c10d12ProcessGroup17release_resourcesEv"
+_FIRST_NUMBER, _LAST_NUMBER = 100, 255
+"""Numbers for backends that cannot replace an older one; the type is one byte."""
+
+
+# --- what groups there are --------------------------------------------------------------------
+
+
+def world() -> ProcessGroup | None:
+    """Return the group of all ranks, or None before it is formed and after it is destroyed."""
+    return c10d._world.default_pg
+
+
+def members() -> dict[str, ProcessGroup]:
+    """Return this rank's groups by name, WORLD first, then in the order they were made.
+
+    Any thread: the main thread may be making or ending groups meanwhile.
+    """
+    names = c10d._world.pg_names
+    named = [(names.get(group), group) for group in list(c10d._world.pg_map)]
+    groups = {str(name): group for name, group in named if name is not None}
+    return dict(sorted(groups.items(), key=lambda item: item[1] is not world()))
+
+
+def group_named(name: str) -> Any:  # a ProcessGroup, or what torch has in its place
+    """Return this rank's group of that name, or torch's stand-in for a group of other ranks."""
+    return members().get(name, dist.GroupMember.NON_GROUP_MEMBER)
+
+
+def was_emptied(group: ProcessGroup) -> bool:
+    """Return whether a group has lost what it was made with, the store for one."""
+    return group in _limits
+
+
+def describe(group: ProcessGroup) -> GroupInfo:
+    """Say what another rank must know to build the same group."""
+    state = c10d._world
+    return GroupInfo(
+        name=str(state.pg_names[group]),
+        ranks=sorted(state.pg_group_ranks[group], key=state.pg_group_ranks[group].__getitem__),
+        backend=str(state.pg_map[group][0]),
+        timeout=_timeout(group).total_seconds(),
+        world=group is world(),
+        description=group.group_desc,
+        bound=group.bound_device_id is not None,
+    )
+
+
+def infos() -> list[GroupInfo]:
+    """Describe this rank's groups, WORLD first. Any thread: none that is just renewed or ended."""
+    found = []
+    for group in members().values():
+        with suppress(KeyError):  # the main thread has taken it out of torch's books meanwhile
+            found.append(describe(group))
+    return found
+
+
+def group_count() -> int:
+    """Return how many groups were ever named; the next one's name is this number."""
+    return int(c10d._world.group_count)
+
+
+def set_group_count(count: int) -> None:
+    """Make the next group's name the same on all ranks."""
+    c10d._world.group_count = count
+
+
+def default_timeout(backend: str) -> timedelta:
+    """Return torch's own time limit for a collective on `backend`."""
+    limit: timedelta = c10d._get_default_timeout(dist.Backend(backend))
+    return limit
+
+
+def _timeout(group: ProcessGroup) -> timedelta:
+    with _held:  # or the last reference to a backend could be the one in here: see `free`
+        options = [getattr(backend, "options", None) for backend in _backends(group).values()]
+    for each in options:
+        if each is not None:
+            limit: timedelta = each._timeout
+            return limit
+    return _limits.get(group) or default_timeout(str(c10d._world.pg_map[group][0]))
+
+
+def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
+    backends = {}
+    with _held:
+        for device in group._device_types if group not in _freed else ():
+            try:
+                backends[device] = group._get_backend(device)
+            except RuntimeError:  # emptied, and not filled again since
+                continue
+    return backends
+
+
+# --- renewing them ----------------------------------------------------------------------------
+
+
+def empty(group: ProcessGroup) -> None:
+    """Free a group's backends, to be filled again. Nobody may wait in it any more."""
+    _limits[group] = _timeout(group)
+    free(group)
+
+
+def free(group: ProcessGroup) -> None:
+    """End a group's backends with their threads and sockets, the GIL let go.
+
+    Python would end them with the last reference to the group, holding the GIL while it joins
+    gloo's threads; one of those may want the GIL to drop a finished collective, and the process
+    hangs.
+    """
+    release = _release()
+    if release is None:
+        return
+    with _held:
+        _freed.add(group)
+    try:
+        release(group._id())  # type: ignore[attr-defined]  # the address of the C++ object
+    finally:
+        _freed.discard(group)
+
+
+def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int) -> None:
+    """Put fresh backends on `store` into an emptied group. All its ranks at once."""
+    ranks = [] if info.world else info.ranks
+    device = group.bound_device_id
+    with _name_free(group, info.name), nccl.unbound():
+        # An emptied group does not know its own size and rank any more, since torch 2.14.
+        fresh, prefixed = c10d._new_process_group_helper(
+            len(info.ranks),
+            info.ranks.index(rank),
+            ranks,
+            dist.Backend(info.backend),
+            store,
+            releases.group_name(info.name),
+            timeout=timedelta(seconds=info.timeout),
+            device_id=device,
+            group_desc=info.description,
+        )
+        releases.forget(fresh)
+    kinds = dict(dist.BackendConfig(dist.Backend(info.backend)).get_device_backend_map())
+    for device, backend in _backends(fresh).items():
+        kind = dist.Backend.backend_type_map[kinds[device.type]]
+        if _release() is None:
+            kind = _own_number(generation)
+        with _held:
+            group._register_backend(device, kind, backend)
+    c10d._world.pg_map[group] = (info.backend, prefixed)
+
+
+def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
+    """Build a subgroup that other ranks already have, under its name. All its ranks at once."""
+    with nccl.unbound():
+        group, _ = c10d._new_process_group_helper(
+            len(info.ranks),
+            info.ranks.index(rank),
+            info.ranks,
+            dist.Backend(info.backend),
+            store,
+            releases.group_name(info.name),
+            timeout=timedelta(seconds=info.timeout),
+            device_id=nccl.bound_device(info.backend) if info.bound else None,
+            group_desc=info.description,
+        )
+    c10d._world.pg_group_ranks[group] = {r: i for i, r in enumerate(info.ranks)}
+    built: ProcessGroup = group
+    return built
+
+
+def forget_world() -> None:
+    """Make torch believe that it was never initialized (`destroy_process_group` says goodbye)."""
+    for group in members().values():
+        releases.forget(group)
+    c10d._update_default_pg(None)
+    c10d._world.group_count = 0
+
+
+@contextmanager
+def _name_free(group: ProcessGroup, name: str) -> Iterator[None]:
+    """Let another group have this group's name for a moment: names are keys in the store."""
+    names = c10d._world.pg_names
+    del names[group]
+    _distributed_c10d._unregister_process_group(releases.group_name(name))
+    try:
+        yield
+    finally:
+        names[group] = releases.group_name(name)
+        _distributed_c10d._register_process_group(releases.group_name(name), group)
+
+
+@functools.cache
+def _release() -> Callable[[int], None] | None:
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        if (folder / name).exists():
+            function = getattr(ctypes.CDLL(str(folder / name)), RELEASE, None)
+            if function is not None:
+                function.argtypes, function.restype = [ctypes.c_void_p], None
+            return function
+    return None
+
+
+def _own_number(generation: int) -> Any:  # an enum value torch has no name for
+    number = _FIRST_NUMBER + generation
+    if number > _LAST_NUMBER:
+        msg = (
+            f"the process groups were renewed {generation} times, which is all this torch "
+            f"({torch.__version__}) allows; restart the ranks with %dist restart"
+        )
+        raise NbdistError(msg)
+    return dist.ProcessGroup.BackendType(number)
+
+
+def each_part(name: str, do: Callable[[Any], object]) -> None:
+    """Do something with each part of this rank's groups that is a backend's: nccl, gloo.
+
+    Any thread. No group is freed meanwhile, so that its last reference is never the one in here.
+    """
+    with _held:
+        found = [
+            getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            for group in members().values()
+            for backend in _backends(group).values()
+        ]
+        while found:
+            if found[0].name().startswith(name):
+                do(found[0])
+            del found[0]

@@ -1,0 +1,1 @@
+"""Functions and classes of the notebook as source that makes them again."""

@@ -1,0 +1,54 @@
+"""Finds the definition that, run again, makes what the notebook has under a name."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from nbdist.cell.definitions.compared_classes import ClassComparison
+from nbdist.cell.definitions.compared_functions import Comparison
+from nbdist.cell.definitions.defined import Notebook
+from nbdist.cell.definitions.definition_text import Remade
+from nbdist.cell.definitions.expressions import Again
+
+
+def remade(
+    name: str, value: Any, notebook: Notebook, again: Again, *, annotations: bool
+) -> Remade | None:
+    """Return what defines `name`; None if no definition would make its value.
+
+    Parameters
+    ----------
+    name
+        The name.
+    value
+        What the notebook has under it.
+    notebook
+        Its definitions.
+    again
+        Evaluates their expressions.
+    annotations
+        Whether annotations are evaluated, too.
+    """
+    edited = None
+    for definition in notebook.definitions(name):
+        made = Remade(definition)
+        try:
+            _compare(Comparison(made, notebook, again, annotations=annotations), made, value)
+        except Exception:  # noqa: S112  # Unsure, or what a user's object raises when it is looked at
+            continue
+        if made.is_as_it_was:
+            return made
+        edited = edited or made
+    return edited
+
+
+def _compare(whole: Comparison, made: Remade, value: Any) -> None:
+    """Raise `Unsure` if the definition would make something else."""
+    node, code = made.definition.node, made.definition.code
+    if isinstance(node, ast.ClassDef):
+        ClassComparison(whole, node, code, value, node.name).compare()
+    elif not isinstance(node, ast.Assign):
+        whole.decorated(node, code, value, node.name, {})
+    elif isinstance(node.value, ast.Lambda) and isinstance(node.targets[0], ast.Name):
+        whole.function(node.value, code, value, "<lambda>", {}, path=node.targets[0].id)

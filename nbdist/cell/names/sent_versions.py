@@ -1,0 +1,172 @@
+"""What ranks have been sent: versions of the notebook's names, and what code behind them reads."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbdist.cell.names.used_names import bound, mentioned, read_later
+from nbdist.rank.values.contents import Contents, Held, contents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
+"""What is the same as its copy."""
+ABSENT = object()
+
+Change = Literal["", "bound", "edited", "drifted"]
+"""Since the last look: bound anew; changed in place, and can be brought again; or cannot, since it
+would take the place of what cells have made of it on the ranks (a model, an optimizer's tensor)."""
+
+
+@dataclass
+class _Version:
+    object: str
+    """The same as long as the name is bound to the same object."""
+    held: Held
+    contents: Contents | None
+    edits: int = 0
+    drifted: bool = False
+    reads: dict[str, None] = field(default_factory=dict)
+    """Names that code in it reads, as its pickle has shown."""
+
+    @property
+    def token(self) -> str:
+        return f"{self.object}:{self.edits}"
+
+
+_REPLACED = Held(object())
+"""Holds what no name is bound to."""
+
+
+class Known:
+    """Names that have been on their way to ranks. Kernel's main thread."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, _Version] = {}
+        self._ran: dict[str, dict[str, None]] = {}
+        """By name that a cell on the ranks has bound: what the functions behind it may read."""
+        self._deleted: set[str] = set()
+        """Names the notebook had, and has no more, of which nothing was told yet."""
+        series = secrets.token_hex(3)
+        self._objects = (f"{series}.{n}" for n in itertools.count(1))
+
+    def version(self, name: str, value: object) -> tuple[str, Change]:
+        """Return the version of `name` with this value, and how the notebook has changed it."""
+        known = self._versions.get(name)
+        if known is None or not known.held.holds(value):
+            made = self._versions[name] = _Version(
+                next(self._objects), Held(value), contents(value)
+            )
+            return made.token, "" if known is None else "bound"
+        if known.contents is None or known.drifted or known.contents.same(value):
+            return known.token, ""
+        if not known.contents.plain:
+            known.drifted = True
+            return known.token, "drifted"
+        self.renew(name, value)
+        return known.token, "edited"
+
+    def renew(self, name: str, value: object) -> str:
+        """Return a new version of the same object, as it is now."""
+        known = self._versions[name]
+        known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
+        known.reads = {}
+        return known.token
+
+    def returned(self, name: str, value: object) -> None:
+        """Note that a name's value has come from the ranks: they need not be sent it."""
+        known = self._versions.get(name)
+        self._versions[name] = _Version(
+            next(self._objects) if known is None else known.object,
+            Held(value),
+            contents(value),
+            0 if known is None else known.edits,
+            reads={} if known is None else known.reads,
+        )
+
+    def changed(self, name: str, value: object) -> bool:
+        """Return whether ranks may have another version of `name` than this."""
+        known = self._versions.get(name)
+        return (
+            known is None
+            or not known.held.holds(value)
+            or not (known.contents is None or known.drifted or known.contents.same(value))
+        )
+
+    def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
+        """Return the versions of those names whose objects others may refer to."""
+        return {
+            name: version.token
+            for name, version in self._versions.items()
+            if version.held.holds(value := space.get(name, ABSENT)) and not isinstance(value, FIXED)
+        }
+
+    def are_same(self, name: str) -> Callable[[str | None], bool]:
+        """Return what tells whether a rank's version is of the same object as ours."""
+        mine = self._versions[name].object
+        return lambda token: token is not None and token.partition(":")[0] == mine
+
+    def forget(self, space: Mapping[str, Any], used: Iterable[str] = ()) -> list[str]:
+        """Let go of names that the notebook has no more, and of values that it has replaced.
+
+        Returns
+        -------
+        list of str
+            Of the names those that are used, once.
+        """
+        for name, version in list(self._versions.items()):
+            if name not in space:
+                del self._versions[name]
+                self._deleted.add(name)
+            elif not version.held.holds(space[name]):
+                version.held, version.contents = _REPLACED, None
+        if not self._deleted:
+            return []
+        self._deleted -= space.keys()
+        gone = self._deleted.intersection(used)
+        self._deleted -= gone
+        return sorted(gone)
+
+    # -- what code reads -----------------------------------------------------------------------
+
+    def found(self, name: str, reads: Iterable[str]) -> None:
+        """Note which names the code in this version of `name` reads."""
+        self._versions[name].reads = dict.fromkeys(reads)
+
+    def reads(self, name: str) -> dict[str, None]:
+        """Return the names that the code in what ranks were sent as `name` reads."""
+        known = self._versions.get(name)
+        return {} if known is None else known.reads
+
+    def ran(self, code: CodeType) -> dict[str, None]:
+        """Take in a cell for the ranks; return what functions of theirs that it uses may read."""
+        before: dict[str, None] = {}
+        if self._ran:
+            for name in mentioned(code):
+                before |= self._ran.get(name, {})
+        after = {**before, **dict.fromkeys(read_later(code))}
+        if after:
+            self._ran.update(dict.fromkeys(bound(code), after))
+        return before
+
+
+def methods(cls: type) -> Iterator[FunctionType]:
+    """Return the functions in a class's own body, properties and the like included."""
+    for member in vars(cls).values():
+        for function in (getattr(member, "__func__", None), getattr(member, "fget", None), member):
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def closed_over(function: FunctionType) -> Iterator[object]:
+    """Return what a function holds of the functions it was defined in."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            yield cell.cell_contents

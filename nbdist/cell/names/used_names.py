@@ -1,0 +1,274 @@
+"""Which names a cell reads without binding them first."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nbdist.rank.running.lines import PYTHON_MAGICS
+from nbdist.rank.values.pickles import global_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import CodeType
+
+WORD = re.compile(r"[^\W\d]\w*")
+EXPANDED = re.compile(r"\{([^{}]*)\}|\$(\w+)")
+"""What IPython takes for a variable in the text of a magic or a shell command."""
+EXTENDED = dis.opmap["EXTENDED_ARG"]
+STORES = frozenset({dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"]})
+
+
+@dataclass
+class Used:
+    """What a cell reads, in the order it does."""
+
+    surely: dict[str, None] = field(default_factory=dict)
+    maybe: dict[str, None] = field(default_factory=dict)
+    """Read where only some ways through the cell have bound it."""
+
+
+def used(source: str, code: CodeType) -> Used:
+    """Return what a cell reads.
+
+    Parameters
+    ----------
+    source
+        Python, as IPython has made it from the cell.
+    code
+        The same, compiled.
+    """
+    found = Used()
+    reader = _Reader(found)
+    try:
+        reader.visit(ast.parse(source))
+    except RecursionError:  # an expression of a thousand terms
+        return Used(maybe=dict.fromkeys(mentioned(code)))
+    for name in read_later(code):
+        reader.read(name)
+    found.maybe = {name: None for name in found.maybe if name not in found.surely}
+    return found
+
+
+def mentioned(code: CodeType) -> Iterator[str]:
+    """Yield every name that occurs in a cell, as a variable or an attribute."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if inspect.iscode(part):
+            yield from mentioned(part)
+        elif isinstance(part, str):  # of a magic
+            yield from WORD.findall(part)
+
+
+def read_later(code: CodeType) -> list[str]:
+    """Return the globals that the functions in a code object read when they are called."""
+    if code.co_flags & inspect.CO_OPTIMIZED:
+        return global_names(code)
+    inner = (const for const in code.co_consts if inspect.iscode(const))
+    return [name for part in inner for name in read_later(part)]
+
+
+def bound(code: CodeType) -> Iterator[str]:
+    """Yield the names that a cell binds itself."""
+    extended = 0
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        if operation == EXTENDED:
+            extended = (extended | argument) << 8
+            continue
+        if operation in STORES:
+            yield code.co_names[extended | argument]
+        extended = 0
+
+
+class _Reader(ast.NodeVisitor):
+    """Goes through what a cell does at once, in its order; bodies of functions come later."""
+
+    def __init__(self, found: Used) -> None:
+        self._found = found
+        self._bound: set[str] = set()
+        """Bound whatever way the cell took to here."""
+        self._perhaps: set[str] = set()
+        """Bound on some way to here."""
+
+    def read(self, name: str) -> None:
+        """Note that `name` is read here."""
+        if name not in self._bound:
+            (self._found.maybe if name in self._perhaps else self._found.surely)[name] = None
+
+    def _bind(self, name: str) -> None:
+        self._bound.add(name)
+        self._perhaps.add(name)
+
+    def _all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Forget afterwards what was bound meanwhile: a scope of its own."""
+        kept = set(self._bound), set(self._perhaps)
+        yield
+        self._bound, self._perhaps = kept
+
+    def _ways(self, *ways: Iterable[ast.AST | None]) -> None:
+        """Go through blocks of which one is run."""
+        before, after = set(self._bound), []
+        for way in ways:
+            self._bound = set(before)
+            self._all(way)
+            after.append(self._bound)
+        self._bound = set.intersection(*after)
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self.read(node.id)
+        elif isinstance(node.ctx, ast.Store):
+            self._bind(node.id)
+        else:
+            self.read(node.id)  # what is not there cannot be deleted
+            self._bound.discard(node.id)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._all([node.value, node.target])
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and _is_ipython(node.func.value):
+            for name in _names_in_magic(node.func.attr, [_text(arg) for arg in node.args]):
+                # A word of a magic's text may be anything: it is not missed if it cannot come.
+                if name not in self._bound:
+                    self._found.maybe[name] = None
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._all([*node.args.defaults, *node.args.kw_defaults])
+
+    def _comprehension(self, node: Any, *parts: ast.expr) -> None:
+        self.visit(node.generators[0].iter)
+        with self._apart():
+            for i, each in enumerate(node.generators):
+                self._all([each.iter if i else None, each.target, *each.ifs])
+            self._all(parts)
+
+    def visit_ListComp(self, node: ast.ListComp) -> None:
+        self._comprehension(node, node.elt)
+
+    def visit_SetComp(self, node: ast.SetComp) -> None:
+        self._comprehension(node, node.elt)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
+        self._comprehension(node, node.elt)
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        self._comprehension(node, node.key, node.value)
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self._all([node.value, *node.targets])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.read(node.target.id)
+        self._all([node.value, node.target])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._all([node.annotation, node.value])
+        if node.value is not None or not isinstance(node.target, ast.Name):
+            self.visit(node.target)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._bind(alias.asname or alias.name.partition(".")[0])
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._bind(alias.asname or alias.name)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every += [each for each in (arguments.vararg, arguments.kwarg) if each]
+        self._all([*node.decorator_list, *arguments.defaults, *arguments.kw_defaults])
+        self._all([*(each.annotation for each in every), node.returns])
+        self._bind(node.name)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._all([*node.decorator_list, *node.bases, *node.keywords])
+        with self._apart():
+            self._all(node.body)
+        self._bind(node.name)
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        self._ways(node.body, node.orelse)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.visit(node.iter)
+        self._ways([node.target, *node.body], [])
+        self._all(node.orelse)
+
+    visit_AsyncFor = visit_For  # noqa: N815
+
+    def visit_While(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self._ways(node.body, [])
+        self._all(node.orelse)
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        self._all([*node.items, *node.body])
+
+    visit_AsyncWith = visit_With  # noqa: N815
+
+    def visit_Try(self, node: Any) -> None:
+        self._ways([*node.body, *node.orelse], *([handler] for handler in node.handlers))
+        self._all(node.finalbody)
+
+    visit_TryStar = visit_Try  # noqa: N815
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        self._all([node.type])
+        if node.name:
+            self._bind(node.name)
+        self._all(node.body)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self.visit(node.subject)
+        self._ways([], *([case] for case in node.cases))
+
+    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar) -> None:
+        self.generic_visit(node)
+        if node.name:
+            self._bind(node.name)
+
+    visit_MatchStar = visit_MatchAs  # noqa: N815
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        self.generic_visit(node)
+        if node.rest:
+            self._bind(node.rest)
+
+
+def _is_ipython(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "get_ipython"
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _names_in_magic(method: str, texts: list[str]) -> list[str]:
+    """Return the words of a magic or shell command that may be variables."""
+    text = "\n".join(texts)
+    if method in ("run_line_magic", "run_cell_magic") and texts and texts[0] in PYTHON_MAGICS:
+        return WORD.findall(text)
+    return [word for found in EXPANDED.findall(text) for word in WORD.findall(" ".join(found))]

@@ -1,0 +1,237 @@
+"""A cell and what it needs of the notebook, as a plain Python script.
+
+The script has, in this order: how to launch it, imports, who this rank is, the notebook's small
+values, functions and classes as source, its other values (loaded from files beside the script),
+and the cell, line for line. The cell stands under ``if __name__ == "__main__":``, since a worker
+that multiprocessing spawns runs the script again for its functions and classes.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nbdist.cell.definitions.defined import Notebook, cell_number
+from nbdist.cell.names.bringing import IPYTHONS
+from nbdist.cell.names.used_names import used
+from nbdist.cell.script import script_files
+from nbdist.cell.script.assembly import Assembly, data_folder
+from nbdist.cell.script.order import Parts
+from nbdist.cell.script.parts import Gathering
+from nbdist.cell.script.translate import Around, Translated, bound_names, shows_value, translate
+from nbdist.errors import UsageError
+from nbdist.notebook.names_both_ways import Parsed, wanted_by
+from nbdist.rank.looking.rank_names import OURS
+from nbdist.rank.running.lines import MAGIC, align
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+USES_NBDIST = re.compile(r"^\s*(?:import|from) nbdist\b", re.MULTILINE)
+ABOVE = 1
+"""Lines put above the cell's code: IPython takes away empty lines that are the first."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program, not yet written."""
+
+    name: str
+    """Its file's, by which it knows its data's folder."""
+    text: str
+    data: dict[str, bytes] = field(repr=False)
+    """Files by name, in a folder beside the script."""
+    cell_line: int
+    """Where the cell's text begins; each line of it is one of the script."""
+    cell_lines: int
+    lines_above: int = 1
+    """Lines of the notebook's cell above that text: that of ``%%distributed``."""
+    shows_last: bool = False
+    """Whether the cell ends with an expression whose value a notebook shows."""
+    saved: bool = False
+    """Whether it is the user's, to keep; otherwise it is a job's, and private."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder for the data."""
+        return data_folder(self.name)
+
+    @property
+    def without_nbdist(self) -> bool:
+        """Whether it runs where nbdist is not installed: the cell itself may use its libraries."""
+        return not USES_NBDIST.search(self.text)
+
+    def line_in_notebook(self, line: int) -> int | None:
+        """Return the line of the notebook's cell, None if a line of the script is not of it."""
+        within = line - self.cell_line
+        return within + 1 + self.lines_above if 0 <= within < self.cell_lines else None
+
+    def write(self, path: Path) -> None:
+        """Write the script to `path`, and its data beside it.
+
+        Raises
+        ------
+        UsageError
+            If that is not possible, or would overwrite what is not ours; nothing is left behind.
+        """
+        assert path.name == self.name, "the script knows its data by its own name"
+        script_files.write(path, self.text, path.with_name(self.folder), self.data, keep=self.saved)
+
+
+def make_script(
+    shell: Any,  # IPython's
+    parsed: Parsed,
+    cell: str,
+    *,
+    backend: str,
+    np: int,
+    forced: Sequence[str] = (),
+    automatic: bool = True,
+    name: str,
+    saved: bool,
+    lines: int = 1,
+    arguments: Sequence[str] = (),
+) -> Script:
+    """Return a cell as a script. Kernel's main thread; nothing is started or written.
+
+    Parameters
+    ----------
+    shell
+        The notebook's IPython shell.
+    parsed
+        The cell as IPython reads it.
+    cell
+        Its text, below the line of ``%%distributed``.
+    backend
+        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers.
+    np
+        Number of ranks, for the lines that say how to launch it.
+    forced
+        Names of the notebook to put in whatever the cell uses.
+    automatic
+        Whether to look for names the cell uses.
+    name
+        The script's file name.
+    saved
+        Whether it is for the user to keep.
+    lines
+        How many lines of the notebook's cell stand above its text.
+    arguments
+        What the script is called with, for the lines that say how to launch it.
+
+    Raises
+    ------
+    UsageError
+        If something cannot be put into a script.
+    """
+    done = _plain(shell, parsed, cell, lines)
+    futures = done.futures | {
+        each
+        for each in __future__.all_feature_names
+        if getattr(__future__, each).compiler_flag & shell.compile.flags
+    }
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    plain = Parsed(done.text, compile(done.text, "<cell>", "exec", flags, dont_inherit=True))
+    wanted = wanted_by(shell, plain, forced=forced, automatic=automatic)
+    parts = Parts()
+    packer = None
+    if wanted is not None:
+        gathering = Gathering(wanted, Notebook(shell), shell.transform_cell, done.text, futures)
+        parts, packer = gathering.gather(), gathering.packer
+    if automatic:
+        given = set() if backend == "own" else OURS | {"hvd"} if backend == "horovod" else {*OURS}
+        _check_known(plain, parts, done.imports | given, futures)
+    made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments), saved)
+    text, line = made.text(cell_number(shell))
+    height = done.text.count("\n") + 1
+    shows = not saved and shows_value(parsed.source, cell)
+    return Script(name, text, made.data, line, height, lines, shows, saved)
+
+
+def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:
+    """Return the cell without IPython's syntax."""
+    magic = MAGIC.match(cell)
+    if cell.strip() and not parsed.source.strip():
+        name = magic[1] if magic else "this"
+        raise UsageError(
+            f"`%%{name}` has no counterpart in a plain script; write what it does in Python, or "
+            "with `!` commands"
+        )
+    if magic and magic[1] not in ("time", "capture"):
+        raise UsageError(f"`%%{magic[1]}` has no counterpart in a plain script; take it out")
+    lines = _line_for_line(shell, cell).split("\n")
+    if magic:
+        end = ABOVE + magic[0].count("\n") - 1
+        lines[ABOVE : end + 1] = [
+            *[""] * (end - ABOVE),
+            f"# {magic[0].strip()}: in a notebook only",
+        ]
+    source = "\n".join(lines[ABOVE:]).rstrip("\n")
+    known = {*shell.user_ns, *vars(builtins), *OURS, *bound_names(ast.parse(source))}
+    around = Around(known, shell.transform_cell, lambda line: f"line {line + above} of the cell")
+    return translate(source, around)
+
+
+def _line_for_line(shell: Any, cell: str) -> str:
+    """Return the cell's Python with as many lines as the cell.
+
+    IPython joins a magic or command that goes on after a backslash; empty lines make up for it.
+    """
+    aligned = align(cell, ABOVE).python
+    source: str = shell.transform_cell(aligned)
+    if source.rstrip("\n").count("\n") >= aligned.rstrip("\n").count("\n"):
+        return source
+    same = ast.dump(ast.parse(source))
+    lines = aligned.split("\n")
+    for number in range(len(lines) - 1):
+        if lines[number].rstrip().endswith("\\") and set(lines[number]) & set("!%"):
+            kept, end = list(lines), number
+            while lines[number].rstrip().endswith("\\") and end + 1 < len(lines):
+                end += 1
+                lines[number] = f"{lines[number].rstrip()[:-1]} {lines[end].rstrip()}"
+                lines[end] = ""
+            if ast.dump(ast.parse(shell.transform_cell("\n".join(lines)))) != same:
+                lines = kept
+    joined: str = shell.transform_cell("\n".join(lines))
+    return joined
+
+
+def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[str]) -> None:
+    """Raise if the cell surely reads a name that nothing gives a value."""
+    tree = ast.parse(plain.source)
+    stars = (node.names for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    if any(alias.name == "*" for names in stars for alias in names):
+        return
+    # Not what it binds before it reads it, but what some function of it may bind.
+    declared = {n for g in ast.walk(tree) if isinstance(g, ast.Global) for n in g.names}
+    there = {*parts.every, *imports, *declared, *vars(builtins), "display", "exit", "quit"}
+    if "annotations" in futures:
+        there |= _annotating(tree)
+    for name in used(*plain).surely:
+        if name in there or (name.startswith("__") and name.endswith("__")):
+            continue
+        if IPYTHONS.fullmatch(name):
+            raise UsageError(f"`{name}` is IPython's, and a plain script does not have it")
+        if name in OURS:
+            raise UsageError(
+                f"`{name}` tells ranks who they are: a program that makes its own workers "
+                "(--launcher python) has it from whatever makes them"
+            )
+        raise UsageError(
+            f"`{name}` has no value in the notebook or in the cell, so a script of its own would "
+            f"not know it; if the ranks have it, `%dist pull {name}` brings it to the notebook"
+        )
+
+
+def _annotating(tree: ast.AST) -> set[str]:
+    """Return the names in annotations, which need no value with the `__future__` of that name."""
+    found: list[ast.AST | None] = []
+    for node in ast.walk(tree):
+        found += [getattr(node, "annotation", None), getattr(node, "returns", None)]
+    names = (n for part in found if part is not None for n in ast.walk(part))
+    return {n.id for n in names if isinstance(n, ast.Name)}

@@ -1,0 +1,421 @@
+"""What a cell needs of the notebook, as parts of a script in an order that works."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbdist.cell.definitions.compared_classes import is_told
+from nbdist.cell.definitions.defined import Notebook
+from nbdist.cell.definitions.definition_text import Remade
+from nbdist.cell.definitions.expressions import Again
+from nbdist.cell.definitions.find_definition import remade
+from nbdist.cell.definitions.literals import containers, written
+from nbdist.cell.names.used_names import used
+from nbdist.cell.script.order import Circle, Order, Part, Parts, in_place
+from nbdist.cell.script.translate import Around, bound_names, translate
+from nbdist.cell.script.value_files import Packer
+from nbdist.errors import UsageError
+from nbdist.rank.looking.rank_names import OURS
+from nbdist.rank.values.kinds import attribute
+from nbdist.rank.values.pickles import global_names
+from nbdist.rank.values.user_errors import CannotTravel
+
+if TYPE_CHECKING:
+    from nbdist.cell.names.bringing import Wanted
+
+
+class Gathering:
+    """Finds the parts a cell needs, one name after the other. Kernel's main thread.
+
+    Parameters
+    ----------
+    wanted
+        What the cell reads.
+    notebook
+        Where sources are found.
+    transform
+        IPython's, for magics in functions.
+    cell
+        The cell, in Python.
+    futures
+        What the script imports from `__future__`.
+    """
+
+    def __init__(
+        self, wanted: Wanted, notebook: Notebook, transform: Any, cell: str, futures: set[str]
+    ) -> None:
+        self._wanted, self._notebook, self._transform = wanted, notebook, transform
+        self._cell, self._futures = cell, futures
+        self._space: Any = wanted.space  # itself: functions know it as their globals
+        self._no_source: set[str] = set()
+        """Names whose definition cannot stand in the script."""
+        self._again = Again(self._space, self._has)
+        self._remade: dict[str, Remade | None] = {}
+        self.packer = Packer(self._stands, self._space)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sources: dict[int, str] = {}
+        """Names of functions and classes that stand in the script, by identity."""
+        self._written: dict[int, str] = {}
+        """Names of the lists, dicts and sets that are written out, those in them included."""
+        self._held: dict[int, str] = {}
+        """Names of the functions and classes that make one of their own, by its identity."""
+        self._parts: dict[str, Part] = {}
+        self._via: dict[str, str] = {}
+        """For names the cell itself does not use: what does."""
+        self._values = dict(self._space)
+        """All that has a name, in the notebook or only in the script."""
+        self._siblings: dict[str, list[str]] = {}
+        """For names only in the script: all that belong to the same definition."""
+        self._extra: set[str] = set()
+        self._by_value: list[str] = []
+
+    def gather(self) -> Parts:
+        """Return the parts.
+
+        Raises
+        ------
+        UsageError
+            If one cannot be put into a script; it is named.
+        """
+        for name in self._wanted.forced:
+            if name not in self._space:
+                raise UsageError(f"there is no `{name}` in the notebook that could be brought")
+        while True:
+            try:
+                self._find()
+                return self._ordered()
+            except Circle as circle:
+                # As a value, the class or function comes along with what refers to it.
+                self._no_source.add(circle.name)
+                self._begin()
+
+    def _find(self) -> None:
+        wanted = self._wanted
+        sure = {*wanted.forced, *wanted.surely}
+        todo = [*wanted.forced, *wanted.surely, *wanted.maybe]
+        while todo:
+            name = todo.pop(0)
+            if name in self._parts or not (name in wanted.forced or self._has(name)):
+                continue
+            try:
+                part = self._part(name, self._values[name])
+            except (CannotTravel, UsageError) as err:
+                if name not in sure and name not in self._via:
+                    continue
+                user = f", which `{self._via[name]}` uses," if name in self._via else ""
+                raise UsageError(f"`{name}`{user} cannot be put into a script: {err}.") from err
+            self._parts[name] = part
+            for needed in (*part.at_once, *part.later):
+                if needed not in self._parts:
+                    self._via.setdefault(needed, name)
+                    todo.append(needed)
+        self._keep_shared()
+        self._keep_together()
+
+    def _has(self, name: str) -> bool:
+        if name not in self._space and name in self._values:
+            return True
+        return self._wanted.has(name) and name not in OURS
+
+    # -- one name ------------------------------------------------------------------------------
+
+    def _part(self, name: str, value: Any) -> Part:
+        imported = self._import(name, value)
+        if imported:
+            return Part(name, "import", imported)
+        other = self._sources.get(id(value)) or self._written.get(id(value))
+        if other and other != name and self._space.get(other) is value:
+            return Part(name, "written", f"{name} = {other}", at_once={other: None}, alias=other)
+        found = self._definition(name, value)
+        if found is not None and self._is_alone(name, found):
+            return self._source(name, found, value)
+        text = written(value)
+        inner = containers(value) if text is not None else []
+        # What two names hold, or hold parts of, must stay one object: pickled together.
+        if not {*self._written, *self._held}.isdisjoint(inner):
+            text = None
+        if text is not None:
+            self._written.update(dict.fromkeys(inner, name))
+            return Part(name, "written", f"{name} = {text}")
+        return self._value(name, value)
+
+    def _value(self, name: str, value: Any) -> Part:
+        needs, _ = self.packer.look(value)
+        if self.packer.by_value:
+            self._by_value.append(name)
+        needs.pop(name, None)
+        runs = {each for each in needs if _runs_when_loaded(self._space.get(each))}
+        return Part(name, "value", at_once=needs, calls=runs)
+
+    def _keep_shared(self) -> None:
+        """Make values of what is written out but also part of other values."""
+        values = [part.name for part in self._parts.values() if part.kind == "value"]
+        watched = {**self._held, **self._written}
+        for name in values if watched else ():
+            _, met = self.packer.look(self._values[name], watched)
+            for holder in {watched[each] for each in met}:
+                if self._parts[holder].kind == "source":
+                    raise Circle(holder)
+                self._parts[holder] = Part(holder, "value")
+        for part in self._parts.values():
+            # Another name of one belongs there, too.
+            if part.alias and self._parts[part.alias].kind == "value":
+                part.kind = "value"
+
+    def _keep_together(self) -> None:
+        """Let values that are needed early be loaded with all that have objects in common."""
+        values = {part.name: part for part in self._parts.values() if part.kind == "value"}
+        sources = [part for part in self._parts.values() if part.kind == "source"]
+        needed = {n for part in sources for n in (*part.at_once, *part.later)}
+        early = {n for part in sources for n in part.at_once}
+        early |= needed if any(part.calls for part in sources) else set()
+        called = (
+            self._parts[n] for part in values.values() for n in part.calls if n in self._parts
+        )
+        early |= {n for part in called for n in (*part.at_once, *part.later)}
+        for name in sorted(early & values.keys()):
+            if values[name].together:
+                continue
+            group = list(self._siblings.get(name, [name]))
+            todo, held = list(group), dict[int, object]()
+            while todo:
+                held.update(self.packer.held(self._values[todo.pop()]))
+                for other in values.keys() - set(group):
+                    if self.packer.look(self._values[other], held)[1]:
+                        group.append(other)
+                        todo.append(other)
+            for each in group if len(group) > 1 else ():
+                values[each].together = group
+
+    def _import(self, name: str, value: Any) -> str:
+        """Return the import that binds `name` to `value`, as the notebook has it if it has one."""
+        for found in self._notebook.imports(name):
+            if _imported(found.module, found.name) is value:
+                return _import_text(found.module, found.name, name)
+        if isinstance(value, ModuleType):
+            if _imported(value.__name__) is not value:
+                raise UsageError(f"the module {value.__name__!r} cannot be imported")
+            return _import_text(value.__name__, "", name)
+        place, own = attribute(value, "__module__"), attribute(value, "__qualname__")
+        named = isinstance(place, str) and isinstance(own, str) and own.isidentifier()
+        if named and place not in ("__main__", "builtins") and _imported(place, own) is value:
+            return _import_text(place, own, name)
+        if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
+            return _import_text("torch", str(value).removeprefix("torch."), name)
+        own = attribute(value, "__name__")
+        if getattr(builtins, str(own), None) is value and own != name:
+            return f"from builtins import {own} as {name}"
+        return ""
+
+    def _definition(self, name: str, value: Any) -> Remade | None:
+        if name in self._no_source or not (callable(value) or attribute(value, "__wrapped__")):
+            return None
+        if name not in self._remade:
+            annotations = "annotations" not in self._futures
+            self._remade[name] = remade(
+                name, value, self._notebook, self._again, annotations=annotations
+            )
+        return self._remade[name]
+
+    def _is_alone(self, name: str, found: Remade) -> bool:
+        """Return whether nothing else has the containers that a definition makes; note them."""
+        held = [id(each) for each in found.held]
+        others = {*self._written, *(each for each, n in self._held.items() if n != name)}
+        taken = not found.carried.keys().isdisjoint(self._values)
+        if taken or len(set(held)) < len(held) or not others.isdisjoint(held):
+            self._no_source.add(name)
+            return False
+        for value in found.carried.values():
+            self.packer.look(value)  # what cannot be pickled is told under the definition's name
+        self._values.update(found.carried)
+        self._siblings.update({each: list(found.carried) for each in found.carried})
+        self._held.update(dict.fromkeys(held, name))
+        return True
+
+    def _source(self, name: str, found: Remade, value: Any) -> Part:
+        definition = found.definition
+        where = f"the definition of `{name}` (In [{definition.number}])"
+        known = {*self._space, *vars(builtins), *OURS, *bound_names(definition.node)}
+        around = Around(known, self._transform, lambda _: where)
+        done = translate(found.text, around)
+        self._extra |= done.imports
+        code = compile(done.text, "<source>", "exec", dont_inherit=True)
+        reads = used(done.text, code)
+        every = {each: None for each in (*reads.surely, *reads.maybe) if each != name}
+        later = dict.fromkeys(each for inner in _functions(code) for each in global_names(inner))
+        head = _at_once(done.text, annotations="annotations" not in self._futures)
+        at_once = used(head, compile("", "", "exec"))
+        now = {each: None for each in (*at_once.surely, *at_once.maybe) if each != name}
+        rest = {each: None for each in (*every, *later) if each not in now and each != name}
+        calls = _called(head)
+        if isinstance(value, type) and is_told(value):
+            calls |= set(now)
+        place = definition.number, definition.line
+        self._sources[id(value)] = name
+        part = Part(name, "source", done.text, place, now, rest, calls)
+        part.rebinds = {
+            each
+            for node in ast.walk(ast.parse(done.text))
+            if isinstance(node, ast.Global)
+            for each in node.names
+        }
+        return part
+
+    def _stands(self, obj: Any) -> str:
+        """Return the name whose source the script has, or will have, for a function or class."""
+        name = str(attribute(obj, "__qualname__", "")).partition(".")[0]
+        if attribute(obj, "__module__") != "__main__" or name not in self._space:
+            return ""
+        found: Any = self._values[name]
+        if _reached(found, obj.__qualname__) is not obj:
+            return ""
+        if id(found) in self._sources:
+            return name if self._sources[id(found)] == name else ""
+        return name if self._definition(name, found) is not None else ""
+
+    # -- all of them ---------------------------------------------------------------------------
+
+    def _ordered(self) -> Parts:
+        parts = Parts()
+        for part in self._parts.values():
+            if part.kind == "import":
+                parts.imports.append(part.text)
+        parts.imports += self._submodules()
+        parts.imports += [f"import {name}" for name in self._extra]
+        parts.imports = list(dict.fromkeys(parts.imports))
+        parts.every = {name: self._values[name] for name in self._parts}
+        parts.by_value = self._by_value
+        Order(self._parts, parts).order()
+        parts.again += self._as_told()
+        return parts
+
+    def _as_told(self) -> list[str]:
+        """Return what gives classes their attributes again that may change with each subclass."""
+        every = [self._values[name] for name in self._parts]
+        told = [each for each in every if isinstance(each, type) and is_told(each)]
+        bases = dict.fromkeys(base for each in told for base in each.__mro__[1:])
+        return [
+            in_place(f"{base.__name__}.{name}", value, text)
+            for base in bases
+            if id(base) in self._sources and type(base) is type
+            for name, value in vars(base).items()
+            if name.isidentifier() and not name.startswith("__")
+            if (text := written(value)) is not None
+        ]
+
+    def _submodules(self) -> list[str]:
+        """Return imports of the submodules that code reaches through the modules it names."""
+        modules = {
+            name: value.__name__
+            for name, value in self._space.items()
+            if name in self._parts and isinstance(value, ModuleType)
+        }
+        found: dict[str, None] = {}
+        texts = [part.text for part in self._parts.values() if part.kind == "source"]
+        for text in (self._cell, *texts):
+            for node in ast.walk(ast.parse(text)):
+                for dotted in _chains(node, modules):
+                    if dotted in sys.modules and _imported(dotted) is sys.modules[dotted]:
+                        found[f"import {dotted}"] = None
+        return list(found)
+
+
+def _imported(module: str, name: str = "") -> Any:
+    """Return what an import gives, None where that is a module made by hand, or none."""
+    found = sys.modules.get(module)
+    if getattr(found, "__spec__", None) is None:
+        return None
+    return getattr(found, name, None) if name else found
+
+
+def _import_text(module: str, name: str, bound: str) -> str:
+    if name:
+        return f"from {module} import {name}" + (f" as {bound}" if bound != name else "")
+    return f"import {module}" + (f" as {bound}" if bound != module else "")
+
+
+def _functions(code: CodeType) -> list[CodeType]:
+    """Return the code of functions within code that is run at once."""
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return [
+        each for part in inner for each in ([part] if part.co_flags & 1 else _functions(part))
+    ]  # fmt: skip
+
+
+class _AtOnce(ast.NodeTransformer):
+    """Leaves of a definition what is evaluated when it is made."""
+
+    def __init__(self, *, annotations: bool) -> None:
+        self._annotations = annotations
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        node.body = [ast.Pass()]
+        if not self._annotations:
+            node.returns = None
+            for each in ast.walk(node.args):
+                if isinstance(each, ast.arg):
+                    each.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if not self._annotations:
+            node.annotation = ast.Constant(value=None)
+        return node
+
+
+def _at_once(text: str, *, annotations: bool) -> str:
+    return ast.unparse(_AtOnce(annotations=annotations).visit(ast.parse(text)))
+
+
+def _called(text: str) -> set[str]:
+    """Return the names that code calls, as decorators or otherwise, and those it gives them."""
+    parts: list[ast.AST] = []
+    for node in ast.walk(ast.parse(text)):
+        parts += getattr(node, "decorator_list", [])
+        if isinstance(node, ast.Call):
+            parts.append(node)
+    return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
+
+
+LOADING = ("__new__", "__setstate__", "__setattr__", "__setitem__", "__hash__", "__eq__")
+"""Methods that may run when an object is put together of a pickle."""
+
+
+def _runs_when_loaded(cls: object) -> bool:
+    """Return whether code of the notebook's runs when objects of a class are loaded."""
+    return isinstance(cls, type) and any(
+        base.__module__ == "__main__"
+        and isinstance(vars(base).get(name), (FunctionType, staticmethod))
+        for base in cls.__mro__
+        for name in LOADING
+    )
+
+
+def _reached(found: Any, qualname: str) -> Any:
+    for part in qualname.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found
+
+
+def _chains(node: ast.AST, modules: dict[str, str]) -> list[str]:
+    """Return the dotted names, all but the last part of which may be modules, that a node is."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in modules or not parts:
+        return []
+    parts.reverse()
+    return [".".join([modules[node.id], *parts])]

@@ -1,0 +1,245 @@
+"""Values of the notebook into files that a script loads with nothing of ours."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import cloudpickle
+from cloudpickle import cloudpickle as inside
+
+from nbdist.cell.definitions.compared_classes import check_by_value
+from nbdist.rank.values import pickle_fixes
+from nbdist.rank.values.refusals import look_at, why_not
+from nbdist.rank.values.user_errors import CannotTravel
+
+PROTOCOL = 5
+CACHE: Any = functools._lru_cache_wrapper  # noqa: SLF001
+"""What `lru_cache` makes of a function; pickle would look for it by its name."""
+INFO: Any = functools._CacheInfo  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+Stands = Callable[[Any], str]
+"""Returns the name whose source the script has for a function or class, '' if it has none."""
+
+
+class _Main:
+    """Becomes the module that the script is."""
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, ("__main__",)
+
+
+_MAIN = _Main()
+
+
+class _There:
+    """Becomes the script's namespace."""
+
+    def __reduce__(self) -> Any:
+        return vars, (_MAIN,)
+
+
+_THERE = _There()
+SHARED_SAFELY = (
+    bool, int, float, complex, str, bytes, type(None), type(...), tuple, type, ModuleType, CodeType,
+    BuiltinFunctionType, _Main, _There,
+)  # fmt: skip
+"""What may be two objects in a script where it is one in the notebook."""
+
+
+class Packer:
+    """Pickles values for a script; what they need there is noted.
+
+    Parameters
+    ----------
+    stands
+        Which functions and classes stand in the script as source.
+    space
+        The notebook's namespace.
+    """
+
+    def __init__(self, stands: Stands, space: Mapping[str, Any]) -> None:
+        self._stands, self.namespace = stands, space
+        self.loaded: dict[int, str] = {}
+        """Values that have a file of their own, loaded before: by identity."""
+        self.by_value = False
+        """Whether functions or classes without source are among what was tried last."""
+        self.gpu = False
+        """Whether tensors lay on one in the notebook."""
+
+    def look(self, value: object, watched: Iterable[int] = ()) -> tuple[dict[str, None], set[int]]:
+        """Try a value; return the names it needs and which of the watched objects it holds.
+
+        Raises
+        ------
+        CannotTravel
+            If it cannot be pickled.
+        """
+        self.by_value = False
+        needs: dict[str, None] = {}
+        met: set[int] = set()
+        watched = set(watched)
+        is_storage = _storages()
+
+        class Looking(_Pickler):
+            def persistent_id(self, obj: Any) -> Any:
+                if id(obj := _itself(obj)) in watched:
+                    met.add(id(obj))
+                return "storage" if is_storage and isinstance(obj, is_storage) else None
+
+        try:
+            Looking(io.BytesIO(), self, needs, buffer_callback=lambda _: False).dump(value)
+        except Exception as err:  # a user's __reduce__ may raise anything
+            raise CannotTravel(why_not(err)) from err
+        return needs, met
+
+    def held(self, value: object) -> dict[int, object]:
+        """Return the objects in a value of which another value may hold the very same."""
+        found: dict[int, object] = {}
+        stands = self._stands
+
+        class Looking(_Pickler):
+            def persistent_id(self, obj: Any) -> Any:
+                obj = _itself(obj)
+                function = isinstance(obj, FunctionType)
+                alone = function and (obj.__module__ != "__main__" or stands(obj))
+                if not (isinstance(obj, SHARED_SAFELY) or alone):
+                    found[id(obj)] = obj
+                return "storage" if isinstance(obj, _storages()) else None
+
+        Looking(io.BytesIO(), self, {}, buffer_callback=lambda _: False).dump(value)
+        return found
+
+    def dump(self, values: dict[str, Any]) -> tuple[str, bytes]:
+        """Pickle values together; return the ending of the file's name, and its content."""
+        owner, file = self, io.BytesIO()
+        if not self._with_storages(values):
+            _Pickler(file, self, {}).dump(values)
+            return "pkl", file.getvalue()
+        import torch
+
+        class Saving(_Pickler):
+            def __init__(self, file: Any, protocol: int) -> None:
+                assert protocol == PROTOCOL
+                super().__init__(file, owner, {})
+
+        ways: Any = SimpleNamespace(__name__="cloudpickle", Pickler=Saving)
+        torch.save(values, file, pickle_module=ways, pickle_protocol=PROTOCOL)
+        return "pt", file.getvalue()
+
+    def _with_storages(self, values: dict[str, Any]) -> bool:
+        """Return whether tensors are in it, which torch alone saves without copies of copies."""
+        found: list[object] = []
+        is_storage: Any = _storages()
+        if not is_storage:
+            return False
+
+        class Looking(_Pickler):
+            def persistent_id(self, obj: Any) -> Any:
+                if not isinstance(obj, is_storage):
+                    return None
+                found.append(obj)
+                return "storage"
+
+        Looking(io.BytesIO(), self, {}, buffer_callback=lambda _: False).dump(values)
+        return bool(found)
+
+    # -- what a pickler asks -----------------------------------------------------------------
+
+    def reduce(self, obj: Any, needs: dict[str, None]) -> Any:
+        """Return how the script finds `obj`; None if it must be pickled as cloudpickle does."""
+        if id(obj) in self.loaded:
+            needs[self.loaded[id(obj)]] = None
+            return getattr, (_MAIN, self.loaded[id(obj)])
+        if isinstance(obj, (FunctionType, type)) or type(obj) is CACHE:
+            name = self._stands(obj)
+            if name:
+                needs[name] = None
+                return NotImplemented  # by its name in __main__, which is the script then
+        if type(obj) is CACHE and obj.__module__ == "__main__":
+            return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
+        if isinstance(obj, CellType):
+            return _reduced_cell(obj)
+        own: Any = self._look_at_gpus(obj) or look_at(type(obj), None)
+        found = own is not None and not issubclass(type(obj), _storages()) and own(obj)
+        return found if found and found is not NotImplemented else None
+
+    def _look_at_gpus(self, obj: Any) -> Any:
+        """Note a tensor on a GPU; return what makes of the notebook's GPU the rank's own."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return None
+        if isinstance(obj, torch.Tensor):
+            self.gpu |= obj.is_cuda
+        on_gpu = isinstance(obj, torch.device) and obj.type == "cuda"
+        return (lambda _: (torch.device, ("cuda",))) if on_gpu else None
+
+    def note_value(self, obj: Any, needs: dict[str, None]) -> None:
+        """Note a function or class that travels by value."""
+        if isinstance(obj, type):
+            check_by_value(obj)
+        self.by_value = True
+        name = obj.__name__
+        if self.namespace.get(name) is obj:
+            needs[name] = None
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Functions without source live in the script's namespace, as if they stood in it."""
+
+    def __init__(
+        self, file: Any, packer: Packer, needs: dict[str, None], buffer_callback: Any = None
+    ) -> None:
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._packer, self._needs = packer, needs
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how to rebuild `obj` (pickle's protocol)."""
+        found = self._packer.reduce(obj, self._needs)
+        if found is not None:
+            return found
+        # The script may have to do without nbdist.
+        if isinstance(obj, FunctionType) and obj in pickle_fixes.MAKERS:
+            return self._dynamic_function_reduce(obj)
+        reduced = pickle_fixes.reduce(obj)
+        if reduced is not NotImplemented:
+            return reduced
+        reduced = super().reducer_override(obj)
+        if isinstance(reduced, tuple) and reduced[-1] is inside._class_setstate:  # noqa: SLF001
+            self._packer.note_value(obj, self._needs)
+        return reduced
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        self._packer.note_value(func, self._needs)
+        make, (code, space, name, defaults, _), (attributes, slots), *others = reduced
+        # The variables themselves: another function may have the same.
+        slots["__closure__"] = None
+        if func.__globals__ is self._packer.namespace:
+            self._needs.update(dict.fromkeys(slots["__globals__"]))
+            slots["__globals__"], space = {}, _THERE
+        arguments = code, space, name, defaults, func.__closure__
+        return make, arguments, (attributes, slots), *others
+
+
+def _reduced_cell(cell: CellType) -> Any:
+    """Return how to rebuild a variable of a function around; what it holds may refer to it."""
+    make: Any = inside._make_empty_cell  # noqa: SLF001
+    try:
+        return make, (), (None, {"cell_contents": cell.cell_contents})
+    except ValueError:  # not filled yet
+        return make, ()
+
+
+def _itself(obj: Any) -> Any:
+    """Return the one storage of tensors that have it in common, anything else as it is."""
+    return obj._untyped_storage if type(obj).__name__ == "TypedStorage" else obj  # noqa: SLF001
+
+
+def _storages() -> tuple[type, ...]:
+    torch = sys.modules.get("torch")
+    return (torch.UntypedStorage, torch.storage.TypedStorage) if torch else ()

@@ -1,0 +1,1 @@
+"""Jobs that outlive the notebook's kernel."""

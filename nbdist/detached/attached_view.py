@@ -1,0 +1,111 @@
+"""A view of a detached job: its logs followed, its story read, in any process. Hub's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from nbdist.detached import job_folders as keeping
+from nbdist.detached import returned_values
+from nbdist.detached.job_story import End, Quiet, Reader, Told
+from nbdist.errors import NbdistError
+from nbdist.jobs import report
+from nbdist.jobs.job import Job
+from nbdist.jobs.output import Output
+from nbdist.launchers.host.warm_process import tail_in_words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.detached.job_folders import Kept
+
+LOOK_SECONDS = 0.02
+UNVIEWED_SECONDS = 0.25
+"""How often it is looked at; the second where nobody waits for what it prints."""
+ALIVE_SECONDS = 1.0
+"""How often its keeper is looked for."""
+
+
+def make_job(folder: Path, kept: Kept, *, viewed: bool) -> Job:
+    """Return a handle on a detached job; `follow` keeps it current."""
+    ranks = tuple(range(kept.np))
+    job = Job(
+        id=kept.id, code=kept.code, ranks=ranks, folder=folder, number=kept.number,
+        lines=kept.lines, state=kept.state, created=kept.created, began=kept.began,
+        viewed=viewed, background=True,
+    )  # fmt: skip
+    job.parts = dict.fromkeys(ranks, (0, None))
+    job.on_cancel = lambda why: keeping.stop(folder, why)
+    return job
+
+
+async def follow(job: Job, kept: Kept, how: str) -> None:
+    """Keep a job current until its end; it has ended when this returns, whatever happened.
+
+    Parameters
+    ----------
+    job
+        Made by `make_job`.
+    kept
+        How it stood.
+    how
+        Which ranks are shown, see `nbdist.jobs.output.OUTPUTS`.
+    """
+    error: NbdistError | None
+    try:
+        output = Output(job, how)
+        end = await _until_end(job, kept, output)
+        job.state, job.seconds, job.began = end.state, end.seconds, end.began
+        job.errors, job.notes, job.restarts = end.errors, end.notes, end.restarts
+        job.pulses.update(keeping.pulses(job.folder))
+        job.parts = {rank: end.parts.get(rank, (0, 0)) for rank in job.ranks}
+        while not output.finish() and job.viewed:
+            await asyncio.sleep(LOOK_SECONDS)
+        for rank in end.returned:
+            job.returned[rank] = returned_values.read(job.folder, rank)
+        error = report.from_words(end.error)
+    except NbdistError as err:
+        job.state, error = "failed", err
+    except FileNotFoundError:
+        job.state = "failed"
+        error = NbdistError(
+            f"the folder of job {job.id} was removed, and what it had to tell with it; "
+            "a job whose folder goes while it runs is ended"
+        )
+    except Exception as err:  # whatever it is must end the job, not hang it
+        job.state = "failed"
+        error = NbdistError(f"job {job.id} cannot be followed: {type(err).__name__}: {err}")
+        error.__cause__ = err
+    job.end(error)
+
+
+async def _until_end(job: Job, kept: Kept, output: Output) -> End:
+    story = Reader(job.folder)
+    output.begin()
+    look_at = 0.0
+    while True:
+        gone = time.monotonic() >= look_at and keeping.lost(job.folder, kept)
+        # Asked before the story is read: a keeper writes its end before it goes.
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + ALIVE_SECONDS
+            kept = keeping.read(job.folder)
+            job.state, job.began = kept.state, kept.began
+            job.pulses.update(keeping.pulses(job.folder))
+        for record in story.new():
+            if isinstance(record, End):
+                return record
+            if isinstance(record, Told):
+                job.tell(record.key, record.text, warns=record.warns)
+            elif isinstance(record, Quiet):
+                output.quiet()
+            else:
+                output.display(record)
+        output.look()
+        if gone:
+            log = tail_in_words(job.folder / "keeper.log")
+            raise NbdistError(
+                f"the process on {kept.host} that kept job {job.id} is gone, and its ranks with it"
+                f"; {log}"
+            )
+        await asyncio.sleep(LOOK_SECONDS if job.viewed else UNVIEWED_SECONDS)

@@ -1,0 +1,195 @@
+"""Detached jobs as they lie on disk: who keeps each, how it stands, and how to stop it.
+
+Any process of the same user may read this, on any host that shares the folder; only the job's
+keeper writes it. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.hub.running.launch_plan import Plan
+from nbdist.machine import leftovers
+from nbdist.machine.operating_system import write_whole
+from nbdist.machine.process_lives import FORGOTTEN_SECONDS, SILENT_SECONDS
+from nbdist.wire.messages import Pulse
+
+if TYPE_CHECKING:
+    from nbdist.settings import Settings
+
+STATE, ORDER, STOP, PULSES = "job.json", "order.json", "stop", "pulses.json"
+VERSION = 1
+STARTING = "starting"
+OVER = ("done", "failed", "interrupted", "timed out")
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """How a detached job stands."""
+
+    id: str
+    code: str
+    number: int
+    """The cell's execution count."""
+    lines: int
+    """Lines of the notebook's cell before `code`."""
+    np: int
+    launcher: str
+    backend: str
+    output: str
+    returns: list[str]
+    host: str = msgspec.field(default_factory=socket.gethostname)
+    """Where its keeper runs."""
+    created: float = msgspec.field(default_factory=time.time)
+    began: float | None = None
+    seconds: float | None = None
+    state: str = STARTING
+    """starting, running, done, failed, interrupted or timed out."""
+    told: str = ""
+    """How it failed, in a line."""
+    version: int = VERSION
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end."""
+        return self.state in OVER
+
+
+class Order(msgspec.Struct):
+    """What a keeper is started with; read once."""
+
+    kept: Kept
+    plan: Plan
+
+
+# Any thread; see `nbdist.rank.script_program`.
+_decode = msgspec.json.Decoder(Kept).decode
+_decode_pulses = msgspec.json.Decoder(dict[int, Pulse]).decode
+
+
+class Unreadable(msgspec.Struct):
+    """A folder that holds a job of another version, or a broken one."""
+
+    folder: Path
+    why: str
+
+
+def id_of(folder: Path) -> str:
+    """Return the id of the job in a folder."""
+    return folder.name.rpartition("-")[2]
+
+
+def write(folder: Path, name: str, content: Any) -> None:
+    """Write a private file of a job, whole or not at all."""
+    write_whole(folder / name, msgspec.json.encode(content))
+
+
+def read(folder: Path) -> Kept:
+    """Return how the job in a folder stands.
+
+    Raises
+    ------
+    OSError, msgspec.MsgspecError
+        If that cannot be read.
+    """
+    return _decode((folder / STATE).read_bytes())
+
+
+def pulses(folder: Path) -> dict[int, Pulse]:
+    """Return what each rank was doing when last heard of, as far as that can be read."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return _decode_pulses((folder / PULSES).read_bytes())
+    return {}
+
+
+def all_kept(settings: Settings) -> tuple[dict[Path, Kept], list[Unreadable]]:
+    """Return all detached jobs by folder, the oldest first, and what cannot be read."""
+    found: dict[Path, Kept] = {}
+    unreadable = []
+    for path in (settings.home / "logs").glob(f"*/{STATE}"):
+        try:
+            if path.stat().st_uid != os.getuid():
+                continue  # nobody else's is trusted
+            found[path.parent] = read(path.parent)
+        except FileNotFoundError:
+            continue  # cleared away just now
+        except (OSError, msgspec.MsgspecError) as err:
+            unreadable.append(Unreadable(path.parent, str(err)))
+    return dict(sorted(found.items(), key=lambda item: item[1].created)), unreadable
+
+
+def lost(folder: Path, kept: Kept, patience: float = SILENT_SECONDS) -> bool:
+    """Whether the keeper of a job that has not ended is gone; `patience` as in `lives.lives`."""
+    if kept.ended:
+        return False
+    try:
+        return not leftovers.owned(folder, patience)
+    except (OSError, msgspec.MsgspecError):
+        return True
+
+
+def state_of(folder: Path, kept: Kept) -> str:
+    """Return a job's state in words."""
+    if lost(folder, kept):
+        return "lost: its keeper is gone"
+    return kept.state
+
+
+def stop(folder: Path, why: str) -> None:
+    """Have a job's keeper stop it, or hurry that."""
+    write(folder, STOP, why)
+
+
+def asked_to_stop(folder: Path) -> str:
+    """Return why a job is to be stopped, '' if it is not; keeper's own."""
+    path = folder / STOP
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+        why = msgspec.json.decode(path.read_bytes(), type=str)
+        path.unlink()
+        return why
+    return ""
+
+
+def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
+    """Remove the folders of all jobs that have ended or were lost, or this one; return those.
+
+    Where it cannot be seen that a keeper is gone, its job goes only if it was asked for by name.
+    """
+    removed = []
+    patience = FORGOTTEN_SECONDS if only is None else SILENT_SECONDS
+    for folder, kept in all_kept(settings)[0].items():
+        if only in (None, folder) and (lost(folder, kept, patience) or _over(folder, kept)):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(kept)
+    return removed
+
+
+def leaving(settings: Settings, only: Path | None = None) -> bool:
+    """Whether a keeper has told how its job has ended, or this one, and has not left it yet."""
+    return any(
+        kept.ended and not _over(folder, kept)
+        for folder, kept in all_kept(settings)[0].items()
+        if only in (None, folder)
+    )
+
+
+def is_over(folder: Path) -> bool:
+    """Whether the job in a folder has surely ended or was lost, as far as that can be read."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        kept = read(folder)
+        return lost(folder, kept, FORGOTTEN_SECONDS) or _over(folder, kept)
+    return False
+
+
+def _over(folder: Path, kept: Kept) -> bool:
+    """Whether a job has ended and its keeper has left it."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return kept.ended and not leftovers.owned(folder, SILENT_SECONDS)
+    return kept.ended

@@ -1,0 +1,148 @@
+"""The keeper of a detached job: the process its hub lives in, which outlives the notebook's kernel.
+
+Run as ``python -m nbdist.detached.keeper FOLDER``, the job's folder, in a session of its own. What
+it knows of the job is on disk at all times (`nbdist.detached.job_folders`,
+`nbdist.detached.job_story`); a kernel is a view of that. It ends with the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from nbdist.detached import job_folders as keeping
+from nbdist.detached import returned_values
+from nbdist.detached.job_folders import Order
+from nbdist.detached.job_story import End, Writer
+from nbdist.errors import NbdistError
+from nbdist.hub.running.script_run import ScriptRun
+from nbdist.jobs import report
+from nbdist.jobs.job import Job
+from nbdist.launchers.host.engines import Host
+from nbdist.machine import leftovers
+from nbdist.machine.process_lives import BEAT_SECONDS
+from nbdist.published import state_file as records
+from nbdist.published.beacon import Beacon, Commands
+from nbdist.published.records import ShownJob
+from nbdist.published.state_file import Record
+from nbdist.settings import Settings
+from nbdist.wire.messages import Pulse
+
+LOOK_SECONDS = 0.2
+STACKS_SECONDS = 10.0
+
+
+class Keeper:
+    """Takes one job through."""
+
+    def __init__(self, folder: Path, order: Order) -> None:
+        kept = order.kept
+        self._folder, self._kept, self._plan = folder, kept, order.plan
+        self._job = Job(
+            id=kept.id, code=kept.code, ranks=tuple(range(kept.np)), folder=folder,
+            number=kept.number, lines=kept.lines, background=True,
+        )  # fmt: skip
+        self._story = Writer(self._job)
+        self._beat_at = time.monotonic()
+        self._pulses: dict[int, Pulse] = {}
+        self._shown = ShownJob(self._job, kept.launcher, detached=True)
+
+    async def keep(self) -> None:
+        """Run the job to its end, and write down how that was."""
+        settings, loop = Settings.read(), asyncio.get_running_loop()
+        host = Host(settings.home, lambda _: None, controller=False)
+        run = ScriptRun(host, self._job, self._plan, self._story, settings.hang_seconds)
+        beacon = Beacon(self._tell, _commands(run, loop))
+        try:
+            await beacon.start()
+            loop.add_signal_handler(signal.SIGTERM, run.press, "ended with its keeper (SIGTERM)")
+            running = loop.create_task(run.run())
+            while not running.done():
+                await asyncio.wait({running}, timeout=LOOK_SECONDS)
+                why = keeping.asked_to_stop(self._folder)
+                if why:
+                    run.press(why)
+                self._show_life()
+        finally:
+            self._write_end()
+            await host.stop()
+            await beacon.stop(leave=self._tell())  # an end is seen until it is cleared away
+
+    def _tell(self) -> Record:
+        return records.of_this_process(records.KEEPER, jobs=[self._shown.record()])
+
+    def _show_life(self) -> None:
+        kept, job = self._kept, self._job
+        self._show_pulses()
+        if job.state == "running" and kept.state != job.state:
+            kept.state, kept.began = job.state, job.began
+            keeping.write(self._folder, keeping.STATE, kept)
+        if time.monotonic() - self._beat_at > BEAT_SECONDS:
+            self._beat_at = time.monotonic()
+            leftovers.beat()
+
+    def _show_pulses(self) -> None:
+        pulses = dict(self._job.pulses)
+        if pulses != self._pulses:
+            self._pulses = pulses
+            keeping.write(self._folder, keeping.PULSES, pulses)
+
+    def _write_end(self) -> None:
+        """Write what is returned, then how it ended: who sees that sees all."""
+        kept, job = self._kept, self._job
+        if not job.done:  # a fault of ours
+            job.state = "failed"
+            job.end(NbdistError("nbdist itself failed; keeper.log in the job's folder says more"))
+        there = []
+        for rank, offer in job.returned.items():
+            try:
+                returned_values.write(self._folder, rank, offer)
+                there.append(rank)
+            except OSError as err:
+                job.state = "failed"
+                job.error = NbdistError(f"what rank {rank} returned could not be kept: {err}")
+        record = End(
+            job.state, job.seconds, job.began, job.parts, job.errors, job.notes, job.restarts,
+            report.as_words(job.error), sorted(there),
+        )  # fmt: skip
+        self._show_pulses()
+        self._story.end(record)
+        kept.state, kept.began, kept.seconds = job.state, job.began, job.seconds
+        kept.told = job.told()
+        keeping.write(self._folder, keeping.STATE, kept)
+
+
+def _commands(run: ScriptRun, loop: asyncio.AbstractEventLoop) -> Commands:
+    """Return what may be asked for from outside; called on threads."""
+
+    def interrupt(job: str) -> None:
+        del job  # there is but one
+        loop.call_soon_threadsafe(run.press, "interrupted")
+
+    def dump(job: str) -> dict[str, dict[str, str]]:
+        del job
+        found = asyncio.run_coroutine_threadsafe(run.stacks(), loop).result(STACKS_SECONDS)
+        return {"stacks": {str(rank): text for rank, text in found.items()}}
+
+    return {"interrupt": interrupt, "stacks": dump}
+
+
+def main(folder: Path) -> None:
+    """Keep the job in this folder."""
+    for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal's; handled, so that ranks are not
+        signal.signal(signum, lambda *_: None)  # born with them ignored
+    path = folder / keeping.ORDER
+    order = msgspec.json.decode(path.read_bytes(), type=Order)
+    path.unlink()
+    leftovers.sign(folder)
+    asyncio.run(Keeper(folder, order).keep())
+    leftovers.disown(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

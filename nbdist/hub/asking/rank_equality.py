@@ -1,0 +1,214 @@
+"""Do the ranks still hold the same models and optimizers? Hub's thread.
+
+Ranks that were stopped at different points of a step have parted, and nothing else would say so.
+What cannot be compared is said by name; what cannot be now, because a rank is busy, is compared
+before the next cell (`Hub.uncompared`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.errors import NbdistError
+from nbdist.jobs.job import name_ranks
+from nbdist.machine.amounts import in_bytes
+from nbdist.wire.group_reports import NO_WAY, Digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nbdist.hub.hub import Hub
+
+ANSWER_SECONDS = 20.0
+"""A look at what there is takes milliseconds; a rank may have other things to finish first."""
+SLOWEST = 5e7
+"""Bytes a second that are read at the very least: ten times as many are usual."""
+TOLD_BYTES = 2e9
+"""Reading more than this takes so long that it is announced."""
+
+Told = dict[int, dict[str, Digest]]
+
+
+PARTED = "No longer equal on all ranks, which stopped at different points of a step"
+UNLIKE = "Not equal on all ranks"
+
+
+async def compare(
+    hub: Hub,
+    tell: Callable[[str], None] = lambda _: None,
+    pressed: asyncio.Event | None = None,
+    words: str = PARTED,
+) -> list[str]:
+    """Compare what the living ranks train.
+
+    Parameters
+    ----------
+    hub
+        The cluster.
+    tell
+        Shows what takes long.
+    pressed
+        Set when the user does not want to wait for it.
+    words
+        What is said of things that differ.
+
+    Returns
+    -------
+    list of str
+        What to tell: names that differ, and names that could not be compared.
+    """
+    if hub.backend == "none":
+        hub.uncompared = False
+        return []
+    ranks = [rank.rank for rank in hub.ranks.values() if rank.state == "idle"]
+    # With a busy rank the others are compared now, and all of them when it is idle.
+    hub.uncompared = any(rank.state == "busy" for rank in hub.ranks.values())
+    broken, hub.broken_off = hub.broken_off, {}
+    try:
+        told = await _digests(hub, ranks, pressed or asyncio.Event(), tell)
+    except NbdistError as err:
+        hub.uncompared = True
+        why = f"What the ranks train was not compared: {err}. The next cell compares it."
+        return [*_doubtful(broken, {}), why]
+    return [*_doubtful(broken, told), *_parted(told, words, broken), *_unknown(told)]
+
+
+async def _digests(
+    hub: Hub, ranks: list[int], pressed: asyncio.Event, tell: Callable[[str], None]
+) -> Told:
+    weights = await _from_all(hub, ranks, "weigh", ANSWER_SECONDS, pressed)
+    most = max(weights.values(), default=0)
+    if most > TOLD_BYTES:
+        tell(f"What the ranks train is compared ({in_bytes(most)} on a rank).")
+    limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
+    answers = await _from_all(hub, ranks, "checksums", limit, pressed)
+    return {
+        rank: msgspec.convert(answer, dict[str, Digest], from_attributes=True)
+        for rank, answer in answers.items()
+    }
+
+
+async def _from_all(
+    hub: Hub, ranks: list[int], method: str, limit: float, pressed: asyncio.Event
+) -> dict[int, Any]:  # what the method returns
+    asking = hub.loop.create_task(hub.call_all(ranks, method, timeout=limit))
+    stop = hub.loop.create_task(pressed.wait())
+    await asyncio.wait({asking, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not asking.done():
+        asking.cancel()
+        raise NbdistError("you stopped it")
+    answers = asking.result()
+    for answer in answers.values():
+        if isinstance(answer, NbdistError):
+            raise answer
+    return answers
+
+
+def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
+    """Say which ranks went on with what a collective had not finished, and what to do."""
+    if not broken:
+        return []
+    ranks = sorted(broken)
+    what = ", ".join(dict.fromkeys(each for rank in ranks for each in broken[rank]))
+    note = (
+        f"On {name_ranks(ranks)} the GPU went on behind what was broken off ({what}). What it has "
+        "changed since, the last step of an optimizer above all, cannot be trusted, also where "
+        "ranks are equal."
+    )
+    paths = [path for path in _paths(told) if any(path in told[r] for r in ranks if r in told)]
+    shards = any(one[path].sharded for one in told.values() for path in paths if path in one)
+    whole = [path for path in _without_others(paths, told) if not path.endswith(NO_WAY)]
+    source = _sound(broken, told, paths)
+    if not paths:
+        return [note]
+    if source is None or shards or not whole:
+        return [f"{note} No other rank has it: load a checkpoint, or re-create it."]
+    way = f"`%dist sync {' '.join(map(_word, whole))} --from {source}`"
+    return [f"{note} On rank {source} nothing was broken off: {way} gives all ranks what it has."]
+
+
+def _sound(broken: dict[int, list[str]], told: Told, paths: list[str]) -> int | None:
+    """Return a rank that has all of this, and on which nothing was broken off."""
+    return min(
+        (rank for rank, has in told.items() if rank not in broken and has.keys() >= set(paths)),
+        default=None,
+    )
+
+
+def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
+    whole: list[str] = []
+    shards: list[str] = []
+    for path in _paths(told):
+        found = [digests[path] for digests in told.values() if path in digests]
+        if any(one.why for one in found) or not _differ(found):
+            continue
+        (shards if any(one.sharded for one in found) else whole).append(path)
+    notes = []
+    whole, shards = _without_others(whole, told), _without_others(shards, told)
+    if whole:
+        listed = ", ".join(f"`{path}`" for path in whole)
+        notes.append(f"{words}: {listed}.")
+        reachable = [_word(path) for path in whole if not path.endswith(NO_WAY)]
+        if reachable:
+            source = _sound(broken, told, whole) or 0
+            notes[0] += f" `%dist sync {' '.join(reachable)} --from {source}` makes them equal."
+    if shards:
+        listed = ", ".join(f"`{path}`" for path in shards)
+        notes.append(
+            f"The ranks' shards are of different steps: {listed}. No rank has them whole: load a "
+            "checkpoint, or re-create them."
+        )
+    return notes
+
+
+def _word(path: str) -> str:
+    """Return a path as one word of a magic's line: `"nets['a']"`."""
+    if shlex.split(path) == [path]:
+        return path
+    return shlex.quote(path) if re.search(r'["\\$`]', path) else f'"{path}"'
+
+
+def _unknown(told: Told) -> list[str]:
+    notes = []
+    unread = [path for path in _paths(told) if any(p[path].why for p in told.values() if path in p)]
+    for path in _without_others(unread, told):
+        whys = {rank: one[path].why for rank, one in told.items() if path in one and one[path].why}
+        if whys and sum(path in one for one in told.values()) > 1:
+            first = whys[min(whys)]
+            where = "" if len(whys) == len(told) else f" on {name_ranks(sorted(whys))}"
+            notes.append(f"`{path}` could not be compared{where}: {first}.")
+    return notes
+
+
+def _paths(told: Told) -> list[str]:
+    return sorted(
+        {path for digests in told.values() for path in digests}, key=lambda p: (len(p), p)
+    )
+
+
+def _without_others(paths: list[str], told: Told) -> list[str]:
+    """Leave out ways that lead, on every rank, where a shorter one does."""
+    kept: list[str] = []
+    for path in paths:
+        theirs = [digests for digests in told.values() if path in digests]
+        if not any(
+            all(way in one and one[way].thing == one[path].thing for one in theirs) for way in kept
+        ):
+            kept.append(path)
+    return sorted(kept)
+
+
+def _differ(found: list[Digest]) -> bool:
+    """Whether ranks hold another content of the same: with other outlines it never was the same."""
+    outlines = {one.outline for one in found}
+    if "" in outlines:  # on some rank it is not made of anything yet
+        return len({one.content for one in found}) > 1
+    return any(
+        len({one.content for one in found if one.outline == outline}) > 1 for outline in outlines
+    )

@@ -1,0 +1,106 @@
+"""Ranks that are replaced, and what ranks hold made equal. Hub's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.errors import UsageError
+from nbdist.hub.asking import rank_equality
+from nbdist.hub.link import copies, forming
+from nbdist.jobs.job import name_ranks, show_ranks
+from nbdist.jobs.report import said_of
+from nbdist.machine.amounts import counted
+from nbdist.wire.group_reports import GroupInfo
+
+if TYPE_CHECKING:
+    from nbdist.hub.hub import Hub
+
+QUOTES = " (where a key has quotes, others go around it all: \"nets['a']\")"
+
+
+async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
+    """Put new processes in the place of ranks, with the variables of rank `like` if one is named.
+
+    Ranks that have died are replaced, too: the group is formed by all. Others stay as they are;
+    where they hold something else than `like`, `Hub.notes` say so.
+
+    Returns
+    -------
+    dict
+        For each new rank the names it lacks, and why where that is known.
+    """
+    async with hub.turns.take(range(hub.size), "the restart of ranks"):
+        dead = {rank.rank for rank in hub.ranks.values() if not rank.alive}
+        if like in dead:
+            raise UsageError(f"rank {like} is dead itself, so that no other can be made like it")
+        ranks = sorted({*ranks, *dead})
+        lacking = await forming.replace(hub, ranks)
+        why: dict[str, str] = {}
+        if like is not None:
+            why = await copies.copy_names(hub, like, ranks)
+            names = set(await hub.call(like, "names"))
+            lacking = {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+        if like is not None or hub.uncompared:
+            hub.notes += await rank_equality.compare(hub, words=rank_equality.UNLIKE)
+    return {
+        rank: {name: why.get(name, "") for name in sorted(names)} for rank, names in lacking.items()
+    }
+
+
+async def sync(hub: Hub, path: str, source: int) -> list[int]:
+    """Make a model (or an optimizer, ...) on all ranks that have it what it is on `source`.
+
+    Returns
+    -------
+    list of int
+        These ranks.
+    """
+    async with hub.turns.take(range(hub.size), "models that are made equal"):
+        dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+        if dead:
+            msg = (
+                f"{said_of(dead, 'is dead').lower()}, so that `{path}` cannot be made equal on "
+                f"all ranks: run `%dist restart {show_ranks(dead)}` first"
+            )
+            raise UsageError(msg)
+        if hub.stale:
+            await forming.form(hub)
+        # A model of another group, under the same name on another rank, is another model.
+        sharers = await hub.call_all(hub.ranks, "sharers", path=path)
+        if source not in sharers:
+            raise UsageError(
+                f"there is no rank {source}; this cluster has {counted(hub.size, 'rank')}"
+            )
+        if not isinstance(sharers[source], list):
+            hint = QUOTES if "[" in path else ""
+            raise UsageError(f"there is no variable `{path}` on rank {source}{hint}")
+        members = [rank for rank, told in sharers.items() if told == sharers[source]]
+        lacking = [rank for rank, told in sharers.items() if told is None]
+        group = "" if len(members) == hub.size else await _group_of(hub, path, members, lacking)
+        await hub.demand(members, "sync", path=path, source=source, group=group)
+        return members
+
+
+async def _group_of(hub: Hub, path: str, members: list[int], lacking: list[int]) -> str:
+    """Return the name of the process group that just these ranks have."""
+    answers = await hub.call_all(members, "groups")
+    named = [
+        {group.name for group in msgspec.convert(answer, list[GroupInfo], from_attributes=True)
+         if sorted(group.ranks) == members}
+        for answer in answers.values()
+        if isinstance(answer, list)
+    ]  # fmt: skip
+    common = set.intersection(*named) if named else set()
+    if not common and lacking and len(members) == 1:
+        raise UsageError(
+            f"there is no variable `{path}` on {name_ranks(lacking)}: it cannot be made equal "
+            "where it is not"
+        )
+    if not common:
+        raise UsageError(
+            f"`{path}` is shared by {name_ranks(members)} only, which have no process group of "
+            f"their own to send it through; `dist.new_group({members})` on all ranks makes one"
+        )
+    return min(common)

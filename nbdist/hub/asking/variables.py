@@ -1,0 +1,215 @@
+"""The ranks' variables side by side, and what Tab offers of them. Hub's thread.
+
+Nothing here takes a turn: a rank that is busy answers from its agent's thread, with less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.errors import NbdistError
+from nbdist.jobs.job import show_ranks
+from nbdist.wire.inspection import Completions, Freed, Holdings, Seen, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from nbdist.hub.hub import Hub
+
+WHO_SECONDS = 4.0
+"""An idle rank has answered by then; see `nbdist.rank.looking.who` for its own limits."""
+GLANCE_SECONDS = 1.0
+FREE_SECONDS = 30.0
+"""Collecting garbage takes long where there are millions of objects."""
+HELD = "it may be in C code that holds the GIL"
+MOST_GROUPS = 3
+"""Ranks that differ in more ways than this are not told one by one."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable as the ranks have it."""
+
+    name: str
+    seen: dict[int, Seen]
+    """By rank; those that lack it are left out."""
+    differs: tuple[str, ...] = ()
+    """In words: `rank 2: missing`, `ranks 1-3: shape (4, 2)`, `values differ`."""
+    equal: bool = False
+    """Whether its values were compared, and are the same on all ranks."""
+
+    @property
+    def first(self) -> Seen:
+        """As the first rank has it that has it."""
+        return next(iter(self.seen.values()))
+
+
+@dataclass
+class Inventory:
+    """The variables of the ranks, and which of them could not tell all."""
+
+    variables: list[Variable] = field(default_factory=list)
+    more: int = 0
+    """How many there are besides."""
+    busy: dict[int, State] = field(default_factory=dict)
+    """Ranks that are busy: their values were not compared."""
+    silent: dict[int, str] = field(default_factory=dict)
+    """Ranks that did not answer, each with a line on why."""
+    late: tuple[str, ...] = ()
+    """Names whose values were not compared because that would have taken too long."""
+
+
+async def who(
+    hub: Hub, ranks: Sequence[int], patterns: Iterable[str], most: int | None
+) -> Inventory:
+    """Ask the ranks for their variables."""
+    living = [rank for rank in ranks if hub.ranks[rank].alive]
+    ask = {"patterns": list(patterns), "most": 1 << 30 if most is None else most}
+    idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
+    found, silent = await _ask(hub, idle, "who", Holdings, WHO_SECONDS, ask)
+    # Of the idle ones, those whose main thread is in something that is no cell of ours.
+    others = [rank for rank in living if rank not in found]
+    glances, silent = await _ask(hub, others, "glance", Holdings, GLANCE_SECONDS, ask)
+    found |= glances
+    silent |= {rank: f"rank {rank} is dead" for rank in ranks if rank not in living}
+    busy = {rank: one.state for rank, one in found.items() if one.state.busy}
+    names = sorted({name for one in found.values() for name in one.names})
+    by_rank = {rank: {seen.name: seen for seen in one.seen} for rank, one in found.items()}
+    shown = names if most is None else names[:most]
+    variables = []
+    for name in shown:
+        seen = {rank: there[name] for rank, there in sorted(by_rank.items()) if name in there}
+        variables.append(compare(name, seen, sorted(found), busy))
+    late = {name for one in found.values() for name in one.late} & set(shown)
+    return Inventory(variables, len(names) - len(shown), busy, silent, tuple(sorted(late)))
+
+
+async def free(hub: Hub, ranks: Sequence[int]) -> tuple[dict[int, Freed], dict[int, str]]:
+    """Have the idle ranks give back memory; return what came of it, and who did not answer."""
+    living = [rank for rank in ranks if hub.ranks[rank].alive]
+    idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
+    busy = [rank for rank in living if rank not in idle]
+    (found, silent), (others, mute) = await asyncio.gather(
+        _ask(hub, idle, "free", Freed, FREE_SECONDS, {}),
+        _ask(hub, busy, "free", Freed, GLANCE_SECONDS, {}),
+    )
+    return found | others, silent | mute | {
+        rank: f"rank {rank} is dead" for rank in ranks if rank not in living
+    }
+
+
+async def complete(
+    hub: Hub, ranks: Sequence[int], code: str, cursor: int, prefix: str | None, seconds: float
+) -> Completions:
+    """Return what the ranks offer at a place of a cell, those that answer in time.
+
+    Parameters
+    ----------
+    hub, ranks
+        Whom to ask: all for names, the first idle one for the rest.
+    code, cursor
+        The cell without its magic's line, and the place in it.
+    prefix
+        How the name there begins, None if no name can stand there.
+    seconds
+        For all answers.
+    """
+    living = [rank for rank in ranks if hub.ranks[rank].alive]
+    idle = [rank for rank in living if hub.ranks[rank].state == "idle"][:1]
+    place = {"code": code, "cursor": cursor, "within": seconds}
+    named = living if prefix is not None else []
+    names, found = await asyncio.gather(
+        hub.call_all(named, "starting_with", timeout=seconds, prefix=prefix),
+        hub.call_all(idle, "complete", timeout=seconds, **place),
+    )
+    offered = Completions(State())
+    for answer in found.values():
+        if not isinstance(answer, NbdistError):
+            offered = msgspec.convert(answer, Completions)
+    known = {text for text, _ in offered.texts}
+    if prefix is None or (known and offered.back != len(prefix)):
+        return offered
+    more = {name for answer in names.values() if isinstance(answer, list) for name in answer}
+    texts = offered.texts + [(name, "variable") for name in sorted(more - known)]
+    return Completions(State(), len(prefix), texts)
+
+
+async def _ask(
+    hub: Hub, ranks: Sequence[int], method: str, kind: Any, seconds: float, args: dict[str, Any]
+) -> tuple[dict[int, Any], dict[int, str]]:
+    """Ask ranks; return the answers, and why the others gave none."""
+    answers = await hub.call_all(ranks, method, timeout=seconds, **args)
+    found, silent = {}, {}
+    for rank, answer in answers.items():
+        if isinstance(answer, NbdistError):
+            late = str(answer).startswith(f"rank {rank} did not answer")
+            silent[rank] = f"rank {rank} does not answer ({HELD})" if late else str(answer)
+        else:
+            found[rank] = msgspec.convert(answer, kind)
+    return found, silent
+
+
+# -- where ranks differ ------------------------------------------------------------------------
+
+
+def compare(
+    name: str, seen: dict[int, Seen], asked: Sequence[int], busy: Collection[int] = ()
+) -> Variable:
+    """Say where ranks differ in a variable; what busy ranks leave open is no difference."""
+    differs = []
+    missing = [rank for rank in asked if rank not in seen]
+    if missing:
+        differs.append(f"{_ranks(missing)}: missing")
+    for what, of in _FIELDS:
+        known = {rank: one for rank, one in seen.items() if of(one) or rank not in busy}
+        found = _groups(known, of)
+        if len(found) > 1:
+            differs += _tell(found, what)
+            break  # what follows from it need not be told
+    else:
+        digests = _groups(seen, lambda one: one.digest)
+        if len(digests) > 1 and "" not in digests:
+            differs += _tell(digests, "")
+        whole = len(digests) == 1 and "" not in digests and len(seen) > 1
+        return Variable(name, seen, tuple(differs), whole and not missing)
+    return Variable(name, seen, tuple(differs))
+
+
+_FIELDS: tuple[tuple[str, Callable[[Seen], str]], ...] = (
+    ("type", lambda one: one.type),
+    ("shape", lambda one: one.shape),
+    ("dtype", lambda one: one.dtype),
+    # Each rank has a GPU of its own: the number is no difference.
+    ("device", lambda one: ", ".join(part.split(":")[0] for part in one.device.split(", "))),
+    ("value", lambda one: one.value),
+)
+
+
+def _groups(seen: dict[int, Seen], of: Callable[[Seen], str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for rank, one in seen.items():
+        found.setdefault(of(one), []).append(rank)
+    return found
+
+
+def _tell(groups: dict[str, list[int]], what: str) -> list[str]:
+    """Name the ranks that are not as most are; the first rank's is how most are, in doubt."""
+    if not what and (len(groups) > MOST_GROUPS or sum(map(len, groups.values())) == 2):  # noqa: PLR2004 - of two, neither is the odd one
+        return ["values differ"]
+    if len(groups) > MOST_GROUPS:
+        return [f"{what}s differ"]
+    usual = Counter({key: len(ranks) for key, ranks in groups.items()}).most_common(1)[0][0]
+    odd = [(ranks, key) for key, ranks in groups.items() if key != usual]
+    return [
+        f"{_ranks(ranks)}: " + (f"{what} {key or 'none'}" if what else "other values")
+        for ranks, key in odd
+    ]
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {show_ranks(ranks)}"

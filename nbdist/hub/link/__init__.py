@@ -1,0 +1,1 @@
+"""The hub's links to the ranks: sockets, turns, the process group formed."""

@@ -1,0 +1,98 @@
+"""The hub's end of the ranks' cell sockets: cells out, outcomes in. Hub's thread only.
+
+Unix sockets in the cluster's private folder, since its ranks are on this machine. The wire's have a
+thread at each end, which encrypts besides: each message wakes two more threads, and where there
+are many ranks these take the cores from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+from nbdist.wire.framing import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MOST_WAITING = 4096
+"""Ranks that may knock at once."""
+AGAIN_SECONDS = 0.5
+"""A kernel that has too many open files lets ranks in as soon as it has fewer."""
+
+
+class CellSockets:
+    """Takes the connections of ranks' main threads.
+
+    Parameters
+    ----------
+    path
+        The socket's, in a folder of this user's alone.
+    hear
+        Called with a connection and a message.
+    """
+
+    def __init__(self, path: Path, hear: Callable[[Stream, bytes], None]) -> None:
+        self._hear = hear
+        self._loop = asyncio.get_running_loop()
+        self._streams: set[Stream] = set()
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.setblocking(False)
+        self._listening.bind(str(path))
+        path.chmod(0o600)
+        self._listening.listen(MOST_WAITING)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._listening.fileno() >= 0:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listening.accept()
+        except BlockingIOError:  # it has gone again
+            return
+        except OSError:
+            self._loop.remove_reader(self._listening)
+            self._loop.call_later(AGAIN_SECONDS, self._listen)
+            return
+        stream = Stream(sock)
+        self._streams.add(stream)
+        self._loop.add_reader(sock, self._receive, stream)
+
+    def _receive(self, stream: Stream) -> None:
+        messages = stream.receive()
+        if stream.gone:
+            self.drop(stream)
+        for message in messages:
+            self._hear(stream, message)
+
+    def send(self, stream: Stream, message: bytes) -> None:
+        """Send a message; to a rank that has gone nothing is sent, its death is told elsewhere."""
+        if stream in self._streams and not stream.send(message):
+            self._loop.add_writer(stream.socket, self._flush, stream)
+        if stream.gone:
+            self.drop(stream)
+
+    def _flush(self, stream: Stream) -> None:
+        if stream.flush():
+            self._loop.remove_writer(stream.socket)
+        if stream.gone:
+            self.drop(stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Close a connection."""
+        if stream in self._streams:
+            self._streams.discard(stream)
+            self._loop.remove_reader(stream.socket)
+            self._loop.remove_writer(stream.socket)
+            stream.socket.close()
+
+    def close(self) -> None:
+        """Close all of them; the folder goes with its cluster."""
+        for stream in list(self._streams):
+            self.drop(stream)
+        self._loop.remove_reader(self._listening)
+        self._listening.close()

@@ -1,0 +1,332 @@
+"""Ranks started, their process group formed, and formed again after a fault or with new ranks.
+
+Each way of `nbdist.backends.groups.recovery` is tried in turn until one holds. Behind them all
+stands that ranks are replaced and get their variables back, so that the next cell runs. Hub's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.backends.choice import check_torch
+from nbdist.backends.groups.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
+from nbdist.errors import LaunchError, NbdistError
+from nbdist.hub.link import copies
+from nbdist.hub.link.line import NoAnswer
+from nbdist.jobs.job import how_died
+from nbdist.jobs.report import said_of
+from nbdist.launchers.scripts import horovodrun
+from nbdist.machine import gpus
+from nbdist.machine.amounts import counted, in_time
+from nbdist.wire.group_reports import GroupInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from nbdist.hub.hub import Hub
+
+PROBE_SECONDS = 20.0
+"""A probe that is not over by then is not waited for: groups are formed anew."""
+GPU_SECONDS, GPU_LOOK_SECONDS = 10.0, 0.05
+"""How long a driver may need to free the GPU memory of a process, and how often it is asked."""
+GPU_PATIENCE = 4
+"""So many times as long: NCCL takes seconds to connect, and a GPU may have much to end first."""
+GIVE_SECONDS = 20.0
+"""A rank that is to be replaced has this long to hand out its variables."""
+
+
+class InVain(LaunchError):
+    """No way to form the group held; says on which ranks the last one failed by itself."""
+
+    def __init__(self, tried: list[NotFormed]) -> None:
+        whys = "; then: ".join(dict.fromkeys(str(problem) for problem in tried))
+        super().__init__(
+            f"the process group could not be formed: {whys}. `%dist restart` restarts all ranks."
+        )
+        self.ranks = tried[-1].ranks if tried else []
+
+
+class NotFormed(NbdistError):
+    """A way did not hold; says on which ranks it failed by itself."""
+
+    def __init__(self, why: str, ranks: list[int], *, stuck: bool) -> None:
+        super().__init__(why)
+        self.ranks = ranks
+        self.stuck = stuck
+        """Whether a rank did not answer: no other way would reach it, either."""
+
+
+async def start(hub: Hub, size: int, backend: str, environ: dict[str, str]) -> None:
+    """Start all ranks and form their group."""
+    hub.backend, hub.environ, hub.generation = backend, environ, 0
+    warm, engine = await asyncio.gather(hub.host.ready(), hub.host.engine_info())
+    if backend == "ddp":
+        check_torch(warm.torch)
+    if backend == "horovod":
+        horovodrun.demand("--backend horovod")
+    hub.watch_warm()
+    await hub.bear(range(size), size, engine)
+    await form(hub)
+
+
+async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
+    """Put new processes in the place of these ranks; return the names each now lacks."""
+    ranks = sorted(ranks)
+    engine = await hub.host.engine_info()
+    for rank in ranks:
+        await hub.end([rank])
+        await hub.host.forget_engine(rank)
+    await _gpus_let_go(hub, ranks)
+    await hub.bear(ranks, hub.size, engine)
+    await form(hub)
+    others = [rank for rank in hub.ranks if rank not in ranks]
+    if not others:
+        return {rank: set() for rank in ranks}
+    names = set(await hub.call(others[0], "names"))
+    return {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+
+
+async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
+    """Wait until the driver has taken back what processes that are gone had on GPUs."""
+    gone = {hub.ranks[rank].pid: rank for rank in ranks if hub.ranks[rank].gpu_memory}
+    deadline = hub.loop.time() + GPU_SECONDS
+    while gone and (holding := gone.keys() & await asyncio.to_thread(gpus.holders)):
+        if hub.loop.time() > deadline:
+            hub.notes += [
+                f"The GPU memory of the process that rank {gone[pid]} was (pid {pid}) is not free "
+                f"after {in_time(GPU_SECONDS)}; the rank may find its GPU full."
+                for pid in sorted(holding)
+            ]
+            return
+        await asyncio.sleep(GPU_LOOK_SECONDS)
+
+
+async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
+    """Replace dead ranks, form the group anew, and tell what was done."""
+    dead = [rank for rank in hub.ranks.values() if rank.death is not None]
+    if dead:
+        how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
+        tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being restarted.")
+        lacking = await replace(hub, (rank.rank for rank in dead))
+        if len(dead) == hub.size:
+            tell("All ranks were restarted, without the variables of those before.")
+        for rank, names in lacking.items():
+            if names:
+                tell(
+                    f"{restarted(rank, names)} `%dist restart {rank} --like RANK` copies another "
+                    "rank's variables."
+                )
+            elif len(dead) < hub.size:
+                tell(restarted(rank, names))
+    else:
+        await form(hub)
+
+
+def restarted(rank: int, missing: Iterable[str]) -> str:
+    """Say that a rank has a new process, and which names it has no more."""
+    names = sorted(missing)
+    if not names:
+        return f"Rank {rank} restarted, nothing is missing."
+    again = f"re-run the cells that define {'it' if len(names) == 1 else 'them'}"
+    return f"Rank {rank} restarted, missing: {', '.join(names)} ({again})."
+
+
+async def form(hub: Hub) -> None:
+    """Form the process group on every rank; what that cost is in `Hub.notes`.
+
+    Raises
+    ------
+    LaunchError
+        If no way holds.
+    """
+    first = hub.generation == 0
+    recovery = Recovery() if first else await recovery_of(hub)
+    forced = "" if first else _way_to_begin_with(hub)
+    tried: list[NotFormed] = []
+    for way in ways(recovery, forced) if hub.backend == "ddp" else [IN_PLACE]:
+        if way == REPLACE or (tried and (tried[-1].stuck or first)):
+            break
+        try:
+            lost = await _by(hub, way, recovery)
+        except NotFormed as problem:
+            tried.append(problem)
+            hub.given_up |= way == ANEW
+            continue
+        hub.stale = hub.given_up = False
+        hub.notes += await _sharing(hub) if first else _told(way, lost, tried, recovery)
+        if tried or way == ANEW:
+            _pass_over_output(hub)
+        return
+    if first or hub.replacing:
+        raise InVain(tried)
+    await _replace(hub, tried)
+
+
+async def _sharing(hub: Hub) -> list[str]:
+    """Say that ranks share GPUs, where they do: it is slower, and people want to know."""
+    hub.sharing = ""
+    on_gpus = [rank for rank in hub.ranks.values() if rank.device.startswith("cuda")]
+    used = {(rank.host, rank.device) for rank in on_gpus}
+    if hub.backend != "ddp" or not used or len(used) == hub.size:
+        return []
+    world, *_ = msgspec.convert(await hub.call(0, "groups"), list[GroupInfo], from_attributes=True)
+    hub.sharing = world.backend
+    told = f"{counted(hub.size, 'rank')} share {counted(len(used), 'GPU')}"
+    slower = f"{told}. The process group uses {world.backend}, for nccl wants a GPU for each rank."
+    return [f"{told} under nccl." if world.backend == "nccl" else slower]
+
+
+def _way_to_begin_with(hub: Hub) -> str:
+    """Return the way that must be tried first, '' if torch may decide."""
+    if hub.given_up:
+        return ANEW
+    return IN_PLACE if hub.replacing else hub.settings.recovery
+
+
+async def recovery_of(hub: Hub) -> Recovery:
+    """Return how this torch recovers, as soon as that is known."""
+    if hub.backend != "ddp":
+        return Recovery()
+    with suppress(asyncio.TimeoutError):
+        return await asyncio.wait_for(asyncio.shield(hub.host.warm.probed), PROBE_SECONDS)
+    warm = await hub.host.ready()
+    why = "what it allows is not known yet"
+    return Recovery(warm.recovery.torch, groups=warm.recovery.groups or why, fsdp=why)
+
+
+async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
+    """Form a generation; return the variables that are lost by it, and why."""
+    hub.generation += 1
+    on_gpus = any(rank.device.startswith("cuda") for rank in hub.ranks.values())
+    seconds = hub.settings.form_seconds * (GPU_PATIENCE if on_gpus else 1)
+    try:
+        port, master_port = await hub.call(0, "open_store", timeout=seconds)
+    except NbdistError as err:
+        raise NotFormed(str(err), [0], stuck=True) from err
+    args = {
+        "port": port, "master_port": master_port, "generation": hub.generation, "way": way,
+        "fsdp": recovery.fsdp,
+    }  # fmt: skip
+    calls = {
+        hub.loop.create_task(hub.call(rank, "form", timeout=seconds, **args)): rank
+        for rank in hub.ranks
+    }
+    ended, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+    problems = {calls[call]: call.exception() for call in ended if call.exception()}
+    if not problems:
+        answers = {rank: call.result() for call, rank in calls.items()}
+        hub.broken_off |= {
+            r: each["broken_off"] for r, each in answers.items() if each["broken_off"]
+        }
+        return {name: why for each in answers.values() for name, why in each["lost"].items()}
+    why = str(next(iter(problems.values())))
+    await hub.free({calls[call]: call for call in waiting}, why)
+    stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)
+    raise NotFormed(why, sorted(problems), stuck=stuck)
+
+
+def _pass_over_output(hub: Hub) -> None:
+    """Leave out of the next cell what torch has printed about connections that were cut."""
+    for rank in hub.ranks.values():
+        path = None if rank.logs is None else rank.logs / f"rank{rank.rank}.log"
+        if path is not None and path.exists():
+            rank.log_end = max(rank.log_end, path.stat().st_size)
+
+
+def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Recovery) -> list[str]:
+    """Say what a person must know of how groups came back."""
+    if way == IN_PLACE and not lost:
+        return []
+    notes = []
+    if way == ANEW:
+        why = str(tried[-1]) if tried else recovery.groups or recovery.models
+        notes.append(
+            "The process groups were re-created, and DDP models with them"
+            + (f", for they could not be renewed in place: {why}." if why else ".")
+        )
+        notes.append(
+            "What holds a group elsewhere than in a variable or an attribute: re-create it."
+        )
+    notes += [f"`{name}` is lost: {why}. Re-create it." for name, why in sorted(lost.items())]
+    return notes
+
+
+async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
+    """Put new processes in the place of the ranks where forming failed, with their variables."""
+    wrong = set(tried[-1].ranks) if tried else set(hub.ranks)
+    files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in hub.ranks}
+    given: dict[int, dict[str, str] | None] = {}
+    hub.replacing = hub.uncompared = True
+    try:
+        while more := sorted(wrong - given.keys()):
+            given |= {rank: await _give(hub, rank, files[rank]) for rank in more}
+            try:
+                await replace(hub, more)
+            except LaunchError as problem:
+                # Only the first rank that fails is known before the others are freed.
+                wrong |= set(problem.ranks) if isinstance(problem, InVain) else set()
+                if wrong == given.keys():
+                    hub.notes.append(f"{said_of([*given], 'has lost all variables')}.")
+                    raise
+        for rank, refused in given.items():
+            await _take(hub, rank, files[rank], refused, sorted(wrong))
+    finally:
+        hub.replacing = False
+        for path in files.values():
+            path.unlink(missing_ok=True)
+    why = f" ({tried[-1]})" if tried else ""
+    hub.notes.append(
+        f"{said_of([*given], 'was restarted')}, as the process group could not be "
+        f"renewed{why}. They have their variables again, but for what is named here; "
+        "random generators start from new seeds."
+    )
+
+
+async def _give(hub: Hub, rank: int, path: Path) -> dict[str, str] | None:
+    """Have a rank write down its variables; return what cannot be, None if it does not answer."""
+    try:
+        names = await hub.call(rank, "names", timeout=GIVE_SECONDS)
+        return dict(await hub.call(rank, "give", timeout=GIVE_SECONDS, path=str(path), names=names))
+    except NbdistError:
+        return None
+
+
+async def _take(
+    hub: Hub, rank: int, path: Path, refused: dict[str, str] | None, wrong: list[int]
+) -> None:
+    """Give a new process what the one before had, or else what another rank has."""
+    problem = "it did not answer any more"
+    if refused is not None:
+        seconds = hub.settings.form_seconds
+        answers = await hub.call_all([rank], "take", timeout=seconds, path=str(path))
+        problem = str(answers[rank]) if isinstance(answers[rank], NbdistError) else ""
+    why: dict[str, str] = refused or {}
+    source = min(set(hub.ranks) - set(wrong), default=None)
+    if problem and source is None:
+        hub.notes.append(f"Rank {rank} has lost all variables: {problem}.")
+    elif problem and source is not None:
+        why = await copies.copy_names(hub, source, [rank])
+        hub.notes.append(f"Rank {rank} has the variables of rank {source}, for its own: {problem}.")
+    hub.notes += [f"`{name}` is lost on rank {rank}: {text}." for name, text in why.items()]
+
+
+def in_words(hub: Hub) -> str:
+    """Say how this cluster recovers after a fault, '' where nothing of torch's is to be renewed."""
+    if hub.backend != "ddp":
+        return ""
+    probed = hub.host.warm.probed
+    if not probed.done():
+        return "What this torch allows after a fault is being tried."
+    return told(probed.result(), hub.settings.recovery)
+
+
+def drain(hub: Hub) -> list[str]:
+    """Return what there is to tell of how groups came back, once."""
+    notes, hub.notes = hub.notes, []
+    return list(dict.fromkeys(notes))

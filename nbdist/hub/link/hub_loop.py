@@ -1,0 +1,122 @@
+"""The hub's thread: one asyncio loop per process, started when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbdist.errors import NbdistError
+from nbdist.machine import leftovers
+from nbdist.machine.process_lives import BEAT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+LOOK_SECONDS = 0.2
+
+
+class HubLoop:
+    """Runs coroutines of the hub; everything the hub owns is touched by its thread alone."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        # By name: a cell of this process has stacks, and these threads are none of its own.
+        self.loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="nbdist-hub"))
+        self.loop.call_soon(self._beat)
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="nbdist-hub", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while True:
+            # asyncio lets these two end the loop; all that waits for the hub would wait for ever.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+
+    def _beat(self) -> None:
+        self.loop.call_later(BEAT_SECONDS, self._beat)
+        leftovers.beat()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process started the thread (a fork has none)."""
+        return self._pid == os.getpid()
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` on the hub's thread and wait for its result. Any other thread.
+
+        Raises
+        ------
+        NbdistError
+            In a process forked from the one that has the cluster.
+        """
+        future = self.soon(work)
+        try:
+            return _result(future, timeout)
+        except BaseException:  # who does not wait any more does not want the work, either
+            future.cancel()
+            raise
+
+    def soon(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `work` on the hub's thread without waiting; the errors are those of `wait`."""
+        if not self.ours:
+            work.close()
+            msg = (
+                "this process was forked from the notebook's kernel, which owns the cluster; "
+                "use the cluster from the notebook itself"
+            )
+            raise NbdistError(msg)
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+def _result(future: Future[T], timeout: float | None) -> T:
+    """Wait in slices: a signal that comes just before a wait begins does not end it."""
+    until = None if timeout is None else time.monotonic() + timeout
+    while not future.done():
+        left = LOOK_SECONDS if until is None else until - time.monotonic()
+        wait([future], timeout=max(0.0, min(LOOK_SECONDS, left)))
+        if until is not None and time.monotonic() >= until:
+            break
+    return future.result(None if until is None else 0)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the block is over, and what it has begun is in somebody's hands.
+
+    Any thread; signals reach only the main one.
+    """
+    kept = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(kept):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    if came:
+        kept(signal.SIGINT, None)
+
+
+_current: HubLoop | None = None
+_making = threading.Lock()
+
+
+def hub_loop() -> HubLoop:
+    """Return this process's hub thread."""
+    global _current  # one thread for the process
+    with _making:
+        if _current is None:
+            _current = HubLoop()
+        return _current

@@ -1,0 +1,131 @@
+"""After a job that did not end well: a cluster that can be used, and what became of it told."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+from nbdist.errors import NbdistError
+from nbdist.hub.asking import rank_equality
+from nbdist.hub.link import forming
+from nbdist.jobs import report
+from nbdist.jobs.job import WITH_CLUSTER
+from nbdist.wire.agent_rounds import SPOILT_GPU
+from nbdist.wire.messages import Fault
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from nbdist.hub.hub import Hub
+    from nbdist.jobs.job import Job
+
+FULL = 1 << 16
+"""Bytes; with fewer left on the disk a cell that failed may have failed for it."""
+
+
+async def settle(
+    hub: Hub, job: Job, why: str, pressed: asyncio.Event | None = None
+) -> NbdistError | None:
+    """Leave the cluster usable: fresh groups, and word of what no longer agrees.
+
+    Parameters
+    ----------
+    hub, job
+        The cluster, and the job that has just ended on it.
+    why
+        Why it was stopped, '' if it was not.
+    pressed
+        Set when the user does not want to wait any longer.
+
+    Returns
+    -------
+    NbdistError or None
+        How it ended, in words; None if its code caught the interrupt and went on to its end.
+    """
+    hub.stale = hub.uncompared = True
+    if why == WITH_CLUSTER:
+        job.state, errors, job.errors = "interrupted", job.errors, {}
+        return report.interrupted(job, why) if errors else None
+    spoilt = _without_gpu(hub, job)
+    await _renew(hub, job, pressed)
+    _tell_of_losses(hub, job)
+    job.notes += [
+        f"Rank {rank} cannot use its GPU any more after such an error: `%dist restart {rank} "
+        "--like RANK` restarts it and copies another rank's variables."
+        for rank, pid in spoilt.items()
+        if hub.ranks[rank].pid == pid and hub.ranks[rank].alive
+    ]
+    if not job.errors:
+        for note in job.notes:
+            job.tell(note, note)
+        return None
+    if why:
+        job.state = "timed out" if "--timeout" in why else "interrupted"
+        return report.interrupted(job, why)
+    job.state = "failed"
+    return report.failure(job)
+
+
+async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
+    """Form the groups anew, where nobody else is at work in them, and compare the ranks."""
+    dead = any(not rank.alive for rank in hub.ranks.values())
+    async with hub.mending:
+        if not dead and hub.begun == {job.id}:
+            try:
+                await forming.form(hub)
+            except NbdistError as err:
+                job.notes.append(str(err))
+            job.notes += forming.drain(hub)
+        job.notes += await rank_equality.compare(
+            hub, lambda text: job.tell(text, text, warns=False), pressed
+        )
+
+
+def _without_gpu(hub: Hub, job: Job) -> dict[int, int]:
+    """Return the ranks whose process an error of CUDA's has spoilt, each with its pid."""
+    return {
+        rank: hub.ranks[rank].pid
+        for rank, fault in job.errors.items()
+        if isinstance(fault, Fault) and SPOILT_GPU.search(fault.text)
+    }
+
+
+def _tell_of_losses(hub: Hub, job: Job) -> None:
+    dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+    ends = [rank.death for rank in hub.ranks.values() if rank.death is not None]
+    if hub.sharing == "gloo" and any(end.signum == signal.SIGSEGV for end in ends):
+        job.notes.append(
+            "If that was `full_tensor()` of a tensor on the GPU, or what gathers a model's whole "
+            "state: torch crashes there under gloo, which ranks that share a GPU have. "
+            "`.cpu().full_tensor()` works."
+        )
+    if _full(job):
+        job.notes.append(
+            f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "
+            "place for them."
+        )
+    if hub.host.warm.gone.is_set():
+        dead = []
+        job.notes.append(
+            "The cluster's warm process has died, and all ranks with it; the next cell starts "
+            "a new cluster."
+        )
+    living = min((rank.rank for rank in hub.ranks.values() if rank.alive), default=None)
+    if living is None and dead:
+        job.notes.append(
+            "All ranks will be restarted before the next cell, without their variables."
+        )
+        return
+    for rank in dead:
+        job.notes.append(
+            f"Rank {rank} will be restarted before the next cell, without its variables; "
+            f"`%dist restart {rank} --like {living}` restarts it and copies them from another rank."
+        )
+
+
+def _full(job: Job) -> bool:
+    try:
+        return shutil.disk_usage(job.folder).free < FULL
+    except OSError:  # somebody has removed the folder
+        return False

@@ -1,0 +1,98 @@
+"""Ranks that wait for others: who waits where, and where the others are instead."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from nbdist.jobs.job import show_ranks
+from nbdist.jobs.report import agree
+from nbdist.machine.amounts import in_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbdist.wire.messages import Pulse
+
+WORLD = ("", "0")
+"""How the group of all ranks is named."""
+FEW = 3
+"""So many places are told in one line."""
+
+
+def describe(
+    pulses: dict[int, Pulse | None],
+    ended: set[int],
+    patience: float,
+    stop_by: str,
+    outside: Sequence[int] = (),
+) -> str:
+    """Return a report if some ranks have waited too long for others, '' if none has.
+
+    Parameters
+    ----------
+    pulses
+        Last word of every rank that still runs.
+    ended
+        Ranks whose cell is over.
+    patience
+        Seconds a rank may wait before it counts.
+    stop_by
+        How a person stops the job.
+    outside
+        Ranks that the cell is not run on; who waits for all ranks waits for them, too.
+    """
+    waits: dict[_Wait, list[int]] = defaultdict(list)
+    since: dict[_Wait, float] = defaultdict(float)
+    for rank, pulse in sorted(pulses.items()):
+        if pulse is not None and pulse.waiting is not None:
+            number = f" #{pulse.waiting.seq}" if pulse.waiting.seq is not None else ""
+            place = _Wait(f"{pulse.waiting.op}{number}", pulse.waiting.group, pulse.line)
+            waits[place].append(rank)
+            since[place] = max(since[place], pulse.waiting.since)
+    # Who belongs to a smaller group is not known: others may have no part in it.
+    of_all = all(place.group in WORLD for place in waits)
+    awaited = "it" if len(waits) == 1 else "them"
+    others = _others(pulses, ended, f"has not reached {awaited}" if of_all else "is elsewhere")
+    if outside and any(place.group in WORLD for place in waits):
+        others["does not run the cell"].extend(outside)
+    all_in_one = len(waits) == 1 and not others
+    if max(since.values(), default=0.0) < patience or all_in_one:
+        return ""
+    told = [(ranks, place.told(since[place])) for place, ranks in waits.items()]
+    told += [(ranks, words) for words, ranks in others.items()]
+    apart = "; " if len(told) <= FEW else ";\n  "
+    words = apart.join(f"{_name(ranks)} {agree(ranks, words)}" for ranks, words in told)
+    return f"Possible hang: {words}. Nothing was stopped. To stop it, {stop_by}."
+
+
+class _Wait(NamedTuple):
+    """Where ranks wait."""
+
+    op: str
+    group: str
+    line: int | None
+
+    def told(self, seconds: float) -> str:
+        """Return it as it is told of one rank."""
+        group = "" if self.group in WORLD else f" of group {self.group}"
+        line = f" (cell line {self.line})" if self.line else ""
+        return f"has waited in {self.op}{group} for {in_time(int(seconds))}{line}"
+
+
+def _others(pulses: dict[int, Pulse | None], ended: set[int], where: str) -> dict[str, list[int]]:
+    """Return who does not wait, by what they do instead."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank, pulse in sorted(pulses.items()):
+        if pulse is None:
+            found["does not answer (C code may hold the GIL)"].append(rank)
+        elif pulse.waiting is None:
+            line = f"cell line {pulse.line}, " if pulse.line else ""
+            found[f"{where} ({line}in {pulse.where})"].append(rank)
+    if ended:
+        found["is done with the cell"].extend(sorted(ended))
+    return found
+
+
+def _name(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"

@@ -1,0 +1,153 @@
+"""A job whose cell runs in this very process: watched, stopped and told of like any other.
+
+The kernel's main thread runs the cell (`nbdist.rank.kernel_rank`) and calls `begin` and `end` here.
+All else is the hub's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from nbdist.hub.running.watch import Watch
+from nbdist.jobs import changes, report
+from nbdist.jobs.output import Output
+from nbdist.machine.amounts import in_time
+from nbdist.rank.speaker import PULSE_SECONDS
+from nbdist.wire.messages import Display, Pulse
+
+if TYPE_CHECKING:
+    from nbdist.errors import NbdistError
+    from nbdist.jobs.job import Job
+    from nbdist.rank.kernel_rank import InsideRunner, Signals
+    from nbdist.wire.messages import Done, Message
+
+STUCK_SECONDS = 3.0
+"""A cell that has not ended so long after an interrupt is inside a C call."""
+
+
+class InsideRun:
+    """Follows one cell of this process.
+
+    Parameters
+    ----------
+    job, output
+        What is followed, and what of it is shown, as in `nbdist.hub.running.cell_run.Run`.
+    timeout
+        Seconds after which it is interrupted; None for no limit.
+    patience
+        Seconds until a wait is told of.
+    runner, signals
+        Run it, and tell of interrupts.
+    """
+
+    def __init__(
+        self, job: Job, output: str, timeout: float | None, patience: float,
+        runner: InsideRunner, signals: Signals,
+    ) -> None:  # fmt: skip
+        self._job, self._runner, self._signals = job, runner, signals
+        self._timeout = timeout
+        self._output = Output(job, output)
+        self._watch = Watch(job, self._output, patience, self)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self._why = ""
+        self._stuck_at = 0.0
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Follow the cell, which begins now."""
+        job = self._job
+        job.began, job.state = time.time(), "running"
+        job.parts = {0: (0, None)}
+        self._output.begin()
+        self._loop.add_reader(self._signals.socket, self._on_signal)
+        self._tasks = [self._loop.create_task(self._watch.run())]
+        self._tasks.append(self._loop.create_task(self._look()))
+        if self._timeout is not None:
+            late = f"stopped: it ran longer than --timeout {self._timeout:g} s"
+            self._timers.append(self._loop.call_later(self._timeout, self.press, late))
+
+    async def end(self, done: Done, seconds: float) -> None:
+        """Tell how the cell has ended, when all it printed has been shown."""
+        job = self._job
+        self._ended = True
+        self._loop.remove_reader(self._signals.socket)
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        job.seconds, job.parts = seconds, {0: (0, max(0, done.log_end))}
+        if self._stuck_at:
+            text = f"It has reacted after {in_time(time.time() - self._stuck_at)}."
+            job.tell("countdown", text, warns=False)
+        await self._watch.show_rest()
+        job.end(self._outcome(done))
+
+    def _outcome(self, done: Done) -> NbdistError | None:
+        job = self._job
+        if done.fault is None:
+            job.state = "done"
+            return None
+        job.errors[0] = done.fault
+        if not self._why:
+            job.state = "failed"
+            return report.failure(job)
+        job.state = "timed out" if "--timeout" in self._why else "interrupted"
+        return report.interrupted(job, self._why)
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def hear(self, message: Message) -> None:
+        """Take what the cell shows, and what it has come to at its end."""
+        changes.happened()
+        if isinstance(message, Display):
+            self._output.display(message)
+            self._watch.wake()
+        elif isinstance(message, Pulse):
+            self._job.pulses[0] = message
+
+    async def _look(self) -> None:
+        while not self._ended:
+            await asyncio.sleep(PULSE_SECONDS)
+            self._job.pulses[0] = self._runner.doing(self._job.id)
+
+    def press(self, why: str) -> None:
+        """Interrupt the cell."""
+        if not self._ended:
+            self._why = self._why or why
+            self._runner.interrupt(self._job.id)
+
+    def _on_signal(self) -> None:
+        if self._signals.interrupted():
+            self._why = self._why or "interrupted"
+            if self._runner.job != self._job.id:  # the cell is yet to begin, and must not
+                self._runner.interrupt(self._job.id)
+            self._timers.append(self._loop.call_later(STUCK_SECONDS, self._tell_stuck, time.time()))
+
+    def _tell_stuck(self, since: float) -> None:
+        if not self._stuck_at:
+            self._stuck_at = since
+            self._job.tell(
+                "countdown",
+                "The cell does not react: it is inside a C call, where XLA compiles or waits for a "
+                "device, and stops when that returns. Nothing else can break it off but a restart "
+                "of the kernel, which loses the notebook's variables.",
+            )
+
+    def running(self) -> dict[int, Pulse | None]:
+        """See `nbdist.hub.running.watch.Watched`."""
+        return {} if self._ended else {0: self._job.pulses.get(0)}
+
+    def ended(self) -> set[int]:
+        """See `nbdist.hub.running.watch.Watched`."""
+        return {0} if self._ended else set()
+
+    def failed(self) -> bool:
+        """See `nbdist.hub.running.watch.Watched`."""
+        return False  # one rank waits for no other
+
+    def looked(self) -> None:
+        """See `nbdist.hub.running.watch.Watched`."""

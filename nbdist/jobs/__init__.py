@@ -1,0 +1,1 @@
+"""Jobs as others see them: state, output, report, throughput."""

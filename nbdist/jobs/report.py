@@ -1,0 +1,200 @@
+"""What went wrong, told once: the rank that failed first, then who was doing what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
+from nbdist.jobs.job import Death, Job, how_died, name_signal, show_ranks
+from nbdist.wire.agent_rounds import LOST_TEXT
+
+if TYPE_CHECKING:
+    from nbdist.wire.group_reports import Waiting
+    from nbdist.wire.messages import Fault
+
+LAST_LINES = 5
+PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait", "does": "do"}
+
+
+class CellFailed(RankError):
+    """A job failed; IPython shows the failing rank's own traceback in place of ours."""
+
+    def __init__(self, summary: str, body: str) -> None:
+        super().__init__(summary)
+        self._body = body
+
+    @property
+    def body(self) -> str:
+        """What is shown."""
+        return self._body
+
+    def _render_traceback_(self) -> list[str]:
+        return self._body.splitlines()
+
+
+class CellInterrupted(Interrupted):
+    """A job was interrupted; no traceback, only who was where."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
+KINDS: tuple[type[NbdistError], ...] = (CellInterrupted, LaunchError, NbdistError)
+"""What a job ends with, besides `CellFailed`."""
+
+
+def secondary(fault: Fault | Death) -> bool:
+    """Whether this is a consequence of another rank's fault rather than a fault of its own."""
+    if isinstance(fault, Death):
+        return fault.asked or silent(fault)
+    return fault.aborted or bool(LOST_TEXT.search(fault.text))
+
+
+def silent(fault: Fault | Death) -> bool:
+    """Whether a rank ended without a word (``os._exit(0)``): no failure, but others may wait."""
+    return isinstance(fault, Death) and not fault.asked and not fault.signum and not fault.code
+
+
+def first_of(errors: dict[int, Fault | Death]) -> int:
+    """Return the rank whose fault came first, consequences left aside.
+
+    If there is nothing else, it is one that ended without a word: the others have lost it.
+    """
+
+    def order(rank: int) -> tuple[bool, bool, float]:
+        fault = errors[rank]
+        return secondary(fault), not silent(fault), fault.at
+
+    return min(errors, key=order)
+
+
+def told_first(job: Job) -> str:
+    """Tell in one line which rank failed first, and how."""
+    first = first_of(job.errors)
+    return told(first, job.errors[first], job)
+
+
+def told(rank: int, fault: Fault | Death, job: Job) -> str:
+    """Tell in one line how a rank ended."""
+    return f"rank {rank}{_where([rank], job)} {_headline(fault)}"
+
+
+def failure(job: Job) -> RankError:
+    """Tell how a job failed."""
+    first = first_of(job.errors)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for rank, fault in sorted(job.errors.items()):
+        if not secondary(fault) or rank == first:
+            groups[_headline(fault)].append(rank)
+    order = sorted(groups, key=lambda line: first not in groups[line])
+    lines = [
+        f"{_name(groups[line])}{_where(groups[line], job)} {agree(groups[line], line)}"
+        for line in order
+    ]
+    body = [lines[0]]
+    fault = job.errors[first]
+    if isinstance(fault, Death):
+        body += _last_words(job, first)
+    else:
+        body += ["", *"\n".join(fault.traceback).splitlines()]
+    rest = lines[1:] + _others(job, first) + job.notes
+    return CellFailed(
+        "\n".join([lines[0], *rest]), "\n".join([*body, *([""] if rest else []), *rest])
+    )
+
+
+def interrupted(job: Job, why: str) -> Interrupted:
+    """Tell where the ranks were when the job was stopped."""
+    places = defaultdict(list)
+    for rank, fault in sorted(job.errors.items()):
+        places[_headline(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
+    lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
+    lines = [line.replace("..", ".") for line in lines]
+    return CellInterrupted("\n".join([f"The cell was {why}.", *lines, *job.notes]))
+
+
+def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
+    """Tell that a script's launcher was killed, which ends its ranks."""
+    how = f"{launcher} itself was killed by {name_signal(signum)}, and its ranks with it"
+    text = "\n".join([how, *_others(job, first=-1), *job.notes])
+    return CellFailed(text, text)
+
+
+def as_words(error: NbdistError | None) -> list[str] | None:
+    """Return what is told of an error, for `from_words` in another process."""
+    if error is None:
+        return None
+    if isinstance(error, CellFailed):
+        return [CellFailed.__name__, str(error), error.body]
+    return [next(kind for kind in KINDS if isinstance(error, kind)).__name__, str(error), ""]
+
+
+def from_words(words: list[str] | None) -> NbdistError | None:
+    """Return the error again."""
+    if words is None:
+        return None
+    name, text, body = words
+    if name == CellFailed.__name__:
+        return CellFailed(text, body)
+    return next((kind for kind in KINDS if kind.__name__ == name), NbdistError)(text)
+
+
+def _headline(fault: Fault | Death) -> str:
+    if isinstance(fault, Death):
+        line = f" at cell line {fault.line}" if fault.line else ""
+        return f"{how_died(fault)}{line}"
+    text = fault.text.splitlines()[0] if fault.text else ""
+    line = f" (cell line {fault.line})" if fault.line else ""
+    return f"failed: {fault.name}: {text}{line}" if text else f"failed: {fault.name}{line}"
+
+
+def _last_words(job: Job, rank: int) -> list[str]:
+    words = job.output(rank).splitlines()[-LAST_LINES:]
+    if not words:
+        return ["It had printed nothing."]
+    return ["Its last output:", *(f"    {word}" for word in words)]
+
+
+def _others(job: Job, first: int) -> list[str]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for rank, fault in sorted(job.errors.items()):
+        if rank != first and secondary(fault):
+            places[how_died(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
+    return [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
+
+
+def _place(fault: Fault) -> str:
+    line = f" at cell line {fault.line}" if fault.line else ""
+    if fault.waited is not None:
+        return f"{_verb(fault.waited)}{line}"
+    if LOST_TEXT.search(fault.text) and not fault.aborted:
+        return f"lost the connection{line}"
+    return f"was stopped{line}"
+
+
+def _verb(waiting: Waiting) -> str:
+    group = "" if waiting.group in ("", "0") else f" of group {waiting.group}"
+    return f"was waiting in {waiting.op}{group}"
+
+
+def _where(ranks: list[int], job: Job) -> str:
+    """Name the host of ranks, if there are several and these are on one."""
+    theirs = {job.hosts.get(rank, "") for rank in ranks}
+    several = len(set(job.hosts.values())) > 1
+    return f" on {theirs.pop()}" if several and len(theirs) == 1 else ""
+
+
+def _name(ranks: list[int]) -> str:
+    return f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {show_ranks(ranks)}"
+
+
+def said_of(ranks: list[int], words: str) -> str:
+    """Begin a sentence about ranks: ``Rank 0 has failed``, ``Ranks 0-1 have failed``."""
+    return f"{_name(ranks)} {agree(ranks, words)}"
+
+
+def agree(ranks: list[int], words: str) -> str:
+    """Put the verb that `words` begin with into the plural if there are several ranks."""
+    verb, _, rest = words.partition(" ")
+    return words if len(ranks) == 1 else f"{PLURALS.get(verb, verb)} {rest}"

@@ -1,0 +1,127 @@
+"""What there is to see of a job's loops and ranks, for whoever shows them. Any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nbdist.jobs.job import how_died
+from nbdist.machine.amounts import in_time
+from nbdist.metrics.slowest_rank import slowest
+from nbdist.wire.messages import Fault
+
+if TYPE_CHECKING:
+    from nbdist.jobs.job import Job
+    from nbdist.wire.activity import Bar
+    from nbdist.wire.messages import Pulse
+
+FEW_STEPS = 10
+"""Of a loop that has done fewer no rank is called slow."""
+WAITING_SECONDS = 1.0
+"""Waits for other ranks are told from here on; shorter ones are the normal course."""
+
+
+class BarRow(NamedTuple):
+    """One of rank zero's loops, with what all ranks do of it together."""
+
+    label: str
+    depth: int
+    done: int
+    total: int | None
+    rate: float | None
+    """Iterations a second."""
+    samples: float | None
+    """Samples a second of all ranks."""
+    left: float | None
+    """Seconds to its end."""
+    still: float | None
+    """Seconds since it ended a step, if that is far longer than one takes; then nobody can say how
+    fast it goes."""
+
+
+class RankRow(NamedTuple):
+    """One rank; what is not known is None."""
+
+    rank: int
+    host: str
+    device: str
+    state: str
+    step: float | None
+    """Seconds a step, without its waits for other ranks where these are known."""
+    cpu: float | None
+    memory: int | None
+    gpu: float | None
+    gpu_memory: int | None
+
+
+def bars(pulses: dict[int, Pulse]) -> list[BarRow]:
+    """Return the loops of the first rank that has any."""
+    first = next((pulses[rank].bars for rank in sorted(pulses) if pulses[rank].bars), [])
+    return [_bar(bar, depth, pulses) for depth, bar in enumerate(first)]
+
+
+def _bar(bar: Bar, depth: int, pulses: dict[int, Pulse]) -> BarRow:
+    samples = [
+        pulse.bars[depth].samples or 0.0
+        for pulse in pulses.values()
+        if depth < len(pulse.bars) and pulse.bars[depth].still is None
+    ]
+    rates = (bar.rate, sum(samples) or None, bar.left) if bar.still is None else (None, None, None)
+    return BarRow(bar.label, depth, bar.done, bar.total, *rates, bar.still)
+
+
+def straggler(pulses: dict[int, Pulse]) -> str:
+    """Name the slowest rank, if it stands out."""
+    # In step with each other, ranks differ only in what each needs by itself; where one of them
+    # cannot tell that, the others' must not be held against its whole step.
+    own = {rank: step for rank, pulse in pulses.items() if (step := _own(pulse)) is not None}
+    whole = {
+        rank: step
+        for rank, pulse in pulses.items()
+        if (step := _step(pulse, FEW_STEPS)) is not None
+    }
+    found = slowest(own, whole) if len(own) == len(pulses) else slowest(whole)
+    return "" if found is None else str(found)
+
+
+def _own(pulse: Pulse) -> float | None:
+    """Return the seconds a step of its innermost loop takes a rank without waits for others."""
+    return next((bar.own for bar in reversed(pulse.bars) if bar.own is not None), None)
+
+
+def _step(pulse: Pulse, fewest: int = 1) -> float | None:
+    """Return the seconds a step takes a rank in its innermost loop that has done so many."""
+    counted = (bar for bar in reversed(pulse.bars) if not bar.tqdm and bar.done >= fewest)
+    return next((1 / bar.rate for bar in counted if bar.rate), None)
+
+
+def row(job: Job, rank: int, pulse: Pulse | None) -> RankRow:
+    """Return how a rank of a job stands."""
+    state, host = _state(job, rank, pulse), job.hosts.get(rank, "")
+    if pulse is None:
+        return RankRow(rank, host, "", state, None, None, None, None, None)
+    taken = pulse.vitals
+    step = _own(pulse) or _step(pulse)
+    return RankRow(
+        rank, host, pulse.device, state, step, taken.cpu, taken.rss, taken.gpu, taken.gpu_memory
+    )
+
+
+def _state(job: Job, rank: int, pulse: Pulse | None) -> str:
+    fault = job.errors.get(rank)
+    if isinstance(fault, Fault):
+        return f"{fault.name}" + ("" if fault.line is None else f" in line {fault.line}")
+    if fault is not None:
+        return how_died(fault)
+    if job.seconds is not None:
+        return job.state
+    if pulse is None:
+        return "starting" if job.began else job.state
+    return doing(pulse)
+
+
+def doing(pulse: Pulse) -> str:
+    """Say in words what a rank does."""
+    line = "running" if pulse.line is None else f"line {pulse.line}"
+    if pulse.waiting is not None and pulse.waiting.since >= WAITING_SECONDS:
+        return f"{line}, in {pulse.waiting.op} for {in_time(int(pulse.waiting.since))}"
+    return line

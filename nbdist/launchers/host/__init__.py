@@ -1,0 +1,1 @@
+"""The warm process of a host, which forks ranks, and the kernel's end of it."""

@@ -1,0 +1,304 @@
+"""The warm process of a host: it has imported torch, forks ranks, and cleans up after them.
+
+Run as ``python -m nbdist.launchers.host.supervisor FD KERNEL_PID FOLDER...``; the folders are
+removed at its end. It is also the supervisor (`nbdist.launchers.host.child_processes`), and when
+the kernel is gone everything ends.
+
+One thread, no torch operation, no zmq context, no store: whatever would not survive a fork must
+never happen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from nbdist.backends.groups.recovery import Recovery
+from nbdist.errors import NbdistError
+from nbdist.launchers.host import child_bodies, protocol
+from nbdist.launchers.host.child_processes import Children
+from nbdist.launchers.host.preloads import Preloads, threads_left
+from nbdist.launchers.host.protocol import (
+    CONTROLLER,
+    LENGTH,
+    End,
+    Preload,
+    Preloaded,
+    Probed,
+    Refused,
+    Signal,
+    StartController,
+    StartLauncher,
+    StartRank,
+    StopPreload,
+    Warm,
+    Word,
+)
+from nbdist.launchers.host.recovery_probe import Probing
+from nbdist.launchers.scripts import launcher
+from nbdist.machine.operating_system import adopt_orphans, torch_version, why_not_fork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nbdist.launchers.host.protocol import Order
+    from nbdist.rank.rank_spec import RankSpec
+
+RANKS_IMPORT = (
+    "IPython.core.completerlib", "IPython.core.logger", "IPython.core.oinspect",
+    "IPython.extensions.storemagic", "sqlite3", "tornado.locks", "tornado.platform.asyncio",
+    "tornado.queues",
+)  # fmt: skip
+"""What engines import when they start; here once for all of them."""
+DDP_IMPORTS = (
+    "nbdist.backends.ddp.groups_in_place", "nbdist.backends.torch_private.ddp_insides",
+    "nbdist.backends.torch_private.rendezvous", "nbdist.backends.torch_private.timed_waits",
+)  # fmt: skip
+"""The same of ranks with a process group, behind torch."""
+HOROVOD = "nbdist.backends.horovod.part"
+LOOK_SECONDS = 1.0
+"""How often the kernel is looked for besides its end of the socket being watched."""
+
+
+class Supervisor:
+    """Follows the kernel's orders on one host."""
+
+    def __init__(self, sock: socket.socket, kernel: int, folders: list[str]) -> None:
+        self._sock = sock
+        self._folders = folders
+        self._kernel = kernel
+        self._inbox = b""
+        self._children = Children(sock, self.tell)
+        self._preloads = Preloads(self._children, self.tell, self._settle)
+        self._probing = Probing(self._children, lambda found: self.tell(Probed(found)), folders[-1])
+        self._ready = False
+        self._plain = ""
+        self._waiting: list[Order] = []
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Follow orders until the kernel is gone, then end everything."""
+        while os.getppid() == self._kernel:
+            now, sock = time.monotonic(), self._sock.fileno()
+            due = min(
+                now + LOOK_SECONDS, self._children.next_kill(), self._preloads.until(),
+                self._probing.until(),
+            )  # fmt: skip
+            watched = [sock, self._children.wake]
+            watched += [*self._preloads.watched(), *self._probing.watched()]
+            ready, _, _ = select.select(watched, [], [], max(0.0, due - now))
+            for look in (self._children.look, self._preloads.look, self._probing.look):
+                with _going_on():
+                    look()
+            if sock in ready and not self._read_orders():
+                break
+        self._end()
+
+    def _end(self) -> None:
+        self._children.end_all()
+        for folder in reversed(self._folders):  # what is signed last: it names the others
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def leaving_with_kernel(self) -> Iterator[None]:
+        """End with the kernel also while imports, which take seconds, keep from `serve`.
+
+        The body may do nothing that must not end in its midst.
+        """
+
+        def look(*_: object) -> None:
+            if os.getppid() != self._kernel:
+                self._end()
+                os._exit(0)
+
+        signal.signal(signal.SIGALRM, look)
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def warm_up(self, modules: list[str]) -> None:
+        """Import what ranks need; orders that came meanwhile are followed afterwards."""
+        with self.leaving_with_kernel():
+            self._import(modules)
+            self._settle()
+            self._probing.begin(fork=not self._plain)
+        self._ready = True
+        recovery = self._probing.found or Recovery()
+        self.tell(Warm(os.getpid(), torch_version(), self._plain, recovery))
+        for order in self._waiting:
+            with _going_on():
+                self._follow(order)
+
+    def _import(self, modules: list[str]) -> None:
+        before = tempfile.gettempdir()
+        tempfile.tempdir = self._folders[-1]  # what an import leaves there goes with the cluster
+        for name in modules:
+            # Without torch its backend refuses in its own words; `none` needs neither.
+            # Private parts that this torch lacks are missed by the probe, which says so.
+            with contextlib.suppress(ImportError, AttributeError, NbdistError):
+                importlib.import_module(name)
+        with contextlib.suppress(Exception):  # no torch, or another one than is known
+            from nbdist.backends.torch_private import releases
+
+            releases.import_what_leaves_folders()
+        tempfile.tempdir = before
+
+    def _settle(self) -> str:
+        """Let forks share the pages; return why none can be ranks after these imports, or ''."""
+        self._plain = self._plain or why_not_fork()
+        # No collection touches what lives, here or in forks. What little of it is garbage stays: to
+        # find that takes longer than to start a rank.
+        gc.freeze()
+        gc.enable()
+        return self._plain
+
+    def _read_orders(self) -> bool:
+        """Read and follow what came; False when the kernel's end is closed."""
+        try:
+            data = self._sock.recv(1 << 16)
+        except OSError:
+            return False
+        self._inbox += data
+        while len(self._inbox) >= LENGTH:
+            end = LENGTH + int.from_bytes(self._inbox[:LENGTH], "big")
+            if len(self._inbox) < end:
+                break
+            one, self._inbox = self._inbox[LENGTH:end], self._inbox[end:]
+            with _going_on():
+                self._follow(protocol.decode_order(one))
+        return bool(data)
+
+    def read_early(self) -> None:
+        """Follow the orders that lie there already, without waiting."""
+        while select.select([self._sock], [], [], 0)[0] and self._read_orders():
+            pass
+
+    def _follow(self, order: Order) -> None:
+        try:
+            self._do(order)
+        except Exception as err:  # whatever it is, who gave the order must hear of it
+            self._refuse(order, f"{type(err).__name__}: {err}")
+            raise
+
+    def _refuse(self, order: Order, why: str) -> None:
+        """Tell whoever waits for it that an order could not be followed."""
+        if isinstance(order, StartRank):
+            self.tell(Refused(_name_of(order.spec), why))
+        elif isinstance(order, StartLauncher):
+            self.tell(Refused(order.name, why))
+        elif isinstance(order, StartController):
+            self.tell(Refused(CONTROLLER, why))
+        elif isinstance(order, Preload):
+            self.tell(Preloaded(order.id, why))
+
+    def _do(self, order: Order) -> None:
+        if isinstance(order, StartController):
+            self._children.start(CONTROLLER, lambda: child_bodies.controller(order))
+        elif isinstance(order, Signal):
+            self._children.signal(order.pid, order.signum)
+        elif isinstance(order, End):
+            self._children.end(order.pid, order.grace)
+        elif not self._ready:
+            self._waiting.append(order)
+        elif isinstance(order, Preload):
+            self._preloads.begin(order)
+        elif isinstance(order, StopPreload):
+            self._preloads.stop(order.id)
+        elif isinstance(order, StartLauncher):
+            self._start_launcher(order)
+        elif isinstance(order, StartRank):
+            self._start_rank(order.spec)
+
+    def tell(self, word: Word) -> None:
+        """Say something to the kernel, which may be gone."""
+        with contextlib.suppress(OSError):
+            self._sock.sendall(protocol.pack(word))
+
+    # -- births --------------------------------------------------------------------------------
+
+    def _start_rank(self, spec: RankSpec) -> None:
+        name = _name_of(spec)
+        self._plain = self._plain or why_not_fork(canary=False)
+        if spec.backend == "horovod" and not self._plain:
+            self._have((HOROVOD,))
+        if self._plain:
+            self._children.start_fresh(name, spec)
+        else:
+            self._children.start(name, lambda: child_bodies.rank(spec))
+
+    def _start_launcher(self, order: StartLauncher) -> None:
+        self._plain = self._plain or why_not_fork(canary=False)
+        if not order.cold and not self._plain:
+            self._have(launcher.launcher(order.module).WARM)
+        cold = order.cold or bool(self._plain)
+        self._children.start(order.name, lambda: child_bodies.launcher(order, cold=cold))
+
+    def _have(self, modules: Iterable[str]) -> None:
+        """Import modules here and not in the child, so that the next one has them, too."""
+        if all(name in sys.modules for name in modules):
+            return
+        there = "tensorflow" in sys.modules
+        with self.leaving_with_kernel():
+            for name in modules:
+                with contextlib.suppress(Exception):  # whoever needs it says what is wrong
+                    importlib.import_module(name)
+        if "tensorflow" in sys.modules and not there:  # seconds, and hundreds of megabytes
+            self._plain = self._settle() or threads_left()
+
+
+def _name_of(spec: RankSpec) -> str:
+    return f"rank {spec.rank}.{spec.incarnation}"
+
+
+@contextlib.contextmanager
+def _going_on() -> Iterator[None]:
+    """Log what goes wrong: with this process all ranks would end."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(Exception):  # the disk may be full
+            traceback.print_exc()
+
+
+def main() -> None:
+    """Become the warm process."""
+    # `select` takes low numbers only; a kernel with many open files has given us a high one.
+    sock = socket.socket(fileno=os.dup(int(sys.argv[1])))
+    os.close(int(sys.argv[1]))
+    supervisor = Supervisor(sock, kernel=int(sys.argv[2]), folders=sys.argv[3:])
+    adopt_orphans()
+    # The kernel's own Ctrl-C in a terminal is for the kernel; it tells us what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Found here, once: that takes a file, which a fork that is killed meanwhile would leave.
+    tempfile.gettempdir()
+    gc.disable()  # what is imported stays: to look for garbage meanwhile takes a sixth of the time
+    # The controller is forked before torch is imported: it shares what engines import anyway, and
+    # comes up on another core meanwhile.
+    with supervisor.leaving_with_kernel():
+        importlib.import_module("nbdist.rank.engine")
+        for name in RANKS_IMPORT:
+            with contextlib.suppress(ImportError):  # of another release
+                importlib.import_module(name)
+    supervisor.read_early()
+    supervisor.warm_up(["torch.distributed", "nbdist.backends.ddp.rank_group", *DDP_IMPORTS])
+    supervisor.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The kernel's end of a host's warm process. Hub's thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from nbdist.errors import LaunchError
+from nbdist.launchers.host import protocol
+from nbdist.launchers.host.protocol import (
+    LENGTH,
+    Died,
+    Order,
+    Preload,
+    Preloaded,
+    Probed,
+    Refused,
+    Started,
+    StopPreload,
+    Warm,
+)
+from nbdist.machine.operating_system import environ_anywhere, private
+from nbdist.machine.process_lives import SAME_SECONDS, started
+from nbdist.rank.rank_spec import CLUSTER_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nbdist.backends.groups.recovery import Recovery
+
+
+class WarmProcess:
+    """Starts the warm process, gives it orders, passes on what it tells."""
+
+    def __init__(
+        self,
+        log: Path,
+        folders: list[Path],
+        tell: Callable[[Started | Died | Refused], None],
+        cluster: str,
+    ) -> None:
+        self._cluster = cluster
+        self._tell = tell
+        self._log = log
+        self._inbox, self._outbox = b"", bytearray()
+        self._loop = asyncio.get_running_loop()
+        self.children: dict[int, float] = {}
+        """Pid and start time of every process it has started and that lives."""
+        self.warm: asyncio.Future[Warm] = self._loop.create_future()
+        self.probed: asyncio.Future[Recovery] = self._loop.create_future()
+        """How this torch recovers; never known where there is none."""
+        self._preloads: dict[int, asyncio.Future[Preloaded]] = {}
+        self.gone = asyncio.Event()
+        self._sock, theirs = socket.socketpair()
+        self._sock.setblocking(False)
+        with open(log, "ab", opener=private) as file:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-u",  # also makes what C libraries print appear at once, in every rank
+                    "-m",
+                    "nbdist.launchers.host.supervisor",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    *map(str, folders),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                cwd=log.parent,
+                env=environ_anywhere(),
+            )
+        theirs.close()
+        self.pid = self._process.pid
+        self.created = started(self.pid)
+        self._loop.add_reader(self._sock, self._read)
+        # A child of the notebook's own must not hold our end open when we are gone.
+        os.register_at_fork(after_in_child=self._close_in_fork)
+
+    def order(self, order: Order) -> None:
+        """Send an order; a warm process that is gone is told of through `gone`."""
+        if self.gone.is_set():
+            return
+        self._outbox += protocol.pack(order)
+        self._send()
+
+    def _send(self) -> None:
+        """Send what there is room for: while it imports it reads nothing, and nobody may wait."""
+        try:
+            while self._outbox:
+                del self._outbox[: self._sock.send(self._outbox)]
+        except BlockingIOError:
+            self._loop.add_writer(self._sock, self._send)
+            return
+        except OSError:  # its end is seen where it is read from
+            self._outbox.clear()
+        self._loop.remove_writer(self._sock)
+
+    async def preload(self, order: Preload) -> Preloaded:
+        """Have modules imported; who does not wait for it any more does not want it, either.
+
+        Raises
+        ------
+        LaunchError
+            If the warm process ends meanwhile.
+        """
+        answer: asyncio.Future[Preloaded] = self._loop.create_future()
+        self._preloads[order.id] = answer
+        self.order(order)
+        gone = self._loop.create_task(self.gone.wait())
+        try:
+            over: set[asyncio.Future[Any]] = {answer, gone}
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            del self._preloads[order.id]
+            if not answer.done():
+                self.order(StopPreload(order.id))
+        if not answer.done():
+            raise LaunchError(f"the warm process has ended; {self.log_tail()}")
+        return answer.result()
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        self._inbox += data
+        while len(self._inbox) >= LENGTH:
+            end = LENGTH + int.from_bytes(self._inbox[:LENGTH], "big")
+            if len(self._inbox) < end:
+                break
+            self._hear(protocol.decode_word(self._inbox[LENGTH:end]))
+            self._inbox = self._inbox[end:]
+
+    def _hear(self, word: Warm | Probed | Preloaded | Started | Died | Refused) -> None:
+        if isinstance(word, Warm):
+            self.warm.set_result(word)
+            return
+        if isinstance(word, Probed):
+            self.probed.set_result(word.recovery)
+            return
+        if isinstance(word, Preloaded):
+            if word.id in self._preloads:
+                self._preloads[word.id].set_result(word)
+            return
+        if isinstance(word, Started):
+            self.children[word.pid] = word.created
+        elif isinstance(word, Died):
+            self.children.pop(word.pid, None)
+        self._tell(word)
+
+    def _lost(self) -> None:
+        """End what it leaves: its children die with it, their own children are ours to end."""
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        for pid, created in self.children.items():
+            end_session(pid, created)
+        end_marked(self._cluster)
+        self.children.clear()
+        if not self.warm.done():
+            self.warm.set_exception(
+                LaunchError(f"the warm process ended at its start; {self.log_tail()}")
+            )
+            self.warm.exception()  # whoever waits for it sees it; nobody need
+        self.gone.set()
+
+    def log_tail(self) -> str:
+        """Return the last lines of its log in words."""
+        return tail_in_words(self._log)
+
+    async def stop(self, grace: float = 3.0) -> None:
+        """Close our end, upon which it ends everything and itself; reap it."""
+        if not self.gone.is_set():
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.gone.wait(), grace)
+        if not self.gone.is_set():
+            self._process.kill()
+            self._lost()
+        deadline = self._loop.time() + grace
+        while self._process.poll() is None and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+
+    def abandon(self, grace: float = 3.0) -> None:
+        """Leave all clearing up to the warm process and see it end; at exit, from any thread."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace)
+
+    def _close_in_fork(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+
+def end_session(leader: int, created: float) -> None:
+    """SIGKILL a process of ours and all in its session, if it still is that process."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if process.pid == leader and abs(started(leader) - created) > SAME_SECONDS:
+                return
+            # A session keeps its number as long as it has members, so nobody else can have it.
+            if os.getsid(process.pid) == leader and started(process.pid) >= created - 1:
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def end_marked(cluster: str) -> None:
+    """SIGKILL what ranks of this cluster have put out of their session: it inherited their names.
+
+    While the warm process lives this is not needed, such processes become its children.
+    """
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(CLUSTER_NAME) == cluster:
+                process.kill()
+
+
+def tail_in_words(path: Path, lines: int = 8) -> str:
+    """Return the end of a log as a clause for an error message."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        text = ""
+    if not text:
+        return f"its log {path} is empty"
+    return f"its log {path} ends with:\n" + "\n".join(text.splitlines()[-lines:])

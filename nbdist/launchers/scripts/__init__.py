@@ -1,0 +1,1 @@
+"""What starts scripts: torchrun, horovodrun or plain Python, on one host or several."""

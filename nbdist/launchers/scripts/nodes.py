@@ -1,0 +1,301 @@
+"""torchrun's launcher where a job has several agents: it starts them, here and on other hosts.
+
+It serves the store at which they meet and decides who takes part in a round, see
+`nbdist.backends.torch_private.elastic_agents`. One thread: local agents are forks of it, and are
+made before the store, which has threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import selectors
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.errors import UsageError
+from nbdist.launchers.scripts import agents, guard, ssh
+from nbdist.launchers.scripts.agents import Agent, Agents
+from nbdist.machine.operating_system import die_with_parent
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+LOOK_SECONDS = 0.05
+TOGETHER_SECONDS = 0.3
+"""When one agent has failed the others may fail by themselves for so long."""
+END_SECONDS = 2.5
+"""From being told to end to being left to the guards, which kill."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A host and its agents."""
+
+    host: str
+    """As ssh knows it; '' is this machine."""
+    address: str
+    """Where its ranks listen."""
+    sizes: list[int]
+    """How many ranks each of its agents has."""
+
+
+class Nodes(msgspec.Struct, frozen=True):
+    """All of a job."""
+
+    nodes: list[Node]
+    address: str
+    """Where we are found."""
+    least: int
+    """How few agents may go on; the number of all where none may be lost."""
+    flags: list[str]
+    """torchrun's, for every agent."""
+    folder: str
+    """Where agents keep their files."""
+    temp: str
+    token: str
+    cold: bool = False
+
+
+@dataclass
+class Place:
+    """The agents' parent on one host, seen from here."""
+
+    node: Node
+    agents: Agents
+    output: int = -1
+    pid: int = 0
+    started: guard.Started | None = None
+    living: set[int] = field(default_factory=set)
+    rest: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """What its lines are marked with."""
+        return self.node.host or "here"
+
+    def start_here(self) -> None:
+        """Fork it."""
+        self.output, theirs = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            die_with_parent()
+            os.dup2(theirs, 1)
+            os.dup2(theirs, 2)
+            os._exit(agents.serve(self.agents))
+        os.close(theirs)
+
+    def start_guarded(self, temp: str) -> None:
+        """Start it under a guard, by ssh if it is on another host."""
+        words = ssh.python(agents.__name__, msgspec.json.encode(self.agents).decode())
+        environ = ssh.environ_there() if self.node.host else dict(os.environ)
+        # Not in the notebook's, whose files may be called like modules; ranks go there themselves.
+        place = str(Path(self.agents.program).parent)
+        order = guard.Order(words, environ, place, temp if self.node.host else "")
+        self.output, theirs = os.pipe()
+        self.started = guard.Started(self.node.host, order, output=theirs)
+        os.close(theirs)
+
+    def end(self) -> None:
+        """Tell it to end."""
+        if self.started is not None:
+            self.started.close()
+        elif self.pid:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def ended(self) -> int:
+        """Wait for it, whose output has ended; return its exit code."""
+        if self.started is not None:
+            return self.started.process.wait()
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+
+class Launcher:
+    """Takes a job with several agents through."""
+
+    def __init__(self, wanted: Nodes, program: str) -> None:
+        from nbdist.backends.torch_private import elastic_agents as private
+
+        listener = private.listen(wanted.address)
+        endpoint = f"{wanted.address}:{listener.getsockname()[1]}"
+        self._wanted = wanted
+        self._places = _places(wanted, endpoint, program)
+        self._selector = selectors.DefaultSelector()
+        self._done: set[int] = set()
+        self._lost: set[int] = set()
+        self._round = -1
+        self._members: set[int] = set()
+        """The agents that are in this round."""
+        self._ranks: dict[int, range] = {}
+        """Theirs."""
+        self._again = self._over = False
+        """Whether the round is over, and the job."""
+        self._fail_at = self._end_at = float("inf")
+        signal.signal(signal.SIGTERM, self._terminated)
+        for place in self._places:
+            if place.node.host or wanted.cold:
+                continue
+            place.start_here()
+        self._table = private.Table(listener)
+        for place in self._places:
+            if place.node.host or wanted.cold:
+                place.start_guarded(wanted.temp)
+            self._selector.register(place.output, selectors.EVENT_READ, place)
+
+    def _terminated(self, _: int, __: FrameType | None) -> None:
+        self._fail_at = 0.0
+
+    def run(self) -> int:
+        """Serve until the last agent has ended; return how the job did."""
+        while self._selector.get_map():
+            for key, _ in self._selector.select(LOOK_SECONDS):
+                self._read(key.data)
+            now = time.monotonic()
+            if now >= self._fail_at:
+                self._fail_at, self._end_at = float("inf"), min(self._end_at, now + END_SECONDS)
+                self._over = True
+                for place in self._places:
+                    place.end()
+            if now >= self._end_at:
+                return 1
+            if not self._over:
+                self._decide()
+        return int(self._over or len(self._done) < self._wanted.least)
+
+    def _read(self, place: Place) -> None:
+        data = os.read(place.output, 1 << 16)
+        lines = (place.rest + data).splitlines(keepends=True)
+        place.rest = lines.pop() if data and lines and not lines[-1].endswith(b"\n") else b""
+        for line in lines:
+            text = line.decode(errors="replace")
+            told = agents.TOLD.fullmatch(text)
+            if told:
+                self._agent_ended(place, int(told[1]), int(told[2]))
+            if not told or told[2] != "0":
+                sys.stdout.write(f"[{place.name}] {text}")
+        sys.stdout.flush()
+        if not data:
+            self._place_ended(place)
+
+    def _agent_ended(self, place: Place, agent: int, code: int) -> None:
+        place.living.discard(agent)
+        (self._lost if code else self._done).add(agent)
+        if code < 0 and not self._over:  # its ranks have died with it, and it has not told
+            for rank in self._ranks.get(agent, ()):
+                sys.stdout.write(f"[{place.name}] nbdist: rank {rank} (pid 0) ended with {code}\n")
+
+    def _place_ended(self, place: Place) -> None:
+        self._selector.unregister(place.output)
+        os.close(place.output)
+        code = place.ended()
+        if place.living:
+            who = "ssh to it" if place.node.host else "the parent of its agents"
+            sys.stdout.write(f"nbdist: host {place.name} is lost: {who} ended with {code}\n")
+            sys.stdout.flush()
+            self._lost |= place.living
+            place.living.clear()
+
+    def _decide(self) -> None:
+        """Begin a round, end one, or end the job."""
+        living = {agent for place in self._places for agent in place.living}
+        unable = self._lost and (self._round < 0 or len(living | self._done) < self._wanted.least)
+        if not living:
+            return
+        if unable:
+            self._fail_soon()
+            return
+        coming = {each for each in living if self._table.is_ready(self._round + 1, str(each))}
+        if coming and self._done:
+            self._fail_soon()  # they would wait for those that have ended
+        elif coming == living:
+            self._round += 1
+            self._table.begin(self._round, [str(each) for each in sorted(living)])
+            self._members, self._again = living, False
+            self._ranks = self._ranks_of(sorted(living))
+        elif (coming or self._members & self._lost) and self._round >= 0 and not self._again:
+            self._again = True
+            self._table.end(self._round)
+
+    def _ranks_of(self, order: list[int]) -> dict[int, range]:
+        """Return by agent its ranks, which are counted in this order."""
+        sizes = [size for place in self._places for size in place.node.sizes]
+        first, found = 0, {}
+        for agent in order:
+            found[agent] = range(first, first + sizes[agent])
+            first += sizes[agent]
+        return found
+
+    def _fail_soon(self) -> None:
+        self._fail_at = min(self._fail_at, time.monotonic() + TOGETHER_SECONDS)
+
+
+def with_rendezvous(backend: str, endpoint: str, conf: str, flags: list[str]) -> list[str]:
+    """Return flags of torchrun with ours for the rendezvous, as far as they leave it to us.
+
+    Raises
+    ------
+    UsageError
+        If they do not parse.
+    """
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    for name in ("backend", "endpoint", "conf"):
+        parser.add_argument(f"--rdzv-{name}", f"--rdzv_{name}")
+    try:
+        theirs, rest = parser.parse_known_args(flags)
+    except (argparse.ArgumentError, SystemExit) as err:  # an ambiguous one would end the kernel
+        raise UsageError(str(err)) from None
+    if theirs.rdzv_backend or theirs.rdzv_endpoint:
+        return flags
+    confs = ",".join(filter(None, [conf, theirs.rdzv_conf]))
+    ours = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", f"--rdzv-conf={confs}"]
+    return [*ours, *rest]
+
+
+def _places(wanted: Nodes, endpoint: str, program: str) -> list[Place]:
+    """Describe all agents; they are counted in the order of their hosts."""
+    places = []
+    count = itertools.count()
+    total = sum(len(node.sizes) for node in wanted.nodes)
+    elastic = wanted.least < total
+    for node in wanted.nodes:
+        made = []
+        for index, size in enumerate(node.sizes):
+            number = next(count)
+            conf = f"place={number},elastic={int(elastic)}"
+            flags = [
+                f"--nnodes={wanted.least}:{total}",
+                f"--nproc-per-node={size}",
+                f"--rdzv-id={wanted.token}",
+                f"--log-dir={wanted.folder}/{number}",
+                f"--local-addr={node.address}",
+                *with_rendezvous("nbdist", endpoint, conf, wanted.flags),
+            ]
+            local = f"{index}/{len(node.sizes)}" if len(node.sizes) > 1 else ""
+            made.append(Agent(number, flags, local))
+        ours = Agents(made, program, wanted.token, wanted.cold)
+        places.append(Place(node, ours, living={agent.place for agent in made}))
+    return places
+
+
+def launch(wanted: Nodes, program: str) -> None:
+    """Be the launcher of a job; ends the process."""
+    code = Launcher(wanted, program).run()
+    sys.stdout.flush()
+    os._exit(code)  # the store's threads need no taking down
+
+
+def main() -> None:
+    """Be one by the plain command line: what is wanted, and the file that ranks read."""
+    launch(msgspec.json.decode(sys.argv[1], type=Nodes), sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()

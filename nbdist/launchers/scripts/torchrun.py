@@ -1,0 +1,164 @@
+"""torchrun: TorchElastic's agent, started by its command line or in a process forked for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.errors import LaunchError, UsageError
+from nbdist.launchers.scripts import nodes
+from nbdist.launchers.scripts.hosts import Reached, taken
+from nbdist.launchers.scripts.launcher import Failed, Needs
+from nbdist.launchers.scripts.nodes import Node, Nodes
+from nbdist.machine.sockets import LOOPBACK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.launchers.scripts.launcher import Launch
+
+RANK = "nbdist.rank.script_rank"
+FOLDER = "elastic"
+"""Where TorchElastic keeps what its workers tell it, while the job runs."""
+GOES_ON = False
+GIVEN_UP = ""
+WARM = (
+    RANK,
+    "nbdist.backends.torch_private.elastic",
+    "nbdist.backends.torch_private.elastic_agents",
+)
+FAILED = re.compile(
+    r"^(?!\[).*(?:failed|silent) \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)",
+    re.MULTILINE,
+)
+"""How TorchElastic tells of a worker that has failed; of several agents' it knows no ranks.
+
+Of one that has ended by ``os._exit(0)`` we tell ourselves, see `torch_private.elastic`.
+"""
+ENDED = re.compile(r"^\[(\S+)\] nbdist: rank (\d+) \(pid (\d+)\) ended with (-?\d+)$", re.MULTILINE)
+"""How our agents tell of it."""
+HOST = re.compile(r"^nbdist: host (\S+) is lost: (.*)$", re.MULTILINE)
+"""How our launcher tells of a host that has gone."""
+NODES = "--nbdist-nodes="
+"""Begins the one flag of a job with several agents."""
+
+OURS = (
+    "--help", "--module", "--no-python", "--run-path", "--standalone", "--nnodes",
+    "--nproc-per-node", "--node-rank", "--log-dir", "--local-addr", "--master-addr",
+    "--master-port", "--max-restarts", "--start-method",
+)  # fmt: skip
+"""Flags that would make of a cell something that it is not: other ranks, elsewhere, a script."""
+
+
+def check(torch: str) -> None:
+    """Raise `LaunchError` if there is no PyTorch, whose launcher it is."""
+    if not torch:
+        raise LaunchError(
+            "--launcher torchrun needs PyTorch, which this notebook's Python does not have"
+        )
+
+
+def needs(passed_on: list[str]) -> Needs:
+    """Return what a job on several hosts needs of them."""
+    del passed_on
+    return Needs(["torch"])
+
+
+async def check_flags(passed_on: list[str]) -> None:
+    """Nothing that can be passed on asks for more."""
+    del passed_on
+
+
+def environ(token: str) -> dict[str, str | None]:
+    """Return what torchrun needs; it marks its workers with the token by itself."""
+    del token
+    # Restarts would reuse the agent's store and find the addresses of ranks that are gone.
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
+    """Return torchrun's flags for a job.
+
+    The agent of a job that has one meets itself in a file of the job's folder: nothing listens for
+    that. A job with several gets our own launcher, see `nbdist.launchers.scripts.nodes`.
+    """
+    if wanted.reached is not None or wanted.elastic is not None:
+        return [NODES + msgspec.json.encode(_nodes(wanted, folder, token)).decode()]
+    return [
+        "--nnodes=1",
+        f"--nproc-per-node={wanted.np}",
+        f"--rdzv-id={token}",
+        f"--log-dir={folder / FOLDER}",  # by itself it would leave one in the temp folder
+        "--local-addr=127.0.0.1",
+        f"--max-restarts={wanted.max_restarts}",
+        *nodes.with_rendezvous(
+            "c10d", str(folder / "rendezvous"), "store_type=file", wanted.passed_on
+        ),
+    ]
+
+
+def _nodes(wanted: Launch, folder: Path, token: str) -> Nodes:
+    """Describe the agents: one a host, or, where ranks may be lost, one a rank."""
+    reached = wanted.reached or Reached(LOOPBACK, {}, {})
+    counts: dict[str, int] = {}
+    for host, ranks in taken(wanted.hosts or {"": wanted.np}, wanted.np).items():
+        place = host if host in reached.addresses else ""  # this machine may have several names
+        counts[place] = counts.get(place, 0) + ranks
+    made = [
+        Node(
+            host, reached.addresses.get(host, reached.address),
+            [1] * ranks if wanted.elastic else [ranks],
+        )
+        for host, ranks in counts.items()
+    ]  # fmt: skip
+    return Nodes(
+        made, reached.address,
+        wanted.elastic.least if wanted.elastic else len(made),
+        [f"--max-restarts={wanted.max_restarts}", *wanted.passed_on],
+        str(folder / FOLDER), wanted.temp, token, wanted.cold,
+    )  # fmt: skip
+
+
+def refuse(passed_on: list[str]) -> str:
+    """Return why flags cannot be passed on to torchrun for a cell, '' if they can."""
+    for word in passed_on:
+        flag = word.split("=")[0].replace("_", "-")
+        if flag in ("-h", "-m") or (
+            len(flag) > len("--") and any(own.startswith(flag) for own in OURS)
+        ):
+            return f"{word} is decided by nbdist for a cell (-np, --max-restarts)"
+    if passed_on and not passed_on[0].startswith("-"):
+        return f"{passed_on[0]} is no flag: the script is the cell"
+    try:
+        nodes.with_rendezvous("", "", "", passed_on)
+    except UsageError as err:
+        return str(err)
+    return ""
+
+
+def command(flags: list[str], program: str) -> list[str]:
+    """Return the plain command line."""
+    if flags[0].startswith(NODES):
+        return [sys.executable, "-m", nodes.__name__, flags[0].removeprefix(NODES), program]
+    return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", RANK, program]
+
+
+def launch(flags: list[str], program: str) -> None:
+    """Do the same in this process, whose workers then are forks of it."""
+    from nbdist.backends.torch_private import elastic  # warm: torch is there already
+    from nbdist.rank import script_rank
+
+    if flags[0].startswith(NODES):
+        nodes.launch(msgspec.json.decode(flags[0].removeprefix(NODES), type=Nodes), program)
+    elastic.launch(flags, script_rank.main, program)
+
+
+def failures(log: str) -> list[Failed]:
+    """Return the workers that failed, and those that ended without a word."""
+    alone = [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]
+    several = [Failed(int(rank), int(code), int(pid)) for _, rank, pid, code in ENDED.findall(log)]
+    hosts = [Failed(-1, 1, 0, host, how) for host, how in HOST.findall(log)]
+    return alone + several + hosts

@@ -1,0 +1,222 @@
+"""A cell that runs as a script of its own, started by torchrun."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbdist.backends import xla
+from nbdist.cell.definitions.defined import cell_number
+from nbdist.cell.script.make_script import make_script
+from nbdist.cell.script.own_workers import makes_workers
+from nbdist.errors import UsageError
+from nbdist.hub.running.launch_plan import Plan
+from nbdist.launchers.rank_counts import check_size
+from nbdist.launchers.scripts import torchrun
+from nbdist.launchers.scripts.hosts import check_slots, far, hosts_named, taken
+from nbdist.launchers.scripts.launcher import Elastic
+from nbdist.machine import gpus
+from nbdist.machine.amounts import counted
+from nbdist.magics.commands.arguments import LAUNCHER_FLAGS, UsageMistake
+from nbdist.magics.commands.attach_command import tell_of
+from nbdist.notebook import current_cluster, script_cells
+from nbdist.notebook.detached_jobs import detach
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.jobs.job import Job
+    from nbdist.notebook.names_both_ways import Parsed
+
+FLAGS = {
+    "cold": ("--cold", "torchrun", "horovodrun", "python"),
+    "max_restarts": ("--max-restarts", "torchrun"),
+    "hosts": ("-H", "torchrun", "horovodrun"),
+    "hostfile": ("--hostfile", "torchrun", "horovodrun"),
+    "min_np": ("--min-np", "torchrun", "horovodrun"),
+    "max_np": ("--max-np", "torchrun", "horovodrun"),
+    "host_discovery_script": ("--host-discovery-script", "horovodrun"),
+    "launcher_flags": (LAUNCHER_FLAGS, "torchrun", "horovodrun"),
+}
+"""Flags that mean something to some launchers only."""
+
+
+def launches_script(args: argparse.Namespace, wish: current_cluster.Wish) -> bool:
+    """Whether a cell with these flags is a script, and not one for the engines.
+
+    Raises
+    ------
+    UsageMistake
+        If flags are given that do not go together.
+    """
+    launcher = current_cluster.wished(wish).launcher or "engines"
+    for name, (flag, *launchers) in FLAGS.items():
+        if getattr(args, name) not in (None, False, []) and launcher not in launchers:
+            needed = " or ".join(launchers)
+            raise UsageMistake(f"{flag} is for scripts: it needs --launcher {needed}")
+    if launcher == "engines":
+        return False
+    if args.ranks is not None:
+        raise UsageMistake(f"--ranks is for engines: {launcher} runs a script on all its ranks")
+    return True
+
+
+def with_own_workers(
+    args: argparse.Namespace, wish: current_cluster.Wish, parsed: Parsed
+) -> tuple[current_cluster.Wish, str]:
+    """Return the wish of a cell that makes its own workers, and what to tell of it.
+
+    Ranks, and torchrun's variables in their environment, would be in the way of these workers.
+    """
+    named = wish.launcher is not None or wish.backend is not None or args.ranks is not None
+    made = None if named else makes_workers(ast.parse(parsed.source))
+    if made is None:
+        return wish, ""
+    what = f"`{made.by}` (cell line {made.line}) makes its own workers"
+    if wish.np is not None:
+        return wish, (
+            f"{what}, on each of the {counted(wish.np, 'rank')}; without -np the cell is one "
+            "program (--launcher python)."
+        )
+    return replace(wish, launcher="python", backend="none"), (
+        f"{what}: the cell runs as one program, not on ranks (--launcher python; another launcher "
+        "can be named)."
+    )
+
+
+def check_detached(args: argparse.Namespace, wish: current_cluster.Wish) -> current_cluster.Wish:
+    """Return the wish of a cell; if its job is to be detached, that has to be a script.
+
+    Raises
+    ------
+    UsageMistake
+        If that cannot be.
+    """
+    if not args.detach:
+        return wish
+    if args.background:
+        raise UsageMistake("--detach does not wait either: leave out --async")
+    if args.save is not None:
+        raise UsageMistake("--save runs nothing that could be detached")
+    if wish.launcher == "engines":
+        raise UsageMistake(
+            "--detach is for scripts: engines end with the notebook's kernel. "
+            "Use --launcher torchrun or horovodrun"
+        )
+    now = current_cluster.wished(wish)
+    if now.launcher in ("engines", "kernel") and wish.launcher is None:
+        wish = replace(wish, launcher="horovodrun" if now.backend == "horovod" else "torchrun")
+    return wish
+
+
+def submit_script(
+    shell: Any,  # IPython's
+    args: argparse.Namespace,
+    wish: current_cluster.Wish,
+    cell: str,
+    parsed: Parsed,
+    lines: int,
+) -> Job | None:
+    """Make a script of a cell and launch it; return its job unless that is detached.
+
+    Raises
+    ------
+    NbdistError
+        If that cannot be; nothing was started.
+    """
+    hosts = hosts_named(args.hosts, args.hostfile)
+    if hosts and wish.np is None:
+        wish = replace(wish, np=sum(hosts.values()))
+    asked, own = wish.np, current_cluster.wished(wish).launcher == "python"
+    if own and asked is not None:
+        raise UsageError(
+            "-np is for ranks: a program that makes its own workers (--launcher python) says "
+            "itself how many"
+        )
+    wish = current_cluster.wished(wish)
+    if wish.backend == "xla" and not hosts:
+        wish = replace(wish, np=xla.check_processes(asked))
+    if wish.np is None or wish.backend is None:
+        raise UsageError("how many ranks, and which backend?")
+    if args.max_restarts is not None and args.max_restarts < 0:
+        raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
+    if hosts:
+        check_slots(hosts, wish.np)
+    else:
+        check_size(wish.np)
+    wrong = torchrun.refuse(args.launcher_flags) if wish.launcher == "torchrun" else ""
+    if wrong:
+        raise UsageError(f"{LAUNCHER_FLAGS}: {wrong}")
+    elastic = elastic_wish(args, wish.np, hosts, wish.launcher or "torchrun")
+    script = make_script(
+        shell, parsed, cell, backend="own" if own else wish.backend, np=wish.np,
+        forced=args.bring, automatic=not args.no_bring, name="script.py", saved=False,
+        lines=lines, arguments=args.arguments,
+    )  # fmt: skip
+    environ = dict(xla.PROCESS_ENVIRON) if wish.backend == "xla" else {}
+    environ |= _with_gpus(wish, hosts)
+    plan = Plan(
+        script.cell_line, 1 if own else wish.np, launcher=wish.launcher or "torchrun",
+        output=args.output, timeout=args.timeout, returns=args.returns,
+        max_restarts=args.max_restarts or 0, shows_last=script.shows_last, cold=args.cold,
+        environ=environ,
+        passed_on=args.launcher_flags, elastic=elastic, hosts=hosts,
+        far=far(taken(hosts, wish.np)), arguments=args.arguments,
+    )  # fmt: skip
+    if args.detach:
+        tell_of(detach(
+            script, plan, cell, number=cell_number(shell), lines=lines, backend=wish.backend
+        ))  # fmt: skip
+        return None
+    if not own:  # the next cell is for ranks again
+        current_cluster.remember(wish)
+    return script_cells.submit(
+        script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
+        background=args.background,
+    )  # fmt: skip
+
+
+def _with_gpus(wish: current_cluster.Wish, hosts: dict[str, int]) -> dict[str, str]:
+    """Return what ranks get into their environment; each host knows its own GPUs."""
+    if wish.gpus is None or not hosts:
+        return gpus.environ_for(wish.gpus, wish.env)
+    return {**(wish.env or {}), gpus.CHOSEN: ",".join(map(str, wish.gpus))}
+
+
+def elastic_wish(
+    args: argparse.Namespace, np: int, hosts: dict[str, int], launcher: str
+) -> Elastic | None:
+    """Return how ranks may come and go, None if that was not asked for.
+
+    Raises
+    ------
+    UsageError
+        If the flags do not fit.
+    """
+    least, most, script = args.min_np, args.max_np, args.host_discovery_script
+    if least is None and most is None and script is None:
+        return None
+    least = np if least is None else least
+    if least < 1:
+        raise UsageError(f"--min-np {least}: at least one rank is needed")
+    if least > np:
+        raise UsageError(f"--min-np {least} is more than -np {np}")
+    if most is not None and most < np:
+        raise UsageError(f"--max-np {most} is less than -np {np}")
+    if launcher == "torchrun":
+        if most is not None and most > np:
+            raise UsageError(
+                f"--max-np {most}: torchrun starts as many ranks as -np says ({np}), none later"
+            )
+        return Elastic(least)
+    if script is not None and hosts:
+        raise UsageError("--host-discovery-script names the hosts: leave out -H and --hostfile")
+    if script is None and len(hosts) < len(("a host", "another")):
+        raise UsageError("--min-np and --max-np need --host-discovery-script, or two hosts in -H")
+    path = Path(script or "").expanduser().resolve()
+    if script is not None and not (path.is_file() and os.access(path, os.X_OK)):
+        raise UsageError(f"--host-discovery-script {script}: no such program (chmod +x?)")
+    return Elastic(least, most, str(path) if script else "")

@@ -1,0 +1,186 @@
+"""A cell that runs in the kernel: its flags, and a thread that shows it while it runs.
+
+The main thread is the cell's own. So what a job shows is sent to the cell's output area by a
+thread, as for jobs in the background (`nbdist.magics.showing.area`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.getipython import get_ipython
+
+from nbdist.cell.definitions.defined import cell_number
+from nbdist.errors import UsageError
+from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.launchers.rank_counts import check_size, default_size
+from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.showing.area import NotebookArea, TerminalArea
+from nbdist.magics.showing.front_end import in_notebook, metrics_how
+from nbdist.magics.showing.job_output import notice, pass_on
+from nbdist.notebook import current_cluster, kernel_cells
+from nbdist.widgets.live_metrics import LiveMetrics
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from nbdist.jobs.job import Job, Shown
+
+log = logging.getLogger("nbdist")
+UNFIT = {
+    "ranks": ("--ranks", "there is one rank, which runs on all devices"),
+    "background": ("--async", "the cell needs the kernel's main thread"),
+    "detach": ("--detach", "the cell ends with the kernel (--launcher torchrun is a script)"),
+    "save": ("--save", "the cell is no script (--launcher torchrun is one)"),
+    "scale": ("--scale", "XLA's runtime starts only once in a process"),
+    "gpus": ("--gpus", "PJRT_DEVICE chooses the devices"),
+    "no_bring": ("--no-bring", "the notebook's names are there"),
+}
+"""Flags that mean nothing here, by their place in the parsed line, and why."""
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Raise `UsageMistake` for what a cell in the kernel cannot have."""
+    for name, (flag, why) in UNFIT.items():
+        if getattr(args, name) not in (None, False):
+            raise UsageMistake(f"{flag} does not go with --backend xla in the kernel: {why}")
+
+
+def run_inside(
+    shell: Any,  # IPython's
+    args: argparse.Namespace,
+    wish: current_cluster.Wish,
+    cell: str,
+    lines: int,
+) -> None:
+    """Run a cell here and show it.
+
+    Raises
+    ------
+    UsageMistake
+        If it cannot run; nothing was started.
+    RankError, Interrupted
+        If it failed, or was stopped.
+    """
+    try:
+        runtime, told = _runtime(wish)
+        prepared = kernel_cells.Prepared(
+            shell, runtime, cell, number=cell_number(shell), lines=lines, timeout=args.timeout,
+            output=args.output, arguments=args.arguments,
+        )  # fmt: skip
+    except UsageError as err:
+        raise UsageMistake(str(err)) from err
+    if told:
+        notice(told)
+    with _shown(shell, prepared.job), _no_interrupts():
+        prepared.run()
+    if prepared.job.error is not None:
+        raise prepared.job.error
+    missing = [name for name in args.returns if name not in shell.user_ns]
+    if missing:
+        listed = ", ".join(f"`{name}`" for name in missing)
+        raise UsageMistake(f"{listed} cannot be returned: the cell has bound no such name.")
+
+
+def _runtime(wish: current_cluster.Wish) -> tuple[Any, str]:
+    """Return XLA's runtime, and what to tell of it if it has just been started."""
+    if wish.np is not None:
+        check_size(wish.np)
+    now = current_cluster.wished(wish)
+    before = kernel_cells.running()
+    usual = now.np or default_size(now.gpus, now.env)
+    if before is None:
+        current_cluster.remember(
+            now
+        )  # also where XLA does not start: the next cell is not for ranks
+    runtime = kernel_cells.runtime_for(wish.np, usual, wish.env or {})
+    current_cluster.remember(replace(now, np=runtime.count))
+    if before is not None:
+        return runtime, ""
+    return runtime, f"XLA runs in this kernel on {runtime.devices}, until the kernel ends."
+
+
+def restart_kernel() -> str:
+    """End this kernel so that its server starts it anew; return what to tell.
+
+    Raises
+    ------
+    UsageMistake
+        If this is no kernel.
+    """
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        raise UsageMistake("this is no kernel but a terminal: leave it and start IPython again")
+    kernel.do_shutdown(restart=True)
+    return (
+        "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "
+        "restart it within seconds; elsewhere, start it from the menu."
+    )
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Leave interrupts to the job; before and after the cell's own code there is nothing to stop.
+
+    The hub hears of each (`nbdist.rank.kernel_rank.Signals`), and tells of the job as it ends.
+    """
+    kept = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+
+
+@contextlib.contextmanager
+def _shown(shell: Any, job: Job) -> Iterator[None]:
+    """Show the job in its cell meanwhile, and to its end."""
+    with contextlib.ExitStack() as stack:
+        area: _Cell | TerminalArea
+        if in_notebook(shell):
+            area = _Cell(shell.display_pub, f"nbdist-job-{job.id}", job.number)
+        else:
+            screen = os.fdopen(os.dup(1), "w", encoding="utf-8")  # the cell's own 1 is the log
+            area = TerminalArea(stack.enter_context(screen))
+        live = LiveMetrics(job, area, metrics_how(shell))
+        name = f"nbdist-job-{job.id}"
+        thread = threading.Thread(target=_follow, args=(job, area, live), name=name, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            if not job.done:
+                # A fault of ours is on its way.
+                hub_loop().loop.call_soon_threadsafe(job.end, None)
+            thread.join()
+
+
+def _follow(job: Job, area: _Cell | TerminalArea, live: LiveMetrics) -> None:
+    while (event := job.next_event(live.refresh)) is not None:
+        try:
+            pass_on(event, area)
+        except Exception as err:  # a job whose events nobody takes would not end
+            log.debug("job %s could not be shown: %s", job.id, err)
+    live.end()
+
+
+class _Cell(NotebookArea):
+    """The running cell: the value of the last expression is its own."""
+
+    def __init__(self, publisher: Any, prefix: str, number: int) -> None:  # ipykernel's
+        super().__init__(publisher, prefix)
+        self._number = number
+
+    def shown(self, event: Shown) -> None:
+        """See `nbdist.magics.showing.job_output.Area`."""
+        if event.kind == "execute_result":
+            content = {"execution_count": self._number, **event.content}
+            self._send("execute_result", content)
+        else:
+            super().shown(event)

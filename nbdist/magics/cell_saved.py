@@ -1,0 +1,81 @@
+"""``%%distributed --save FILE``: the cell as a script of its own; nothing is run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbdist.cell.script.make_script import Script, make_script
+from nbdist.cell.script.preamble import launch_line
+from nbdist.errors import NbdistError, UsageError
+from nbdist.machine.amounts import in_bytes
+from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.notebook import current_cluster
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.notebook.names_both_ways import Parsed
+
+
+def save(
+    shell: Any,
+    args: argparse.Namespace,
+    wish: current_cluster.Wish,
+    parsed: Parsed,
+    cell: str,
+    lines: int,
+) -> None:
+    """Write the cell to the file that `--save` names, and say so.
+
+    Parameters
+    ----------
+    shell
+        The notebook's IPython shell.
+    args
+        The flags.
+    wish
+        What they ask of a cluster; there need not be one.
+    parsed, cell, lines
+        The cell; its text; how many lines of it stand above that.
+
+    Raises
+    ------
+    UsageMistake
+        If it cannot be a script, or not be written; nothing is left behind.
+    """
+    path = Path(args.save).expanduser()
+    try:
+        if path.suffix != ".py":
+            raise UsageError(f"--save writes a Python script: {path.name!r} should end in .py")
+        _check_alone(args)
+        now = current_cluster.wished(wish)
+        backend = "own" if now.launcher == "python" else now.backend or "ddp"
+        script = make_script(
+            shell, parsed, cell, backend=backend, np=now.np or 1,
+            forced=args.bring, automatic=not args.no_bring, name=path.name, saved=True,
+            lines=lines, arguments=args.arguments,
+        )  # fmt: skip
+        script.write(path)
+    except NbdistError as err:
+        raise UsageMistake(str(err)) from err
+    launch = launch_line(backend, now.np or 1, str(path), args.arguments)
+    environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
+    print(told(script, path, environ + launch))
+
+
+def _check_alone(args: argparse.Namespace) -> None:
+    """Raise where a flag asks for something that only a cell that is run can do."""
+    flags = {"--return": args.returns, "--ranks": args.ranks, "--async": args.background}
+    for flag, value in flags.items():
+        if value:
+            raise UsageError(f"{flag} is for a cell that is run, and --save runs nothing")
+
+
+def told(script: Script, path: Path, launch: str) -> str:
+    """Return what was written, and how to start it."""
+    size = sum(len(content) for content in script.data.values())
+    data = f" and {path.with_name(script.folder)}/ ({in_bytes(size)})" if script.data else ""
+    without = ", also without nbdist" if script.without_nbdist else ""
+    return f"Wrote {path}{data}. To run it{without}:\n    {launch}"

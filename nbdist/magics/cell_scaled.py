@@ -1,0 +1,113 @@
+"""``%%distributed --scale 1,2,4``: the same cell on more and more ranks, and how that went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from IPython.display import display
+
+from nbdist.errors import NbdistError
+from nbdist.jobs.job import check_idle
+from nbdist.jobs.throughput import scaling
+from nbdist.launchers.rank_counts import check_size
+from nbdist.launchers.scripts.hosts import check_slots, hosts_named
+from nbdist.machine.amounts import counted
+from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.showing.job_output import notice
+from nbdist.notebook import current_cluster
+from nbdist.notebook.scaling import cautions
+from nbdist.widgets.scaling_picture import bundle
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from nbdist.jobs.job import Job
+
+EXCLUDED = {
+    "np": "-np", "ranks": "--ranks", "background": "--async", "detach": "--detach",
+    "save": "--save", "min_np": "--min-np", "max_np": "--max-np",
+    "host_discovery_script": "--host-discovery-script", "max_restarts": "--max-restarts",
+}  # fmt: skip
+"""Flags that do not go with a series, by their place in the parsed line."""
+
+
+def check_alone(args: argparse.Namespace) -> None:
+    """Raise `UsageMistake` where a series is asked for together with what it cannot have."""
+    if args.scale is None:
+        return
+    for name, flag in EXCLUDED.items():
+        if getattr(args, name) not in (None, False):
+            raise UsageMistake(
+                f"--scale runs the cell here, at one size after the other: leave out {flag}"
+            )
+
+
+def run_series(
+    args: argparse.Namespace,
+    wish: current_cluster.Wish,
+    run: Callable[[int], Job | None],
+    *,
+    on_engines: bool,
+) -> None:
+    """Run a cell at each size, and show the table of those runs that ended well.
+
+    Parameters
+    ----------
+    args, wish
+        What was asked for.
+    run
+        Runs the cell on so many ranks and shows it; raises how it failed.
+    on_engines
+        Whether the ranks are the cluster's.
+
+    Raises
+    ------
+    UsageMistake
+        If a size cannot be; nothing was started.
+    RankError, Interrupted
+        If a run failed, which ends the series.
+    """
+    sizes: list[int] = args.scale
+    try:
+        _check_sizes(args)
+        lost = _lost_names() if on_engines else []
+    except NbdistError as err:
+        raise UsageMistake(str(err)) from err
+    notes = [] if args.hosts or args.hostfile else cautions(sizes, current_cluster.wished(wish))
+    if on_engines:
+        told = f" Lost with the old ones: {', '.join(lost)}." if lost else ""
+        notice(f"The cell gets new ranks at each size.{told}", warns=bool(lost))
+    for note in notes:
+        notice(note, warns=True)
+    done: list[Job] = []
+    try:
+        with current_cluster.size_kept():
+            for place, size in enumerate(sizes, 1):
+                notice(f"On {counted(size, 'rank')}, run {place} of {len(sizes)}:")
+                job = run(size)
+                assert job is not None  # it was not detached
+                done.append(job)
+    finally:
+        if done:
+            found = scaling(done, notes)
+            current_cluster.jobs()[-1].scaling = found
+            data, metadata = bundle(found)
+            display(data, raw=True, metadata=metadata)
+
+
+def _check_sizes(args: argparse.Namespace) -> None:
+    hosts = hosts_named(args.hosts, args.hostfile)
+    for size in args.scale:
+        if hosts:
+            check_slots(hosts, size)
+        else:
+            check_size(size)
+
+
+def _lost_names() -> list[str]:
+    """Return what the present ranks know; raise if they are busy."""
+    if not current_cluster.has_cluster() or current_cluster.cluster().lost:
+        return []
+    check_idle(current_cluster.cluster().unfinished())
+    return current_cluster.cluster().names()

@@ -1,0 +1,1 @@
+"""The commands of ``%dist``, one module each."""

@@ -1,0 +1,199 @@
+"""Flags of the magics, and errors that help."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError as IPythonUsageError
+from IPython.core.magic_arguments import argument
+
+from nbdist.backends.choice import FITTING, LAUNCHERS
+from nbdist.errors import UsageError
+from nbdist.machine.quoted_code import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+DASHES = "--"
+"""Stands between a magic's flags and the arguments of the cell's program."""
+LAUNCHER_FLAGS = "--launcher-flags"
+RST_BLOCK = "::\n\n  "
+"""What IPython writes before a magic's usage line, for its manual."""
+
+
+class UsageMistake(UsageError):
+    """Shown as one line, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"UsageError: {self}"]
+
+
+def parse(
+    magic: Callable[..., Any], line: str, *, passes_on: bool = True
+) -> argparse.Namespace | None:
+    """Parse a magic's line; None if it only asked for help, which has been printed.
+
+    What follows ``--`` is not looked at: these are the `arguments` of a cell's program, for a
+    magic that passes them on to one.
+
+    Raises
+    ------
+    UsageMistake
+        If the line does not fit; it names the flag that was probably meant.
+    """
+    parser: argparse.ArgumentParser = magic.parser  # type: ignore[attr-defined]
+    parser.allow_abbrev = False
+    own, arguments = _split(line)
+    if arguments and not passes_on:
+        raise UsageMistake(f"nothing is expected where {DASHES!r} stands (-h explains)")
+    if re.search(r"(^|\s)(-h|--help)(\s|$)", own):
+        print(plain(parser.format_help().removeprefix(RST_BLOCK)))  # help is display
+        return None
+    try:
+        return parser.parse_args(_joined(shlex.split(own)), argparse.Namespace(arguments=arguments))
+    except (IPythonUsageError, ValueError) as err:
+        raise UsageMistake(_helped(str(err), parser, passes_on=passes_on)) from None
+
+
+def _split(line: str) -> tuple[str, list[str]]:
+    """Return a line's own flags, and the words that follow ``--``."""
+    try:
+        words = shlex.split(line)
+    except ValueError as err:
+        raise UsageMistake(f"{err} in {line.strip()} (words are quoted as in a shell)") from None
+    if DASHES not in words:
+        return line, []
+    end = words.index(DASHES)
+    return shlex.join(words[:end]), words[end + 1 :]
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Return words among which what a launcher is told is joined to its flag.
+
+    Alone, `argparse` would take it for a flag of ours.
+    """
+    if LAUNCHER_FLAGS not in words[:-1]:
+        return words
+    place = words.index(LAUNCHER_FLAGS)
+    joined = f"{LAUNCHER_FLAGS}={words[place + 1]}"
+    return [*words[:place], joined, *_joined(words[place + 2 :])]
+
+
+def _helped(message: str, parser: argparse.ArgumentParser, *, passes_on: bool) -> str:
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    unknown = re.match(r"unrecognized arguments: (\S+)", message)
+    if unknown:
+        word = unknown[1].split("=")[0]
+        if not word.startswith("-"):
+            return f"nothing is expected where {unknown[1]!r} stands (-h explains)"
+        near = difflib.get_close_matches(word, flags, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        more = f"; the program's own arguments stand after {DASHES!r}" if passes_on else ""
+        return f"unknown flag {word}{hint} (-h lists all){more}"
+    return f"{message} (-h explains)"
+
+
+def ranks_list(text: str) -> list[int]:
+    """Read ranks as a person writes them: ``0,2-3``."""
+    return _numbers(text, "ranks")
+
+
+def sizes_list(text: str) -> list[int]:
+    """Read numbers of ranks as a person writes them: ``1,2,4``."""
+    sizes = _numbers(text, "numbers of ranks", "1,2,4")
+    if 0 in sizes:
+        msg = f"{text!r}: at least one rank is needed"
+        raise argparse.ArgumentTypeError(msg)
+    if len(set(sizes)) < len(sizes):
+        msg = f"{text!r} names a number of ranks twice"
+        raise argparse.ArgumentTypeError(msg)
+    return sizes
+
+
+def names_list(text: str) -> list[str]:
+    """Read names as a person writes them: ``a,b``."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name.isidentifier():
+            msg = f"{name!r} is not a name; a list of names is written x,y"
+            raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def words_list(text: str) -> list[str]:
+    """Read words as a shell does."""
+    try:
+        return shlex.split(text)
+    except ValueError as err:
+        msg = f"{text!r}: {err}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def gpus_list(text: str) -> list[int]:
+    """Read GPUs as a person writes them: ``0,2-3``."""
+    return _numbers(text, "GPUs")
+
+
+def seconds(text: str) -> float:
+    """Read a duration."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:  # nan, too
+        msg = f"{text!r} is not a number of seconds"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _numbers(text: str, what: str, such_as: str = "0,2-3") -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        numbers = range(int(span[1]), int(span[2] or span[1]) + 1) if span else ()
+        if not numbers:
+            msg = f"{text!r} is not a list of {what} such as {such_as}"
+            raise argparse.ArgumentTypeError(msg)
+        found.extend(numbers)
+    return found
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read ``KEY=VALUE``."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        msg = f"{text!r} is not KEY=VALUE"
+        raise argparse.ArgumentTypeError(msg)
+    return key, value
+
+
+def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags that say what cluster is wanted."""
+    for decorate in reversed(
+        (
+            argument("-np", type=int, metavar="N", help="number of ranks: one per GPU, else 2"),
+            argument(
+                "--backend", choices=list(FITTING), help="communication backend (default: ddp)"
+            ),
+            argument(
+                "--launcher", choices=LAUNCHERS,
+                help="engines that stay (default), a script run by torchrun or horovodrun, or by "
+                "python alone if it makes its own workers, or the notebook's kernel (xla)",
+            ),
+            argument(
+                "--gpus", type=gpus_list, metavar="0,1",
+                help="the GPUs to use, counted among those that are visible",
+            ),
+            argument(
+                "--env", type=assignment, action="append", metavar="KEY=VALUE",
+                help="environment variable for the ranks; may be given several times",
+            ),
+        )
+    ):  # fmt: skip
+        magic = decorate(magic)
+    return magic

@@ -1,0 +1,68 @@
+"""Detached jobs in the notebook: what is said of one that was started, and ``%dist attach``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.getipython import get_ipython
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbdist.jobs.job import name_ranks
+from nbdist.jobs.output import OUTPUTS
+from nbdist.machine.amounts import counted, in_time
+from nbdist.magics.returned_names import FromScript, bind_returned
+from nbdist.magics.showing.job_output import bundle, notice, show
+from nbdist.notebook import detached_jobs
+from nbdist.rank.values.pickles import namespace
+
+if TYPE_CHECKING:
+    from nbdist.detached.job_folders import Kept
+    from nbdist.jobs.job import Job
+
+
+def tell_of(kept: Kept) -> None:
+    """Say that a job was detached, and how to get at it."""
+    notice(
+        f"Job {kept.id} on {counted(kept.np, 'rank')} keeps running without this notebook. "
+        f"`%dist attach {kept.id}` shows it, also after a restart and in another notebook; "
+        f"`%dist cancel {kept.id}` stops it; `%dist jobs` lists all."
+    )
+
+
+@magic_arguments("dist attach")
+@argument("--output", choices=OUTPUTS, help="which ranks to show; as it was started by default")
+@argument(
+    "job", nargs="?", metavar="JOB",
+    help="its id (see %%dist jobs); the last one by default, best one that runs",
+)  # fmt: skip
+def attach(args: Any) -> None:
+    """Show all a detached job has printed and go on live; an interrupt only stops the watching."""
+    shell = get_ipython()
+    assert shell is not None
+    job = detached_jobs.attach(args.job, output=args.output, viewed=True)
+    head = notice(_told(job))
+
+    def leave() -> None:
+        job.viewed = False
+        job.events.put(None)
+
+    try:
+        show(shell, job, leave)
+    finally:
+        head.update(bundle(_told(job)), raw=True)
+    bind_returned(FromScript(), job, namespace(), notice)
+
+
+def _told(job: Job) -> str:
+    """Say how a detached job is doing."""
+    when = time.strftime("%b %d, %H:%M", time.localtime(job.created))
+    who = f"Job {job.id} on {name_ranks(job.ranks)}, started {when}"
+    if job.done and job.seconds is not None:
+        return f"{who}: {job.state} after {in_time(job.seconds)}."
+    if job.done:
+        return f"{who}: {job.state}."
+    if not job.viewed:
+        how = f"`%dist attach {job.id}` shows it again, {job.stop_by} stops it."
+        return f"{who}: it keeps running. {how}"
+    return f"{who}: {job.state}."

@@ -1,0 +1,120 @@
+"""``%dist logs``: what a rank has printed, whole or in part, or as it comes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbdist.errors import UsageError
+from nbdist.machine import amounts
+from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.notebook import current_cluster, detached_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+    from nbdist.jobs.job import Job
+
+MOST_LINES = 10_000
+"""Lines printed at once; the log itself has no bound."""
+LOOK_SECONDS = 0.1
+
+
+@magic_arguments("dist logs")
+@argument("-f", "--follow", action="store_true", help="go on as the rank prints, until it ends")
+@argument("--grep", metavar="RE", help="only lines that match this regular expression")
+@argument("--tail", type=int, metavar="N", help="only the last N lines")
+@argument("--job", metavar="JOB", help="a job's id (see %%dist jobs); the last one by default")
+@argument("rank", type=int, metavar="RANK", help="whose output")
+def logs(args: Any) -> None:
+    """Print what a rank has printed in the last job."""
+    if args.tail is not None and args.tail < 0:
+        raise UsageMistake(f"--tail {args.tail} must not be negative")
+    job = find_job(args.job)
+    job.check_rank(args.rank)
+    wanted = _pattern(args.grep)
+    kept: deque[str] = deque(maxlen=args.tail if args.tail is not None else MOST_LINES)
+    count = 0
+    with _Reader(job, args.rank) as reader:
+        for line in filter(wanted.search, reader.new()):
+            count += 1
+            kept.append(line)
+        if count > len(kept) and args.tail is None:
+            path = job.log(args.rank)
+            print(f"… {amounts.counted(count - len(kept), 'line')} before these: see {path}")
+        print("".join(kept), end="")
+        if args.follow:
+            _follow(job, reader, wanted)
+        elif not count:
+            what = f" that matches {args.grep!r}" if args.grep else ""
+            print(f"Rank {args.rank} has printed nothing{what} in job {job.id}.")
+
+
+def _follow(job: Job, reader: _Reader, wanted: re.Pattern[str]) -> None:
+    try:
+        ended = False
+        while not ended:
+            ended = job.done  # asked before the last look
+            for line in filter(wanted.search, reader.new()):
+                print(line, end="")
+            sys.stdout.flush()
+            time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        print("\n(The job goes on.)")
+
+
+class _Reader:
+    """Reads a rank's part of its log, line by line and without ever holding all of it."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self._job, self._rank = job, rank
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def new(self) -> Iterator[str]:
+        """Return the lines that have come since it was last asked."""
+        begin, end = self._job.parts.get(self._rank, (0, 0))
+        if end == 0 or not self._job.log(self._rank).exists():
+            return  # it has not begun, or has never printed anything
+        if self._file is None:
+            self._file = self._job.log(self._rank).open("rb")
+            self._file.seek(begin)
+        while line := self._file.readline(-1 if end is None else end - self._file.tell()):
+            yield line.decode("utf-8", errors="backslashreplace")
+
+
+def _pattern(text: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(text or "")
+    except re.error as err:
+        msg = f"--grep {text!r} is no regular expression: {err}"
+        raise UsageMistake(msg) from None
+
+
+def find_job(id_: str | None) -> Job:
+    """Return the job with this id, also one that was detached; the notebook's last by default."""
+    known = current_cluster.jobs()
+    if id_ is None and known:
+        return known[-1]
+    if id_ is None:
+        raise UsageMistake("no cell has run yet")
+    for job in known:
+        if job.id == id_:
+            return job
+    with suppress(UsageError):
+        return detached_jobs.attach(id_)
+    raise UsageMistake(f"there is no job {id_}; %dist jobs lists them")

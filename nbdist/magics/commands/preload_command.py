@@ -1,0 +1,77 @@
+"""``%dist preload``: have ranks find modules imported."""
+
+from __future__ import annotations
+
+from concurrent.futures import wait
+from typing import Any
+
+from IPython.core.completerlib import get_root_modules, module_list
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbdist.machine.amounts import in_bytes, in_time
+from nbdist.magics.commands.arguments import seconds
+from nbdist.notebook import current_cluster, preloading
+
+PATIENCE_SECONDS = 1.5
+"""An import that takes longer is told of before it is done."""
+
+
+@magic_arguments("dist preload")
+@argument(
+    "--timeout", type=seconds, default=preloading.PRELOAD_SECONDS, metavar="S",
+    help="give it up after S seconds (default: 300)",
+)  # fmt: skip
+@argument("modules", nargs="*", metavar="MODULE", help="such as transformers; none: list them")
+def preload(args: Any) -> None:
+    """Import modules where ranks are forked from, so that new ranks have them at once."""
+    listed = ", ".join(args.modules)
+    if not args.modules:
+        there = ", ".join(preloading.preloaded()) or "nothing yet"
+        print(f"Preloaded: {there}.")
+        return
+    future = preloading.begin(args.modules, args.timeout)
+    try:
+        if not wait([future], timeout=PATIENCE_SECONDS).done:
+            print(
+                f"Importing {listed}, first in a process of its own to see whether that does harm…"
+            )
+        while not wait([future], timeout=PATIENCE_SECONDS).done:
+            pass  # in slices, in which an interrupt is heard
+    except KeyboardInterrupt:
+        future.cancel()
+        raise
+    cost = future.result()
+    print(
+        f"Preloaded {listed}: {in_time(cost.seconds)}, {in_bytes(cost.memory)} that ranks share. "
+        f"Ranks that are started from now on have it.{_older()}"
+    )
+
+
+def _older() -> str:
+    return " Those that run do not: %dist restart." if current_cluster.has_cluster() else ""
+
+
+def modules_like(text: str) -> list[str]:
+    """Return the names of modules that begin like this; nothing is imported for that."""
+    package, dot, _ = text.rpartition(".")
+    if not dot:
+        return list(get_root_modules())
+    paths = _folders(package)
+    return [f"{package}.{name}" for path in paths for name in module_list(path)]
+
+
+def _folders(package: str) -> list[str]:
+    from importlib.machinery import PathFinder
+
+    found: list[str] | None = None
+    for name in _prefixes(package):
+        spec = PathFinder.find_spec(name, found)
+        if spec is None or spec.submodule_search_locations is None:
+            return []
+        found = list(spec.submodule_search_locations)
+    return found or []
+
+
+def _prefixes(package: str) -> list[str]:
+    parts = package.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]

@@ -1,0 +1,71 @@
+"""``%dist tensorboard``: a job's metrics in TensorBoard."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.commands.logs_command import find_job
+from nbdist.notebook import boards, current_cluster
+from nbdist.wire.logged_points import points_file
+
+if TYPE_CHECKING:
+    from nbdist.jobs.job import Job
+
+HEIGHT = 800
+HIGHEST_PORT = 65535
+PROXY = "TENSORBOARD_PROXY_URL"
+"""Where a browser on another machine finds TensorBoard; TensorBoard's own setting."""
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
+@magic_arguments("dist tensorboard")
+@argument("--port", type=_port, default=0, metavar="N", help="where it listens (a free one)")
+@argument("--stop", action="store_true", help="end the one of this job, or all")
+@argument(
+    "job", nargs="?", metavar="JOB",
+    help="whose metrics (see %%dist jobs); by default the last that has logged any",
+)  # fmt: skip
+def tensorboard(args: Any) -> None:
+    """Show a job's metrics in TensorBoard, a run for each rank; they grow while it runs."""
+    if args.stop:
+        stopped = boards.stop_boards(args.job)
+        told = f"TensorBoard was ended for job {', '.join(stopped)}."
+        print(told if stopped else "No TensorBoard of ours is running.")
+        return
+    job = find_job(args.job) if args.job else _last()
+    if job.done and not _has_metrics(job):
+        raise UsageMistake(f"job {job.id} has ended and logged nothing: see nbdist.log")
+    board = boards.open_board(job, args.port)
+    text = f"Job {job.id} in TensorBoard: {board.url} (`%dist tensorboard --stop` ends it)"
+    display({"text/plain": text, "text/html": _page(text, board.url)}, raw=True)
+
+
+def _has_metrics(job: Job) -> bool:
+    return any(points_file(job.folder, job.id, rank).exists() for rank in job.ranks)
+
+
+def _last() -> Job:
+    for job in reversed(current_cluster.jobs()):
+        if _has_metrics(job):
+            return job
+    raise UsageMistake("no job has logged anything yet: see nbdist.log")
+
+
+def _page(text: str, url: str) -> str:
+    port = url.rstrip("/").rpartition(":")[2]
+    shown = html.escape(os.environ.get(PROXY, url).replace("%PORT%", port))
+    link = html.escape(text).replace(url, f'<a href="{shown}" target="_blank">{url}</a>')
+    frame = f'<iframe src="{shown}" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
+    return f"<div>{link}</div>{frame}"

@@ -1,0 +1,1 @@
+"""What a cell shows: its area, its job's output, tables."""

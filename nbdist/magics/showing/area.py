@@ -1,0 +1,153 @@
+"""The output area of one cell, for a thread that shows a job while other cells run.
+
+What a cell prints reaches it through the kernel's current parent header, which is another cell's by
+then. Messages made here name their cell themselves. Any thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from nbdist.magics.showing.front_end import in_notebook
+from nbdist.magics.showing.job_output import bundle
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbdist.jobs.job import Shown
+
+
+class NotebookArea:
+    """A cell of a notebook: messages on the kernel's own publishing socket.
+
+    The session and the socket (which hands over to the kernel's own publishing thread) are those
+    that ipykernel itself uses from several threads.
+
+    Parameters
+    ----------
+    publisher
+        The kernel's display publisher, while the cell runs.
+    prefix
+        Begins the names of the displays made here.
+    """
+
+    def __init__(self, publisher: Any, prefix: str) -> None:  # ipykernel's
+        self._publisher = publisher
+        self._session, self._socket = publisher.session, publisher.pub_socket
+        self._parent = dict(publisher.parent_header)
+        self._prefix = prefix
+        self._placed: set[str] = set()
+
+    def is_here(self) -> bool:
+        """Return whether this cell is the one that runs now. Its thread."""
+        return bool(self._publisher.parent_header["msg_id"] == self._parent["msg_id"])
+
+    def _send(self, kind: str, content: dict[str, Any]) -> None:
+        topic = kind.encode()
+        self._session.send(self._socket, kind, content, parent=self._parent, ident=topic)
+
+    def text(self, text: str) -> None:
+        """See `Area`."""
+        if text:
+            self._send("stream", {"name": "stdout", "text": text})
+
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
+        """See `Area`."""
+        self.place(key, bundle(text, warns=warns), {})
+
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """See `Area`."""
+        kind = "update_display_data" if key in self._placed else "display_data"
+        self._placed.add(key)
+        content = {"data": data, "metadata": metadata, "transient": self._named(key)}
+        self._send(kind, content)
+
+    def _named(self, key: str) -> dict[str, str]:
+        return {"display_id": f"{self._prefix}-{key}"}
+
+    def headline(self, text: str) -> None:
+        """Show how the job is doing, here and in every cell that shows this."""
+        self.notice("headline", text)
+
+    def headline_from_here(self, text: str, *, update: bool = True) -> None:
+        """Do the same in the name of the cell that runs now, or show it there. Its thread."""
+        transient = self._named("headline")
+        self._publisher.publish(bundle(text), transient=transient, update=update)
+
+    def shown(self, event: Shown) -> None:
+        """See `Area`; the value of the last expression is a display, the cell's own is the job."""
+        content = event.content
+        if event.kind == "execute_result":
+            self._send("display_data", {"transient": {}, **content})
+        else:
+            self._send(event.kind, content)
+
+    def error(self, error: Exception) -> None:
+        """Show how the job failed, as a failed cell would."""
+        name, lines = type(error).__name__, traceback_of(error)
+        self._send("error", {"ename": name, "evalue": str(error), "traceback": lines})
+
+
+class TerminalArea:
+    """IPython in a terminal: all goes between the prompts.
+
+    Parameters
+    ----------
+    out
+        The screen, where that is not what `sys.stdout` is.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._headlined = False
+        self._out = out
+
+    def is_here(self) -> bool:
+        """Return whether another cell than the running one is meant; there is one screen."""
+        return True
+
+    def headline(self, text: str) -> None:
+        """Show how the job has ended; how it began is told by the cell's value."""
+        if self._headlined:
+            self.text(f"{text}\n")
+        self._headlined = True
+
+    def headline_from_here(self, text: str, *, update: bool = True) -> None:
+        """Do nothing: it has been told."""
+
+    def text(self, text: str) -> None:
+        """See `Area`."""
+        out = self._out or sys.stdout
+        out.write(text)
+        out.flush()
+
+    def notice(self, key: str, text: str, *, warns: bool = False) -> None:
+        """See `Area`; what is on the screen stays there."""
+        del key, warns
+        if text:
+            self.text(f"{text}\n")
+
+    def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """See `Area`."""
+        del key, metadata
+        self.text(f"{data['text/plain']}\n")
+
+    def shown(self, event: Shown) -> None:
+        """See `Area`."""
+        if "data" in event.content:
+            self.text(f"{event.content['data'].get('text/plain', '')}\n")
+
+    def error(self, error: Exception) -> None:
+        """Show how the job failed."""
+        self.text("\n".join([*traceback_of(error), ""]))
+
+
+def area_of(shell: InteractiveShell, prefix: str) -> NotebookArea | TerminalArea:
+    """Return the output area of the cell that runs now. Its thread."""
+    return NotebookArea(shell.display_pub, prefix) if in_notebook(shell) else TerminalArea()
+
+
+def traceback_of(error: Exception) -> list[str]:
+    """Return what IPython shows of an error of ours."""
+    render = getattr(error, "_render_traceback_", None)
+    return list(render()) if render else [f"{type(error).__name__}: {error}"]

@@ -1,0 +1,139 @@
+"""Plain tables for the terminal and the notebook alike."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from nbdist.detached.job_folders import id_of
+from nbdist.jobs.job import Job, how_died, show_ranks
+from nbdist.machine.amounts import UNKNOWN, clock, in_bytes, in_percent, in_time
+
+if TYPE_CHECKING:
+    from nbdist.detached.job_folders import Kept, Unreadable
+    from nbdist.hub.link.ranks import Rank
+
+
+MOST_WIDE = 50
+"""Characters of a line of code or of a message that a table has room for."""
+
+
+def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
+    """Return a row for each rank."""
+    titles = ("rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU memory", "state")
+    rows: list[tuple[str, ...]] = [titles]
+    for rank in ranks:
+        seen = vitals.get(rank.rank, {})
+        memory = seen.get("unique") or seen.get("rss")
+        rows.append(
+            (
+                str(rank.rank), rank.host, str(rank.pid), seen.get("device", UNKNOWN),
+                percent(seen.get("cpu")), size(memory), percent(seen.get("gpu")),
+                size(seen.get("gpu_memory")), _state(rank, seen),
+            )
+        )  # fmt: skip
+    return table(rows)
+
+
+def percent(share: float | None) -> str:
+    """Write a share as a table has it."""
+    return UNKNOWN if share is None else in_percent(share)
+
+
+def size(count: int | None) -> str:
+    """Write a number of bytes as a table has it."""
+    return UNKNOWN if count is None else in_bytes(count)
+
+
+def _state(rank: Rank, seen: dict[str, Any]) -> str:
+    if rank.death is not None:
+        return f"dead: {how_died(rank.death)}"
+    if rank.state == "busy" and not seen:
+        return "busy, does not answer (it may hold the GIL)"
+    if not seen.get("job"):
+        return rank.state
+    line = f"running line {seen['line']} of the cell" if seen.get("line") else "running"
+    waiting = seen.get("waiting")
+    if waiting:
+        return f"{line}, in {waiting['op']} for {in_time(int(waiting['since']))}"
+    return line
+
+
+def job_table(jobs: list[Job]) -> str:
+    """Return a row for each job."""
+    if not jobs:
+        return "No cell has run yet."
+    titles = ("job", "cell", "ranks", "state", "started", "took", "first line", "result")
+    rows = [
+        (
+            job.id, f"In [{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
+            in_time(_took(job)) if job.began else "", shortened(first_line(job.code)),
+            shortened(job.told()),
+        )
+        for job in jobs
+    ]  # fmt: skip
+    return table([titles, *rows])
+
+
+def detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -> str:
+    """Return a row for each detached job, given with its state in words."""
+    titles = ("job", "launcher", "ranks", "host", "state", "started", "took", "first line")
+    rows: list[tuple[str, ...]] = [(*titles, "result")]
+    for kept, state in jobs:
+        took = kept.seconds if kept.ended or kept.began is None else time.time() - kept.began
+        rows.append(
+            (
+                kept.id, kept.launcher, str(kept.np), kept.host, state, _date(kept.created),
+                "" if took is None else in_time(took), shortened(first_line(kept.code)),
+                shortened(kept.told),
+            )
+        )  # fmt: skip
+    rows += [
+        (id_of(broken.folder), *[""] * 3, "cannot be read", *[""] * 3, shortened(broken.why))
+        for broken in unreadable
+    ]
+    return table(rows)
+
+
+def first_line(code: str) -> str:
+    """Return the first line of a cell that says something."""
+    return next((line for line in code.splitlines() if line.strip()), "")
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _took(job: Job) -> float:
+    return job.seconds if job.seconds is not None else time.time() - (job.began or 0)
+
+
+def _clock(at: float | None) -> str:
+    return "" if at is None else clock(at)
+
+
+def shortened(text: str) -> str:
+    """Return what of a line there is room for in a table."""
+    return text if len(text) <= MOST_WIDE else text[: MOST_WIDE - 1] + "…"
+
+
+def job_page(job: Job) -> str:
+    """Return all that is known of one job."""
+    lines = [repr(job), f"In [{job.number}], submitted at {clock(job.created)}"]
+    if job.began is None and not job.done and job.waits_for:
+        lines.append(f"waits for {', '.join(job.waits_for)}")
+    if job.error is not None:
+        lines += ["", *str(job.error).splitlines()]
+    lines += ["", *(f"    {line}" for line in job.code.splitlines()), ""]
+    lines += [f"rank {rank}: {job.log(rank)}" for rank in job.ranks]
+    return "\n".join(lines)
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Align columns by their widest cell."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)

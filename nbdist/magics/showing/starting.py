@@ -1,0 +1,47 @@
+"""A cell that waits for its ranks, and says so if they take long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nbdist.errors import NbdistError
+from nbdist.hub.running.cell_run import START_PATIENCE, STARTING, waits_for
+from nbdist.magics.showing.area import area_of
+from nbdist.notebook import current_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+@contextmanager
+def says_that_it_waits(shell: InteractiveShell, wish: current_cluster.Wish) -> Iterator[None]:
+    """Say below the running cell that it waits for ranks, until they are there. Its thread.
+
+    That thread waits, so another one says it.
+    """
+    area = area_of(shell, f"nbdist-{STARTING}-{time.time_ns()}")
+    said = threading.Event()
+
+    def say() -> None:
+        said.set()
+        try:
+            ranks = list(range(current_cluster.wished(wish).np or 0))
+        except NbdistError:  # what cannot be is told by who waits
+            ranks = []
+        area.notice(STARTING, waits_for(ranks))
+
+    timer = threading.Timer(START_PATIENCE, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if said.is_set():
+            area.notice(STARTING, "")

@@ -1,0 +1,131 @@
+"""Tab completion: the magics' flags and commands, and in a cell's code what the ranks know."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from IPython.core.completer import SimpleCompletion, completion_matcher
+
+from nbdist.errors import NbdistError
+from nbdist.magics.auto_cells import auto_flags, is_plain
+from nbdist.magics.commands.arguments import DASHES, ranks_list
+from nbdist.magics.commands.dist import COMMANDS
+from nbdist.magics.commands.preload_command import modules_like
+from nbdist.magics.distributed import DistributedMagics
+from nbdist.notebook import current_cluster, detached_jobs
+
+if TYPE_CHECKING:
+    from IPython.core.completer import CompletionContext, SimpleMatcherResult
+    from IPython.core.interactiveshell import InteractiveShell
+
+TAKE_JOBS = ("attach", "cancel", "jobs", "stacks", "tensorboard")
+RANKS = re.compile(r"--ranks[ =]\s*(\S+)")
+
+
+def add_completer(shell: InteractiveShell) -> None:
+    """Teach IPython's completer our magics."""
+    shell.Completer.custom_matchers.append(match)
+
+
+def remove_completer(shell: InteractiveShell) -> None:
+    """Take them from it."""
+    shell.Completer.custom_matchers.remove(match)
+
+
+# Before the matcher of keys, which would keep ours from being asked.
+@completion_matcher(identifier="nbdist", api_version=2, priority=60)
+def match(context: CompletionContext) -> SimpleMatcherResult:
+    """Offer what fits on a line of our magics, and beside the notebook's own what ranks know."""
+    cell = _for_ranks(context.full_text)
+    if _among_arguments(context):
+        return _result([], context.token)  # files, of IPython's
+    before = context.full_text.split("\n")[: context.cursor_line]
+    place = sum(len(line) + 1 for line in before) + context.cursor_position
+    if cell is not None and place >= cell[1]:
+        return _of_ranks(context, place, *cell)
+    words = context.text_until_cursor.removesuffix(context.token).split()
+    fitting = [text for text in _offers(words, context) if text.startswith(context.token)]
+    return _result(list(map(SimpleCompletion, fitting)), context.token, ordered=True, suppress=True)
+
+
+def _result(
+    texts: list[SimpleCompletion],
+    fragment: str,
+    *,
+    ordered: bool = False,
+    suppress: bool = False,
+) -> SimpleMatcherResult:
+    return {
+        "completions": texts,
+        "matched_fragment": fragment,
+        "ordered": ordered,
+        "suppress": suppress,
+        "do_not_suppress": set(),
+    }
+
+
+def _for_ranks(text: str) -> tuple[str, int] | None:
+    """Return the flags of a cell that ranks run and where its code begins; None for others."""
+    flags_of_all = auto_flags()
+    if flags_of_all is not None and is_plain(text):
+        return flags_of_all, 0
+    head, below, code = text.lstrip("\n").partition("\n")
+    magic, _, flags = head.partition(" ")
+    return (flags, len(text) - len(code)) if below and magic == "%%distributed" else None
+
+
+def _among_arguments(context: CompletionContext) -> bool:
+    """Whether Tab was pressed behind the `--` of our magics, where a program's arguments stand."""
+    first, *words = context.text_until_cursor.removesuffix(context.token).split() or [""]
+    return context.cursor_line == 0 and first in ("%%distributed", "%dist") and DASHES in words
+
+
+def _of_ranks(
+    context: CompletionContext, place: int, flags: str, begin: int
+) -> SimpleMatcherResult:
+    named, code, cursor = (
+        RANKS.search(flags.partition(f" {DASHES} ")[0]),
+        context.full_text[begin:],
+        place - begin,
+    )
+    try:
+        ranks = ranks_list(named[1]) if named else None
+        found = current_cluster.cluster().complete(code, cursor, ranks)
+    except (NbdistError, argparse.ArgumentTypeError):
+        return _result([], context.token)  # no cluster, or no such rank: the cell itself will tell
+    texts = [SimpleCompletion(text, type=kind) for text, kind in found.texts]
+    keys = any(kind == "dict key" for _, kind in found.texts)
+    # Keys stand alone: the cell runs there, and the notebook would offer its files beside them.
+    return _result(texts, code[cursor - found.back : cursor], suppress=keys)
+
+
+def _offers(before: list[str], context: CompletionContext) -> list[str]:
+    first_line = context.cursor_line == 0
+    if before[:1] == ["%%distributed"] and first_line:
+        return _of(DistributedMagics.distributed.parser, before)
+    if before == ["%dist"]:
+        return sorted(COMMANDS)
+    if before[:2] == ["%dist", "preload"] and not context.token.startswith("-"):
+        return modules_like(context.token)
+    if before[:1] == ["%dist"] and before[1] in COMMANDS:
+        flags = _of(COMMANDS[before[1]].parser, before)  # type: ignore[attr-defined]
+        return (_jobs(before[1]) if before[1] in TAKE_JOBS else []) + flags
+    return []
+
+
+def _jobs(command: str) -> list[str]:
+    """Return the ids a command takes, the latest first."""
+    kept = [kept.id for kept, _ in detached_jobs.listed()[0]]
+    ours = [job.id for job in current_cluster.jobs()] if command != "attach" else []
+    return [*reversed(kept), *reversed(ours)]
+
+
+def _of(parser: argparse.ArgumentParser, before: list[str]) -> list[str]:
+    """Return a flag's allowed values right after it, else all flags and words."""
+    for action in parser._actions:  # argparse has no public list
+        if before[-1] in action.option_strings:
+            return [str(choice) for choice in action.choices or []]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    return [str(text) for action in shown for text in action.option_strings or action.choices or []]

@@ -1,0 +1,90 @@
+"""What different ways of the same training do a second, and what they come to.
+
+The table alone; its figures are made by `nbdist.jobs.throughput`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nbdist.machine.amounts import UNKNOWN
+from nbdist.metrics.html_tables import Table
+from nbdist.metrics.scaling_table import Row, milliseconds, number
+
+LONGEST = 40
+"""Characters of a name that the table has room for."""
+TITLES = (
+    "", "ranks", "samples/s", "speed-up", "s/epoch", "ms/step", "compute", "data",
+    "communication",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one of them went."""
+
+    name: str
+    pace: Row
+    """Its throughput; `speed_up` is compared with the first way."""
+    metrics: dict[str, float]
+    """By name, what each rank logged last: the mean over the ranks that have it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Table[Way]):
+    """A table of ways of the same training, the first of which the others are compared with.
+
+    Examples
+    --------
+    >>> found = nbdist.compare({"DDP": nbdist.Call(train, np=2)})  # doctest: +SKIP
+    >>> [(way.name, way.pace.samples_per_second, way.metrics) for way in found]  # doctest: +SKIP
+    """
+
+    CAPTION = "Comparison"
+
+    metrics: list[str] = field(default_factory=list)
+    """Names of the metrics that have a column."""
+
+    def way(self, name: str) -> Way:
+        """Return the way of this name.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        return {way.name: way for way in self.rows}[name]
+
+    def to_pandas(self) -> Any:  # a DataFrame
+        """Return it as a pandas frame: a row for each way, its figures, then its metrics.
+
+        Raises
+        ------
+        ImportError
+            Where pandas is not installed.
+        """
+        return super().to_pandas().set_index("way")
+
+    def _fields(self, row: Way) -> dict[str, Any]:
+        fields = {"way": row.name, **asdict(row.pace)}
+        logged = {
+            f"{key} (metric)" if key in fields else key: row.metrics[key] for key in row.metrics
+        }
+        return fields | logged
+
+    def _titles(self) -> tuple[str, ...]:
+        return (*TITLES, *self.metrics)
+
+    def _cells(self, row: Way) -> tuple[str, ...]:
+        pace = row.pace
+        last = (row.metrics.get(name) for name in self.metrics)
+        name = " ".join(row.name.split())
+        return (
+            name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", str(pace.ranks),
+            number(pace.samples_per_second), number(pace.speed_up),
+            number(pace.epoch_seconds),
+            *(milliseconds(part) for part in (pace.step_seconds, pace.compute, pace.data)),
+            milliseconds(pace.communication),
+            *(UNKNOWN if value is None else f"{value:.4g}" for value in last),
+        )  # fmt: skip

@@ -1,0 +1,232 @@
+"""`Metrics`: what the ranks of a job have logged. Any thread."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from nbdist.metrics import series
+from nbdist.metrics.curves import BUCKETS, Curve
+from nbdist.metrics.series import Series
+from nbdist.wire.logged_points import HEAD_BYTES, points_file, resources_file, whole_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MOST_CURVES, FEWEST_CURVES = 1000, 100
+"""Names that have a curve, the first ones: no page shows more."""
+MOST_ROWS = 16_000
+"""Ranks of all curves together: each takes 16 kB."""
+PIECE = 1 << 20
+"""Bytes of a rank that are read at a time, so that a long job's need not lie in memory."""
+
+MANY_RANKS = 32
+RESOURCE_BUCKETS = 128
+"""Points of a curve of resources; half as many with `MANY_RANKS`. Its panel is a small one."""
+
+Batch = dict[str, dict[int, tuple[list[bytes], list[bytes], list[bytes]]]]
+"""By name and rank: columns of steps, of values and of times."""
+
+
+class Metrics:
+    """The metrics of one job: whole series by name, and thinned curves for the screen.
+
+    Parameters
+    ----------
+    folder, job, ranks
+        Whose files are read; more may be added to them at any time.
+    file
+        Where a rank's file lies.
+    kind
+        What is in it, in a word.
+    buckets
+        Points that a curve has at most.
+
+    Examples
+    --------
+    >>> job.metrics["val/loss"].values.min()  # doctest: +SKIP
+    >>> steps, loss = job.metrics["loss"].mean()  # doctest: +SKIP
+    >>> job.metrics.to_pandas().query("rank == 0")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, folder: Path, job: str, ranks: tuple[int, ...], *,
+        file: Callable[[Path, str, int], Path] = points_file, kind: str = "metrics",
+        buckets: int = BUCKETS,
+    ) -> None:  # fmt: skip
+        self.folder = folder
+        self._job, self._ranks, self._kind, self._buckets = job, ranks, kind, buckets
+        self._files = {rank: file(folder, job, rank) for rank in ranks}
+        self._read_to = dict.fromkeys(ranks, 0)
+        self._starts = dict.fromkeys(ranks, 0)
+        self._fresh: dict[int, set[str]] = {}
+        """By rank that was started anew, the names it has logged since."""
+        self._curves: dict[str, Curve] = {}
+        self._further: dict[str, None] = {}
+        """Names without a curve, in their order."""
+        self.broken: dict[int, str] = {}
+        """By rank whose file cannot be read, why."""
+        self._lock = threading.Lock()
+        self._whole: tuple[int, dict[str, Series]] = 0, {}
+
+    # -- curves --------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Take in what has been logged since; return whether there was anything."""
+        with self._lock:
+            found = False
+            while batch := self._read_piece():
+                self._take(batch)
+                found = True
+            return found
+
+    def _read_piece(self) -> Batch:
+        """Return what is next of each rank; one that cannot be read is named in `broken`."""
+        batch: Batch = {}
+        for rank in self._ranks:
+            try:
+                self._read_rank(rank, batch)
+                self.broken.pop(rank, None)
+            except (OSError, msgspec.MsgspecError) as err:  # the others' are worth showing
+                self.broken[rank] = str(err)
+        return batch
+
+    def curves(self) -> list[Curve]:
+        """Return a curve for each name, as of the last `read`, in the order of their first value.
+
+        They go on changing with the next `read`, which must be on the same thread.
+        """
+        with self._lock:
+            return list(self._curves.values())
+
+    def further(self) -> list[str]:
+        """Return the names that have no curve, as of the last `read`: there are too many."""
+        with self._lock:
+            return list(self._further)
+
+    def _read_rank(self, rank: int, batch: Batch) -> None:
+        path = self._files[rank]
+        try:
+            if path.stat().st_size <= self._read_to[rank]:
+                return
+            with path.open("rb") as file:
+                file.seek(self._read_to[rank])
+                data = file.read(PIECE)
+                length = HEAD_BYTES + int.from_bytes(data[:HEAD_BYTES], "little")
+                data += file.read(max(0, length - len(data)))  # a frame may be longer
+        except FileNotFoundError:
+            return
+        begin = self._read_to[rank]
+        for end, frame in whole_frames(data):
+            if frame.start > self._starts[rank]:
+                self._take(batch)
+                batch.clear()
+                self._starts[rank], self._fresh[rank] = frame.start, set()
+            for column in frame.columns:
+                if rank in self._fresh and column.name not in self._fresh[rank]:
+                    self._rewind(rank, column.name, column.steps)
+                parts = batch.setdefault(column.name, {}).setdefault(rank, ([], [], []))
+                for part, new in zip(
+                    parts, (column.steps, column.values, column.times), strict=True
+                ):
+                    part.append(new)
+            self._read_to[rank] = begin + end
+
+    def _rewind(self, rank: int, name: str, steps: bytes) -> None:
+        self._fresh[rank].add(name)
+        if name in self._curves:
+            self._curves[name].rewind(rank, int(np.frombuffer(steps, np.int64)[0]))
+
+    def _take(self, batch: Batch) -> None:
+        most = min(MOST_CURVES, max(FEWEST_CURVES, MOST_ROWS // max(len(self._ranks), 1)))
+        for name, ranks in batch.items():
+            if name not in self._curves:
+                if len(self._curves) >= most:
+                    self._further[name] = None
+                    continue
+                self._curves[name] = Curve(name, self._ranks, self._buckets)
+            steps, values, times = (
+                b"".join(part for all_ in ranks.values() for part in all_[i]) for i in range(3)
+            )
+            lengths = {rank: sum(map(len, all_[0])) // 8 for rank, all_ in ranks.items()}
+            self._curves[name].add(
+                lengths, np.frombuffer(steps, np.int64), np.frombuffer(values, np.float64),
+                np.frombuffer(times, np.float64),
+            )  # fmt: skip
+
+    # -- whole series --------------------------------------------------------------------------
+
+    def _series(self) -> dict[str, Series]:
+        with self._lock:
+            size = sum(path.stat().st_size for path in self._files.values() if path.exists())
+            if self._whole[0] != size:
+                self._whole = size, series.load(self._files)
+            return self._whole[1]
+
+    @property
+    def names(self) -> list[str]:
+        """The names that have been logged."""
+        return list(self._series())
+
+    def __getitem__(self, name: str) -> Series:
+        """Return all values of a name.
+
+        Raises
+        ------
+        KeyError
+            If nothing was logged under it; the message lists what was.
+        """
+        found = self._series()
+        if name not in found:
+            msg = f"nothing was logged as {name!r}; there is {', '.join(found) or 'nothing'}"
+            raise KeyError(msg)
+        return found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._series()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._series())
+
+    def __len__(self) -> int:
+        return len(self._series())
+
+    def last(self, name: str) -> float:
+        """Return the mean over ranks of what each has logged last under a name."""
+        found = self[name]
+        return float(np.mean([found.of(rank).values[-1] for rank in np.unique(found.ranks)]))
+
+    def to_pandas(self) -> Any:  # a DataFrame
+        """Return all values as a pandas frame: name, rank, step, time (UTC), value.
+
+        Raises
+        ------
+        ImportError
+            Where pandas is not installed.
+        """
+        import pandas as pd  # a user's choice
+
+        frame = pd.DataFrame(series.rows(self._series()), columns=list(series.COLUMNS))
+        frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
+        return frame
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write all values into a file with the columns name, rank, step, time, value."""
+        path = Path(path)
+        series.write_csv(self._series(), path)
+        return path
+
+    def __repr__(self) -> str:
+        found = self._series()
+        told = ", ".join(f"{name} ({len(each.values)})" for name, each in found.items())
+        return f"<{self._kind} of job {self._job}: {told or 'nothing was logged'}>"
+
+
+def resources(folder: Path, job: str, ranks: tuple[int, ...]) -> Metrics:
+    """Return what each rank of a job takes of its machine; see `nbdist.jobs.job.Job.resources`."""
+    buckets = RESOURCE_BUCKETS if len(ranks) <= MANY_RANKS else RESOURCE_BUCKETS // 2
+    return Metrics(folder, job, ranks, file=resources_file, kind="resources", buckets=buckets)

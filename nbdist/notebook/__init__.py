@@ -1,0 +1,1 @@
+"""What a notebook or a script calls: clusters, launches, comparisons. The API is made of it."""

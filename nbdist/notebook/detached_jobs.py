@@ -1,0 +1,192 @@
+"""Jobs that outlive the kernel: started here, kept by a process of their own. Any thread."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from nbdist.detached import attached_view
+from nbdist.detached import job_folders as keeping
+from nbdist.detached.job_folders import Kept, Order, Unreadable
+from nbdist.errors import LaunchError, UsageError
+from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.jobs.output import OUTPUTS
+from nbdist.launchers.host.warm_process import tail_in_words
+from nbdist.machine.operating_system import environ_anywhere, private
+from nbdist.notebook.script_cells import make_folder
+from nbdist.settings import Settings, no_place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbdist.hub.running.launch_plan import Plan
+    from nbdist.jobs.job import Job
+    from nbdist.notebook.script_cells import Writable
+
+LOOK_SECONDS = 0.02
+LEAVE_SECONDS = 20.0
+"""A job's keeper ends its own processes after it has told how the job has ended."""
+_handles: dict[str, Job] = {}
+"""By id, a job that somebody here has asked for and that nobody looks at."""
+
+
+def detach(
+    script: Writable, plan: Plan, code: str, *, number: int, lines: int, backend: str
+) -> Kept:
+    """Start a job that goes on without this process, and wait until it runs.
+
+    Parameters
+    ----------
+    script, plan, code, number, lines
+        As for `nbdist.notebook.script_cells.submit`.
+    backend
+        What is said of it in lists.
+
+    Raises
+    ------
+    UsageError
+        If the script cannot be written.
+    LaunchError
+        If it did not come to run; nothing is left of it.
+    """
+    settings = Settings.read()
+    folder = make_folder(script, settings).folder
+    kept = Kept(
+        id=keeping.id_of(folder), code=code, number=number, lines=lines, np=plan.np,
+        launcher=plan.launcher, backend=backend, output=plan.output, returns=plan.returns,
+    )  # fmt: skip
+    try:
+        keeping.write(folder, keeping.STATE, kept)
+        keeping.write(folder, keeping.ORDER, Order(kept, plan))
+        _start(folder, kept.id, settings.start_seconds)
+    except LaunchError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except OSError as err:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise LaunchError(no_place(err)) from err
+    except KeyboardInterrupt:  # nobody has been told of it
+        keeping.stop(folder, "interrupted")
+        raise
+    return kept
+
+
+def _start(folder: Path, id_: str, seconds: float) -> None:
+    with open(folder / "keeper.log", "ab", opener=private) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nbdist.detached.keeper", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=folder,
+            env=environ_anywhere(),
+        )
+    # It is reaped when it ends, should that be before us.
+    threading.Thread(target=process.wait, name="nbdist-keeper", daemon=True).start()
+    deadline = time.monotonic() + seconds
+    while (kept := keeping.read(folder)).state == keeping.STARTING:
+        log_tail = tail_in_words(folder / "keeper.log")
+        if process.returncode is not None:
+            raise LaunchError(f"job {id_} did not start; {log_tail}")
+        if time.monotonic() > deadline:
+            process.kill()  # what it has started goes with it
+            raise LaunchError(
+                f"job {id_} did not start within {seconds:g} s (NBDIST_START_SECONDS); {log_tail}"
+            )
+        time.sleep(LOOK_SECONDS)
+    if kept.ended and kept.began is None:
+        raise _error(id_)
+
+
+def _error(id_: str) -> LaunchError:
+    """Return why a job has never run."""
+    job = attach(id_)
+    job.until_end()
+    return job.error if isinstance(job.error, LaunchError) else LaunchError(str(job.error))
+
+
+def find(id_: str | None = None) -> tuple[Path, Kept]:
+    """Return a detached job's folder and how it stands; by default the last, best one that runs.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    found, unreadable = keeping.all_kept(Settings.read())
+    if id_ is None:
+        running = [item for item in found.items() if not item[1].ended]
+        if not found:
+            raise UsageError("no job was detached: `%%distributed --detach` starts one")
+        return (running or list(found.items()))[-1]
+    for folder, kept in found.items():
+        if kept.id == id_:
+            return folder, kept
+    for broken in unreadable:
+        if keeping.id_of(broken.folder) == id_:
+            raise UsageError(f"job {id_} in {broken.folder} cannot be read: {broken.why}")
+    raise UsageError(f"there is no detached job {id_}; `%dist jobs` lists them")
+
+
+def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = False) -> Job:
+    """Return a handle on a detached job, whoever started it.
+
+    Parameters
+    ----------
+    id_
+        The last one by default, best one that runs.
+    output
+        Which ranks are shown to who takes its events; as it was started by default.
+    viewed
+        Whether the caller will take all of `Job.events`.
+
+    Returns
+    -------
+    Job
+        It stays current: `wait()` waits for the job's end and raises how it failed, `cancel()`
+        stops the job, `output(rank)` is all a rank has printed.
+
+    Raises
+    ------
+    UsageError
+        If there is no such job, or no such `output`.
+    """
+    if output not in (None, *OUTPUTS):
+        raise UsageError(f"output={output!r} is none of {', '.join(OUTPUTS)}")
+    folder, kept = find(id_)
+    if not viewed and kept.id in _handles:
+        return _handles[kept.id]
+    job = attached_view.make_job(folder, kept, viewed=viewed)
+    job.task = hub_loop().soon(attached_view.follow(job, kept, output or kept.output))
+    if not viewed:
+        _handles[kept.id] = job
+    return job
+
+
+def listed() -> tuple[list[tuple[Kept, str]], list[Unreadable]]:
+    """Return all detached jobs, each with its state in words, and what cannot be read."""
+    found, unreadable = keeping.all_kept(Settings.read())
+    return [(kept, keeping.state_of(folder, kept)) for folder, kept in found.items()], unreadable
+
+
+def clean(id_: str | None = None) -> list[Kept]:
+    """Remove all detached jobs that have ended, or one, with their logs; return them.
+
+    Raises
+    ------
+    UsageError
+        If there is no such job.
+    """
+    only = None if id_ is None else find(id_)[0]
+    settings, until = Settings.read(), time.monotonic() + LEAVE_SECONDS
+    while keeping.leaving(settings, only) and time.monotonic() < until:
+        time.sleep(0.05)
+    removed = keeping.clean(settings, only)
+    for kept in removed:
+        _handles.pop(kept.id, None)
+    return removed

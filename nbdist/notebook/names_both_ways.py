@@ -1,0 +1,197 @@
+"""The notebook's names and a cluster's: what is brought for a cell, pushed and pulled."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbdist.cell.names import bringing as bring
+from nbdist.cell.names.sent_versions import Known
+from nbdist.cell.names.used_names import mentioned, used
+from nbdist.errors import NbdistError, UsageError
+from nbdist.hub.asking.names_sent import ask_for, hand_over
+from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.hub.link.line import NoAnswer
+from nbdist.jobs.job import name_ranks
+from nbdist.launchers.host.engines import working_directory
+from nbdist.machine.amounts import in_time
+from nbdist.rank.values.parcels import unpacked
+from nbdist.rank.values.pickles import namespace
+from nbdist.wire import messages
+from nbdist.wire.parcel import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+
+    from nbdist.hub.hub import Hub
+
+ASK_SECONDS = 10.0
+"""A rank's agent answers in a thread of its own, in a fraction of a millisecond."""
+
+
+class Parsed(NamedTuple):
+    """A cell as the notebook's IPython reads it."""
+
+    source: str
+    """Its Python; empty where it is something else, such as a `%%bash` cell."""
+    code: CodeType
+
+
+class Names:
+    """Names between this process and the ranks of one cluster. Main thread.
+
+    Parameters
+    ----------
+    hub
+        The cluster's.
+    gpus
+        The GPUs its ranks see, by index; None for all of the machine's.
+    """
+
+    def __init__(self, hub: Hub, gpus: Sequence[int] | None) -> None:
+        self._hub, self._gpus = hub, gpus
+        self._known = Known()
+
+    def pack(self, wanted: bring.Wanted, ranks: Iterable[int]) -> bring.Bringing | None:
+        """Pack what these ranks lack; None if that is nothing.
+
+        Raises
+        ------
+        UsageError
+            If something cannot travel; nothing has been sent.
+        """
+        chosen = list(ranks)
+
+        def ask(names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
+            if not names:
+                return [{} for _ in chosen]
+            living = [rank for rank in chosen if self._hub.ranks[rank].alive]
+            question = self._hub.call_all(
+                living, "holds", timeout=ASK_SECONDS, names=names, edited=edited
+            )
+            answers = hub_loop().wait(question)
+            silent = [rank for rank in living if isinstance(answers[rank], NoAnswer)]
+            if silent:
+                # Copies of what it may have would come apart from what holds the originals.
+                raise UsageError(
+                    f"{name_ranks(silent)} did not tell within {in_time(ASK_SECONDS)} which of the "
+                    "notebook's names are there, so that none can be brought: `%dist stacks` shows "
+                    "why, and --no-bring brings none"
+                )
+            # One that is dead is replaced, and is sent all.
+            found = [answers.get(rank) for rank in chosen]
+            return [answer if isinstance(answer, dict) else {} for answer in found]
+
+        return bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
+
+    def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
+        """Bind values on ranks, whatever they have under these names; return what to tell."""
+        space = {**namespace(), **values}
+        wanted = bring.Wanted(space, forced=list(values), automatic=False)
+        bringing = self.pack(wanted, ranks)
+        return [] if bringing is None else hub_loop().wait(self._push(bringing, ranks))
+
+    async def _push(self, bringing: bring.Bringing, ranks: Sequence[int]) -> list[str]:
+        hub = self._hub
+        try:
+            async with hub.turns.take(ranks, "names that are pushed"):
+                gone = [rank for rank in ranks if not hub.ranks[rank].alive]
+                if gone:
+                    raise NbdistError(f"rank {gone[0]} has died; the next cell replaces it")
+                run = place(hub)
+                told = await hand_over(hub, ranks, bringing, run)
+                await hub.demand(ranks, "bind", parcel=bringing.parcel.id)
+                return told
+        finally:
+            bringing.close()
+
+    def pull(self, names: Sequence[str], rank: int) -> dict[str, Any]:
+        """Return copies of a rank's values.
+
+        Raises
+        ------
+        UsageError
+            If one is not there or cannot travel.
+        """
+        offer = hub_loop().wait(self._ask(list(names), rank))
+        values = self.take(offer)
+        if offer.refused:
+            raise UsageError(cannot_return(offer))
+        return values
+
+    async def _ask(self, names: list[str], rank: int) -> Offer:
+        async with self._hub.turns.take([rank], "names that are pulled"):
+            return await ask_for(self._hub.line, rank, names)
+
+    def take(self, offer: Offer) -> dict[str, Any]:
+        """Unpack what a rank has given us, which may have gone since then."""
+        return unpacked(offer.parcel, offer.buffers)
+
+    def forget(self, space: Mapping[str, Any]) -> None:
+        """Let go of values that came or went and that the notebook has no more."""
+        self._known.forget(space)
+
+    def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
+        """Bind values that came from the ranks; those need not be sent them again."""
+        for name, value in values.items():
+            space[name] = value
+            self._known.returned(name, value)
+
+
+def place(hub: Hub) -> messages.Run:
+    """Return what a rank must know to find the modules the notebook finds."""
+    environ = {**hub.host.environ_changes(), **hub.environ}
+    return messages.Run("", "", 0, 0, "", 0, working_directory(), sys.path, environ)
+
+
+def cannot_return(offer: Offer) -> str:
+    """Say which names a rank could not give, and why."""
+    return "\n".join(
+        f"`{name}` cannot be returned from rank {offer.rank}: {why}."
+        for name, why in offer.refused.items()
+    )
+
+
+def wanted_by(
+    shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
+) -> bring.Wanted | None:
+    """Return what a cell wants from the notebook; None if nothing.
+
+    A cell for ranks that stay may want more: see `wanted_on_ranks`.
+
+    Parameters
+    ----------
+    shell
+        The notebook's IPython shell.
+    cell
+        The cell.
+    forced
+        Names to bring whatever the ranks have.
+    automatic
+        Whether to look for names the cell uses.
+    """
+    wanted = wanted_on_ranks(shell, cell, forced=forced, automatic=automatic)
+    return wanted if wanted.forced or wanted.surely or wanted.maybe else None
+
+
+def wanted_on_ranks(
+    shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
+) -> bring.Wanted:
+    """Return what a cell wants from the notebook, and its code, which may use what ranks have.
+
+    Parameters
+    ----------
+    shell, cell, forced, automatic
+        As in `wanted_by`.
+    """
+    wanted = bring.Wanted(
+        shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden,
+        automatic=automatic,
+    )  # fmt: skip
+    # First what is quick, and enough for most cells.
+    if automatic and any(wanted.has(name) for name in mentioned(cell.code)):
+        found = used(cell.source, cell.code)
+        wanted.surely = [name for name in found.surely if wanted.has(name)]
+        wanted.maybe = [name for name in found.maybe if wanted.has(name)]
+    return wanted

@@ -1,0 +1,310 @@
+"""`nbdist.reading`: how fast a loader gives its batches, compared with the storage's own speed.
+
+Any process; the thread that asks for it. Nothing is trained: what is measured is reading alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbdist.errors import UsageError
+from nbdist.machine.amounts import counted, in_percent
+from nbdist.metrics.reading_table import Reading, Row, Storage, threads
+from nbdist.rank.metrics.progress import samples_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SECONDS = 10.0
+PIECE = 1 << 20
+"""Bytes that the files are read by."""
+PART = 64 << 20
+"""Bytes of a file that one thread reads; of a large one several read at once."""
+MEGA = 1e6
+NOISE = 0.1
+FROM_MEMORY = 0.9
+"""If less has come from the storage, the notes say so."""
+
+
+def reading(
+    make: Callable[[int], Iterable[Any]],
+    *,
+    workers: Sequence[int] = (0, 1, 2, 4),
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    seconds: float = SECONDS,
+) -> Reading:
+    """Go through a loader once with each number of workers, and measure what it gives.
+
+    It measures in the process that calls it: in the notebook, or on each rank its own share.
+
+    Parameters
+    ----------
+    make
+        Is called with a number of workers, and returns a loader.
+    workers
+        Those numbers.
+    files
+        What the loader reads: a file, a folder with all that is in it, or several. Then they are
+        taken out of the system's memory before each pass (where the system can do that), and the
+        storage's own speed is measured: the files are read in order and not looked at.
+    seconds
+        A pass ends after its last item, or when it has taken so long.
+
+    Returns
+    -------
+    Reading
+        A row for each number of workers: samples and megabytes (1e6 bytes) a second from
+        ``iter(loader)``, which starts the workers, to the last batch. With `files` also which part
+        of the storage's speed that is: samples are taken to be equal parts of the files, those of
+        ``loader.dataset`` or else of the pass to be all.
+
+    Raises
+    ------
+    UsageError
+        If a number of workers cannot be, a file is not there, or a loader gives nothing.
+
+    Examples
+    --------
+    >>> nbdist.reading(
+    ...     lambda workers: DataLoader(images, 64, num_workers=workers), files="data/train"
+    ... )  # doctest: +SKIP
+    """
+    counts = _checked(make, workers, seconds)
+    try:
+        paths = [] if files is None else _all_files(files)
+    except TypeError as err:
+        raise UsageError(f"files={files!r} names no files: a path, or several") from err
+    whole = sum(path.stat().st_size for path in paths)
+    if paths and not whole:
+        raise UsageError("the files are empty")
+    several = dict.fromkeys((1, max(1, *counts)) if paths else ())
+    storage = [_read_files(paths, count, seconds) for count in several]
+    best = max((each.megabytes_per_second for each in storage), default=None)
+    rows = []
+    for count in counts:
+        _forget(paths)
+        rows.append(_pass(partial(make, count), count, seconds, whole, best))
+    return Reading(rows, [*_unlike(rows), *(_about_files(rows, storage) if paths else [])], storage)
+
+
+def _checked(make: Any, workers: Any, seconds: Any) -> list[int]:
+    """Return the numbers of workers; raise `UsageError` if something cannot be."""
+    if not callable(make):
+        raise UsageError(f"{make!r} is no function: write lambda workers: DataLoader(...)")
+    counts = list(workers) if isinstance(workers, Iterable) else []
+    if not counts or not all(type(each) is int and each >= 0 for each in counts):
+        raise UsageError(f"workers={workers!r} must be numbers of processes, such as (0, 1, 2, 4)")
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise UsageError(f"seconds={seconds!r} is not a number of seconds")
+    return counts
+
+
+def _pass(
+    make: Callable[[], Iterable[Any]], workers: int, seconds: float, whole: int, best: float | None
+) -> Row:
+    """Go through a loader once; `whole` are the bytes of all files, `best` the storage's speed."""
+    loader = make()
+    before, began = _read_so_far(), time.perf_counter()
+    batches = samples = size = 0
+    counted, first, passed = True, 0.0, 0.0
+    try:
+        items = iter(loader)
+    except TypeError as err:
+        raise UsageError(
+            f"make({workers}) returned {loader!r}, through which nothing goes"
+        ) from err
+    for batch in items:
+        passed = time.perf_counter() - began
+        first = first or passed
+        batches, size = batches + 1, size + _bytes_in(batch)
+        found = samples_in(batch)
+        counted, samples = counted and found > 0, samples + found
+        if passed > seconds:
+            break
+    if not batches:
+        raise UsageError(f"the loader for {workers} workers gives nothing")
+    ended = passed <= seconds
+    part = _part(loader, samples, ended=ended) if counted else None
+    del batch, items, loader  # workers end, and what they have read counts as ours
+    row = Row(
+        workers, batches, passed, first, samples / passed if counted else None,
+        size / MEGA / passed if size else None, samples if counted and ended else None,
+    )  # fmt: skip
+    if part is None or not best:
+        return row
+    speed = part * whole / MEGA / passed
+    return replace(
+        row, file_megabytes_per_second=speed, of_storage=speed / best,
+        from_storage=_share(before, part * whole),
+    )  # fmt: skip
+
+
+def _part(loader: Any, samples: int, *, ended: bool) -> float | None:
+    """Return which part of all samples these are; None if that is unknown."""
+    try:
+        return samples / len(loader.dataset)
+    except (AttributeError, TypeError, ZeroDivisionError):
+        return 1.0 if ended else None
+
+
+def _bytes_in(item: Any) -> int:
+    """Return how many bytes of arrays, texts and the like are in a batch."""
+    try:
+        size = getattr(item, "nbytes", None)
+    except Exception:  # torch's sparse tensors have none, and say so
+        size = None
+    if isinstance(size, int):
+        return size
+    if isinstance(item, (bytes, bytearray)):
+        return len(item)
+    if isinstance(item, str):
+        return len(item.encode(errors="replace"))
+    if isinstance(item, Mapping):
+        return sum(map(_bytes_in, item.values()))
+    if isinstance(item, (list, tuple)):
+        return sum(map(_bytes_in, item))
+    return 0
+
+
+# -- the storage's own speed -----------------------------------------------------------------------
+
+
+def _all_files(given: Any) -> list[Path]:
+    """Return the files that are named, and those in the folders that are."""
+    several = [given] if isinstance(given, (str, os.PathLike)) else list(given)
+    if not several:
+        raise UsageError("files names none")
+    found: dict[tuple[int, int], Path] = {}
+    for each in several:
+        if not os.fspath(each) or not Path(each).exists():
+            raise UsageError(f"there is no file {os.fspath(each)!r}")
+        inside = _inside(Path(each))
+        if not inside:
+            raise UsageError(f"there are no files in {each}")
+        for path in inside:
+            known = path.stat()
+            found.setdefault((known.st_dev, known.st_ino), path)  # links to one are one
+    return list(found.values())
+
+
+def _inside(path: Path) -> list[Path]:
+    """Return the files in a folder, also behind links to others; or the file itself."""
+    if not path.is_dir():
+        return [path]
+    found, been = [], set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        known = Path(folder).stat()
+        if (known.st_dev, known.st_ino) in been:
+            folders.clear()  # a link that leads back
+            continue
+        been.add((known.st_dev, known.st_ino))
+        folders.sort()
+        found += [each for name in sorted(files) if (each := Path(folder, name)).is_file()]
+    return found
+
+
+def _read_files(paths: list[Path], count: int, seconds: float) -> Storage:
+    """Read files from the first to the last, as fast as it goes."""
+    _forget(paths)
+    parts = [
+        (path, start) for path in paths for start in range(0, max(1, path.stat().st_size), PART)
+    ]
+    before, began = _read_so_far(), time.perf_counter()
+    with ThreadPoolExecutor(count) as pool:
+        done = sum(pool.map(partial(_read_part, until=began + seconds), parts))
+    return Storage(count, done / MEGA / (time.perf_counter() - began), _share(before, done))
+
+
+def _read_part(part: tuple[Path, int], until: float) -> int:
+    """Return how much there was to read, or could be until then."""
+    (path, start), done = part, 0
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        buffer = memoryview(bytearray(PIECE))
+        while done < PART and time.perf_counter() < until:
+            came = file.readinto(buffer)
+            if not came:
+                break
+            done += came
+    return done
+
+
+def _forget(paths: list[Path]) -> None:
+    """Have the system drop these files from its memory, where it can; mapped ones stay there."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # what is not written yet stays
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read_so_far() -> int | None:
+    """Return the bytes that this process and its ended children have caused to be read.
+
+    They are Linux' own count (proc(5), ``read_bytes`` in ``/proc/PID/io``); None elsewhere.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+
+
+def _share(before: int | None, size: float) -> float | None:
+    """Return which part of what was read since then has come from the storage."""
+    after = _read_so_far()
+    return None if before is None or after is None or not size else (after - before) / size
+
+
+def _unlike(rows: list[Row]) -> list[str]:
+    """Return that whole passes gave different numbers of samples, if they did."""
+    given = {row.workers: row.samples for row in rows if row.samples is not None}
+    if len(set(given.values())) < 2:  # noqa: PLR2004  # they are alike
+        return []
+    told = ", ".join(f"{samples} with {workers}" for workers, samples in given.items())
+    why = "An IterableDataset gives all of them by each worker unless it shares them out."
+    return [f"Whole passes gave different numbers of samples: {told} workers. {why}"]
+
+
+def _about_files(rows: list[Row], storage: list[Storage]) -> list[str]:
+    """Return why the storage's figures may mislead."""
+    notes = _about_memory(rows, storage)
+    if any(row.of_storage is not None and row.of_storage > 1 + NOISE for row in rows):
+        notes.append(
+            "The loader was faster than the files alone: they are few, came from a cache of the "
+            "storage, or are not those that it reads. So that is not the storage's speed."
+        )
+    return notes
+
+
+def _about_memory(rows: list[Row], storage: list[Storage]) -> list[str]:
+    """Return what has come from the system's memory although the storage was asked."""
+    if any(each.from_storage is None for each in storage):
+        return [
+            "Whether the files came from the storage or from the system's memory is unknown here."
+        ]
+    few = [
+        f"{in_percent(100 * min(1.0, each.from_storage or 0.0))} with {threads(each.threads)}"
+        for each in storage
+        if (each.from_storage or 0.0) < FROM_MEMORY
+    ]
+    few += [
+        f"{in_percent(100 * min(1.0, row.from_storage))} with {counted(row.workers, 'worker')}"
+        for row in rows
+        if row.from_storage is not None and row.from_storage < FROM_MEMORY
+    ]
+    if not few:
+        return ["All of it came from the storage, by the system's count."]
+    told = "The rest came from the system's memory, so this is not the storage's speed."
+    return [f"From the storage came, by the system's count, {', '.join(few)}. {told}"]

@@ -1,0 +1,97 @@
+"""`nbdist.scale`: the same function on more and more ranks. Main thread."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from nbdist.backends import xla
+from nbdist.errors import UsageError
+from nbdist.jobs.throughput import scaling
+from nbdist.launchers.rank_counts import check_size, core_count
+from nbdist.machine import gpus
+from nbdist.machine.amounts import counted
+from nbdist.metrics.scaling_table import Scaling
+from nbdist.notebook.current_cluster import Wish
+from nbdist.notebook.launching import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbdist.jobs.job import Job
+
+
+def scale(
+    function: Callable[..., Any],
+    *args: Any,
+    np: Sequence[int],
+    backend: str = "ddp",
+    launcher: str | None = None,
+    timeout: float | None = None,
+) -> Scaling:
+    """Call a function on so many ranks, then on so many, and compare its throughput.
+
+    Each size is a job of its own, as with `nbdist.launch`. The figures are those of the loop of
+    `nbdist.progress` that takes most time, without the first half of its steps.
+
+    Parameters
+    ----------
+    function, args, backend, launcher, timeout
+        As in `nbdist.launch`; the time is that of each job.
+    np
+        Numbers of ranks, such as ``(1, 2, 4)``.
+
+    Returns
+    -------
+    Scaling
+        A table: a row for each size, in this order.
+
+    Raises
+    ------
+    Exception
+        As `nbdist.launch`; what was measured until then is the `scaling` of the last job that
+        ended well.
+    """
+    sizes = list(np)
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise UsageError(f"np={np!r} must be different numbers of ranks, such as (1, 2, 4)")
+    for size in sizes:
+        check_size(size)
+        if backend == "xla":
+            xla.check_processes(size)
+    done: list[Job] = []
+    try:
+        for size in sizes:
+            job, _ = Call(
+                function, *args, np=size, backend=backend, launcher=launcher, timeout=timeout
+            ).run(returns=False)
+            done.append(job)
+    finally:
+        found = scaling(done, cautions(sizes, Wish()))
+        if done:
+            done[-1].scaling = found
+    return found
+
+
+def cautions(sizes: list[int], wish: Wish) -> list[str]:
+    """Return why figures of these sizes may mislead on this machine."""
+    environ = {**os.environ, **(wish.env or {})}
+    cores, most = core_count(), max(sizes)
+    there = len(wish.gpus) if wish.gpus else gpus.count(environ)
+    if there:
+        if most <= there:
+            return []
+        told = f"{counted(most, 'rank')} on {counted(there, 'GPU')}"
+        return [f"{told}: those that share one hold each other up."]
+    notes = []
+    if most > cores:
+        notes.append(
+            f"{counted(most, 'rank')} on {counted(cores, 'core')} take turns: their figures say "
+            "nothing about a machine with a core or GPU for each."
+        )
+    if cores > 1 and "OMP_NUM_THREADS" not in environ:
+        notes.append(
+            "On CPUs the ranks of a smaller run may use more cores each; with "
+            "OMP_NUM_THREADS=1 in the environment (--env) all use one."
+        )
+    return notes

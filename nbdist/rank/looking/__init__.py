@@ -1,0 +1,1 @@
+"""Looking at a rank's variables without disturbing it."""

@@ -1,0 +1,1 @@
+"""What a rank logs and measures of itself."""

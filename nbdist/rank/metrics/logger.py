@@ -1,0 +1,314 @@
+"""`nbdist.log`: numbers out of a training loop, for next to nothing.
+
+`log` only puts what it was given on a queue, on whichever thread calls it. A thread of ours packs
+the queue into the rank's file several times a second; the end of the cell packs the rest. Nothing
+of the loop is kept alive: CPU scalars are read at once, those on a GPU are copied on its stream and
+read by our thread once the copy is there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+import warnings
+from array import array
+from collections import deque
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbdist.machine.amounts import counted
+from nbdist.rank.metrics.scalars import fetched, read
+from nbdist.wire.logged_points import Column, Frame, append, open_to_append, points_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PACK_SECONDS = 0.2
+MOST_WAITING = 50_000
+"""With more on the queue, the thread that logs packs it: nothing is lost, and nothing grows."""
+FARTHEST_STEP = 2**62
+"""From here to what 64 bits hold, names without a step may still count."""
+LONGEST_NAME = 500
+SETTLE_SECONDS = 10.0
+"""Scalars of a GPU that are not there by then, at the end of a cell, are left out."""
+
+Record = tuple[float, "int | None", dict[str, Any]]
+"""When, the step if one was given, and numbers by name."""
+Numbers = tuple["array[int]", "array[float]", "array[float]"]
+"""Steps, times and values of one name."""
+
+
+class Recorder:
+    """Takes what one rank logs in one job.
+
+    Parameters
+    ----------
+    folder, job, rank
+        Whose file it is; nothing is written before something is logged.
+    start
+        How often the job has been started anew.
+    """
+
+    def __init__(self, folder: str, job: str, rank: int, start: int = 0) -> None:
+        self._folder, self._job, self._rank, self._start = folder, job, rank, start
+        self.waiting: deque[Record] = deque()
+        self.later = False
+        """Whether scalars of a GPU have been logged."""
+        self._next: dict[str, int] = {}
+        """By name, the step of the next value that is logged without one."""
+        self._file = -1
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        """Held by the thread that packs."""
+        self._over = threading.Event()
+        self.left_out = 0
+        self.names: set[str] = set()
+        """Those that were found to be good ones."""
+        self._broken = False
+
+    @property
+    def name(self) -> str:
+        """A name that no other job has, in whichever kernel."""
+        return f"{Path(self._folder).name}-{self._job}"
+
+    def add(self, step: int | None, values: dict[str, Any]) -> None:
+        """Queue values that `read` has seen. Any thread."""
+        self.waiting.append((time.time(), step, values))
+        if self._thread is None:
+            self._begin()
+        elif len(self.waiting) > MOST_WAITING:
+            self.pack()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._over.is_set():
+                self._thread = threading.Thread(
+                    target=self._run, name="nbdist-metrics", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(PACK_SECONDS):
+            self.pack()
+
+    def pack(self, *, wait: float = 0.0) -> None:
+        """Write what is queued, up to a scalar whose GPU copy is not there yet. Any thread."""
+        with self._lock:
+            columns: dict[str, Numbers] = {}
+            for names, records in groupby(self._ready(wait), key=lambda record: tuple(record[2])):
+                times, steps, values = zip(*records, strict=True)
+                for name, numbers in zip(
+                    names, zip(*map(dict.values, values), strict=True), strict=True
+                ):
+                    self._put(columns, name, times, steps, numbers)
+            if columns and not self._broken:
+                try:
+                    self._write(columns)
+                except OSError as err:  # the training is worth more than its curves
+                    self._broken = True
+                    print(f"nbdist.log: nothing more is kept: {err}", file=sys.stderr)
+
+    def _put(
+        self, columns: dict[str, Numbers], name: str, times: tuple[float, ...],
+        steps: tuple[int | None, ...], values: tuple[float, ...],
+    ) -> None:  # fmt: skip
+        column = columns.get(name)
+        if column is None:
+            column = columns[name] = array("q"), array("d"), array("d")
+        if None in steps:
+            counted = []
+            following = self._next.get(name, 0)
+            for step in steps:
+                counted.append(following if step is None else step)
+                following = counted[-1] + 1
+            column[0].extend(counted)
+        else:
+            column[0].extend(steps)  # type: ignore[arg-type]  # there is no None in it
+        self._next[name] = column[0][-1] + 1
+        column[1].extend(times)
+        column[2].extend(values)
+
+    def _ready(self, wait: float) -> list[Record]:
+        """Take from the queue what can be written; scalars that never come are left out."""
+        waiting = self.waiting
+        if not self.later:
+            return [waiting.popleft() for _ in range(len(waiting))]
+        until, found = time.monotonic() + wait, []
+        for _ in range(len(waiting)):
+            at, step, values = waiting[0]
+            if _there(values, until):
+                found.append((at, step, {n: fetched(v) for n, v in values.items()}))
+            elif not wait:
+                break
+            else:
+                self.left_out += 1
+            waiting.popleft()
+        return found
+
+    def _write(self, columns: dict[str, Numbers]) -> None:
+        if self._file < 0:
+            self._file = open_to_append(points_file(self._folder, self._job, self._rank))
+        packed = [
+            Column(str.__str__(name), *(each.tobytes() for each in three))
+            for name, three in columns.items()
+        ]
+        append(self._file, Frame(self._start, packed))
+
+    def end(self) -> bool:
+        """Write the rest; return whether anything was logged. Whoever ends the cell."""
+        self._over.set()
+        with self._lock:  # a thread of the user's may just be starting ours
+            thread = self._thread
+        if thread is None and not self.waiting:
+            return False
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self.pack(wait=SETTLE_SECONDS)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if self.left_out:
+            print(
+                f"nbdist.log: {counted(self.left_out, 'step')} never came from the GPU",
+                file=sys.stderr,
+            )
+        return True
+
+
+def _there(values: dict[str, Any], until: float) -> bool:
+    """Whether all values can be read; wait for those of a GPU until then."""
+    for value in values.values():
+        while value.__class__ is not float and not value.there():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.001)
+    return True
+
+
+_recorder: Recorder | None = None
+
+
+def log(
+    values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any
+) -> None:
+    """Log numbers of this step: curves of them grow below the cell while it runs.
+
+    Any rank may log, and as often as it likes; what ranks log under the same name and step is
+    shown as its mean, with the range between the ranks. Names with a slash share a panel
+    (``train/loss``, ``val/loss``). Outside a rank nothing is logged.
+
+    Parameters
+    ----------
+    values
+        A mapping of names to numbers, for names that are no Python names.
+    step
+        The step they belong to; by default each name counts its own, from 0.
+    **named
+        Numbers by name: Python's, numpy's, or tensors with one element. One on a GPU is copied
+        there and read later; the call does not wait for it.
+
+    Raises
+    ------
+    TypeError
+        If a value is no number, `step` is no whole one, or a name is no text.
+    ValueError
+        If `step` is beyond 2**62, or a name cannot be kept.
+
+    Examples
+    --------
+    >>> nbdist.log(loss=loss, accuracy=correct / seen)  # doctest: +SKIP
+    >>> nbdist.log({"val/loss": loss}, step=epoch)  # doctest: +SKIP
+    """
+    recorder = _recorder
+    if recorder is None:
+        _warn_in_notebook()
+        return
+    if values is not None:
+        named = {**values, **named}
+    for name, value in named.items():
+        if name not in recorder.names:
+            recorder.names.add(_named(name))
+        if value.__class__ is not float:
+            named[name] = number = read(name, value)
+            if number.__class__ is not float:
+                recorder.later = True
+    if step is not None and not (step.__class__ is int and -FARTHEST_STEP <= step <= FARTHEST_STEP):
+        step = _whole(step)
+    recorder.add(step, named)
+
+
+def _warn_in_notebook() -> None:
+    if "nbdist.magics" in sys.modules:  # a script that a person runs elsewhere may log to nobody
+        warnings.warn(
+            "nbdist.log in the notebook itself logs nothing: a cell must begin with %%distributed",
+            stacklevel=3,
+        )
+
+
+def _whole(step: Any) -> int:
+    number = step if isinstance(step, int) else fetched(read("step", step))
+    if isinstance(number, float) and not (number.is_integer() or math.isinf(number)):
+        msg = f"nbdist.log: step is {step!r}, which is no whole number"
+        raise TypeError(msg)
+    if abs(number) > FARTHEST_STEP:
+        msg = "nbdist.log: step is beyond what can be kept: from -2**62 to 2**62"
+        raise ValueError(msg)
+    return int(number)
+
+
+def _named(name: Any) -> str:
+    """Return a name that can be written and shown."""
+    if not isinstance(name, str):
+        msg = f"nbdist.log: the name {name!r} is a {type(name).__name__}, and not a string"
+        raise TypeError(msg)
+    if len(name) > LONGEST_NAME:
+        msg = (
+            f"nbdist.log: the name {name[:40]!r}... has {len(name):,} characters; "
+            f"{LONGEST_NAME} are the most"
+        )
+        raise ValueError(msg)
+    try:
+        name.encode()
+    except UnicodeEncodeError as err:
+        msg = f"nbdist.log: the name {name!r} is no text that can be written: {err.reason}"
+        raise ValueError(msg) from err
+    return name
+
+
+def job_name() -> str:
+    """Return a name of the job whose rank this process is that no other job has, '' outside one."""
+    recorder = _recorder
+    return "" if recorder is None else recorder.name
+
+
+def begin(folder: str, job: str, rank: int, start: int = 0) -> None:
+    """From now on take what this process logs as a rank's of this job. Main thread."""
+    global _recorder
+    end()
+    _recorder = Recorder(folder, job, rank, start)
+
+
+def end() -> bool:
+    """Take nothing more, and have all that was logged on disk. Main thread.
+
+    Returns
+    -------
+    bool
+        Whether anything was logged.
+    """
+    global _recorder
+    recorder, _recorder = _recorder, None
+    return recorder is not None and recorder.end()
+
+
+def _in_fork() -> None:
+    """Log nothing in what a rank forks: a loader's worker is no rank, and lacks our thread."""
+    global _recorder
+    _recorder = None
+
+
+os.register_at_fork(after_in_child=_in_fork)

@@ -1,0 +1,1 @@
+"""A cell running on a rank: its code, output and display."""

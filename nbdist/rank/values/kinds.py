@@ -1,0 +1,75 @@
+"""Types whose values are compared, and brought again, by what they are made of."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import fractions
+import functools
+import operator
+import pathlib
+import random
+import re
+import sys
+import uuid
+from argparse import Namespace
+from array import array
+from collections import Counter, OrderedDict, defaultdict, deque
+from types import MethodType, SimpleNamespace
+from typing import Any
+
+from nbdist.rank.values.user_errors import RAISED
+
+PLAIN = (int, float, complex, str, bytes, bool, type(None))
+"""Cannot change in place."""
+VALUES = (
+    enum.Enum, pathlib.PurePath, dt.date, dt.time, dt.timedelta,
+    dt.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern, range, slice,
+)  # fmt: skip
+OPEN = frozenset({
+    SimpleNamespace, Namespace, OrderedDict, defaultdict, Counter, deque, functools.partial,
+    MethodType, random.Random, tuple, frozenset, bytearray, array,
+})  # fmt: skip
+"""Pickled by what they are made of, without code of the user's."""
+GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
+
+
+_plain_reduce = operator.attrgetter("__reduce_ex__", "__reduce__")
+_USUAL = _plain_reduce(object)
+_STATE = getattr(object, "__getstate__", None)
+
+
+def attribute(value: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute of what may be anything: a user's `__getattr__` may raise anything."""
+    try:
+        return getattr(value, name, default)
+    except RAISED:  # code of the user's
+        return default
+
+
+def is_open(kind: type) -> bool:
+    """Return whether values of this type are pickled as what they are made of."""
+    if kind in PLAIN or kind in GROWING or kind in OPEN or issubclass(kind, VALUES):
+        return True
+    if kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__"):
+        return (
+            _plain_reduce(kind) == _USUAL
+            and getattr(kind, "__getstate__", None) is _STATE
+            and not hasattr(kind, "__getnewargs__")
+            and not hasattr(kind, "__getnewargs_ex__")
+            and not _is_torchs(kind)
+        )
+    return _is_value_of_library(kind)
+
+
+def _is_torchs(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, (torch.Tensor, torch.nn.Module))
+
+
+def _is_value_of_library(kind: type) -> bool:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)):
+        return True
+    return torch is not None and kind in (torch.device, torch.dtype, torch.Size)

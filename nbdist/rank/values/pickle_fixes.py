@@ -1,0 +1,111 @@
+"""What plain pickles get wrong.
+
+torch's optimizers and sparsifiers arrive hollow, dataclasses' marks as copies, and two kinds not at
+all: modules some of whose tensors are computed (`weight_norm`, a sparsifier's masks), and models of
+Keras' that are pruned.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import pickle
+import sys
+from typing import Any
+
+from nbdist.rank.values import keras_models
+
+PATCHED = ("step", "_opt_called")
+"""What learning-rate schedulers put into an optimizer, and put in again where they arrive."""
+
+
+MARKS = {
+    id(getattr(dataclasses, name)): name
+    for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
+    if hasattr(dataclasses, name)
+}
+"""Of each there is one: a dataclass that is derived from one with a copy has other defaults."""
+
+_PLAIN_STATE = getattr(object, "__getstate__", None)  # since Python 3.11
+
+
+def reduce(obj: Any) -> Any:
+    """Return how to rebuild an object, NotImplemented for most (pickle's protocol).
+
+    Raises
+    ------
+    pickle.PicklingError
+        If it holds only this rank's part of a state.
+    """
+    if id(obj) in MARKS:
+        return MARKS[id(obj)]
+    reduced = keras_models.reduce(obj)
+    torch = sys.modules.get("torch")
+    if torch is None or reduced is not NotImplemented:
+        return reduced
+    if isinstance(obj, torch.nn.Module):
+        return _of_parametrized(obj)
+    base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
+    return NotImplemented if base is None else _whole(obj, base)
+
+
+def _whole(obj: Any, base: Any) -> Any:
+    """Reduce to all that an object has: the way of its library leaves out what was added since.
+
+    It stays with a way of the object's own.
+    """
+    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    if zero is not None and isinstance(obj, zero.ZeroRedundancyOptimizer):
+        raise pickle.PicklingError("it holds this rank's part of the state, and each has another")
+    kind: Any = type(obj)
+    if kind.__getstate__ is not base.__getstate__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return NotImplemented
+    added = {name: value for name, value in vars(obj).items() if name not in PATCHED}
+    return copyreg.__newobj__, (kind,), {**added, **obj.__getstate__()}  # type: ignore[attr-defined]
+
+
+def _sparsifier(obj: Any) -> Any:
+    """Return the base class of sparsifiers, torch's or torchao's, if this is one."""
+    for base in type(obj).__mro__:
+        if base.__name__ == "BaseSparsifier" and base.__module__.startswith("torch"):
+            return base
+    return None
+
+
+def _of_parametrized(module: Any) -> Any:
+    """Reduce a module some of whose tensors are computed from others.
+
+    torch gives it a class of its own, which refuses to be pickled. By its class before, its state
+    and the names of these tensors it can be put together again.
+    """
+    from torch.nn.utils import parametrize
+
+    if not parametrize.is_parametrized(module):
+        return NotImplemented
+    kind: Any = parametrize.type_before_parametrizations(module)
+    own = getattr(kind, "__getstate__", None)
+    state = dict(vars(module) if own in (None, _PLAIN_STATE) else own(module))
+    return _new, (kind,), state, None, None, set_parametrized
+
+
+def _new(kind: Any) -> Any:
+    return kind.__new__(kind)
+
+
+def set_parametrized(module: Any, state: dict[str, Any]) -> None:
+    """Fill in a module, and give it the class that computes its tensors."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    module.__setstate__(state)
+    computed = module.parametrizations
+    del module.parametrizations
+    for name in computed:
+        # Only for torch to make the class; what computes the tensor takes its place below.
+        module.register_parameter(name, torch.nn.Parameter(torch.empty(0), requires_grad=False))
+        parametrize.register_parametrization(module, name, torch.nn.Identity(), unsafe=True)
+    module.parametrizations = computed
+
+
+MAKERS = (_new, set_parametrized, keras_models.within_scope)
+"""What a pickle made so needs of this module."""

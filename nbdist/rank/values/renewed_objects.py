@@ -1,0 +1,57 @@
+"""An object of the ranks that becomes what the notebook has made of its own."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+from nbdist.rank.values.kinds import GROWING
+
+PYTHONS = 1 << 9
+"""Flag of classes that Python code has made."""
+
+
+class State:
+    """What makes an object into what another one is, without taking its place.
+
+    Whoever else holds the object sees the change, as in the notebook.
+    """
+
+    def __init__(self, content: Any, kind: type | None = None) -> None:
+        self._content, self._kind = content, kind
+
+    @classmethod
+    def of(cls, value: Any) -> State | None:
+        """Return the state of a value, None if it can only be brought as a whole."""
+        kind = type(value)
+        if kind in GROWING or kind is bytearray:
+            return cls(dict(value) if issubclass(kind, dict) else [*value])
+        is_own = kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__")
+        settings = is_own or kind in (SimpleNamespace, Namespace)
+        if settings and not isinstance(value, type) and _has_only_dict(value):
+            return cls(dict(vars(value)), kind)
+        return None
+
+    def give_to(self, value: Any) -> None:
+        """Change `value` in place."""
+        if isinstance(value, (list, bytearray)):
+            value[:] = self._content
+            return
+        if self._kind is not None and type(value) is not self._kind:
+            value.__class__ = self._kind
+        is_container = isinstance(value, (dict, set, deque))
+        inside = value if is_container else vars(value)
+        inside.clear()
+        (inside.extend if isinstance(inside, deque) else inside.update)(self._content)
+
+
+def _has_only_dict(value: Any) -> bool:
+    """Return whether all that an object holds is in its `__dict__`."""
+    if type(value) is SimpleNamespace:
+        return True
+    kinds = type(value).__mro__[:-1]
+    return hasattr(value, "__dict__") and all(
+        kind.__flags__ & PYTHONS and not vars(kind).get("__slots__") for kind in kinds
+    )

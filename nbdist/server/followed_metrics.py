@@ -1,0 +1,241 @@
+"""The metrics of jobs for the pages that follow them, read from the jobs' own files.
+
+The kernel has no part in it: it is busy, and it may have died. One reader for each job serves all
+pages. The server's loop owns readers and pages; files are read, and frames made, on the loop's
+other threads, one look of a reader after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from nbdist.errors import UsageError
+from nbdist.metrics.job_metrics import Metrics, resources
+from nbdist.metrics.series import lines
+from nbdist.view.page_state import Frames
+from nbdist.view.recorded_view import Known, seen_of
+from nbdist.wire.logged_points import points_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbdist.server.processes import Processes
+    from nbdist.view.job_view import Seen
+
+log = logging.getLogger(__name__)
+NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]{0,99}")
+"""What a job's folder and its id look like: no path, and no way out of one."""
+LOOK_SECONDS = 0.25
+SHARE = 0.02
+"""Reading takes at most this part of a core, which the ranks lack, but for longer pauses."""
+LONGEST_PAUSE = 5.0
+UNKNOWN_SECONDS = 3.0
+"""A job that nobody has told of for so long is not known: a new one is told of sooner."""
+MOST_KNOWN = 100
+"""Jobs that are remembered after whoever ran them has gone."""
+
+
+class Place(NamedTuple):
+    """Names a job: by its folder's name, because ids of two kernels' jobs are the same."""
+
+    folder: str
+    job: str
+
+    @classmethod
+    def of(cls, folder: Any, job: Any) -> Place:
+        """Return the place that a page names.
+
+        Raises
+        ------
+        ValueError
+            If no job can be there.
+        """
+        place = cls(str(folder), str(job))
+        if not all(NAME.fullmatch(name) for name in place):
+            raise ValueError(f"no job has the name {job!r} in {folder!r}")
+        return place
+
+
+class Page(Protocol):
+    """Whoever follows metrics."""
+
+    @property
+    def free(self) -> bool:
+        """Whether it has taken what it was sent."""
+
+    def tell_metrics(self, data: bytes) -> None:
+        """Send a frame."""
+
+    def tell_unknown(self, place: Place) -> None:
+        """Say that nothing is known of a job."""
+
+
+class Readers:
+    """The readers of all jobs that are followed. Server's loop."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+        self._readers: dict[Place, Reader] = {}
+        self._known: dict[Place, Known] = {}
+
+    def watch(self, page: Page, place: Place) -> None:
+        """Send a page all of a job's metrics, and what is new of them from then on."""
+        if place not in self._readers:
+            self._readers[place] = Reader(self, place)
+        self._readers[place].add(page)
+
+    def unwatch(self, page: Page, place: Place) -> None:
+        """Send a page no more of a job."""
+        reader = self._readers.get(place)
+        if reader is not None and reader.remove(page):
+            del self._readers[place]
+
+    def known(self, place: Place) -> Known | None:
+        """Return what is known of a job, also if that is gone by now whoever ran it."""
+        before = self._known.pop(place, None)
+        now = self.processes.job(*place)
+        if now is None and before is not None:
+            now = before.left_behind(runs=self.processes.runs(before.process))
+        if now is not None:
+            self._known[place] = now  # the last of them: it was asked for last
+            if len(self._known) > MOST_KNOWN:
+                self._known.pop(next(iter(self._known)))
+        return now
+
+
+class _View:
+    """What one page has got."""
+
+    def __init__(self) -> None:
+        self.frames = Frames()
+        self.told: Any = None
+        """By this it is known whether there are news."""
+
+
+class Reader:
+    """Reads one job's files, as long as a page follows it.
+
+    Parameters
+    ----------
+    readers
+        Whose it is.
+    place
+        The job.
+    """
+
+    def __init__(self, readers: Readers, place: Place) -> None:
+        self._readers, self.place = readers, place
+        self._views: dict[Page, _View] = {}
+        self._unaware: set[Page] = set()
+        """Pages that were told that nothing is known."""
+        self._metrics: Metrics | None = None
+        self._resources: Metrics
+        self._since = time.monotonic()
+        self._wake = asyncio.Event()
+        self._head = _head(place)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def add(self, page: Page) -> None:
+        """Serve a page, from the beginning; also one that asks once more."""
+        self._views[page] = _View()
+        self._unaware.discard(page)
+        self._wake.set()
+
+    def remove(self, page: Page) -> bool:
+        """Serve a page no more; return whether nobody is left, which ends it."""
+        self._views.pop(page, None)
+        self._unaware.discard(page)
+        if not self._views:
+            self._task.cancel()
+        return not self._views
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                pause = await self._look()
+            except Exception:  # a fault in a job's files must not end the news of it
+                log.warning(
+                    "nbdist: metrics of job %s cannot be read", self.place.job, exc_info=True
+                )
+                pause = LONGEST_PAUSE
+            with contextlib.suppress(asyncio.TimeoutError):  # another one before Python 3.11
+                await asyncio.wait_for(self._wake.wait(), pause)
+
+    async def _look(self) -> float:
+        """Send what is new; return the seconds until the next look."""
+        known = self._readers.known(self.place)
+        if known is None:
+            return self._say_unknown()
+        views = {page: view for page, view in self._views.items() if page.free}
+        frames, took = await asyncio.to_thread(self._read, known, list(views.values()))
+        for (page, view), frame in zip(views.items(), frames, strict=True):
+            # It may have left meanwhile, or asked for all once more.
+            if frame and self._views.get(page) is view:
+                page.tell_metrics(self._head + frame)
+        if known.ended or (known.over and not known.left):
+            return LONGEST_PAUSE
+        return min(max(LOOK_SECONDS, took / SHARE), LONGEST_PAUSE)
+
+    def _say_unknown(self) -> float:
+        waited = time.monotonic() - self._since
+        if waited < UNKNOWN_SECONDS:
+            return LOOK_SECONDS
+        for page in self._views.keys() - self._unaware:
+            page.tell_unknown(self.place)
+            self._unaware.add(page)
+        return LONGEST_PAUSE
+
+    def _read(self, known: Known, views: list[_View]) -> tuple[list[bytes], float]:
+        """Return a frame for each page, empty without news, and the seconds of a core it took."""
+        began = time.thread_time()
+        if self._metrics is None:
+            job = Path(known.job.folder), known.job.id, known.ranks
+            self._metrics = Metrics(*job)
+            self._resources = resources(*job)
+        self._metrics.read()
+        self._resources.read()
+        seen = seen_of(known, self._metrics, self._resources)
+        told = _mark(seen)
+        frames = [view.frames.frame(seen) if view.told != told else b"" for view in views]
+        for view in views:
+            view.told = told
+        return frames, time.thread_time() - began
+
+
+def _mark(seen: Seen) -> Any:
+    """Return what is another one when a page should be told; a clock goes on once a second."""
+    panels = (*seen.panels, *seen.resources)
+    curves = tuple(curve.changes for panel in panels for _, curve in panel.curves)
+    return seen._replace(seconds=int(seen.seconds), panels=[], resources=()), curves
+
+
+def _head(place: Place) -> bytes:
+    """Return what stands before each frame: whose it is."""
+    text = msgspec.json.encode(place._asdict())
+    return len(text).to_bytes(4, "little") + text
+
+
+def csv_of(known: Known) -> Iterator[str]:
+    """Return every value of a job as lines of a CSV file, piece by piece. Any thread.
+
+    Raises
+    ------
+    UsageError
+        If its files have been cleared away.
+    """
+    folder = Path(known.job.folder)
+    if not folder.is_dir():
+        raise UsageError(
+            f"the files of job {known.job.id} cannot be seen from the Jupyter server: they were "
+            "cleared away, or lie on another machine"
+        )
+    return lines({rank: points_file(folder, known.job.id, rank) for rank in known.ranks})

@@ -1,0 +1,183 @@
+"""What the page may have processes do: asked through their sockets, else ended by signals.
+
+Only processes named in a file of state are signalled, by pid and start time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nbdist.detached import job_folders as keeping
+from nbdist.errors import NbdistError, UsageError
+from nbdist.machine import leftovers
+from nbdist.machine.process_lives import runs
+from nbdist.published.state_file import KEEPER, Record
+from nbdist.server.processes import running
+
+if TYPE_CHECKING:
+    from nbdist.server.processes import Entry, Processes
+
+TAKEN_SECONDS = 5.0
+"""A process says at once that it was asked; one that does not is stuck or stopped."""
+ANSWER_SECONDS = 30.0
+TERM_SECONDS = 1.0
+"""From SIGTERM to SIGKILL."""
+MOST_BYTES = 1 << 26
+"""Of an answer: the stacks of a thousand ranks."""
+
+
+class Answer(msgspec.Struct):
+    """What a process says, first that it was asked."""
+
+    value: Any = None
+    error: str = ""
+
+
+class Deaf(NbdistError):
+    """A process that does not answer."""
+
+
+async def ask(record: Record, command: str, **args: Any) -> Any:
+    """Have a process do something, and return what it answers.
+
+    Raises
+    ------
+    Deaf
+        If it does not answer.
+    NbdistError
+        What it said.
+    """
+    _check_place(record)
+    try:
+        _check_owner(record.control)
+        reader, writer = await asyncio.open_unix_connection(record.control, limit=MOST_BYTES)
+        try:
+            writer.write(msgspec.json.encode({"command": command, "args": args}) + b"\n")
+            answer = await _answer(reader, TAKEN_SECONDS)
+            if not answer.error:
+                answer = await _answer(reader, ANSWER_SECONDS)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    except (OSError, asyncio.TimeoutError, ValueError, RecursionError, msgspec.MsgspecError) as err:
+        told = f": {err}" if str(err) else ""
+        raise Deaf(f"process {record.pid} does not answer ({type(err).__name__}{told})") from err
+    if answer.error:
+        raise NbdistError(answer.error)
+    return answer.value
+
+
+def _check_place(record: Record) -> None:
+    if not record.place.seen_from_here:
+        raise NbdistError(f"it runs {record.place.in_words}: from here it can only be seen")
+
+
+def _check_owner(control: str) -> None:
+    if Path(control).stat().st_uid != os.getuid():
+        raise NbdistError("its socket belongs to somebody else")
+
+
+async def _answer(reader: asyncio.StreamReader, seconds: float) -> Answer:
+    line = await asyncio.wait_for(reader.readline(), seconds)
+    if not line.endswith(b"\n"):
+        raise ConnectionResetError("it hung up")
+    return msgspec.json.decode(line, type=Answer)
+
+
+async def interrupt(entry: Entry, job: str) -> None:
+    """Stop a job; one whose keeper is deaf is ended by signals."""
+    record = _record(entry)
+    if job not in {each.id for each in record.jobs}:
+        raise UsageError(f"job {job} is not known any more")
+    try:
+        await ask(record, "interrupt", job=job)
+    except Deaf as err:
+        if record.kind != KEEPER:
+            raise Deaf(f"{err}; stopping its cluster ends the ranks by signals") from err
+        await _end(record.pid, record.created)
+
+
+async def stop(entry: Entry, cluster: str) -> dict[str, int]:
+    """Stop a cluster; its ranks are ended by signals if its kernel is deaf or dead.
+
+    Returns
+    -------
+    dict of str to int
+        Empty if the kernel has done it. Else how many ranks were ``ended`` by signals, and how many
+        are ``left``, which no signal ends.
+    """
+    record = _record(entry)
+    found = next((each for each in record.clusters if each.id == cluster), None)
+    if found is None:
+        raise UsageError(f"cluster {cluster} was stopped")
+    if entry.alive:
+        with contextlib.suppress(Deaf):
+            await ask(record, "stop", cluster=cluster)
+            return {}
+    _check_place(record)
+    before = running(found)
+    await _end(*found.root)  # the ranks end with it
+    await asyncio.gather(*(_end(rank.pid, rank.created) for rank in running(found)))
+    left = len(running(found))
+    return {"ended": len(before) - left, "left": left}
+
+
+async def _end(pid: int, created: float) -> None:
+    """End a process: SIGTERM, then SIGKILL."""
+    for signum, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS)):
+        if not runs(pid, created):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
+        deadline = asyncio.get_running_loop().time() + seconds
+        while runs(pid, created) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+
+
+async def restart(entry: Entry, cluster: str, rank: int) -> Any:
+    """Put a new process in the place of a rank; return the names it lacks."""
+    return await ask(_record(entry), "restart", cluster=cluster, rank=rank)
+
+
+async def stacks(entry: Entry, **whose: str) -> Any:
+    """Return where all ranks of a cluster or a job are."""
+    return await ask(_record(entry), "stacks", **whose)
+
+
+async def clean(processes: Processes) -> list[str]:
+    """Remove what processes that are gone have left, jobs that have ended with their logs.
+
+    Where the warm process was killed, too (`stop` may have done so), its cluster's folder is left.
+
+    Returns
+    -------
+    list of str
+        The ids of the processes.
+    """
+    removed = []
+    for entry in processes.gone():
+        for job in entry.record.jobs if entry.record else []:
+            folder = Path(job.folder)
+            if job.detached and keeping.is_over(folder):
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        for cluster in entry.record.clusters if entry.record else []:
+            clusters = Path(cluster.folder).parent
+            if cluster.folder and clusters.is_dir():
+                await asyncio.to_thread(leftovers.clear, clusters)
+        processes.forget(entry)
+        removed.append(entry.path.stem)
+    return removed
+
+
+def _record(entry: Entry) -> Record:
+    assert entry.record is not None  # `Processes.find` returns no other
+    return entry.record

@@ -1,0 +1,94 @@
+"""What there is to see of a job: its loops, its ranks, its curves. No widget, no picture."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from nbdist.jobs import rows
+from nbdist.jobs.job import name_ranks
+from nbdist.machine.amounts import counted
+from nbdist.view.panels import Panel, panels, resource_panels
+from nbdist.wire.logged_points import points_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nbdist.jobs.job import Job
+    from nbdist.jobs.rows import BarRow, RankRow
+    from nbdist.metrics.job_metrics import Metrics
+
+MOST_NAMED = 6
+
+
+class Seen(NamedTuple):
+    """Everything a view shows."""
+
+    title: str
+    state: str
+    seconds: float
+    bars: list[BarRow]
+    straggler: str
+    ranks: list[RankRow]
+    panels: list[Panel]
+    note: str
+    folder: str = ""
+    """The name of the job's folder; with its id it names the job for the server."""
+    job: str = ""
+    resources: Sequence[Panel] = ()
+    """What its ranks take of their machines, second by second."""
+    began: float = 0.0
+    """When its ranks began, in seconds since 1970; 0 if that is not known."""
+
+
+def has_something(job: Job) -> bool:
+    """Whether a job has logged anything, or shows how far it is."""
+    return any(not bar.tqdm for pulse in list(job.pulses.values()) for bar in pulse.bars) or any(
+        points_file(job.folder, job.id, rank).exists()
+        for rank in job.ranks
+        if rank not in job.unlogged
+    )
+
+
+def look(job: Job) -> Seen:
+    """Return how a job stands, its metrics as of the last `Metrics.read`."""
+    job.resources.read()
+    shown, further = panels(job.metrics.curves())
+    pulses = dict(job.pulses)
+    began = job.began or job.created
+    return Seen(
+        f"Job {job.id} on {name_ranks(job.ranks)}",
+        job.state,
+        time.time() - began if job.seconds is None else job.seconds,
+        rows.bars(pulses),
+        rows.straggler(pulses),
+        [rows.row(job, rank, pulses.get(rank)) for rank in job.ranks],
+        shown,
+        ". ".join(
+            note
+            for note in (unreadable(job.metrics), left_out([*further, *job.metrics.further()]))
+            if note
+        ),
+        job.folder.name,
+        job.id,
+        resources=resource_panels(job.resources.curves()),
+        began=began,
+    )
+
+
+def unreadable(*sources: Metrics) -> str:
+    """Name the ranks whose files cannot be read, '' if all can."""
+    broken = {rank: why for source in sources for rank, why in source.broken.items()}
+    if not broken:
+        return ""
+    whose = name_ranks(tuple(sorted(broken)))
+    return f"Metrics of {whose} cannot be read: {next(iter(broken.values()))}"
+
+
+def left_out(names: list[str]) -> str:
+    """Name the metrics there is no room for."""
+    if not names:
+        return ""
+    more = ", …" if len(names) > MOST_NAMED else ""
+    listed = ", ".join(names[:MOST_NAMED])
+    return f"{counted(len(names), 'more metric')} in job.metrics: {listed}{more}"

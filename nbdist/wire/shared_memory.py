@@ -1,0 +1,149 @@
+"""Memory handed from one process to others of the same host: written once, private to each.
+
+The sender writes a block and holds it; a receiver maps it copy-on-write, so that it costs nothing
+until it is written to, and nobody sees anybody else's writes. A block has no name in any folder:
+it is gone with the last process that holds it, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from nbdist.errors import NbdistError
+from nbdist.machine.amounts import in_bytes
+from nbdist.wire.parcel import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ALIGNED = 64
+"""Bytes; what vector instructions like."""
+IOV = 512
+"""Buffers written by one call."""
+SHORT = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+"""Errors that say there is no more."""
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class Blocks:
+    """The sender's end of some blocks.
+
+    Parameters
+    ----------
+    folder
+        Where they lie if processes of other hosts are to have them, too: they copy them.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._handles: list[int] = []
+        self._files: list[str] = []
+
+    def write(self, buffers: Sequence[memoryview]) -> Block:
+        """Copy buffers into a new block."""
+        handle, path = self._new()
+        try:
+            return _fill(handle, path, buffers)
+        except OSError as err:
+            size = in_bytes(sum(buffer.nbytes for buffer in buffers))
+            raise NbdistError(f"{size} could not be put into shared memory: {err}") from err
+
+    def _new(self) -> tuple[int, str]:
+        if self._folder is None and hasattr(os, "memfd_create"):
+            handle = os.memfd_create("nbdist", os.MFD_CLOEXEC)
+            path = f"/proc/{os.getpid()}/fd/{handle}"
+        else:
+            handle, path = tempfile.mkstemp(prefix="nbdist-", dir=self._folder)
+            self._files.append(path)
+        self._handles.append(handle)
+        return handle, path
+
+    def close(self) -> None:
+        """Let go of them; who has mapped one keeps it."""
+        for handle in self._handles:
+            os.close(handle)
+        for path in self._files:
+            with contextlib.suppress(FileNotFoundError):
+                Path(path).unlink()
+        self._handles, self._files = [], []
+
+
+def write_file(path: Path, buffers: Sequence[memoryview]) -> Block:
+    """Write buffers to a private file, from which they can be attached; raise `OSError`."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        return _fill(handle, str(path), buffers)
+    finally:
+        os.close(handle)
+
+
+def _fill(handle: int, path: str, buffers: Sequence[memoryview]) -> Block:
+    spans, at = [], 0
+    pieces: list[memoryview] = []
+    for buffer in buffers:
+        gap = -at % ALIGNED
+        if gap:
+            pieces.append(memoryview(bytes(gap)))
+        spans.append((at + gap, buffer.nbytes))
+        pieces.append(buffer)
+        at += gap + buffer.nbytes
+    _write(handle, pieces)
+    return Block(path, at, spans)
+
+
+def _write(handle: int, pieces: list[memoryview]) -> None:
+    at = 0
+    for first in range(0, len(pieces), IOV):
+        rest = [piece for piece in pieces[first : first + IOV] if piece.nbytes]
+        while rest:
+            done = os.pwritev(handle, rest, at)
+            at += done
+            while rest and done >= rest[0].nbytes:
+                done -= rest.pop(0).nbytes
+            if rest:
+                rest[0] = rest[0][done:]
+
+
+def attach(block: Block) -> list[memoryview]:
+    """Map a block and return its buffers, writable and this process's own."""
+    handle = os.open(block.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        private = mmap.MAP_PRIVATE
+        mapped = mmap.mmap(handle, block.size, private, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(handle)
+    whole = memoryview(mapped)
+    return [whole[start : start + length] for start, length in block.spans]
+
+
+def copy(block: Block) -> list[memoryview]:
+    """Return the buffers of a block that another host has written, which is gone any moment."""
+    check_room(block.size)
+    whole = memoryview(bytearray(Path(block.path).read_bytes()))
+    return [whole[start : start + length] for start, length in block.spans]
+
+
+def check_room(size: int) -> None:
+    """Raise if so many bytes do not fit into memory now."""
+    free = free_memory()
+    if size > free:
+        raise NbdistError(
+            f"{in_bytes(size)} do not fit into memory: this machine has {in_bytes(free)} free"
+        )
+
+
+def free_memory() -> int:
+    """Return the bytes that can be had without swapping, within this container's limit."""
+    free = int(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word "max"
+        limit = int((CGROUP / "memory.max").read_text())
+        free = min(free, limit - int((CGROUP / "memory.current").read_text()))
+    return max(0, free)

@@ -1,0 +1,1 @@
+"""What tests are made of: kernels, ranks, hosts, faults, waits, and a look for what is left."""

@@ -1,0 +1,362 @@
+"""Programs that once gave other values somewhere, each with what was wrong.
+
+`tests/helpers/programs.py` reads them: `# %%` begins a cell, `# %% observes` one whose values are compared.
+"""
+
+KEPT = {
+    "closure shared by two functions": (
+        "ranks: two functions with a variable of the same closure had one each",
+        """
+# %%
+def make():
+    n = 0
+    def add():
+        nonlocal n
+        n += 1
+        return n
+    def get():
+        return n
+    return add, get
+add, get = make()
+add()
+# %% observes
+print(add(), get())
+""",
+    ),
+    "closure shared, brought in two cells": (
+        "ranks: the same, where one of them is brought later",
+        """
+# %%
+def make():
+    n = [0]
+    def add():
+        n.append(1)
+        return len(n)
+    def get():
+        return len(n)
+    return add, get
+add, get = make()
+# %% observes
+print(get.__name__)
+# %% observes
+print(add(), get())
+""",
+    ),
+    "obj class reassigned": (
+        "ranks: an object whose class is changed kept the old one",
+        """
+# %%
+class A:
+    def v(self): return 1
+class B:
+    def v(self): return 2
+a = A()
+# %% observes
+print(a.v())
+# %%
+a.__class__ = B
+# %% observes
+print(a.v(), type(a) is B)
+""",
+    ),
+    "own imports": (
+        "script: names of the preamble's own took the place of what the notebook imports",
+        """
+# %%
+from itertools import chain as _name
+from string import digits as _alone
+# %% observes
+print(len(list(_name([1], [2]))), _alone)
+""",
+    ),
+    "del": (
+        "both: what a cell only deletes was not there",
+        """
+# %%
+width = 3
+# %% observes
+del width
+print("width" in globals())
+""",
+    ),
+    "slots": (
+        "ranks: slots were no slots",
+        """
+# %%
+class P:
+    __slots__ = ("x", "y")
+    def __init__(self, x): self.x = x; self.y = 2
+p = P(1)
+# %% observes
+print(sorted(n for n in vars(P) if n[0] != "_"), p.x, p.y, hasattr(p, "__dict__"))
+""",
+    ),
+    "dataclass slots": (
+        "ranks: nor those of a dataclass",
+        """
+# %%
+from dataclasses import dataclass
+@dataclass(slots=True)
+class P:
+    x: int = 1
+    def f(self): return self.x
+p = P(3)
+# %% observes
+print(p, p.f(), P(), hasattr(p, "__dict__"))
+# %%
+p.x = 9
+# %% observes
+print(p.x)
+""",
+    ),
+    "typing named tuple": (
+        "ranks: could not be brought",
+        """
+# %%
+from typing import NamedTuple
+class Pair(NamedTuple):
+    x: int
+    y: int = 9
+pair = Pair(1)
+# %% observes
+print(Pair(2), pair, isinstance(pair, Pair), pair._asdict())
+""",
+    ),
+    "lru cache of a method": (
+        "ranks: what caches could not be brought",
+        """
+# %%
+from functools import lru_cache, cached_property
+class Net:
+    def __init__(self): self.n = 4
+    @lru_cache(maxsize=None)
+    def f(self, x): return x + self.n
+    @cached_property
+    def g(self): return self.n + 1
+net = Net()
+net.g
+# %% observes
+print(net.f(1), net.g)
+""",
+    ),
+    "array edited small": (
+        "ranks: an array changed in place was not noticed; it is said",
+        """
+# %%
+import numpy as np
+weights = np.zeros(3)
+def total(): return float(weights.sum())
+# %% observes
+print(total())
+# %%
+weights[1] = 5
+# %% observes
+print(total())
+""",
+    ),
+    "array edited large": (
+        "ranks: nor was a large one",
+        """
+# %%
+import numpy as np
+weights = np.zeros(100000)
+def total(): return float(weights.sum())
+# %% observes
+print(total())
+# %%
+weights[1] = 5
+# %% observes
+print(total())
+""",
+    ),
+    "array in a dict": (
+        "ranks: nor one in a dict",
+        """
+# %%
+import numpy as np
+data = {"x": np.zeros(3), "y": [1]}
+# %% observes
+print(data["x"].sum())
+# %%
+data["x"][0] = 4
+data["y"].append(2)
+# %% observes
+print(data["x"].sum(), data["y"])
+""",
+    ),
+    "big list edited": (
+        "ranks: nor a long list; it is said",
+        """
+# %%
+items = list(range(50000))
+# %% observes
+print(items[0])
+# %%
+items[0] = 99
+# %% observes
+print(items[0])
+""",
+    ),
+    "rng": (
+        "ranks: nor a random generator that was used",
+        """
+# %%
+import random
+r = random.Random(3)
+# %% observes
+print(r.getstate()[1][0])
+# %%
+r.random()
+# %% observes
+print(r.getstate()[1][-1])
+""",
+    ),
+    "counter": (
+        "ranks: nor a Counter",
+        """
+# %%
+from collections import Counter
+seen = Counter()
+def note(x): seen[x] += 1
+note("a")
+# %% observes
+print(seen)
+# %%
+note("a"); note("b")
+# %% observes
+print(seen, seen["b"])
+""",
+    ),
+    "function attribute edited": (
+        "ranks: nor an attribute of a function",
+        """
+# %%
+def f(x): return x * f.scale
+f.scale = 2
+# %% observes
+print(f(1))
+# %%
+f.scale = 7
+# %% observes
+print(f(1))
+""",
+    ),
+    "lru cache stays usable": (
+        "ranks: a cached function could not be brought",
+        """
+# %%
+from functools import lru_cache
+n = 1
+@lru_cache
+def f(x): return x + n
+# %% observes
+print(f(1))
+""",
+    ),
+    "told of subclasses": (
+        "script: an attribute set with others in one statement was taken for what the body gives it",
+        """
+# %%
+class meter:
+    count, kinds = 24, []
+    def __init_subclass__(cls, **more):
+        meter.count += 1
+class Submeter(meter):
+    pass
+# %% observes
+print(meter.count)
+""",
+    ),
+    "a default that a call computed": (
+        "script: it was computed again, from what had changed since",
+        """
+# %%
+n: int = 5
+class B:
+    def value(self):
+        return n
+def h(x, *, k=B().value() + 5):
+    return x + k + 2
+n += 1
+# %% observes
+print(h(4))
+""",
+    ),
+    "a dataclass that was another one": (
+        "script: an internal error",
+        """
+# %%
+from dataclasses import dataclass, field
+@dataclass
+class Config:
+    lr: int = 5
+    layers: list = field(default_factory=lambda: [3, 2])
+# %%
+f = lambda x: x + Config().lr
+# %%
+@dataclass
+class Config:
+    lr: int = 4
+    layers: tuple = (3,)
+    def total(self):
+        return 1
+# %% observes
+print(f(1))
+""",
+    ),
+    "an object with attributes of its own making": (
+        "script: an internal error, as an attribute that is asked for raises",
+        """
+# %%
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__
+options = AttrDict(lr=4, sub=AttrDict(x=1))
+class Any:
+    def __getattr__(self, name):
+        return name
+anything = Any()
+def f(x):
+    return x + options.sub.x + len(anything.abc)
+# %% observes
+print(f(1), options.lr, anything.lr)
+""",
+    ),
+    "a dataclass that was another one, with a plain field of the same name": (
+        "script: an internal error",
+        """
+# %%
+from dataclasses import dataclass, field
+@dataclass
+class Config:
+    layers: list = field(default_factory=lambda: [0, 2])
+# %%
+def stream(x):
+    for i in range(x):
+        yield Config(layers=i).layers
+# %%
+@dataclass(frozen=True)
+class Config:
+    lr: int = field(default=0)
+    layers: tuple = (1, 2)
+# %% observes
+print(sum(stream(3)), Config())
+""",
+    ),
+    "a global that an object reads while it is loaded": (
+        "script: NameError, for both were in one file",
+        """
+# %%
+class AttrDict(dict):
+    __getattr__ = dict.__getitem__
+options = AttrDict(lr=1, sub=AttrDict(x=1))
+class Counting:
+    def __getstate__(self):
+        return {}
+    def __setstate__(self, state):
+        self.cache = options.sub.x + 2
+counting = Counting()
+# %% observes
+print(counting.cache if hasattr(counting, 'cache') else options.sub.x + 2, options.lr)
+""",
+    ),
+}

@@ -1,0 +1,174 @@
+"""Ways to what a program's cells print: the notebook, ranks that stay, torchrun, a script.
+
+A `Ways` has one kernel with one cluster and runs programs there, one after the other; before each,
+the notebook and its ranks forget the one before. A cell that observes is run on the ranks first,
+then saved, and in the end run by the notebook itself: what it prints there is right by definition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.helpers.notebook import plain
+from tests.helpers.plain_process import PlainProcess
+from tests.helpers.programs import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.helpers.cell import Cell as Run
+    from tests.helpers.kernel import Kernel
+    from tests.helpers.programs import Program
+
+ENGINES = "%%distributed --launcher engines -np 1 --backend none"
+MAGIC = {
+    "ranks": ENGINES,
+    "torchrun": "%%distributed --launcher torchrun -np 1 --backend none",
+    "script": f"{ENGINES} --save {{}}",
+}
+"""The line over a cell that observes, for each way."""
+KEEP = "get_ipython().kept_names = {*get_ipython().user_ns};"
+FORGET = (
+    "(lambda shell: [shell.user_ns.pop(name) for name in {*shell.user_ns} - shell.kept_names])"
+    "(get_ipython());\n"
+)
+FORGET_CELLS = "del get_ipython().history_manager.input_hist_parsed[1:]"
+REFUSALS = re.compile(
+    r"UsageError: .*(cannot be brought to the ranks|cannot be put into a script|cannot stand in a "
+    r"script|has no value in the notebook or in the cell|the script needs)"
+)
+"""What is said, with the name, before anything has started."""
+SAID = re.compile(
+    r"`\w+` was (deleted in the notebook; the ranks have it as it was brought|"
+    r"changed in place in the notebook after it was brought; the ranks go on with theirs)"
+)
+"""What is said beside values that are not the notebook's."""
+FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a cell has printed, and the name of the error it ended with."""
+
+    lines: str
+    error: str = ""
+    refused: str = ""
+    """The line that refuses it."""
+    text: str = field(default="", compare=False)
+    """Everything it has shown."""
+
+    def __str__(self) -> str:
+        return f"{self.lines}{self.error}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A way that gave something else than the notebook."""
+
+    way: str
+    cell: int
+    expected: Seen
+    seen: Seen
+
+    def __str__(self) -> str:
+        return (
+            f"Cell {self.cell + 1} printed in the notebook:\n{self.expected}\n"
+            f"{self.way}:\n{self.seen}\n----\n{self.seen.text[-3000:]}"
+        )
+
+
+class Ways:
+    """A notebook with a rank, in which programs are run one after the other.
+
+    Parameters
+    ----------
+    kernel
+        The notebook's.
+    folder
+        For scripts.
+    """
+
+    def __init__(self, kernel: Kernel, folder: Path) -> None:
+        self._kernel, self._folder = kernel, folder
+        self.counts: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        kernel.run("%load_ext nbdist")
+        kernel.run(f"{ENGINES}\n{KEEP}")
+        kernel.run(KEEP)
+        self._scripts = PlainProcess(folder)
+
+    def close(self) -> None:
+        """End the process that runs scripts."""
+        self._scripts.close()
+
+    def differences(
+        self, program: Program, ways: Sequence[str] = ("ranks", "script")
+    ) -> list[Difference]:
+        """Run a program; return where its values differ from the notebook's."""
+        kernel = self._kernel
+        kernel.start(f"{ENGINES} --no-bring\n{FORGET}")
+        kernel.start(FORGET + FORGET_CELLS)
+        observed: list[tuple[int, dict[str, Run], Run]] = []
+        for number, cell in enumerate(program):
+            if cell.observes:
+                runs = {
+                    way: kernel.start(f"{MAGIC[way].format(self._path(number))}\n{cell.text}")
+                    for way in ways
+                }
+                observed.append((number, runs, kernel.start(cell.text)))
+            else:
+                kernel.start(cell.text)
+        kernel.wait()
+        self.counts["programs"] += 1
+        found = []
+        for number, runs, own in observed:
+            expected = Seen(_told(own.stdout), own.error.partition(":")[0])
+            for way, run in runs.items():
+                script = way == "script" and run.ok
+                seen = self._run(self._path(number)) if script else _seen(run)
+                if not self._is_right(way, seen, expected):
+                    found.append(Difference(way, number, expected, seen))
+        return found
+
+    def check(
+        self, program: Program, ways: Sequence[str] = ("ranks", "script"), *, about: str = ""
+    ) -> None:
+        """Fail with the program, as cells to paste, where a way differs."""
+        found = self.differences(program, ways)
+        assert not found, "\n\n".join([about, shown(program), *map(str, found)])
+
+    def _is_right(self, way: str, seen: Seen, expected: Seen) -> bool:
+        if seen.refused:
+            self.counts[f"{way}, refused"] += 1
+            self.refusals[re.sub(r"`[^`]*`|0x\w+", "...", seen.refused)] += 1
+            return True
+        if SAID.search(seen.text):
+            self.counts[f"{way}, said"] += 1
+            return True
+        self.counts[way] += 1
+        return seen == expected
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"cell{number}.py"
+
+    def _run(self, path: Path) -> Seen:
+        """Run a script, in a process that has nothing of nbdist."""
+        code, out, err = self._scripts.run(path)
+        error = err.strip().splitlines()[-1].partition(":")[0] if code else ""
+        return Seen(_told(out), error, text=path.read_text() + err)
+
+
+def _told(output: str) -> str:
+    """Return an output without the addresses of objects, which every process has of its own."""
+    return re.sub(r"\b0x[0-9a-f]+", "0x", output)
+
+
+def _seen(run: Run) -> Seen:
+    text = plain(run.text)
+    failed, refused = FAILED.match(run.error), REFUSALS.search(text)
+    error = failed[1] if failed else run.error
+    return Seen(_told(run.stdout), error, refused[0] if refused else "", text)
