@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from nbdist.errors import NbdistError
-from nbdist.jobs.job import Job
+from nbdist.job.job import Job
 from nbdist.machine import leftovers, process_lives
 from nbdist.machine.process_lives import Place, started
 from nbdist.metrics.last_values import Last

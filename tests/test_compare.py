@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 import nbdist
 from nbdist.errors import LaunchError, UsageError
-from nbdist.jobs.job import Job
-from nbdist.jobs.throughput import comparison, measured
+from nbdist.job.job import Job
+from nbdist.job.throughput import comparison, measured
 from nbdist.launchers.scripts import horovodrun
 from nbdist.rank.looking.vitals import where
 from nbdist.rank.metrics import pace, progress

@@ -18,8 +18,8 @@ import pytest
 from nbdist.detached import job_folders as keeping
 from nbdist.detached.attached_view import follow, make_job
 from nbdist.detached.job_story import STORY, End, Writer
-from nbdist.jobs.bounded_output import DISPLAYS
-from nbdist.jobs.job import Notice, Shown, Text
+from nbdist.job.bounded_output import DISPLAYS
+from nbdist.job.job import Notice, Shown, Text
 from nbdist.wire.messages import Display
 from tests.helpers.kernel import KERNEL_MARK
 from tests.helpers.notebook import complete, on_ranks
@@ -29,7 +29,7 @@ from tests.helpers.waiting import allowed, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.jobs.job import Event, Job
+    from nbdist.job.job import Event, Job
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.jobs import file_growth
-from nbdist.jobs.file_growth import Growth
+from nbdist.job import file_growth
+from nbdist.job.file_growth import Growth
 from tests.helpers.waiting import allowed
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from nbdist.hub.asking import rank_equality, stacks
 from nbdist.hub.hub import Hub
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.running.cell_run import Run
-from nbdist.jobs.job import Job
+from nbdist.job.job import Job
 from nbdist.published.records import rank_of_cluster
 from nbdist.settings import Settings
 from nbdist.wire.activity import Vitals
@@ -302,7 +302,7 @@ def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:
 
 BEGINS = """
         import os, signal, time
-        from nbdist.jobs.job import Job
+        from nbdist.job.job import Job
         from nbdist.hub.link.hub_loop import HubLoop
         soon, cancel = HubLoop.soon, Job.cancel
         def begin(self, work):

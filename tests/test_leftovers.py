@@ -16,7 +16,7 @@ from nbdist.detached import job_folders as keeping
 from nbdist.errors import UsageError
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.running.script_ends import Ends
-from nbdist.jobs.job import Job
+from nbdist.job.job import Job
 from nbdist.machine import leftovers, process_lives
 from nbdist.settings import Settings
 from nbdist.wire.messages import Hello

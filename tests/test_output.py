@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tqdm import tqdm
 
-from nbdist.jobs.job import Job, Notice, Text
-from nbdist.jobs.merged_output import Merger, Rows
-from nbdist.jobs.output import BACKLOG, Output
+from nbdist.job.job import Job, Notice, Text
+from nbdist.job.merged_output import Merger, Rows
+from nbdist.job.output import BACKLOG, Output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ def test_all_labels_every_rank(cluster: Kernel) -> None:
 def test_collapse_over_late_ranks(cluster: Kernel) -> None:
     # However slow the machine, rank 0's lines are held back for those of rank 1.
     cluster.run(
-        "from nbdist.jobs import merged_output\n"
+        "from nbdist.job import merged_output\n"
         "late, merged_output.LATE_SECONDS = merged_output.LATE_SECONDS, 600"
     )
     text = cluster.run(

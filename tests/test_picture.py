@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from nbdist.jobs.rows import RankRow
+from nbdist.job.rows import RankRow
 from nbdist.metrics.curves import Curve
 from nbdist.metrics.html_tables import GROUND
 from nbdist.view.job_view import Seen

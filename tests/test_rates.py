@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.jobs import rows
+from nbdist.job import rows
 from nbdist.rank.metrics import progress as progressing
 from nbdist.wire.activity import Vitals
 from nbdist.wire.messages import Pulse

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from nbdist.jobs.rows import RankRow
+from nbdist.job.rows import RankRow
 from nbdist.metrics.curves import Curve
 from nbdist.metrics.job_metrics import Metrics, resources
 from nbdist.rank.metrics import resource_file as measuring

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from nbdist.jobs.job import Job
-from nbdist.jobs.throughput import scaling
+from nbdist.job.job import Job
+from nbdist.job.throughput import scaling
 from nbdist.rank.looking.vitals import where
 from nbdist.wire.activity import Pace, Vitals
 from nbdist.wire.logged_points import Column, Frame, framed, points_file

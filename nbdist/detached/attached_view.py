@@ -10,9 +10,9 @@ from nbdist.detached import job_folders as keeping
 from nbdist.detached import returned_values
 from nbdist.detached.job_story import End, Quiet, Reader, Told
 from nbdist.errors import NbdistError
-from nbdist.jobs import report
-from nbdist.jobs.job import Job
-from nbdist.jobs.output import Output
+from nbdist.job import report
+from nbdist.job.job import Job
+from nbdist.job.output import Output
 from nbdist.launchers.host.warm_process import tail_in_words
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
     kept
         How it stood.
     how
-        Which ranks are shown, see `nbdist.jobs.output.OUTPUTS`.
+        Which ranks are shown, see `nbdist.job.output.OUTPUTS`.
     """
     error: NbdistError | None
     try:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.detached import job_folders
-from nbdist.jobs.bounded_output import DISPLAYS
-from nbdist.jobs.job import Death, Notice
+from nbdist.job.bounded_output import DISPLAYS
+from nbdist.job.job import Death, Notice
 from nbdist.machine.operating_system import private
 from nbdist.wire.messages import Display, Fault
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 STORY = "story.jsonl"
 REDRAW_SECONDS = 0.25
@@ -35,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, tag=True):
 
 
 class Told(Record, frozen=True):
-    """A line of ours; see `nbdist.jobs.job.Notice`."""
+    """A line of ours; see `nbdist.job.job.Notice`."""
 
     key: str
     text: str
@@ -65,7 +65,7 @@ class End(Record, frozen=True):
     notes: list[str]
     restarts: list[str]
     error: list[str] | None
-    """Kind, text and body of what `Job.wait` raises; see `nbdist.jobs.report.kept_error`."""
+    """Kind, text and body of what `Job.wait` raises; see `nbdist.job.report.kept_error`."""
     returned: list[int]
     """Ranks that have returned something."""
 

@@ -21,8 +21,8 @@ from nbdist.detached.job_folders import Order
 from nbdist.detached.job_story import End, Writer
 from nbdist.errors import NbdistError
 from nbdist.hub.running.script_run import ScriptRun
-from nbdist.jobs import report
-from nbdist.jobs.job import Job
+from nbdist.job import report
+from nbdist.job.job import Job
 from nbdist.launchers.host.engines import Host
 from nbdist.machine import leftovers
 from nbdist.machine.process_lives import BEAT_SECONDS

@@ -15,8 +15,8 @@ from nbdist.hub.link.line import Heard, Line
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.link.turns import Turns
-from nbdist.jobs import changes
-from nbdist.jobs.job import WITH_CLUSTER, Death, show_ranks
+from nbdist.job import changes
+from nbdist.job.job import WITH_CLUSTER, Death, show_ranks
 from nbdist.launchers.host.engines import Host, make_specs
 from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
 from nbdist.wire.messages import (

@@ -28,7 +28,7 @@ from nbdist.notebook.detached_jobs import detach
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.notebook.names_both_ways import Parsed
 
 FLAGS = {

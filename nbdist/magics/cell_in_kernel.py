@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from nbdist.jobs.job import Job, Shown
+    from nbdist.job.job import Job, Shown
 
 log = logging.getLogger("nbdist")
 UNFIT = {

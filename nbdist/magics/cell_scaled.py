@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from IPython.display import display
 
 from nbdist.errors import NbdistError
-from nbdist.jobs.job import check_idle
-from nbdist.jobs.throughput import scaling
+from nbdist.job.job import check_idle
+from nbdist.job.throughput import scaling
 from nbdist.launchers.rank_counts import check_size
 from nbdist.launchers.scripts.hosts import check_slots, hosts_named
 from nbdist.machine.amounts import counted
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 EXCLUDED = {
     "np": "-np", "ranks": "--ranks", "background": "--async", "detach": "--detach",

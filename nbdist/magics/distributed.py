@@ -14,8 +14,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.cell.definitions.defined import cell_number
 from nbdist.errors import NbdistError, UsageError
-from nbdist.jobs.job import name_ranks
-from nbdist.jobs.output import OUTPUTS
+from nbdist.job.job import name_ranks
+from nbdist.job.output import OUTPUTS
 from nbdist.magics.cell_as_script import (
     check_detached,
     launches_script,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.magics.returned_names import Between
 
 

@@ -13,7 +13,7 @@ from nbdist.rank.values.parcels import unpacked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.wire.parcel import Offer
 
 

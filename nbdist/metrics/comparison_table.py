@@ -1,6 +1,6 @@
 """What different ways of the same training do a second, and what they come to.
 
-The table alone; its figures are made by `nbdist.jobs.throughput`.
+The table alone; its figures are made by `nbdist.job.throughput`.
 """
 
 from __future__ import annotations

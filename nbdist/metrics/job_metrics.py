@@ -227,6 +227,6 @@ class Metrics:
 
 
 def resources(folder: Path, job: str, ranks: tuple[int, ...]) -> Metrics:
-    """Return what each rank of a job takes of its machine; see `nbdist.jobs.job.Job.resources`."""
+    """Return what each rank of a job takes of its machine; see `nbdist.job.job.Job.resources`."""
     buckets = RESOURCE_BUCKETS if len(ranks) <= MANY_RANKS else RESOURCE_BUCKETS // 2
     return Metrics(folder, job, ranks, file=resources_file, kind="resources", buckets=buckets)

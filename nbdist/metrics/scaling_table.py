@@ -1,6 +1,6 @@
 """What the same cell does a second on more and more ranks, and where the time of a step goes.
 
-The table alone; its figures are made by `nbdist.jobs.throughput`.
+The table alone; its figures are made by `nbdist.job.throughput`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import private
 
 if TYPE_CHECKING:
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 START_SECONDS = 120.0
 END_SECONDS = 5.0

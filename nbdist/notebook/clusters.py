@@ -14,7 +14,7 @@ from nbdist.hub.asking import replacing, stacks
 from nbdist.hub.link import forming
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.running.cell_run import Run
-from nbdist.jobs.job import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_id, show_ranks
+from nbdist.job.job import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_id, show_ranks
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.machine.amounts import counted
 from nbdist.machine.gpus import environ_for

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import UsageError
-from nbdist.jobs.job import Job
-from nbdist.jobs.throughput import comparison
+from nbdist.job.job import Job
+from nbdist.job.throughput import comparison
 from nbdist.launchers.scripts.launcher import launcher
 from nbdist.notebook.current_cluster import Wish
 from nbdist.notebook.launching import Call

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbdist.backends.choice import FITTING, check_fit
 from nbdist.errors import UsageError
-from nbdist.jobs.job import check_idle
+from nbdist.job.job import check_idle
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.notebook import kernel_cells, script_cells
 from nbdist.notebook.clusters import Cluster, stop_all
@@ -16,7 +16,7 @@ from nbdist.notebook.clusters import Cluster, stop_all
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 
 @dataclass

@@ -14,7 +14,7 @@ from nbdist.detached import job_folders as keeping
 from nbdist.detached.job_folders import Kept, Order, Unreadable
 from nbdist.errors import LaunchError, UsageError
 from nbdist.hub.link.hub_loop import hub_loop
-from nbdist.jobs.output import OUTPUTS
+from nbdist.job.output import OUTPUTS
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.machine.operating_system import environ_anywhere, private
 from nbdist.notebook.script_cells import make_folder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.hub.running.launch_plan import Plan
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.notebook.script_cells import Writable
 
 LOOK_SECONDS = 0.02

@@ -12,7 +12,7 @@ from nbdist.errors import UsageError
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.running.kernel_run import InsideRun
-from nbdist.jobs.job import Job, next_job_id
+from nbdist.job.job import Job, next_job_id
 from nbdist.published import kernel
 from nbdist.rank.kernel_rank import InsideRunner, Signals, in_main_thread
 from nbdist.settings import Settings

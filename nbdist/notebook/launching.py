@@ -16,8 +16,8 @@ from nbdist.cell.script.make_script import Script
 from nbdist.cell.script.preamble import preamble
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.running.launch_plan import Plan
-from nbdist.jobs.job import Death, Notice, Shown, Text
-from nbdist.jobs.report import first_of
+from nbdist.job.job import Death, Notice, Shown, Text
+from nbdist.job.report import first_of
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.launchers.scripts.hosts import check_slots, far, hosts_named, taken
 from nbdist.notebook import script_cells
@@ -28,7 +28,7 @@ from nbdist.rank.values.refusals import why_not
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.jobs.job import Event, Job
+    from nbdist.job.job import Event, Job
 
 SCRIPT = '''"""A call that nbdist.launch makes on every rank."""
 import os

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.backends import xla
 from nbdist.errors import UsageError
-from nbdist.jobs.throughput import scaling
+from nbdist.job.throughput import scaling
 from nbdist.launchers.rank_counts import check_size, core_count
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
@@ -18,7 +18,7 @@ from nbdist.notebook.launching import Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 
 def scale(

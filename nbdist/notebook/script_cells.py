@@ -10,8 +10,8 @@ from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.running.launch_plan import SCRIPT
 from nbdist.hub.running.script_run import ScriptRun
-from nbdist.jobs.job import Job, next_job_id
-from nbdist.jobs.output import Output
+from nbdist.job.job import Job, next_job_id
+from nbdist.job.output import Output
 from nbdist.published import kernel
 from nbdist.settings import Settings
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
-from nbdist.jobs import changes
+from nbdist.job import changes
 from nbdist.machine.operating_system import write_whole
 from nbdist.machine.process_lives import BEAT_SECONDS
 from nbdist.published import state_file as records

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import UsageError
 from nbdist.hub.link.hub_loop import hub_loop
-from nbdist.jobs import changes
+from nbdist.job import changes
 from nbdist.published import records as shown
 from nbdist.published import state_file as records
 from nbdist.published.beacon import Beacon, Commands
@@ -27,7 +27,7 @@ from nbdist.published.state_file import ClusterRecord, JobRecord, Record
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
     from nbdist.hub.link.ranks import Rank
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 MOST_ENDED = 5
 """Jobs that have ended are shown, the last ones."""

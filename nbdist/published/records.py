@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.jobs import rows
-from nbdist.jobs.job import how_died
+from nbdist.job import rows
+from nbdist.job.job import how_died
 from nbdist.machine.quoted_code import plain
 from nbdist.metrics.last_values import Last
 from nbdist.published.state_file import BarRecord, JobRecord, RankRecord
 
 if TYPE_CHECKING:
     from nbdist.hub.link.ranks import Rank
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 LONGEST = 1000
 """Characters of a line that is shown; the file is written several times a second."""

@@ -55,7 +55,7 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     gpu_memory: int | None = None
     """Bytes."""
     step: float | None = None
-    """Seconds a step, as `nbdist.jobs.rows.RankRow` has it."""
+    """Seconds a step, as `nbdist.job.rows.RankRow` has it."""
     created: float = 0.0
     """Start time of the process, 0 where it is not known. The page is not told."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.jobs import rows
-from nbdist.jobs.job import name_ranks
+from nbdist.job import rows
+from nbdist.job.job import name_ranks
 from nbdist.machine.amounts import counted
 from nbdist.view.panels import Panel, panels, resource_panels
 from nbdist.wire.logged_points import points_file
@@ -14,8 +14,8 @@ from nbdist.wire.logged_points import points_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbdist.jobs.job import Job
-    from nbdist.jobs.rows import BarRow, RankRow
+    from nbdist.job.job import Job
+    from nbdist.job.rows import BarRow, RankRow
     from nbdist.metrics.job_metrics import Metrics
 
 MOST_NAMED = 6

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.jobs.job import name_ranks
-from nbdist.jobs.rows import BarRow, RankRow
+from nbdist.job.job import name_ranks
+from nbdist.job.rows import BarRow, RankRow
 from nbdist.published.state_file import KEEPER, JobRecord, RankRecord
 from nbdist.view.job_view import Seen, left_out, unreadable
 from nbdist.view.panels import Panel, panels, resource_panels

@@ -17,7 +17,7 @@ from nbdist.view.page_state import VERSION, packed
 from nbdist.widgets import metrics_picture
 
 if TYPE_CHECKING:
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 log = logging.getLogger("nbdist")
 LOOK_SECONDS = 0.25

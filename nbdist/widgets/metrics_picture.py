@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.ticker import ScalarFormatter
 
-    from nbdist.jobs.rows import RankRow
+    from nbdist.job.rows import RankRow
     from nbdist.metrics.curves import Curve
     from nbdist.view.job_view import Seen
     from nbdist.view.panels import Panel

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
-from nbdist.jobs.job import name_ranks
+from nbdist.job.job import name_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.wire.group_reports import NO_WAY, Digest
 

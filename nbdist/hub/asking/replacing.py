@@ -9,8 +9,8 @@ import msgspec
 from nbdist.errors import UsageError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
-from nbdist.jobs.job import name_ranks, show_ranks
-from nbdist.jobs.report import said_of
+from nbdist.job.job import name_ranks, show_ranks
+from nbdist.job.report import said_of
 from nbdist.machine.amounts import counted
 from nbdist.wire.group_reports import GroupInfo
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
-from nbdist.jobs.job import show_ranks
+from nbdist.job.job import show_ranks
 from nbdist.wire.inspection import Completions, Freed, Holdings, Seen, State
 
 if TYPE_CHECKING:

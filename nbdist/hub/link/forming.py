@@ -18,8 +18,8 @@ from nbdist.backends.groups.recovery import ANEW, IN_PLACE, REPLACE, Recovery, t
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.link import copies
 from nbdist.hub.link.line import NoAnswer
-from nbdist.jobs.job import how_died
-from nbdist.jobs.report import said_of
+from nbdist.job.job import how_died
+from nbdist.job.report import said_of
 from nbdist.launchers.scripts import horovodrun
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted, in_time

@@ -15,7 +15,7 @@ import zmq
 
 from nbdist.errors import NbdistError
 from nbdist.hub.link.cell_sockets import CellSockets
-from nbdist.jobs import changes
+from nbdist.job import changes
 from nbdist.machine.amounts import in_time
 from nbdist.machine.sockets import LOOPBACK
 from nbdist.wire.channel import Keys, Listener

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.jobs.job import Death
+    from nbdist.job.job import Death
     from nbdist.wire.messages import Pulse
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import forming
-from nbdist.jobs import report
-from nbdist.jobs.job import WITH_CLUSTER
+from nbdist.job import report
+from nbdist.job.job import WITH_CLUSTER
 from nbdist.wire.agent_rounds import SPOILT_GPU
 from nbdist.wire.messages import Fault
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from nbdist.hub.hub import Hub
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 FULL = 1 << 16
 """Bytes; with fewer left on the disk a cell that failed may have failed for it."""

@@ -18,10 +18,10 @@ from nbdist.hub.hub import Hub, JobListener
 from nbdist.hub.link import forming
 from nbdist.hub.running.after_failure import settle
 from nbdist.hub.running.watch import Watch
-from nbdist.jobs import changes, report
-from nbdist.jobs.job import Death, Job, name_ranks
-from nbdist.jobs.output import Output
-from nbdist.jobs.report import said_of
+from nbdist.job import changes, report
+from nbdist.job.job import Death, Job, name_ranks
+from nbdist.job.output import Output
+from nbdist.job.report import said_of
 from nbdist.launchers.host.engines import working_directory
 from nbdist.machine.amounts import in_time
 from nbdist.wire import messages

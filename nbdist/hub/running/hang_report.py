@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.jobs.job import show_ranks
-from nbdist.jobs.report import agree
+from nbdist.job.job import show_ranks
+from nbdist.job.report import agree
 from nbdist.machine.amounts import in_time
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.hub.running.watch import Watch
-from nbdist.jobs import changes, report
-from nbdist.jobs.output import Output
+from nbdist.job import changes, report
+from nbdist.job.output import Output
 from nbdist.machine.amounts import in_time
 from nbdist.rank.speaker import PULSE_SECONDS
 from nbdist.wire.messages import Display, Pulse
 
 if TYPE_CHECKING:
     from nbdist.errors import NbdistError
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.rank.kernel_rank import InsideRunner, Signals
     from nbdist.wire.messages import Done, Message
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from nbdist.jobs import report
-from nbdist.jobs.job import Death
+from nbdist.job import report
+from nbdist.job.job import Death
 from nbdist.machine.process_lives import here
 from nbdist.wire.messages import Fault
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.launchers.scripts.launcher import Failed
     from nbdist.wire.messages import Hello, Pulse
 

@@ -20,8 +20,8 @@ from nbdist.hub.running.launch_plan import SCRIPT
 from nbdist.hub.running.reachable_hosts import reach
 from nbdist.hub.running.script_ends import Ends, ended_by_launcher, ended_from_outside
 from nbdist.hub.running.watch import Watch
-from nbdist.jobs import report
-from nbdist.jobs.job import Death, Job
+from nbdist.job import report
+from nbdist.job.job import Death, Job
 from nbdist.launchers.host.protocol import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.launchers.scripts.launcher import Launch, launcher

@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from nbdist.hub.running import hang_report
-from nbdist.jobs.file_growth import Growth
+from nbdist.job.file_growth import Growth
 from nbdist.machine.amounts import in_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.wire.messages import Display, Pulse
 
 LOOK_SECONDS = 0.01
@@ -27,7 +27,7 @@ SHORT_SECONDS = 0.25
 
 
 class Output(Protocol):
-    """What becomes of a job's output: `nbdist.jobs.output`, or `nbdist.detached.job_story`."""
+    """What becomes of a job's output: `nbdist.job.output`, or `nbdist.detached.job_story`."""
 
     def begin(self) -> None:
         """Begin where the job's part of each log begins."""

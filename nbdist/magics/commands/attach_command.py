@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist.jobs.job import name_ranks
-from nbdist.jobs.output import OUTPUTS
+from nbdist.job.job import name_ranks
+from nbdist.job.output import OUTPUTS
 from nbdist.machine.amounts import counted, in_time
 from nbdist.magics.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.job_output import bundle, notice, show
@@ -18,7 +18,7 @@ from nbdist.rank.values.pickles import namespace
 
 if TYPE_CHECKING:
     from nbdist.detached.job_folders import Kept
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 
 def tell_of(kept: Kept) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 MOST_LINES = 10_000
 """Lines printed at once; the log itself has no bound."""

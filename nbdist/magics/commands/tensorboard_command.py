@@ -16,7 +16,7 @@ from nbdist.notebook import boards, current_cluster
 from nbdist.wire.logged_points import points_file
 
 if TYPE_CHECKING:
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 HEIGHT = 800
 HIGHEST_PORT = 65535

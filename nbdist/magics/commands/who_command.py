@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist.jobs.job import show_ranks
+from nbdist.job.job import show_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.machine.quoted_code import plain
 from nbdist.magics.commands.arguments import ranks_list

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.display import clear_output, display
 
-from nbdist.jobs.job import Notice, Shown, Text
+from nbdist.job.job import Notice, Shown, Text
 from nbdist.machine.quoted_code import as_html
 from nbdist.magics.showing.front_end import metrics_how
 from nbdist.widgets.live_metrics import LiveMetrics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
 
 THEME = "var(--jp-content-font-color1, var(--vscode-editor-foreground, inherit))"
 """The colour of text in JupyterLab's theme, or in VS Code's, which paints no text of ours."""

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nbdist.detached.job_folders import id_of
-from nbdist.jobs.job import Job, how_died, show_ranks
+from nbdist.job.job import Job, how_died, show_ranks
 from nbdist.machine.amounts import UNKNOWN, clock, in_bytes, in_percent, in_time
 
 if TYPE_CHECKING:

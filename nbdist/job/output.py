@@ -6,15 +6,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nbdist.jobs.bounded_output import TAIL, Screen
-from nbdist.jobs.job import Notice, Shown
-from nbdist.jobs.log_tail import Tail
-from nbdist.jobs.merged_output import Merger
+from nbdist.job.bounded_output import TAIL, Screen
+from nbdist.job.job import Notice, Shown
+from nbdist.job.log_tail import Tail
+from nbdist.job.merged_output import Merger
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.wire.messages import Display
 
 OUTPUTS = ("rank0", "all", "collapse")

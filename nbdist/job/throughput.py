@@ -18,7 +18,7 @@ from nbdist.metrics.slowest_rank import Slowest, slowest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.wire.activity import Pace
 
 FEW_STEPS = 20

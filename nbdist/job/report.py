@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
-from nbdist.jobs.job import Death, Job, how_died, name_signal, show_ranks
+from nbdist.job.job import Death, Job, how_died, name_signal, show_ranks
 from nbdist.wire.agent_rounds import LOST_TEXT
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError, UsageError
-from nbdist.jobs import changes
+from nbdist.job import changes
 from nbdist.machine.amounts import in_time
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.jobs.job import how_died
+from nbdist.job.job import how_died
 from nbdist.machine.amounts import in_time
 from nbdist.metrics.slowest_rank import slowest
 from nbdist.wire.messages import Fault
 
 if TYPE_CHECKING:
-    from nbdist.jobs.job import Job
+    from nbdist.job.job import Job
     from nbdist.wire.activity import Bar
     from nbdist.wire.messages import Pulse
 

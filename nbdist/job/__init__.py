@@ -1,0 +1,1 @@
+"""One run of a cell as others see it: state, output, report, throughput."""

@@ -1,1 +1,0 @@
-"""Jobs as others see them: state, output, report, throughput."""
