@@ -114,7 +114,7 @@ def test_off_is_off(auto: Kernel) -> None:
 
 def test_completion(auto: Kernel) -> None:
     auto.run("only_there = [1]")
-    auto.run("%%local\nimport nbdist.notebook.inspecting\nnbdist.inspecting.COMPLETE_SECONDS = 20")
+    auto.run("%%local\nfrom nbdist.notebook import inspecting\ninspecting.COMPLETE_SECONDS = 20")
     assert "only_there" in complete(auto, "x = 1\nonly_th")
     assert "on" in complete(auto, "%dist auto ")
     assert "--whole-cell" not in complete(auto, "%%distributed --")

@@ -329,7 +329,7 @@ def test_env_and_gpus_reach_the_ranks(
     kernel.run("%load_ext nbdist")
     show = "import os\nprint(os.environ.get('A'), os.environ.get('B'))"
     kernel.run(  # a machine that cannot tell its GPUs takes them at their word
-        "import nbdist.machine.gpus\nnbdist.gpus._present = lambda: None"
+        "import nbdist.machine.gpus\nnbdist.machine.gpus._present = lambda: None"
     )
     flags = "-np 1 --backend none --env A=1 --env B='two words' --gpus 0,2-3"
     assert on_ranks(kernel, show, flags).stdout == "1 two words\n"

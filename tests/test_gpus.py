@@ -430,7 +430,7 @@ nbdist.cluster().hub.ranks[1].gpu_memory = 10**9
 def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "pass", "-np 2 --backend none")
-    kernel.run("import nbdist.hub.link.forming\nnbdist.hub.forming.GPU_SECONDS = 600")
+    kernel.run("import nbdist.hub.link.forming\nnbdist.hub.link.forming.GPU_SECONDS = 600")
     kernel.run(NVML.format(looks=3))
     kernel.run("%dist restart 1")
     assert int(kernel.run("print(next(looks))").stdout) >= 4

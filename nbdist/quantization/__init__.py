@@ -21,7 +21,7 @@ _MODULES = {
     "calibrate": "calibration",
     "convert_tflite": "tflite",
     "sync_fake_quantize": "fake_quantize",
-    "sync_quantizers": "keras",
+    "sync_quantizers": "keras_quantizers",
 }
 
 
