@@ -136,10 +136,12 @@ test-newest: .venv-newest/made $(if $(ARGS),,$(PAGE)) ## try the newest of every
 screenshots: env ## make the pictures of the documents anew (ARGS="--project sidebar")
 	tools/page screenshots $(ARGS)
 
-lint: env build/page-checked ## check style, format and types
+lint: env build/page-checked ## check style, format, types and that imports run downwards
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	@mkdir -p build
+	$(BIN)/lint-imports --no-logo --cache-dir build/imports >build/imports.log || { cat build/imports.log; exit 1; }
 
 build/page-checked: $(PAGE_CHECKED) | .venv/lab
 	tools/page lint

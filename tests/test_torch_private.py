@@ -26,8 +26,9 @@ from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group
 from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
+from nbdist.backends.ddp import torch_probe
 from nbdist.backends.groups.recovery import Recovery
-from nbdist.backends.torch_private import elastic, hooks, probe, process_groups
+from nbdist.backends.torch_private import elastic, hooks, process_groups
 from nbdist.errors import NbdistError
 from tests.conftest import probed
 from tests.helpers.waiting import allowed, within
@@ -177,10 +178,10 @@ def test_what_the_load_may_have_done_is_tried_again(error: type[Exception], sure
     def fail() -> None:
         raise error("x" * 1000)
 
-    why, found = probe._why_not(fail)
+    why, found = torch_probe._why_not(fail)
     assert (why[:50], found) == (f"{error.__name__}: {'x' * 1000}"[:50], sure)
-    assert len(why) == probe.WHY_CHARACTERS
-    assert probe._why_not(lambda: None) == ("", True)
+    assert len(why) == torch_probe.WHY_CHARACTERS
+    assert torch_probe._why_not(lambda: None) == ("", True)
 
 
 def test_models_that_cannot_be_renewed_are_told_of_after_groups(
@@ -188,12 +189,12 @@ def test_models_that_cannot_be_renewed_are_told_of_after_groups(
 ) -> None:
     monkeypatch.setattr(os, "nice", lambda _: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    monkeypatch.setattr(probe.Trial, "groups", lambda _: None)
-    monkeypatch.setattr(probe.Trial, "models", lambda _: probe._demand(False, "off"))
+    monkeypatch.setattr(torch_probe.Trial, "groups", lambda _: None)
+    monkeypatch.setattr(torch_probe.Trial, "models", lambda _: torch_probe._demand(False, "off"))
     mine, other = socket.socketpair()
     with mine, other:
         told: list[Recovery] = []
-        probe._try(probe.Partner(0, mine), told.append)
+        torch_probe._try(torch_probe.Partner(0, mine), told.append)
     version = str(torch.__version__)
     why = "Wrong: off"
     assert told == [Recovery(version), Recovery(version, models=why, fsdp=why, whole=True)]
@@ -201,7 +202,7 @@ def test_models_that_cannot_be_renewed_are_told_of_after_groups(
 
 def test_a_probe_whose_other_half_dies_says_so() -> None:
     mine, other = socket.socketpair()
-    partner = probe.Partner(0, mine)
+    partner = torch_probe.Partner(0, mine)
     with mine:
         other.sendall(b"ready\n")
         assert partner.agree("ready") == "ready"
@@ -242,14 +243,14 @@ def test_the_probe_finds_all_of_it_working() -> None:
 LATE = """if True:
     import os, sys, time
     from importlib.abc import MetaPathFinder
-    from nbdist.backends.torch_private import probe
-    probe.STUCK_LIMIT, probe.NICER, first = {limit}, 0, os.getpid()
+    from nbdist.backends.ddp import torch_probe
+    torch_probe.STUCK_LIMIT, torch_probe.NICER, first = {limit}, 0, os.getpid()
     class Late(MetaPathFinder):
         def find_spec(self, name, path, target=None):
             if os.getpid() != first and name in ("torch._dynamo", "torch.distributed.fsdp"):
                 time.sleep(1.5 * {limit})
     sys.meta_path.insert(0, Late())
-    probe.main(int(sys.argv[1]))
+    torch_probe.main(int(sys.argv[1]))
 """
 
 

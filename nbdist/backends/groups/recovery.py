@@ -32,7 +32,7 @@ FORCE = "NBDIST_RECOVERY"
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """What a build of torch allows, as the probe has found (`torch_private.probe`)."""
+    """What a build of torch allows, as the probe has found (`backends.ddp.torch_probe`)."""
 
     torch: str = ""
     """Its version."""

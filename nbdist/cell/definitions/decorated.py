@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import sys
@@ -13,7 +14,6 @@ from typing import Any, Protocol
 from nbdist.cell.definitions.defined import Notebook, codes_in
 from nbdist.cell.definitions.equal_values import same
 from nbdist.cell.definitions.expressions import Unsure
-from nbdist.cell.names.sent_versions import closed_over
 from nbdist.rank.values.kinds import attribute
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,7 +50,7 @@ def unwrapped(whole: Whole, decorator: ast.expr, value: Any, local: Mapping[str,
     wrapper = _returned(node)
     if not _is_made_by(value, wrapper, maker) or (node is not outer and node.decorator_list):
         raise Unsure
-    contents = list(closed_over(value))
+    contents = list(_closed_over(value))
     if len(contents) != len(value.__code__.co_freevars) or len(node.args.args) != 1:
         raise Unsure
     held = dict(zip(value.__code__.co_freevars, contents, strict=True))
@@ -169,7 +169,14 @@ def functions_in(value: Any, depth: int = 4) -> Iterator[FunctionType]:
     parts += [attribute(value, name) for name in ("fget", "fset", "fdel", "func")]
     if isinstance(value, FunctionType):
         yield value
-        parts += closed_over(value)
+        parts += _closed_over(value)
     for part in parts:
         if callable(part) and part is not value:
             yield from functions_in(part, depth - 1)
+
+
+def _closed_over(function: FunctionType) -> Iterator[object]:
+    """Return what a function holds of the functions it was defined in."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            yield cell.cell_contents

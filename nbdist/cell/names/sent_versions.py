@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import secrets
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Contents, Held, contents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
@@ -155,18 +154,3 @@ class Known:
         if after:
             self._ran.update(dict.fromkeys(bound(code), after))
         return before
-
-
-def methods(cls: type) -> Iterator[FunctionType]:
-    """Return the functions in a class's own body, properties and the like included."""
-    for member in vars(cls).values():
-        for function in (getattr(member, "__func__", None), getattr(member, "fget", None), member):
-            if isinstance(function, FunctionType):
-                yield function
-
-
-def closed_over(function: FunctionType) -> Iterator[object]:
-    """Return what a function holds of the functions it was defined in."""
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not filled yet
-            yield cell.cell_contents

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nbdist.launchers.host.child_processes import Children
 
-PROBE = "nbdist.backends.torch_private.probe"
+PROBE = "nbdist.backends.ddp.torch_probe"
 GROUPS_SECONDS, SECONDS = 60.0, 600.0
 """A probe that takes longer, for groups and in all, counts as failed. Nobody waits for all of it,
 and beside busy ranks it gets little of a processor."""
@@ -140,10 +140,10 @@ class Probing:
 
 
 def _in_fork(answer: int, folder: str) -> None:
-    from nbdist.backends.torch_private import probe  # needs torch
+    from nbdist.backends.ddp import torch_probe  # needs torch
 
     tempfile.tempdir = folder
-    probe.main(answer)
+    torch_probe.main(answer)
 
 
 def _start_fresh(answer: int, folder: str) -> int:

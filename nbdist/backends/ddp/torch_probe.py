@@ -2,7 +2,7 @@
 
 Two processes join, train, are broken off in a collective and in a backward, renew in place, and
 train on; their gradients must be those of a run that nothing broke off. Run it in a fork that has
-run no torch operation, or as ``python -m nbdist.backends.torch_private.probe``.
+run no torch operation, or as ``python -m nbdist.backends.ddp.torch_probe``.
 """
 
 from __future__ import annotations
