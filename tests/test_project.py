@@ -1,21 +1,33 @@
-"""The project as a whole: version, public names, what README begins with, links."""
+"""The project as a whole: version, public names, what the documents say and where they lead."""
 
 from __future__ import annotations
 
+import argparse
+import functools
 import importlib.metadata
 import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import nbdist
+from nbdist.magics.commands.dist import COMMANDS
+from nbdist.magics.distributed import DistributedMagics
+from nbdist.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+HEADING = re.compile(r"^#+ +(.+)$", flags=re.MULTILINE)
+GUIDES = ROOT / "docs" / "guides"
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
+)
+README_LINES = 220
+"""A newcomer reads it to the end; what takes more lines is a guide."""
 
 
 def test_the_version_is_one() -> None:
@@ -50,10 +62,90 @@ for name in nbdist.__all__:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    links = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
-    local = [link for link in links if link and "://" not in link]
-    missing = [link for link in local if not (page.parent / link).exists()]
+    missing = []
+    for link in LINK.findall(_prose(page)):
+        name, _, heading = link.partition("#")
+        if "://" in link:
+            continue
+        target = page.parent / name if name else page
+        if not target.exists() or (heading and heading not in _headings(target)):
+            missing.append(link)
     assert missing == []
+
+
+def _prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@functools.cache
+def _headings(page: Path) -> set[str]:
+    """Return what stands behind `#` in a link to a heading, made as GitHub and MyST make it."""
+    titles = HEADING.findall(_prose(page))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_readme_is_short_and_leads_to_every_guide() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= README_LINES
+    guides = {f"docs/guides/{guide.name}" for guide in GUIDES.glob("*.md")}
+    assert guides - set(LINK.findall(readme)) == set()
+
+
+def _flags() -> dict[str, str]:
+    """Return the flags of `%%distributed` that a person may give, with what their help says."""
+    parser: argparse.ArgumentParser = DistributedMagics.distributed.parser
+    return {
+        action.option_strings[-1]: action.help
+        for action in parser._actions
+        if action.option_strings and action.help and action.help != argparse.SUPPRESS
+    }
+
+
+def test_the_guides_explain_every_flag_command_and_setting() -> None:
+    """The reference is made from the code; these tables are written by hand, and say more."""
+    cells, commands, settings = (
+        re.findall(r"^\| (.+?) \|", (GUIDES / f"{name}.md").read_text(), flags=re.MULTILINE)
+        for name in ("cells", "dist", "settings")
+    )
+    flags = _flags().keys() - {"-h", "--help"}
+    assert len(flags) > 1
+    assert {flag for flag in flags if not re.search(rf"`{flag}\b", "\n".join(cells))} == set()
+    named = set(re.findall(r"`(?:%dist )?(\w+)", "\n".join(commands)))
+    assert COMMANDS.keys() - named == set()
+    known = {f"NBDIST_{item.name.upper()}" for item in fields(Settings)}
+    assert known - set(re.findall(r"NBDIST_\w+", "\n".join(settings))) == set()
+
+
+def test_the_guides_name_no_flag_command_or_setting_that_is_unknown() -> None:
+    """A renamed one would else live on in the documents."""
+    pages = "\n".join(page.read_text() for page in [ROOT / "README.md", *GUIDES.glob("*.md")])
+    assert set(re.findall(r"%dist ([a-z]+)\b", pages)) - COMMANDS.keys() == set()
+    table = (GUIDES / "cells.md").read_text()
+    given = set(re.findall(r"(?<=[|,] `)(-[\w-]+)", table))
+    assert given - _flags().keys() - {"--"} == set()
+    lines = re.findall(r"%%distributed (.*?)(?:$|`|(?<= )-- )", pages, flags=re.MULTILINE)
+    used = set(re.findall(r"(?:^| )(-[\w-]+)", "\n".join(re.sub("'.*?'", "", x) for x in lines)))
+    assert used - _flags().keys() - {"-h", "--"} == set()
+    sources = "\n".join(source.read_text() for source in (ROOT / "nbdist").rglob("*.py"))
+    settings = set(re.findall(r"NBDIST_(\w+)", pages))
+    assert {
+        name for name in settings if not re.search(rf"{name}\b", sources, re.IGNORECASE)
+    } == set()
+
+
+def test_the_guides_tell_the_defaults_of_settings() -> None:
+    rows = dict(
+        re.findall(
+            r"^\| `NBDIST_(\w+)` \|.*\| ([\d.]+) \|$",
+            (GUIDES / "settings.md").read_text(),
+            flags=re.MULTILINE,
+        )
+    )
+    told = {name.lower(): float(value) for name, value in rows.items()}
+    assert told == {
+        item.name: item.default for item in fields(Settings) if isinstance(item.default, float)
+    }
 
 
 def test_make_lists_its_targets() -> None:
