@@ -26,6 +26,15 @@ GUIDES = ROOT / "docs" / "guides"
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
 )
+MADE_LATER = {
+    ".venv/bin/pytest",
+    "build/gpu-rehearsal.md",
+    "dist/",
+    "nbdist/labextension/",
+    "nbdist/widgets/static/",
+    "wheels/",
+}
+"""Named in the documents, and no part of the repository."""
 README_LINES = 220
 """A newcomer reads it to the end; what takes more lines is a guide."""
 
@@ -146,6 +155,17 @@ def test_the_guides_tell_the_defaults_of_settings() -> None:
     assert told == {
         item.name: item.default for item in fields(Settings) if isinstance(item.default, float)
     }
+
+
+def test_files_that_contributing_names_are_there() -> None:
+    text = _prose(ROOT / "CONTRIBUTING.md")
+    names = re.findall(r"`([\w.*-]*(?:/[\w.*-]*)+)`|`(\w+\.(?:py|md|txt|toml))`", text)
+    named = {one or other for one, other in names} - MADE_LATER
+    folders = (ROOT, ROOT / "nbdist", ROOT / "tests" / "browser", ROOT / "nbdist/magics/commands")
+    missing = {
+        name for name in named if not any(list(folder.glob(name.strip("/"))) for folder in folders)
+    }
+    assert missing == set()
 
 
 def test_make_lists_its_targets() -> None:
