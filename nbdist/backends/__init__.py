@@ -1,5 +1,5 @@
-"""How ranks talk to each other: each module joins a rank to its peers, frees and renews it.
+"""How ranks communicate: PyTorch process groups, Horovod or XLA, and their recovery after a fault.
 
-These run inside somebody's training process, so importing them costs next to nothing: the
-framework itself (torch, horovod) is imported when a backend is made.
+These modules run inside a user's training process, so importing one is cheap: the framework itself
+(torch, horovod) is imported when a backend is created.
 """

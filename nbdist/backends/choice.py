@@ -1,4 +1,4 @@
-"""Which backend a rank uses, and what every backend can do."""
+"""Chooses a rank's backend (ddp, horovod, xla, none), and defines the interface of all backends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FITTING = {
     "horovod": ("horovodrun", "engines"),
     "xla": ("kernel", "torchrun"),
 }
-"""By backend, the launchers that can give it what it needs."""
+"""For each backend, the launchers that can start its ranks."""
 LAUNCHERS = ("engines", "torchrun", "horovodrun", "python", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
-"""What engines can have."""
+"""The backends that persistent engines can use."""
 
 
 def check_fit(backend: str, launcher: str) -> None:
-    """Raise `UsageError` if these two do not go together."""
+    """Raise `UsageError` if this launcher cannot start ranks with this backend."""
     for kind, name, names in ("backend", backend, FITTING), ("launcher", launcher, LAUNCHERS):
         if name not in names:
             raise UsageError(f"unknown {kind} {name!r}; there are {', '.join(names)}")
@@ -35,7 +35,7 @@ def check_fit(backend: str, launcher: str) -> None:
 
 
 def check_torch(version: str) -> None:
-    """Raise `LaunchError` if ranks that stay cannot have DDP with this torch; '' is none."""
+    """Raise `LaunchError` if `version` is '': persistent ranks need torch for DDP."""
     if not version:
         msg = (
             "--backend ddp needs PyTorch, which this notebook's Python does not have. "
@@ -47,12 +47,12 @@ def check_torch(version: str) -> None:
 
 
 class Backend(Protocol):
-    """How ranks talk to each other; see `nbdist.backends.ddp.rank_group.Ddp` for the full one."""
+    """How ranks communicate; `nbdist.backends.ddp.rank_group.Ddp` explains each method."""
 
     name: str
     broken_off: set[str]
-    """Collectives that were broken off, and behind which a GPU went on; whoever reads it empties
-    it."""
+    """Collectives that were aborted while the GPU went on with the work queued behind them. The
+    reader empties the set."""
 
     def device(self) -> Any: ...  # a torch.device, or a word without torch
     def names(self) -> dict[str, Any]: ...
@@ -82,7 +82,7 @@ class Backend(Protocol):
 
 
 class NoBackend:
-    """Ranks that do not talk to each other (`--backend none`)."""
+    """Ranks that do not communicate (`--backend none`)."""
 
     name = "none"
 
@@ -90,11 +90,11 @@ class NoBackend:
         self.broken_off: set[str] = set()
 
     def device(self) -> str:
-        """Return the word for plain memory; there need not be a torch."""
+        """Return "cpu", as a word: torch may not be installed."""
         return "cpu"
 
     def names(self) -> dict[str, Any]:
-        """Return no names: a cell finds nothing of a backend's."""
+        """Return no names: this backend defines none for a cell."""
         return {}
 
     def install(self) -> None:
@@ -118,17 +118,17 @@ class NoBackend:
         return {}
 
     def meet_at(self, port: int) -> None:
-        """Do nothing: what a cell makes of the environment is its own."""
+        """Do nothing: this backend has no store for the environment's address."""
 
     def abort(self) -> None:
-        """Do nothing: no rank waits for another."""
+        """Do nothing: no rank waits for another rank."""
 
     def goes_on_when_freed(self) -> bool:
-        """Return False: nothing is freed."""
+        """Return False: `abort` does nothing."""
         return False
 
     def formed(self) -> bool:
-        """Return True: nothing can be missing."""
+        """Return True: there is no group that could be missing."""
         return True
 
     def groups(self) -> list[GroupInfo]:
@@ -136,11 +136,11 @@ class NoBackend:
         return []
 
     def waiting(self) -> Waiting | None:
-        """Return None: no rank waits for another."""
+        """Return None: no rank waits for another rank."""
         return None
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
-        """Return no digests: ranks that do not talk may hold what they like."""
+        """Return no digests: ranks that do not communicate need not hold equal models."""
         del namespace
         return {}
 
@@ -150,18 +150,18 @@ class NoBackend:
         return 0
 
     def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return no ranks, None if the path leads to nothing."""
+        """Return no ranks; None if there is no variable at this path."""
         return [] if has(namespace, path) else None
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Refuse: there is no way between the ranks."""
+        """Raise: the ranks cannot send anything to each other."""
         del namespace, path, source, group
         msg = "--backend none has no way to send anything between ranks"
         raise RuntimeError(msg)
 
 
 def load(name: str, *, rank: int, local_rank: int, world_size: int, recovery: Recovery) -> Backend:
-    """Return the backend that `name` stands for."""
+    """Return the backend of this name."""
     if name == "none":
         return NoBackend()
     if name == "horovod":

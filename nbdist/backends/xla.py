@@ -1,8 +1,8 @@
-"""XLA on all devices of one process, the notebook's kernel: SPMD. Kernel's main thread.
+"""The ``xla`` backend: torch_xla (SPMD) on all devices of the kernel. Kernel's main thread.
 
-There is one program, written for the whole batch, and torch_xla shards it over the devices of a
-mesh. So there is one rank, and it is rank zero of one. torch_xla starts its runtime when a device
-is first used, and can neither stop it nor start another: what it needs to know is set before.
+The program is written for the whole batch, and torch_xla shards it over the devices of a mesh. So
+there is one rank, rank 0 of 1. torch_xla starts its runtime when a device is first used, and cannot
+stop it or start a second one: all settings must be made before.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from nbdist.errors import UsageError
 
 AXIS = "data"
-"""The mesh's one axis."""
+"""The name of the mesh's only axis."""
 SAME = 2
-"""So many parts of their version torch and torch_xla must have in common."""
+"""How many parts of their version numbers torch and torch_xla must have in common."""
 OTHER = "%env PJRT_DEVICE=CPU"
 RESTART = (
     "Restart the kernel (`%dist restart kernel`, or the menu), which loses the notebook's variables"
@@ -31,20 +31,20 @@ class Runtime:
     """XLA's runtime in this process."""
 
     kind: str
-    """What its devices are: ``TPU``, ``CPU``."""
+    """The kind of its devices: ``TPU``, ``CPU``."""
     count: int
     device: Any
-    """The one torch sees, which stands for all of them."""
+    """The one device that torch sees, which represents all devices."""
     mesh: Any
-    """All of them in a row."""
+    """All devices in one row."""
 
     @property
     def devices(self) -> str:
-        """The devices in words."""
+        """The number and kind of the devices, in words."""
         return _in_words(self.count, self.kind)
 
     def names(self) -> dict[str, Any]:
-        """Return what a cell finds defined."""
+        """Return the names that are defined for a cell."""
         return {
             "rank": 0, "local_rank": 0, "world_size": 1, "device": self.device, "mesh": self.mesh,
         }  # fmt: skip
@@ -54,7 +54,7 @@ _runtime: Runtime | None = None
 
 
 def check() -> None:
-    """Raise `UsageError` if torch_xla is not there, or not with the torch it was built for."""
+    """Raise `UsageError` if torch_xla is not installed, or not with the torch it was built for."""
     if importlib.util.find_spec("torch_xla") is None:
         raise UsageError(
             f"--backend xla needs torch_xla, which {sys.executable} does not have. torch_xla 2.9.0 "
@@ -70,19 +70,19 @@ def check() -> None:
 
 
 def start(wanted: int | None, usual: int) -> Runtime:
-    """Return the runtime of this process, started if need be.
+    """Return the runtime of this process; start it first if it is not running.
 
     Parameters
     ----------
     wanted
-        The number of devices asked for; None takes those that there are.
+        The requested number of devices; None takes all devices.
     usual
-        How many virtual devices a CPU becomes where nobody asked for a number.
+        How many virtual devices a CPU becomes if no number is requested.
 
     Raises
     ------
     UsageError
-        If it runs already with another number of devices, or the hardware has another.
+        If the runtime already runs with another number of devices, or the hardware has another.
     """
     global _runtime  # torch_xla has one for the process
     if _runtime is None:
@@ -111,7 +111,7 @@ def _begin(wanted: int | None, usual: int) -> Runtime:
 
     from nbdist.backends.torch_private.xla_runtime import runtime_runs
 
-    if runtime_runs():  # a plain cell has used a device
+    if runtime_runs():  # a cell in the kernel has used a device
         _check_number(wanted, xr.device_type() or "", xr.global_runtime_device_count())
     elif os.environ["PJRT_DEVICE"] == "CPU":
         count = int(os.environ.get("CPU_NUM_DEVICES") or usual) if wanted is None else wanted
@@ -122,16 +122,16 @@ def _begin(wanted: int | None, usual: int) -> Runtime:
 
 
 PROCESS_ENVIRON = {"XLA_USE_SPMD": "0", "CPU_NUM_DEVICES": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""What a process with one device is told, whatever the kernel has set for itself."""
+"""The environment of a process with one device, whatever the kernel has set for itself."""
 
 
 def check_processes(wanted: int | None) -> int:
-    """Return how many processes with a device each (`--launcher torchrun`) this machine takes.
+    """Return how many processes with one device each (`--launcher torchrun`) fit this machine.
 
     Raises
     ------
     UsageError
-        If that is not what is wanted, or the kernel has the devices.
+        If `wanted` is another number, or the kernel uses the devices.
     """
     check()
     _choose_device()
@@ -164,17 +164,17 @@ def running() -> Runtime | None:
 
 
 def _choose_device() -> None:
-    """Choose the hardware as torch_xla would, which would log that it does.
+    """Choose the hardware as torch_xla does, but without its log message.
 
     Raises
     ------
     UsageError
-        If what the environment has chosen is not there.
+        If the hardware that the environment names is not present.
     """
-    # What XLA's C++ side warns of (its own plans, mostly) would be in every cell.
+    # Otherwise warnings of XLA's C++ code, mostly about its own plans, appear in every cell.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     chosen = os.environ.get("PJRT_DEVICE")
-    os.environ["PJRT_DEVICE"] = chosen or "CPU"  # or importing it would choose
+    os.environ["PJRT_DEVICE"] = chosen or "CPU"  # else the import of torch_xla chooses
     from nbdist.backends.torch_private.xla_runtime import tpu_processes, why_no_device
 
     if not chosen:

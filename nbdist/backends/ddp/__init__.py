@@ -1,1 +1,1 @@
-"""torch.distributed in a rank that stays: joined, freed from a fault, and its groups renewed."""
+"""torch.distributed in a persistent rank: join the group, interrupt a collective, renew groups."""

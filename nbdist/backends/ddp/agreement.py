@@ -1,4 +1,4 @@
-"""Ranks agree on which process groups the next generation keeps."""
+"""Ranks agree which process groups the next generation keeps, by exchange through the store."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 
 def exchange(store: Store, rank: int, world_size: int, mine: Roster) -> list[Roster]:
-    """Give every rank's roster to every rank, through the store. All ranks at once."""
+    """Exchange rosters among all ranks through the store; every rank must call it."""
     store.set(f"roster/{rank}", msgspec.json.encode(mine).decode())
     texts = store.multi_get([f"roster/{other}" for other in range(world_size)])
     return [msgspec.json.decode(text, type=Roster) for text in texts]
 
 
 def kept(rosters: list[Roster]) -> list[GroupInfo]:
-    """Return the groups to go on with, WORLD first, in the order all ranks build them in.
+    """Return the groups to keep, WORLD first, in the order in which all ranks build them.
 
-    A group is kept if every member has it, those aside that have no groups at all: they are new,
-    or their user destroyed them. Without a WORLD that the ranks agree on there is nothing to keep.
+    A group is kept if every member has it. Members without any group do not count: they are new
+    processes, or the user destroyed their groups. Without a WORLD on which all ranks agree, no
+    group is kept.
     """
     known = {group.name: group for roster in rosters for group in roster.groups}
     whole = [

@@ -1,4 +1,4 @@
-"""Which collective the main thread is inside, told from another thread."""
+"""Finds the collective in which the main thread waits, looking from another thread."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ _COLLECTIVES = "/torch/distributed/distributed_c10d.py"
 _AROUND = (
     _COLLECTIVES,
     "/torch/distributed/c10d_logger.py",
-    "/nbdist/backends/torch_private/hooks.py",  # gloo groups are made through it
-    "/nbdist/backends/groups/wait_time.py",  # waits are timed there
+    "/nbdist/backends/torch_private/hooks.py",  # gloo groups are created through it
+    "/nbdist/backends/groups/wait_time.py",  # waits are measured there
     "/nbdist/backends/ddp/joining.py",  # ranks meet there before NCCL connects them
     "/nbdist/backends/groups/registry.py",
 )
 _CALLS = ("new_group", "init_process_group")
-"""What a user calls, where it is ours."""
+"""Functions of torch that a user calls and that are wrapped by our modules."""
 _PLACES = {
     "/torch/autograd/graph.py": "backward",
     "/torch/nn/parallel/distributed.py": "DDP forward",
     "/torch/distributed/_functional_collectives.py": "",
 }
-"""Where collectives start in C++: one runs there if the flight recorder says so."""
+"""Where collectives start in C++: the flight recorder says whether one is running."""
 
 
 Place = tuple["int | None", "str | None"]
-"""A call into torch's collectives, or a place from where they start in C++."""
+"""A Python call of a collective (its frame's id), or a place where collectives start in C++."""
 NAMELESS = "a collective that this torch does not name"
 END_SECONDS = 0.2
-"""What is only not over yet gets this long before it is aborted."""
+"""A collective that is about to finish gets this long before it is aborted."""
 BEFORE_SECONDS = 2.0
-"""A collective on a GPU is given up so long before torch would."""
+"""A collective on a GPU is aborted this long before torch's own time limit."""
 
 
 @dataclass
 class Watch:
-    """Looks at the main thread; asked by one other thread, again and again.
+    """Looks at the main thread; polled by one other thread.
 
-    Torch's flight recorders know when a collective began. Where they know nothing (``new_group``,
-    a store), the wait is counted from the first look that found the main thread in the same call.
+    Torch's flight recorders know when a collective began. For calls that they do not record
+    (``new_group``, a store), the wait is counted from the first look that found the main thread in
+    this call.
     """
 
     main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
     _call: tuple[int, str] | None = None
     _first_seen: float = 0.0
     _before: tuple[Place, Waiting | None, float] = (None, None), None, 0.0
-    """Where the main thread was when the recorders were read last, what they told, and when."""
+    """The main thread's place when the recorders were last read, what they reported, and when."""
 
     def look(self) -> Waiting | None:
-        """Return the collective that the main thread is inside, or waits for, or None."""
+        """Return the collective that the main thread runs or waits for, or None."""
         try:
             return self._look()
-        except Exception:  # a torch that records otherwise: waits are unknown
+        except Exception:  # another torch has other records: waits stay unknown
             return None
 
     def _look(self) -> Waiting | None:
@@ -79,7 +80,7 @@ class Watch:
         return found
 
     def _as_before(self, where: Place, inside: FrameType | None) -> Waiting | None:
-        """Return what was found last, if the main thread has not moved; it is told, and no more."""
+        """Return the last finding if the main thread has not moved, without a limit to act on."""
         then, found, at = self._before
         if found is not None and then == where:
             since = found.since + time.time() - at
@@ -89,7 +90,7 @@ class Watch:
     def _read(self, inside: FrameType | None, place: str | None) -> Waiting | None:
         on_gpu = _oldest(recorder.on_gpu())
         if inside is None and place is None:
-            # Whatever waits for the GPU waits for this, be it a `.item()`.
+            # Any call that waits for the GPU, such as `.item()`, waits for this collective.
             return None if on_gpu is None else _of_gpu(on_gpu, _named(on_gpu))
         record = _oldest([*recorder.running_collectives(), *([on_gpu] if on_gpu else [])])
         if record is None:
@@ -106,13 +107,13 @@ class Watch:
         call = (id(inside), op)
         if call != self._call:
             self._call, self._first_seen = call, now
-        # Which group it is stands in the frame's locals only, and to read those of a frame that
-        # another thread is running is not safe (CPython 3.11 may copy its closure twice).
+        # Only the frame's locals name the group. Reading the locals of a frame that another thread
+        # runs is not safe: CPython 3.11 may copy the frame's closure twice.
         return Waiting(op, "", None, now - self._first_seen)
 
 
 def _collective(frame: FrameType | None) -> FrameType | None:
-    """Return the outermost of the calls into torch's collectives, if the inner end is there."""
+    """Return the outermost call of a collective, if the innermost frame belongs to one."""
     found = None
     while frame is not None and frame.f_code.co_filename.endswith(_AROUND):
         code = frame.f_code
@@ -123,7 +124,7 @@ def _collective(frame: FrameType | None) -> FrameType | None:
 
 
 def _place(frame: FrameType | None) -> str | None:
-    """Return the innermost place in the stack from where collectives start in C++."""
+    """Return the innermost place in the stack where collectives start in C++."""
     while frame is not None:
         for path, name in _PLACES.items():
             if frame.f_code.co_filename.endswith(path):
@@ -133,9 +134,9 @@ def _place(frame: FrameType | None) -> str | None:
 
 
 def unfinished() -> set[str]:
-    """Return the collectives that this rank's GPU is about to be freed from, in words. Any thread.
+    """Return the names of the collectives that an abort of this rank's GPU will end. Any thread.
 
-    Those that only have not ended yet get a moment.
+    Collectives that are about to finish get a moment to do so.
     """
     if not recorder.knows_gpu():
         return {NAMELESS}
@@ -144,7 +145,7 @@ def unfinished() -> set[str]:
         while (records := recorder.on_gpu()) and time.monotonic() < deadline:
             time.sleep(END_SECONDS / 20)
         return {f"{_named(record)} #{record['collective_seq_id']}" for record in records}
-    except Exception:  # whatever it is, it must not be in the way of the abort
+    except Exception:  # no error may prevent the abort
         return {NAMELESS}
 
 
@@ -162,10 +163,10 @@ def _of(record: dict[str, Any], op: str) -> Waiting:
 
 
 def _of_gpu(record: dict[str, Any], op: str) -> Waiting:
-    """Return a wait that nobody but us will end."""
-    if record["is_p2p"]:  # a batch that was broken off looks like one that hangs: it is told only
+    """Return the wait for a collective on the GPU; only our agent ends it, at the wait's limit."""
+    if record["is_p2p"]:  # an aborted batch looks like a hanging one: only report it
         return _of(record, op)
-    # Torch's watchdog, which is not to end it, takes it out of the books when its time is up.
+    # At its own limit torch's watchdog, which we do not let abort it, forgets the collective.
     limit = int(record["timeout_ms"]) / 1e3
     sooner = max(limit - BEFORE_SECONDS, limit / 2)
     return msgspec.structs.replace(_of(record, op), limit=sooner)

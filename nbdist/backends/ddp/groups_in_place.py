@@ -1,6 +1,6 @@
-"""Groups renewed in place: they stay the objects they are and get fresh connections inside.
+"""Renews process groups in place: the same Python objects get new connections after a fault.
 
-Everything private to torch that this needs is in `torch_private`; the probe has tried it.
+Every use of torch's private parts is in `torch_private`, which the probe has tested.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 class InPlace:
-    """Renews groups and models in place. Main thread, but for `each_part`."""
+    """Renews groups and models in place. Main thread, except `each_part`."""
 
     def __init__(self, rank: int, host: str, made: Made, *, quiet: bool) -> None:
         self._rank, self._made = rank, made
         self._world: Any = None
-        """The group of all ranks when this was last settled; a cell may have destroyed it since."""
+        """WORLD at the last `settle`; a cell may have destroyed this group since then."""
         self.gloo: Address = hooks.share_gloo_device(host, quiet=quiet)
-        """Where this rank's gloo listens; what connects there, a peer made."""
+        """Where this rank's gloo listens: connections to this address were made by other ranks."""
         hooks.free_destroyed()
         hooks.guard_split()
-        hooks.watch_ddp(made.note)  # also those that were unpickled
+        hooks.watch_ddp(made.note)  # also models that were unpickled
 
     def each_part(self, name: str, do: Callable[[Any], object]) -> None:
-        """Do something with each part of its groups that is a backend's: nccl, gloo. Any thread."""
+        """Call `do` with each group's backend object of this name: nccl, gloo. Any thread."""
         groups.each_part(name, do)
 
     def groups(self) -> list[GroupInfo]:
@@ -48,7 +48,7 @@ class InPlace:
         return groups.infos()
 
     def count(self) -> int:
-        """Return the number of the next group, which is its name."""
+        """Return the number of the next group, which becomes the group's name."""
         return groups.group_count()
 
     def fill(
@@ -58,7 +58,7 @@ class InPlace:
         generation: int,
         start: Callable[..., None],
     ) -> None:
-        """Bring this rank's groups to what was agreed: WORLD is begun by `start` on a new rank."""
+        """Make this rank's groups those of `kept`; on a new rank, `start` creates WORLD."""
         mine = groups.members()
         for group in mine.values():
             groups.empty(group)
@@ -77,7 +77,7 @@ class InPlace:
                 groups.build(info, self._rank, store)
 
     def settle(self, count: int, namespace: dict[str, object], *, fsdp: bool) -> None:
-        """Renew DDP models, bring FSDP2 models to rest, count groups as all ranks do."""
+        """Renew DDP models, reset FSDP2 models, and set the group count that all ranks share."""
         groups.set_group_count(count)
         self._move_to_world(namespace)
         for model, noted in list(self._made.models.items()):
@@ -88,7 +88,7 @@ class InPlace:
             ddp_insides.settle_fsdp()
 
     def _move_to_world(self, namespace: dict[str, object]) -> None:
-        """Give what held a WORLD that a cell has destroyed the one that is there now."""
+        """Replace references to a WORLD that a cell has destroyed by the present WORLD."""
         before, self._world = self._world, dist.group.WORLD
         if before is None or before is self._world:
             return
@@ -100,13 +100,13 @@ class InPlace:
                         setattr(holder, name, self._world)
 
     def let_go(self) -> None:
-        """Free all groups, and have torch forget them: they are to be made anew."""
+        """Free all groups and remove them from torch's tables, so that they can be re-created."""
         for group in groups.members().values():
             groups.empty(group)
         groups.forget_world()
 
     def stranded(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Return the variables whose groups a cell has destroyed, and why they are of no use."""
+        """Return the variables whose groups a cell has destroyed, each with why it is unusable."""
         lost = ddp_insides.without_groups()
         lost += [model for model in self._made.models if not ddp_insides.has_group(model)]
         whys = {id(module): "a cell has destroyed its process group" for module in lost}
@@ -119,14 +119,14 @@ class InPlace:
         return {name: whys[id(value)] for name, value in values if id(value) in whys}
 
     def group_named(self, name: str) -> Any:
-        """Return this rank's group of that name, or torch's stand-in for a group of others."""
+        """Return this rank's group of this name, or torch's NON_GROUP_MEMBER."""
         return groups.group_named(name)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return all of a DDP model that can travel; see `put_together`."""
+        """Return what of a DDP model can be sent to another rank."""
         return {"state": ddp_insides.take_apart(model), "builtin": self._made.models[model].builtin}
 
     def put_together(self, model: DistributedDataParallel, told: dict[str, Any]) -> None:
-        """Fill a DDP model from what `take_apart` returned, without a word to the other ranks."""
+        """Build a DDP model from what `take_apart` returned, without communication."""
         ddp_insides.put_together(model, told["state"], told["builtin"])
         self._made.models[model].builtin = told["builtin"]

@@ -1,8 +1,9 @@
-"""Groups formed anew, by torch's public functions alone: for a torch whose insides have moved.
+"""Re-creates process groups after a fault with torch's public functions alone.
 
-WORLD and the groups of ``new_group`` are destroyed and made again. A variable or a model that holds
-one of them gets the new one in its place; a DDP model is made again within the object it is. What
-holds groups elsewhere (FSDP2 modules, meshes) is lost, and `lost` says so.
+This serves a torch whose private parts do not work as `groups_in_place` needs them. WORLD and the
+groups of ``new_group`` are destroyed and created again. A variable or a model that holds one of
+these groups gets the new group instead; a DDP model is constructed again within the same Python
+object. Other holders of groups (FSDP2 modules, meshes) are lost, and `lost` names them.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from nbdist.backends.ddp.joining import Joining
 
 _OF_ITS_OWN = ("_parameters", "_buffers", "_modules")
-"""What a module's constructor makes that is not put back: DDP's own makes it anew."""
+"""Attributes of a module that are not restored: DDP's constructor creates them."""
 _ONCE = ("mixed_precision", "delay_all_reduce_named_params")
-"""Arguments with which DDP hooks into the model it wraps: to do so twice would double them."""
+"""Arguments with which DDP adds hooks to the wrapped model: a second call would double them."""
 _THIS_RANKS = ("pg_options", "device_id")
-"""What each member of a group says for itself."""
+"""Arguments of ``new_group`` that may differ between the members of a group."""
 TORCHS_MB = 1 << 20
-"""What torch's `bucket_cap_mb` counts in."""
+"""The unit of torch's `bucket_cap_mb`, in bytes."""
 WORLD = "world"
 
 
@@ -49,31 +50,31 @@ class Before:
     """What a rank had before its groups were destroyed."""
 
     infos: list[GroupInfo]
-    """As other ranks are told of it."""
+    """The groups as this rank describes them to other ranks."""
     groups: list[Group]
     count: int
     """How often ``new_group`` was called."""
     world: Any
-    """None on a rank that is new."""
+    """The process group WORLD; None on a new rank."""
 
 
 class Anew:
-    """Destroys groups and makes them again. Main thread, but for `each_part`."""
+    """Destroys groups and creates them again. Main thread, except `each_part`."""
 
     def __init__(self, made: Made, joining: Joining) -> None:
         self._made, self._joining = made, joining
         self._retired: list[Any] = []
-        """Groups that were given up. Python would end them holding the GIL, and might hang."""
+        """Old groups, kept referenced: Python would end them holding the GIL, and might hang."""
         self._lost: dict[int, str] = {}
-        """By the id of a DDP model, why it could not be made again."""
+        """For the id of a DDP model, why this model could not be constructed again."""
         self._new: dict[int, Any] = {}
-        """By the id of a group that was given up, the one in its place."""
+        """For the id of an old group, the new group that replaces the old one."""
 
     def groups(self) -> list[GroupInfo]:
-        """Return what this rank has, WORLD first: what all ranks have can be made again."""
+        """Return this rank's groups, WORLD first."""
         if not dist.is_initialized():
             return []
-        begun = self._joining  # a group that is broken may not know any more
+        begun = self._joining  # a broken group may not know its own values any more
         timeout, everyone = _seconds(begun.timeout), list(range(begun.size))
         world = GroupInfo(WORLD, everyone, begun.backend, timeout, world=True)
         others = [
@@ -89,16 +90,16 @@ class Anew:
         return [world, *others]
 
     def each_part(self, name: str, do: Callable[[Any], object]) -> None:
-        """Do something with each part of its groups that is a backend's: nccl, gloo. Any thread."""
+        """Call `do` with each group's backend object of this name: nccl, gloo. Any thread."""
         for group in (dist.group.WORLD, *(each.group for each in self._made.groups)):
-            with suppress(Exception):  # no group, or none of this rank's
+            with suppress(Exception):  # no group, or not a group of this rank
                 served = nccl.by_device(dist.get_backend_config(group))
                 devices = [device for device, backend in served.items() if backend == name]
                 for device in devices[:1]:
                     do(nccl.part_of(group, device))
 
     def give_up(self, before: Before) -> None:
-        """Destroy all groups, without a word to the other ranks.
+        """Destroy all groups, without communication.
 
         Raises
         ------
@@ -111,13 +112,13 @@ class Anew:
         try:
             if dist.is_initialized():
                 dist.destroy_process_group()
-        except Exception as err:  # whatever it stumbles over is broken anyway
+        except Exception as err:  # the groups may be broken, so any error is possible
             trouble = f": {type(err).__name__}: {err}"
         if dist.is_initialized():
-            raise NbdistError(f"torch does not let go of its broken groups{trouble}")
+            raise NbdistError(f"torch could not destroy its broken process groups{trouble}")
 
     def make_again(self, kept: list[GroupInfo], before: Before) -> None:
-        """Make the groups besides WORLD that all ranks had. All ranks at once."""
+        """Create the subgroups that all ranks had; every rank must call it."""
         if before.world is not None:
             self._new[id(before.world)] = dist.group.WORLD
         mine = {str(each.number): each for each in before.groups}
@@ -126,7 +127,7 @@ class Anew:
                 continue
             old = mine.get(info.name)
             own = {} if old is None else old.asked
-            self._made.count = int(info.name)  # as it was called before
+            self._made.count = int(info.name)  # its former name
             fresh = dist.new_group(
                 info.ranks,
                 backend=info.backend or None,
@@ -138,19 +139,19 @@ class Anew:
                 self._new[id(old.group)] = fresh
 
     def renew_models(self, namespace: dict[str, object]) -> None:
-        """Make every DDP model again within the object it is."""
+        """Construct every DDP model again within the same Python object."""
         self._lost = {}
-        for value in list(namespace.values()):  # those that were unpickled are not noted
+        for value in list(namespace.values()):  # unpickled models are not registered yet
             if is_a(value, DistributedDataParallel):
                 self._made.note(value)
         for model in list(self._made.models):
             try:
                 self._renew(model)
-            except Exception as err:  # told by name, and the others can go on
+            except Exception as err:  # reported with its name; the other models are renewed
                 self._lost[id(model)] = f"{type(err).__name__}: {err}"
 
     def _renew(self, model: DistributedDataParallel) -> None:
-        """Call a DDP model's constructor again: a new reducer on the new groups."""
+        """Call a DDP model's constructor again, which makes a new reducer on the new groups."""
         noted = self._made.models[model]
         arguments = _arguments_of(model, noted.arguments)
         for name in _ONCE:
@@ -170,7 +171,7 @@ class Anew:
         self._hook(model, noted)
 
     def _hook(self, model: DistributedDataParallel, noted: Model) -> None:
-        """Register the communication hooks that a model had."""
+        """Register the model's communication hooks again."""
         with self._made.not_noting():
             for args, kwargs in noted.hooks:
                 for state in (*args, *kwargs.values()):
@@ -181,20 +182,20 @@ class Anew:
             getattr(model, BUILTIN)(noted.builtin)
 
     def name_of(self, group: dist.ProcessGroup) -> str:
-        """Return what a group is called on every rank; '' if it was not noted."""
+        """Return the name of a group, equal on all ranks; '' if the group is not registered."""
         if group is dist.group.WORLD:
             return WORLD
         return next((str(each.number) for each in self._made.groups if each.group is group), "")
 
     def group_named(self, name: str) -> Any:
-        """Return this rank's group of that name, or torch's stand-in for a group of others."""
+        """Return this rank's group of this name, or torch's NON_GROUP_MEMBER."""
         if name == WORLD:
             return dist.group.WORLD
         found = (each.group for each in self._made.groups if str(each.number) == name)
         return next(found, dist.GroupMember.NON_GROUP_MEMBER)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return all of a DDP model that can travel; see `put_together`."""
+        """Return what of a DDP model can be sent to another rank; see `put_together`."""
         noted = self._made.models.get(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
         if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):
@@ -208,13 +209,13 @@ class Anew:
         }
 
     def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
-        """Fill a DDP model from what `take_apart` returned, without a word to the other ranks."""
+        """Build a DDP model from what `take_apart` returned, without communication."""
         arguments = state["arguments"]
         if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
             raise UsageError("it is trained by a group of ranks that the new one is not in")
         if not _can_do_without_others():
             raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
-        torch.nn.Module.__init__(model)  # so that it can be a key
+        torch.nn.Module.__init__(model)  # makes the model hashable
         others = {k: v for k, v in arguments.items() if k != "module"}
         noted = self._made.models[model] = Model(others, state["hooks"], state["builtin"])
         again(model, arguments)
@@ -222,7 +223,7 @@ class Anew:
         self._hook(model, noted)
 
     def lost(self, namespace: dict[str, object]) -> dict[str, str]:
-        """Give variables the new groups; return what is lost, by name, and why."""
+        """Put the new groups into variables; return the lost variables, each with the reason."""
         found = {}
         for name, value in list(namespace.items()):
             if id(value) in self._new:
@@ -241,13 +242,13 @@ class Anew:
         return fresh
 
     def _exchange(self, holder: object) -> None:
-        """Put new groups in the place of those that an object's attributes hold."""
+        """Replace old groups in an object's attributes by the new groups."""
         if isinstance(holder, ModuleType):
             return
         for name, value in attributes(holder).items():
-            # Its type, for what pretends to be of another one may warn when it is asked.
+            # `type`, not `isinstance`: a proxy may print a warning when its `__class__` is read.
             if issubclass(type(value), dist.ProcessGroup) and id(value) in self._new:
-                with suppress(AttributeError):  # read-only: it is told with what it does not do
+                with suppress(AttributeError):  # read-only: it keeps the old group
                     setattr(holder, name, self._new[id(value)])
 
 
@@ -256,39 +257,39 @@ def _seconds(limit: timedelta | None) -> float:
 
 
 def again(model: DistributedDataParallel, arguments: dict[str, Any]) -> None:
-    """Call DDP's constructor on a model that is one already; it keeps its hooks and attributes."""
+    """Call DDP's constructor again on a DDP model, keeping its hooks and attributes."""
     before = dict(vars(model))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # told when it was made first
+        warnings.simplefilter("ignore", FutureWarning)  # shown at the first construction
         silent = {"init_sync": False} if _can_do_without_others() else {}
         _constructor()(model, **(arguments | silent))
-    # Objects, not copies: the handles that hooks were given remove from them.
+    # The same dictionaries, not copies: handles of hooks remove their hook from these.
     vars(model).update({name: before[name] for name in _kept_names() if name in before})
 
 
 def _kept_names() -> list[str]:
-    """Return the attributes of every module that its constructor empties, hooks above all."""
+    """Return the attributes that the constructor of every module empties, such as its hooks."""
     return [name for name in vars(torch.nn.Module()) if name not in _OF_ITS_OWN]
 
 
 def _constructor() -> Callable[..., None]:
-    """Return torch's own, beneath ours, which would note it as another model."""
+    """Return torch's own constructor, without our wrapper that registers each model."""
     make = DistributedDataParallel.__init__
     return getattr(make, "__wrapped__", make)
 
 
 def _can_do_without_others() -> bool:
-    """Whether DDP's constructor can be told to leave parameters as they are, as in torch 2.9."""
+    """Whether DDP's constructor has `init_sync=False`, which leaves parameters as they are."""
     return "init_sync" in inspect.signature(_constructor()).parameters
 
 
 def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what a model was made with; of one that was unpickled, what its attributes tell."""
+    """Return the constructor's arguments; for an unpickled model, read from its attributes."""
     if noted is not None:
         return noted | {"module": model.module}
     names = list(inspect.signature(_constructor()).parameters)[1:]
     arguments = {name: getattr(model, name) for name in names if hasattr(model, name)}
-    # Newer releases warn of the one that they derive from the other.
+    # Newer releases of torch warn about an argument that they derive from another one.
     if "forward_sync_buffers" in arguments:
         arguments.pop("broadcast_buffers", None)
     arguments["bucket_cap_mb"] = model.bucket_bytes_cap / TORCHS_MB
@@ -296,7 +297,7 @@ def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) 
 
 
 def sharded(namespace: dict[str, object], why: str) -> dict[str, str]:
-    """Return the modules of a namespace that FSDP2 has sharded, each with why it is lost."""
+    """Return the FSDP2 modules of a namespace, each with why it is lost."""
     return {
         name: f"an FSDP2 module, which this torch does not let be renewed: {why}"
         for name, value in list(namespace.items())
@@ -305,7 +306,7 @@ def sharded(namespace: dict[str, object], why: str) -> dict[str, str]:
 
 
 def _why_lost(value: object) -> str:
-    """Say why a variable is of no use once its groups are gone, '' if it is."""
+    """Say why a variable is unusable once its groups are gone; '' if the variable is usable."""
     whys: list[tuple[Callable[[Any], bool], str]] = [
         (_is_sharded, "an FSDP module, whose shards belong to groups that are gone"),
         (_trains_shards, "the optimizer of a module that is lost"),
@@ -317,7 +318,7 @@ def _why_lost(value: object) -> str:
 
 
 def _is_sharded(value: object) -> bool:
-    """Whether a value is a module that FSDP, of either kind, has sharded."""
+    """Whether a value is a module sharded by FSDP1 or FSDP2."""
     if not is_a(value, torch.nn.Module):
         return False
     fsdp = sys.modules.get("torch.distributed.fsdp")

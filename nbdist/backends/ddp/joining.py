@@ -1,4 +1,4 @@
-"""WORLD, the group of all ranks: begun by us, and asked for by a user's ``init_process_group``."""
+"""Creates WORLD, the process group of all ranks, and serves a cell's ``init_process_group``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 MEET_LIMIT = timedelta(minutes=10)
-"""How long members of a group wait for each other if nobody has said; torch's own for NCCL."""
+"""How long members of a group wait for each other by default, as torch does for NCCL."""
 
 
 class Joining:
-    """Begins WORLD, and knows how it was begun. Main thread.
+    """Creates WORLD, and knows with which arguments. Main thread.
 
     Parameters
     ----------
     rank, size
         This rank's place.
     made
-        Notes what is made meanwhile.
+        The registry of groups and models.
     formed
-        Whether WORLD is there and whole.
+        Returns whether WORLD exists and is whole.
     """
 
     def __init__(self, rank: int, size: int, made: Made, formed: Callable[[], bool]) -> None:
@@ -45,18 +45,18 @@ class Joining:
         self._made, self._formed = made, formed
         self._torchs_own: Callable[..., None] = dist.init_process_group
         self.store: stores.Store | None = None
-        """That of this generation."""
+        """This generation's store."""
         self._asked = 0
-        """How often a user's call has begun WORLD on it."""
+        """How often a user's call has created WORLD on this store."""
         self.backend = ""
         self.timeout: timedelta | None = None
         self.size = size
-        """What WORLD was begun with last."""
+        """The arguments with which WORLD was created last."""
         self._met: Counter[tuple[int, ...]] = Counter()
-        """How often ranks have met in this generation."""
+        """How often these ranks have met in this generation."""
 
     def install(self) -> None:
-        """Put `ask` in the place of ``init_process_group``."""
+        """Replace torch's ``init_process_group`` by `ask`."""
         original = self._torchs_own
 
         @functools.wraps(original)
@@ -66,19 +66,19 @@ class Joining:
         replace_everywhere("init_process_group", original, init_process_group)
 
     def on(self, store: stores.Store) -> None:
-        """Begin what comes on a fresh store."""
+        """Use a fresh store from now on."""
         self.store, self._asked = store, 0
         self._met.clear()
 
     def begin(self, backend: str, timeout: timedelta | None, *, bound: bool = True) -> None:
-        """Begin WORLD. All ranks at once, which have just met.
+        """Create WORLD; every rank must call it, right after the ranks have met.
 
         Parameters
         ----------
         backend, timeout
-            What ``init_process_group`` is called with.
+            Arguments for ``init_process_group``.
         bound
-            Whether to bind it to this rank's GPU where NCCL serves that, as on the other ranks.
+            Whether to bind WORLD to this rank's GPU, if NCCL is its backend; equal on all ranks.
         """
         device = bound_device(backend) if bound else None
         with kept_excepthook():
@@ -88,15 +88,17 @@ class Joining:
             )  # fmt: skip
 
     def meet(self, ranks: Sequence[int], limit: timedelta | None) -> None:
-        """Wait until these ranks are here, where `Ddp.abort` can free who waits; in NCCL it cannot.
+        """Wait in the store until these ranks have come; `Ddp.abort` can end this wait.
+
+        NCCL's own wait for the members of a group cannot be interrupted.
 
         Parameters
         ----------
         ranks
-            The members of a group, this rank among them, in the same order on all.
+            The members of a group, with this rank, in the same order on all members.
         limit
-            Of the group's collectives. Members may take as long to come, or `MEET_LIMIT` if that is
-            longer: they come from work of their own.
+            The time limit of the group's collectives. Members may come as late as this limit, or
+            `MEET_LIMIT` if that is longer, since they may still be computing.
         """
         if self.store is None or self._is_elsewhere():
             return
@@ -107,18 +109,18 @@ class Joining:
         try:
             self.store.wait([f"{name}/{rank}" for rank in ranks], most)
         except BaseException:
-            with suppress(Exception):  # who is late must not pass alone
+            with suppress(Exception):  # a late rank must not find this rank's key and go on alone
                 self.store.delete_key(own)
             self._met[tuple(ranks)] -= 1
             raise
 
     def _is_elsewhere(self) -> bool:
-        """Whether WORLD is one of the user's own, of other ranks than ours."""
+        """Whether WORLD is a group of the user's own, with other ranks than ours."""
         ours = self._rank, self._ranks
         return dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != ours
 
     def ask(self, *args: Any, **kwargs: Any) -> None:
-        """Give a user's call the group that is formed, or form the one it asks for."""
+        """Serve a user's ``init_process_group``: keep WORLD, or create the one it asks for."""
         asked = inspect.signature(self._torchs_own).bind(*args, **kwargs).arguments
         rank, size = asked.get("rank", -1), asked.get("world_size", -1)
         ours = rank in {-1, self._rank} and size in {-1, self._ranks}
@@ -147,7 +149,7 @@ class Joining:
             self._torchs_own(**asked)
 
     def _serves(self, backend: str | None) -> bool:
-        """Return whether WORLD has the backends that `backend` names, on the devices there are."""
+        """Return whether WORLD uses the backends in `backend` on the devices that are present."""
         if backend is None:
             return True
         formed, wanted = by_device(self.backend), by_device(backend)
@@ -157,7 +159,7 @@ class Joining:
 
 
 def _refuse_shared(backend: str | None) -> None:
-    """Refuse NCCL, which would, where ranks share GPUs; the group that is formed stays."""
+    """Refuse NCCL where ranks share GPUs, as NCCL itself would; the present group stays."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if there and bound_device(backend) is not None and default_backend() != NAME:
         raise UsageError(

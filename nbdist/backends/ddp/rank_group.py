@@ -1,11 +1,12 @@
-"""torch.distributed in a rank: join its peers, free it from them, renew what they share.
+"""The ``ddp`` backend of a persistent rank: join WORLD, interrupt collectives, renew groups.
 
-A rank is freed by cutting sockets. Whoever waits in a gloo collective, in ``new_group`` or in a
-store waits on a socket of this process, and these are known by their addresses: where groups of
-this rank listen, and where those of the others do, which they tell each other when a generation is
-formed. (NCCL has an abort of its own.) What was cut is of no use any more, so `form` starts the
-next generation: a fresh store, and groups renewed `in_place` or made `anew`. The ranks agree
-through that store which groups those are (`agreement`).
+A collective is interrupted by cutting sockets. A thread that waits in a gloo collective, in
+``new_group`` or in a store waits on a socket of this process. These sockets are recognized by their
+addresses: where the groups of this rank listen, and where those of the other ranks listen, which
+all ranks exchange when they form a generation. (NCCL has its own abort.) Connections that were cut
+cannot be used again, so `form` starts the next generation: a fresh store, and groups that are
+renewed in place (`groups_in_place`) or re-created (`groups_made_anew`). Through that store the
+ranks agree which groups those are (`agreement`).
 """
 
 from __future__ import annotations
@@ -54,38 +55,37 @@ if TYPE_CHECKING:
     from nbdist.backends.ddp.groups_in_place import InPlace
 
 _CONNECT_LIMIT = timedelta(seconds=10)
-"""The store listens before any rank is told of it, so reaching it takes no time."""
+"""Ranks learn the store's port when it is already listening, so connecting is fast."""
 
 _FORM_LIMIT = timedelta(seconds=60)
 """How long ranks wait for each other when they form a generation."""
 
 _STORE_LIMIT = timedelta(minutes=30)
-"""How long they wait in the store afterwards if the group has no limit of its own; torch's own."""
+"""The store's time limit afterwards if the group has none; torch's own default."""
 
 ABORT_SECONDS = 2.0
-"""A rank's agent waits so long for NCCL; it has other things to do, and asks again."""
+"""A rank's agent waits this long for NCCL's abort, then does other work and asks again."""
 
 LET_GO_SECONDS, SETTLE_SECONDS = 10.0, 30.0
-"""NCCL, and then the GPU with all that was queued on it, have this long to end after an abort."""
+"""Time limits after an abort: for NCCL to end, then for the GPU to finish its queued work."""
 
 
 class Ddp:
     """The ``ddp`` backend of one rank: nccl with a GPU for each rank, else gloo.
 
-    `install`, `form` and `sync` belong to the main thread; `open_store`, `abort`,
-    `goes_on_when_freed`, `waiting`, `formed`, `groups`, `weigh` and `checksums` may be called from
-    any other.
+    `install`, `form` and `sync` belong to the main thread; any thread may call `open_store`,
+    `abort`, `goes_on_when_freed`, `waiting`, `formed`, `groups`, `weigh` and `checksums`.
 
     Parameters
     ----------
     rank, local_rank, world_size
-        This rank's place, as torchrun counts.
+        This rank's place, counted as torchrun does.
     timeout
-        Seconds a collective may take; torch's own limit if None.
+        Seconds that a collective may take; torch's own limit if None.
     host
-        The address that stores and gloo listen on; loopback unless the ranks are on several hosts.
+        The address where stores and gloo listen; loopback unless the ranks are on several hosts.
     recovery
-        What this torch allows.
+        Which ways of recovery this torch allows.
     """
 
     name = "ddp"
@@ -110,21 +110,22 @@ class Ddp:
         self._in_place: InPlace | None = None
         self._anew = Anew(self._made, self._joining)
         self._before: Before | None = None
-        """What there was before an attempt to form groups anew that has not gone through yet."""
+        """The groups before an attempt to re-create them that has not succeeded yet."""
         self._far: frozenset[sockets.Address] = frozenset()
-        """Where the peers' gloo and the store listen; what leads there, this rank made."""
+        """Where the other ranks' gloo and the store listen: connections there were made by this
+        rank."""
         self._server: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
-        """Connections cut by the last `abort`, open still for their other ends."""
+        """Connections cut by the last `abort`, not closed yet because of their other ends."""
         self._aborting = nccl.Aborting()
         self.broken_off: set[str] = set()
-        """Collectives of this rank's GPU that were aborted since somebody last asked."""
+        """Collectives on this rank's GPU that were aborted since this set was last read."""
         self._whole = False
         self._port = self._generation = self._meeting = 0
         self._pid = os.getpid()
 
     def device(self) -> torch.device:
-        """Return this rank's device, made the current one if it is a GPU; ranks may share one."""
+        """Return this rank's device; a GPU becomes the current one, and ranks may share it."""
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if not there:
             return torch.device("cpu")
@@ -133,11 +134,11 @@ class Ddp:
         return device
 
     def names(self) -> dict[str, Any]:
-        """Return no names: a cell imports torch itself."""
+        """Return no names: cells import torch themselves."""
         return {}
 
     def install(self) -> None:
-        """Take over where torch makes and destroys groups; once, before there is any."""
+        """Wrap torch's functions that create and destroy groups; once, before the first."""
         for name, value in nccl.environ().items():
             os.environ.setdefault(name, value)
         recorder.hold_few()
@@ -147,26 +148,26 @@ class Ddp:
         self._made.install()
         self._joining.install()
         if self.recovery.groups:
-            # A device of gloo's own for each group, so the address cannot be given.
+            # Each group then makes a gloo device of its own, to which no address can be passed.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
         else:
             from nbdist.backends.ddp.groups_in_place import (
-                InPlace,  # private parts, which were tried
+                InPlace,  # private parts of torch, which were probed
             )
 
             self._in_place = InPlace(self.rank, self._host, self._made, quiet=self.recovery.talks)
-        with suppress(Exception):  # a torch that measures elsewhere: waits stay unknown
+        with suppress(Exception):  # another torch has no such log: waits stay unknown
             from nbdist.backends.torch_private import timed_waits
 
             timed_waits.time_waits()
-        with suppress(Exception):  # torch then makes stores of its own, at the address reserved
+        with suppress(Exception):  # torch then makes its own store at the reserved address
             from nbdist.backends.torch_private import rendezvous
 
             rendezvous.lead(self._found_at)
 
     def open_store(self) -> int:
         """Start the store of the next generation; return its port. Called on one rank."""
-        # The store before ends here; nobody uses it, or those who do are to be freed.
+        # This ends the store before it: no rank uses that one, or `abort` ends its wait there.
         self._server = stores.serve(self._host)
         return self._server.port
 
@@ -179,30 +180,29 @@ class Ddp:
         *,
         fsdp: str = "",
     ) -> dict[str, str]:
-        """Begin a generation: a fresh store, and groups on it. All ranks at once.
+        """Begin a generation, with a fresh store and groups on it; every rank must call it.
 
-        The first one joins WORLD. Later ones, after a fault or when a rank was replaced, give a
-        rank that is new the groups of the others, and models what they need to train on: DDP models
-        get new reducers and FSDP2 models are brought to rest, for a step that was broken off leaves
-        marks in both.
+        The first generation creates WORLD. A later one follows a fault, or a rank's replacement. It
+        gives a new rank the groups of the others, and makes models able to train on: DDP models get
+        new reducers and FSDP2 models are reset, because an interrupted step leaves traces in both.
 
         Parameters
         ----------
         port
-            Where the store listens that `open_store` made.
+            The port of the store that `open_store` started.
         generation
-            Another number each time, the same on all ranks.
+            A new number for each call, the same on all ranks.
         way
-            How groups come back (`recovery`), the same on all ranks.
+            The way of recovery (`recovery.WAYS`), the same on all ranks.
         namespace
-            Variables that may hold what was made of the groups before.
+            Variables, which may hold groups or models of the generation before.
         fsdp
             Why FSDP2 modules cannot be renewed, '' if they can.
 
         Returns
         -------
         dict
-            The variables that are of no use any more, and why.
+            The variables that cannot be used any more, each with the reason.
         """
         self.abort()
         self._end_cut()
@@ -212,7 +212,7 @@ class Ddp:
         recorder.forget_older()
         client = self._connect(port)
         self._joining.on(stores.prefixed(f"nbdist/{generation}", client))
-        with suppress(Exception):  # a torch that counts elsewhere
+        with suppress(Exception):  # another torch keeps these counts elsewhere
             from nbdist.backends.torch_private import rendezvous
 
             rendezvous.end_rpc()
@@ -226,7 +226,7 @@ class Ddp:
         else:
             lost = self._form_anew(variables)
         settle_scalers(variables)
-        # Whoever makes a group later may be late, and is not lost.
+        # A cell may make a group later, when ranks may be far apart in time.
         client.set_timeout(self._joining.timeout or _STORE_LIMIT)
         self._whole = True
         return lost
@@ -248,13 +248,13 @@ class Ddp:
         in_place.settle(count, namespace, fsdp=settle_fsdp)
 
     def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
-        # Noted once: an attempt that fails has destroyed the groups, and the next one goes on.
+        # Kept from the first attempt: an attempt that fails has destroyed the groups.
         before = self._before or Before(
             self._anew.groups(), self._made.groups.copy(), self._made.count, dist.group.WORLD
         )
         self._before = before
         if self._in_place is not None:
-            with suppress(Exception):  # it may be what has failed; then torch is asked to
+            with suppress(Exception):  # this may be what failed; then torch destroys the groups
                 self._in_place.let_go()
         self._anew.give_up(before)
         self._made.forget_groups()
@@ -272,7 +272,7 @@ class Ddp:
         return self._anew.lost(namespace)
 
     def _exchange(self, groups: list[GroupInfo], count: int) -> list[Roster]:
-        """Tell all ranks what this one has, and where it listens; return what each told."""
+        """Exchange groups and listening addresses among all ranks; return the rosters."""
         listening = [] if self._in_place is None else [self._in_place.gloo]
         mine = Roster(bool(groups), count, groups, listening)
         rosters = agreement.exchange(self._store(), self.rank, self.world_size, mine)
@@ -284,15 +284,15 @@ class Ddp:
         return self._joining.store
 
     def meet_at(self, port: int) -> None:
-        """Take note of the port that the environment names; see `_found_at`. After `form`."""
+        """Set the port that is in the environment (MASTER_PORT); see `_found_at`. After `form`."""
         self._meeting = port
 
     def _found_at(
         self, host: str, port: int, rank: int, size: int, timeout: timedelta
     ) -> stores.Store | None:
-        """Return our store to who looks for one where the environment says; else None.
+        """Return our store for the environment's MASTER_ADDR and MASTER_PORT, else None.
 
-        By itself torch would have rank 0 listen there, and nothing could free who waits for it.
+        Torch's default is a store that rank 0 starts there, in which a wait cannot be interrupted.
         """
         ours = (self._host, self._meeting, self.rank, self.world_size)
         if (host, port, rank, size) != ours or self._pid != os.getpid() or not self._port:
@@ -301,9 +301,9 @@ class Ddp:
         return stores.prefixed(f"environ/{self._generation}", client)
 
     def abort(self) -> None:
-        """Free this rank: whatever of it waits in a collective, ``new_group`` or a store raises.
+        """Free this rank: its waits in collectives, ``new_group`` and stores raise. Any thread.
 
-        Any thread. The groups are of no use afterwards, until the next `form`.
+        The groups cannot be used afterwards, until the next `form`.
         """
         self._whole = False
         near, far = self._made.listening.copy(), self._far | self._made.reached
@@ -312,7 +312,7 @@ class Ddp:
         cut_before = self._cut
         self._cut = sockets.cut(lambda local, peer: local in near or peer in far)
         self._remaking().each_part(gloo.NAME, gloo.close)
-        # Whoever is still not free is freed by the other ends.
+        # Closing the connections cut last time ends the waits at their other ends.
         sockets.end(cut_before)
         if torch.cuda.is_initialized() and (parts := self._aborting.new(self._on_nccl())):
             self.broken_off |= unfinished()
@@ -320,7 +320,7 @@ class Ddp:
             self._aborting.over_within(ABORT_SECONDS)
 
     def goes_on_when_freed(self) -> bool:
-        """Whether what waits in a collective goes on after `abort` as if it had ended well."""
+        """Whether a collective that `abort` ends returns as if it had succeeded."""
         return torch.cuda.is_initialized() and bool(self._on_nccl())
 
     def _on_nccl(self) -> list[Any]:
@@ -332,30 +332,30 @@ class Ddp:
         return self._in_place or self._anew
 
     def _end_aborts(self) -> None:
-        """Wait until nothing of the groups before is at work. Main thread.
+        """Wait until nothing of the former groups is running. Main thread.
 
         Raises
         ------
         NbdistError
-            If NCCL or the GPU does not let go.
+            If NCCL or the GPU does not finish in time.
         """
         if not self._aborting.any:
             return
         if not self._aborting.over_within(LET_GO_SECONDS):
             raise NbdistError(
-                f"NCCL has not let go of rank {self.rank} within {in_time(LET_GO_SECONDS)}"
+                f"NCCL's abort on rank {self.rank} has not ended within {in_time(LET_GO_SECONDS)}"
             )
         self._aborting.forget()
         if not nccl.settled_within(SETTLE_SECONDS):
             raise NbdistError(
                 f"the GPU of rank {self.rank} is still at work {in_time(SETTLE_SECONDS)} after its "
-                "collectives were broken off"
+                "collectives were aborted"
             )
 
     def formed(self) -> bool:
-        """Return whether WORLD is there and whole.
+        """Return whether WORLD exists and is whole.
 
-        It is not before `form`, after `abort`, and after the user's ``destroy_process_group()``.
+        False before `form`, after `abort`, and after the user's ``destroy_process_group()``.
         """
         return (
             self._whole
@@ -368,11 +368,11 @@ class Ddp:
         return (self._in_place or self._anew).groups()
 
     def waiting(self) -> Waiting | None:
-        """Return the collective the main thread is inside, or None. Any one other thread."""
+        """Return the collective in which the main thread is, or None. One polling thread."""
         return self._watch.look()
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
-        """Return digests of what this rank trains, by how variables lead to it."""
+        """Return digests of the models and optimizers of this rank, by their variables' paths."""
         return Comparing(self._shared()).digests(self._trained(namespace))
 
     def weigh(self, namespace: dict[str, object]) -> int:
@@ -389,7 +389,7 @@ class Ddp:
         return found
 
     def _shared(self) -> dict[int, list[int]]:
-        """Return which ranks share the parameters of DDP models, by their identity."""
+        """Return, for the id of each parameter of a DDP model, the ranks that share it."""
         return {
             id(parameter): dist.get_process_group_ranks(model.process_group)
             for model in self._made.models
@@ -398,9 +398,9 @@ class Ddp:
         }
 
     def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return the ranks that share what a path leads to; empty if no DDP model says which.
+        """Return the ranks that share the object at `path`; empty if it is in no DDP model.
 
-        None if it leads to nothing.
+        None if there is no variable at this path.
         """
         if not has(namespace, path):
             return None
@@ -412,7 +412,7 @@ class Ddp:
         return next((shared[id(one)] for one in parameters if id(one) in shared), [])
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Make what a path leads to what it is on rank `source`. All of its group at once."""
+        """Copy the object at `path` from rank `source`; every rank of the group must call it."""
         made_equal.copy_from(
             at(namespace, path), source, self.group_named(group) if group else None
         )
@@ -420,20 +420,20 @@ class Ddp:
     # --- groups and models in pickles -----------------------------------------------------------
 
     def name_of(self, group: dist.ProcessGroup) -> str:
-        """Return what a group is called on every rank."""
+        """Return the name of a group, equal on all ranks."""
         return self._anew.name_of(group) if self._in_place is None else str(group.group_name)
 
     def group_named(self, name: str) -> Any:
-        """Return this rank's group of that name, or torch's stand-in for a group of others."""
+        """Return this rank's group of this name, or torch's NON_GROUP_MEMBER."""
         return (self._in_place or self._anew).group_named(name)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return all of a DDP model that can travel to another rank; see `put_together`."""
+        """Return what of a DDP model can be sent to another rank; see `put_together`."""
         told = (self._in_place or self._anew).take_apart(model)
         return {"told": told, "groups": groups_of(states_of(model)), "gpu": _own_gpu()}
 
     def put_together(self, model: DistributedDataParallel, state: dict[str, Any]) -> None:
-        """Fill a DDP model from what `take_apart` returned: it can train, with the others'."""
+        """Build a DDP model from what `take_apart` returned, able to train with the others."""
         made_equal.move(state["told"], state["gpu"], _own_gpu())
         (self._in_place or self._anew).put_together(model, state["told"])
         for place, group in state["groups"].items():
@@ -462,4 +462,4 @@ def _own_gpu() -> int | None:
 
 
 current: Ddp | None = None
-"""This process's."""
+"""The backend of this process."""

@@ -1,8 +1,9 @@
-"""Does what nbdist does inside torch work with this build of it? Tried, not looked up.
+"""Tests whether this build of torch can be recovered as nbdist needs, by running it.
 
-Two processes join, train, are broken off in a collective and in a backward, renew in place, and
-train on; their gradients must be those of a run that nothing broke off. Run it in a fork that has
-run no torch operation, or as ``python -m nbdist.backends.ddp.torch_probe``.
+Two processes join, train, are interrupted in a collective and in a backward pass, renew their
+groups in place, and train on; their gradients must equal those of an uninterrupted run. The probe
+runs in a fork that has not run any torch operation, or as ``python -m
+nbdist.backends.ddp.torch_probe``.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STUCK_SECONDS, STUCK_LIMIT = 0.05, 10.0
-"""A rank waits in a collective so long before it is freed; it fails by itself after the other."""
+"""How long a rank waits in a collective before it is freed; the collective's own time limit."""
 SIZE, WIDTH, CLOSE = 2, 4, 1e-6
 NICER = 10
 WHY_CHARACTERS = 300
 
 
 class Broken(Exception):
-    """Raised in the midst of a backward."""
+    """Raised in the middle of a backward pass."""
 
 
 class Wrong(Exception):
-    """Something works in another way than it must."""
+    """A result differs from what nbdist needs."""
 
 
 class Partner:
-    """The other one of the two processes, over a socket pair."""
+    """The other of the two processes, connected by a socket pair."""
 
     def __init__(self, rank: int, line: socket.socket) -> None:
         self.rank, self._line = rank, line.makefile("rwb", buffering=0)
 
     def agree(self, value: str) -> str:
-        """Give the other one a word, and return its word. Both at once."""
+        """Exchange a word with the other process; both must call it."""
         self._line.write(f"{value}\n".encode())
         word = self._line.readline()
         if not word:
@@ -59,8 +60,8 @@ class Partner:
 
 
 def probe(tell: Callable[[Recovery], None]) -> None:
-    """Try everything; tell what groups do, then all. The process is of no other use afterwards."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a GPU's groups are as the CPU's, and opened by nobody
+    """Test everything; report on groups first, then on all. The process must end afterwards."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # groups on CPUs are enough, and no GPU is opened
     mine, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -69,7 +70,7 @@ def probe(tell: Callable[[Recovery], None]) -> None:
             die_with_parent()
             _try(Partner(1, theirs), lambda _: None)
         finally:
-            os._exit(0)  # also after a fault: the other one sees that, and tells
+            os._exit(0)  # also after an error: the other process notices and reports it
     theirs.close()
     try:
         _try(Partner(0, mine), tell)
@@ -81,7 +82,7 @@ def probe(tell: Callable[[Recovery], None]) -> None:
 
 
 def _try(partner: Partner, tell: Callable[[Recovery], None]) -> None:
-    """Go through the parts; each is tried where those before it went well."""
+    """Test part after part; a failed part ends the test."""
     import torch
 
     torch.set_num_threads(1)
@@ -92,7 +93,7 @@ def _try(partner: Partner, tell: Callable[[Recovery], None]) -> None:
         return
     found = Recovery(version, talks=trial.talks)
     tell(found)
-    os.nice(NICER)  # ranks begin now, and want the cores
+    os.nice(NICER)  # the ranks start now, and need the cores
     why, sure = _why_not(trial.models)
     if why:
         tell(msgspec.structs.replace(found, models=why, fsdp=why, whole=True, sure=sure))
@@ -102,18 +103,18 @@ def _try(partner: Partner, tell: Callable[[Recovery], None]) -> None:
 
 
 def _why_not(part: Callable[[], None]) -> tuple[str, bool]:
-    """Return why a part does not work, '' if it does, and whether it would be so again."""
+    """Return why a part fails ('' if it works), and whether a second run would find the same."""
     try:
         part()
-    except Exception as err:  # whatever a torch of tomorrow raises
-        # A connection that was lost, a limit that was passed: it may have been the load.
+    except Exception as err:  # a future torch may raise anything
+        # A lost connection or a timeout may come from a busy machine.
         passing = isinstance(err, (RuntimeError, OSError)) and type(err) is not NotImplementedError
         return f"{type(err).__name__}: {err}"[:WHY_CHARACTERS], not passing
     return "", True
 
 
 class Trial:
-    """What one of the two processes does. Both do the same, in the same order."""
+    """The test as one of the two processes runs it; both run the same steps."""
 
     def __init__(self, partner: Partner) -> None:
         self._partner = partner
@@ -122,7 +123,7 @@ class Trial:
         self.talks = False
 
     def groups(self) -> None:
-        """Make groups, wait in one, be freed, renew them."""
+        """Create groups, wait in one, be freed, renew the groups."""
         import torch.distributed as dist
 
         from nbdist.backends.ddp.rank_group import Ddp
@@ -147,7 +148,7 @@ class Trial:
         _demand(_sum(dist.new_group([0, 1])) == SIZE, "a new group adds up wrongly")
 
     def models(self) -> None:
-        """Break DDP models' backward off, on WORLD and on another group; they must train on."""
+        """Interrupt the backward of DDP models on WORLD and on a subgroup; they must train on."""
         import torch.distributed as dist
 
         self._import("torch._dynamo")
@@ -163,7 +164,7 @@ class Trial:
                 _demand(right, "the gradients of a renewed DDP model are wrong")
 
     def fsdp(self) -> None:
-        """Break an FSDP2 model's step off in forward and in backward; it must train on as ever."""
+        """Interrupt a step of an FSDP2 model in forward and in backward; it must train on."""
         import torch
 
         self._import("torch.distributed.fsdp")
@@ -192,11 +193,11 @@ class Trial:
             _demand(apart < CLOSE, f"after a broken {place} gradients are {apart:g} off")
 
     def _import(self, name: str) -> None:
-        """Import what the first model needs, so that neither waits for that in a collective.
+        """Import what the first model needs, so that no process waits for it in a collective.
 
-        It takes a second of a core, of which this process may get very little: see `NICER`.
+        The import takes a second of CPU time, and this process may get little of it: see `NICER`.
         """
-        with suppress(ImportError):  # a torch of tomorrow may do without
+        with suppress(ImportError):  # a future torch may not have it
             importlib.import_module(name)
         self._partner.agree("imported")
 
@@ -217,7 +218,7 @@ class Trial:
         return DistributedDataParallel(net, process_group=group, static_graph=static_graph)
 
     def _break_off(self, work: Callable[[], object], *, alone: bool) -> None:
-        """Have rank 0 wait in what rank 1 leaves, or never begins (`alone`), until it is freed."""
+        """Let rank 0 wait until freed, in work that rank 1 leaves or never begins (`alone`)."""
         if self._partner.rank == 1:
             if not alone:
                 with suppress(Broken):
@@ -241,7 +242,7 @@ class Trial:
         self._ddp.abort()
 
     def _break_fsdp(self, net: Any, place: str) -> None:
-        """Fail on both ranks at once: so neither waits."""
+        """Fail on both ranks at once, so that no rank waits."""
         import torch
 
         with suppress(Broken):
@@ -255,11 +256,11 @@ class Trial:
                 _step(net, _raise)
 
     def _gradients_are_right(self, model: Any) -> bool:
-        """Compare a step's gradients with those of the bare module, averaged by hand."""
+        """Compare a step's gradients with averaged gradients of the module without DDP."""
         import torch
 
         rank = self._partner.rank
-        # A copy: DDP counts what happens to the parameters of a static graph.
+        # A copy: DDP counts uses of the parameters of a static graph.
         bare = copy.deepcopy(model.module)
         expected: list[Any] = [0.0] * len(list(bare.parameters()))
         for other in (0, 1):
@@ -306,7 +307,7 @@ def _demand(holds: object, why: str) -> None:
 
 
 def main(answer: int) -> None:
-    """Write what was found to a descriptor, line by line; all else that is said goes nowhere."""
+    """Write results to a file descriptor, one per line; discard all other output."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)

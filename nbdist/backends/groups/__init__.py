@@ -1,1 +1,1 @@
-"""Process groups and stores as ranks that stay need them, and how they come back after a fault."""
+"""Gloo, NCCL and stores as persistent ranks use them, a registry of groups, ways to recover."""

@@ -1,4 +1,4 @@
-"""What DDP's communication hooks keep, when their models get new reducers and travel."""
+"""States of DDP's communication hooks (PowerSGD): read, reset, and sent with their models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ POWER_SGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
 
 
 def states_of(model: Any) -> list[Any]:
-    """Return the states of a DDP model's hooks; none where torch keeps them out of sight."""
+    """Return the states of a DDP model's hooks; none where this torch does not show them."""
     return [state for _, state in getattr(model, "_comm_hooks", ())]
 
 
 def attributes(thing: object) -> dict[str, Any]:
-    """Return what an object holds, also in slots, as PowerSGD's state does."""
+    """Return an object's attributes, those in slots included, as PowerSGD's state has them."""
     found = dict(getattr(thing, "__dict__", {}))
     for kind in type(thing).__mro__:
         for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
@@ -32,7 +32,7 @@ def attributes(thing: object) -> dict[str, Any]:
 
 
 def counters(model: Any) -> dict[str, float]:
-    """Return the numbers in the states of a model's hooks, by which these decide what to do."""
+    """Return the counters in the states of a model's hooks, which control the hooks' behaviour."""
     return {
         f"{place}.{name}": value
         for place, state in enumerate(states_of(model))
@@ -42,18 +42,18 @@ def counters(model: Any) -> dict[str, float]:
 
 
 def set_counters(model: Any, numbers: dict[str, float]) -> None:
-    """Set what `counters` has returned on another rank."""
+    """Set the counters that `counters` returned on another rank."""
     for name, value in numbers.items():
         place, _, attribute = name.partition(".")
         setattr(states_of(model)[int(place)], attribute, value)
 
 
 def begin_again(states: Iterable[Any]) -> None:
-    """Let hooks that keep something for each bucket begin as at the first step.
+    """Reset PowerSGD's states, which keep something for each bucket, to the first step.
 
-    Buckets are cut anew, so what PowerSGD has for the old ones fits no more. And ranks that were
-    stopped at different points of a step have counted their steps, and drawn their random numbers,
-    unequally often: one would compress where another does not.
+    DDP forms its buckets again, so the state of the old buckets does not fit. And ranks that were
+    interrupted at different points of a step have different step counts and random states: one
+    would compress where another does not.
     """
     module = sys.modules.get(POWER_SGD)
     for state in states:
@@ -66,9 +66,9 @@ def begin_again(states: Iterable[Any]) -> None:
 
 
 def groups_of(states: Iterable[Any]) -> dict[int, Any]:
-    """Return the process groups that hooks' states hold, by their places.
+    """Return the process groups in the states of hooks, by the place of the state.
 
-    Pickles of torch's own states leave them out, and take WORLD in their place.
+    Torch's own states lose their group when pickled, and get WORLD instead.
     """
     groups = {place: getattr(state, "process_group", None) for place, state in enumerate(states)}
     return {at: group for at, group in groups.items() if isinstance(group, dist.ProcessGroup)}

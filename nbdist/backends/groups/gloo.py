@@ -1,11 +1,11 @@
-"""gloo as ranks that stay need it: all connections of a group closed, also those that are deaf.
+"""Closes all connections of a gloo process group, those that no longer receive included.
 
-What arrives for a receive that is given up (its collective has failed, or nobody kept what
-``dist.irecv`` returned) makes a connection deaf, up to torch 2.15: `prepareRead` in gloo's pair.cc
-finds no buffer and returns before it reads. From then on nothing is heard on that connection, not
-even its own end, and gloo's thread spins. Who waits for anything else that comes through it waits
-until the group's time limit, and so does who ends the group. But a receive that exceeds its own
-limit closes all connections of its group, and wakes who waits for them.
+A message may arrive for a receive that was given up: its collective has failed, or nothing refers
+to the result of ``dist.irecv``. Up to torch 2.15 the connection then stops reading: `prepareRead`
+in gloo's pair.cc finds no buffer and returns. From then on this process does not even notice when
+the connection is closed, and gloo's thread spins. A thread that waits for another message on this
+connection, or that ends the group, waits until the group's time limit. But a receive that exceeds
+its own time limit closes all connections of its group, and so ends all waits in this group.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import torch
 
 NAME = "gloo"
 TAG = (1 << 31) - 1
-"""Of a message that nobody sends."""
+"""The tag of a message that no rank sends."""
 LIMIT = timedelta(milliseconds=1)
 
 
 def close(part: Any) -> None:
-    """Close the connections of a group's part that is gloo's. Any thread.
+    """Close the connections of a gloo process group. Any thread.
 
     Parameters
     ----------
     part
-        A ``ProcessGroupGloo``, of no use afterwards.
+        A ``ProcessGroupGloo``; it cannot be used afterwards.
     """
     if os.environ.get("TORCH_GLOO_LAZY_INIT") == "1":
-        return  # a connection that was never used would be made now, which may take forever
+        return  # a receive would open a connection never used so far, which may take forever
     for peer in range(part.size()):
         if peer != part.rank():
-            with suppress(Exception):  # this one exceeds the limit, or all are closed already
+            with suppress(Exception):  # its limit is exceeded, or all are closed
                 part.recv([torch.empty(1, device="cpu")], peer, TAG).wait(LIMIT)

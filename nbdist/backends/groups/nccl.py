@@ -1,14 +1,14 @@
-"""NCCL as ranks that stay need it: communicators made at once, aborted without waiting for it.
+"""NCCL for persistent ranks: which backend is used, communicators made at once, aborts in threads.
 
-Nothing here is private to torch. Read in torch 2.9 to 2.15 and NCCL 2.27 to 2.30:
+Nothing here is private to torch. Observed in torch 2.9 to 2.15 and NCCL 2.27 to 2.30:
 
-- A communicator that is made by the first collective is made in sockets that nobody can cut, and
-  cannot be aborted before it is whole. With a bound device (``device_id=``) it is made with the
-  group, whose members meet in our store first (`Joining.meet`): who waits there can be freed. But
-  torch then splits a subgroup's from WORLD's, which takes all ranks of WORLD: `unbound` keeps it
-  from that.
-- ``abort()`` waits until NCCL has let go, without a limit that holds: each has a thread of its own.
-- After it nothing raises. What waits for the GPU goes on, and so do kernels queued behind.
+- A communicator that is created by the first collective waits in sockets that we cannot cut, and it
+  cannot be aborted before it is complete. With a bound device (``device_id=``) the communicator is
+  created with the group. The group's members meet in our store first (`Joining.meet`), where a wait
+  can be interrupted. But torch then splits the communicator of a subgroup from that of WORLD, which
+  takes all ranks of WORLD: `unbound` prevents this.
+- ``abort()`` returns when NCCL has ended, without a reliable time limit: each abort has a thread.
+- After an abort nothing raises. Waits for the GPU return, and kernels queued behind them run.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ENVIRON = {
-    # It is ours to abort. torch's watchdog must neither end the process nor sleep over it.
+    # We abort collectives: torch's watchdog must not end the process, nor delay our abort.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "TORCH_FR_DUMP_ON_TIMEOUT": "0",
-    # A warning on every rank, of what is wanted here.
+    # A warning, on every rank, about a behaviour that is wanted here.
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "0",
-    # torch 2.15 has another implementation: collectives that the user still holds must not outlive
-    # its groups, and its flight recorder loses sight of those that are renewed.
+    # The other implementation in torch 2.15: there, collectives that the user holds must not
+    # outlive their groups, and its flight recorder does not see renewed groups.
     "TORCH_DIST_USE_NCCL2": "0",
 }
-"""What ranks that stay need of torch's NCCL; a user's own values go before. Each group that is made
-reads them, so they stay in the environment, also that of what a cell starts."""
+"""What persistent ranks need of torch's NCCL; a user's own values go first. Every new group reads
+them, so they stay in the environment, which processes that a cell starts inherit."""
 CLEAN_UP_ONLY = "2"
 LIBRARY = "libnccl.so.2"
 NAME = "nccl"
 SHARED_GPU, SHARES_SINCE = "NCCL_MULTI_RANK_GPU_ENABLE", (2, 30)
-"""What NCCL reads, and since when; those before raise "Duplicate GPU detected"."""
+"""The variable that NCCL reads, and since which version; older ones raise "Duplicate GPU
+detected"."""
 
 
 def environ() -> dict[str, str]:
-    """Return what `ENVIRON` comes to in this process."""
+    """Return `ENVIRON`, adapted to this process."""
     found = dict(ENVIRON)
     if os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
-        # With that torch takes 0 for its default, by which an error ends the process.
+        # Torch then replaces 0 by its default, with which an error ends the process.
         found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY
     return found
 
 
 def default_backend() -> str:
-    """Return the backend of ranks here, if nobody asks for another: nccl with a GPU for each."""
+    """Return the default backend of the ranks here: nccl if each rank has a GPU, else gloo."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not there or not dist.is_nccl_available():
         return "gloo"
@@ -68,14 +69,14 @@ def default_backend() -> str:
 
 
 def _shares() -> bool:
-    """Whether NCCL was told, and is able, to let several ranks have one GPU."""
+    """Whether NCCL is set to share a GPU among several ranks, and is able to."""
     return os.environ.get(SHARED_GPU) == "1" and version() >= SHARES_SINCE
 
 
 def version() -> tuple[int, ...]:
-    """Return the version of the NCCL that is loaded; torch tells the one it was built with."""
+    """Return the version of the loaded NCCL; torch knows only the one it was built with."""
     number = ctypes.c_int()
-    with suppress(OSError, AttributeError):  # it is a part of torch's own library there
+    with suppress(OSError, AttributeError):  # NCCL is part of torch's own library
         loaded = ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         if loaded.ncclGetVersion(ctypes.byref(number)) == 0:
             return number.value // 10_000, number.value // 100 % 100, number.value % 100
@@ -88,7 +89,7 @@ def by_device(backend: str) -> dict[str, str]:
 
 
 def bound_device(backend: str | None) -> torch.device | None:
-    """Return the device with which a group of this backend is to be made, None without NCCL."""
+    """Return the device to bind a group of this backend to; None without NCCL."""
     if backend is None or not torch.cuda.is_available():
         return None
     on_gpus = by_device(backend).get("cuda") == NAME
@@ -96,7 +97,7 @@ def bound_device(backend: str | None) -> torch.device | None:
 
 
 def part_of(group: Any, device: str = "cuda") -> Any:
-    """Return a group's part for a device; the group itself where torch does not give it away."""
+    """Return a group's backend object for a device, or the group where torch does not show it."""
     part = getattr(group, "get_backend", getattr(group, "_get_backend", None))
     if part is None:
         return group
@@ -106,7 +107,7 @@ def part_of(group: Any, device: str = "cuda") -> Any:
 
 @contextmanager
 def unbound() -> Iterator[torch.device | None]:
-    """Let groups be made that are not split from WORLD; yields the device it is bound to."""
+    """Let new groups not be split from WORLD meanwhile; yields the device WORLD is bound to."""
     world = dist.group.WORLD
     device = getattr(world, "bound_device_id", None)
     if world is None or device is None:
@@ -120,11 +121,12 @@ def unbound() -> Iterator[torch.device | None]:
 
 
 class Aborting:
-    """Aborts that are under way. `begin` and `over_within` may be called by any thread."""
+    """The aborts under way. Any thread may call `begin` and `over_within`."""
 
     def __init__(self) -> None:
         self._begun: dict[int, tuple[Any, threading.Thread]] = {}
-        """By the id of what is aborted; it must live as long."""
+        """For the id of what is aborted, the object itself (so that its id stays taken) and the
+        thread."""
         self._lock = threading.Lock()
 
     def new(self, things: Iterable[Any]) -> list[Any]:
@@ -133,7 +135,7 @@ class Aborting:
             return [thing for thing in things if id(thing) not in self._begun]
 
     def begin(self, things: Iterable[Any]) -> None:
-        """Abort those that are not being aborted yet."""
+        """Start aborting those of `things` that are not being aborted yet."""
         for thing in self.new(things):
             thread = threading.Thread(
                 target=_abort, args=(thing,), name="nbdist-abort", daemon=True
@@ -143,7 +145,7 @@ class Aborting:
             thread.start()
 
     def over_within(self, seconds: float) -> bool:
-        """Wait for them all for so long; return whether they are over."""
+        """Wait at most this long for all aborts; return whether they have ended."""
         deadline = time.monotonic() + seconds
         with self._lock:
             threads = [thread for _, thread in self._begun.values()]
@@ -153,29 +155,29 @@ class Aborting:
 
     @property
     def any(self) -> bool:
-        """Whether anything was begun that is not forgotten."""
+        """Whether an abort was begun since the last `forget`."""
         return bool(self._begun)
 
     def forget(self) -> None:
-        """Let go of what was aborted. It is over."""
+        """Drop the aborted objects, once their aborts have ended."""
         with self._lock:
             self._begun.clear()
 
 
 def _abort(thing: Any) -> None:
-    with suppress(Exception):  # it was aborted before, or is of no rank here: there is nothing left
+    with suppress(Exception):  # it was aborted before, or this rank is not in the group
         thing.abort()
 
 
 def settled_within(seconds: float) -> bool:
-    """Wait until this rank's GPU has done what was queued; return whether it has. Main thread.
+    """Wait until this rank's GPU has finished its queued work; return whether it has. Main thread.
 
-    Another thread waits for all its streams; one that hangs it never leaves.
+    A thread of its own waits for all streams, forever if one of them hangs.
     """
     device, done = torch.cuda.current_device(), threading.Event()
 
     def wait() -> None:
-        with suppress(Exception):  # an error that the next operation will raise again
+        with suppress(Exception):  # the next operation on the GPU raises the same error again
             torch.cuda.synchronize(device)
         done.set()
 

@@ -1,15 +1,15 @@
-"""How groups and models come back after a fault: the ways there are, and which this torch allows.
+"""The ways to recover groups and models after a fault, and which of them this torch allows.
 
 ``in-place``
-    Process groups stay the objects they are and get fresh connections; DDP and FSDP2 models that
-    hold them train on. It needs parts of torch that are private, so each build is tried first.
+    Process groups stay the same Python objects and get new connections; the DDP and FSDP2 models
+    that hold them train on. This needs private parts of torch, so each build is probed first.
 ``anew``
-    Groups are destroyed and formed anew by torch's public functions. DDP models are made anew
-    within the objects they are; FSDP2 modules and meshes are lost.
+    Groups are destroyed and re-created with torch's public functions. DDP models are constructed
+    again within the same Python objects; FSDP2 modules and meshes are lost.
 ``replace``
-    New processes, which get the variables of those before.
+    New processes replace the old ones and get their variables.
 
-Each is tried when the one before it fails. No torch is needed here.
+Each way is tried if the one before it fails. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from nbdist.machine.operating_system import write_whole
 IN_PLACE, ANEW, REPLACE = "in-place", "anew", "replace"
 WAYS = (IN_PLACE, ANEW, REPLACE)
 FORCE = "NBDIST_RECOVERY"
-"""Environment name: the way to begin with, whatever this torch allows."""
+"""Environment variable: the first way to try, whatever this torch allows."""
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """What a build of torch allows, as the probe has found (`backends.ddp.torch_probe`)."""
+    """Which ways a build of torch allows, as found by the probe (`backends.ddp.torch_probe`)."""
 
     torch: str = ""
-    """Its version."""
+    """The version of torch."""
     groups: str = ""
-    """Why its groups cannot be renewed in place, '' if they can."""
+    """Why process groups cannot be renewed in place, '' if they can."""
     talks: bool = False
-    """Whether gloo prints a line for each group."""
+    """Whether gloo prints a line for each new group."""
     models: str = ""
     """Why DDP models cannot be renewed in place, '' if they can."""
     fsdp: str = ""
-    """Why FSDP2 modules cannot be, '' if they can."""
+    """Why FSDP2 modules cannot be renewed in place, '' if they can."""
     whole: bool = False
-    """Whether all of it was tried; ranks begin when groups were."""
+    """Whether the probe has finished. Ranks start as soon as it has tested groups."""
     sure: bool = True
-    """Whether it would be found again: not where a probe was out of time, or lost a connection."""
+    """Whether a second probe would find the same: False after a timeout or a lost connection."""
 
 
 _decode = msgspec.json.Decoder(Recovery).decode  # any thread; see `nbdist.rank.script_program`
@@ -61,7 +61,7 @@ def ways(recovery: Recovery, forced: str) -> list[str]:
 
 
 def told(recovery: Recovery, forced: str) -> str:
-    """Say in a line how this torch recovers after a fault."""
+    """Say in one line how ranks with this torch recover after a fault."""
     torch, first = f"torch {recovery.torch}", ways(recovery, forced)[0]
     why = f"{FORCE} says so" if first == forced else recovery.groups or recovery.models
     if first == REPLACE:
@@ -76,7 +76,7 @@ def told(recovery: Recovery, forced: str) -> str:
 
 
 def known(torch: Any) -> Recovery | None:
-    """Return what was found of this build of torch before, None if nothing was."""
+    """Return the cached result of the probe for this build of torch, or None."""
     try:
         return _decode(_place(torch).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -84,15 +84,15 @@ def known(torch: Any) -> Recovery | None:
 
 
 def keep(torch: Any, found: Recovery) -> None:
-    """Keep what was found; where that cannot be written it is tried again."""
-    with suppress(OSError):  # a cache that cannot be had must not be in the way
+    """Cache the result of the probe; if the file cannot be written, the next start probes again."""
+    with suppress(OSError):  # without a cache everything still works
         place = _place(torch)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(place, msgspec.json.encode(found))
 
 
 def _place(torch: Any) -> Path:
-    """Return the file for this build of torch with this nbdist: either may have changed."""
+    """Return the cache file for this build of torch together with this version of nbdist."""
     backends = Path(__file__).parent.parent
     ours = [(str(path), path.stat().st_mtime_ns) for path in sorted(backends.rglob("*.py"))]
     built = [torch.__version__, getattr(torch.version, "git_version", ""), torch.__file__]

@@ -1,6 +1,7 @@
-"""What this process has made with torch.distributed: its groups, its DDP models and their hooks.
+"""Registers the process groups, DDP models and hooks that this process creates.
 
-Noted when torch's public functions are called, so that all of it can be made once more (`anew`).
+They are registered by wrappers of torch's public functions, so that all of them can be created
+again after a fault (`nbdist.backends.ddp.groups_made_anew`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 
 BUILTIN = "_register_builtin_comm_hook"
-"""Not promised by torch; a hook that it has registered only the reducer knows."""
+"""A private function of torch; only the reducer knows a hook that it registered."""
 
 
 @dataclass
 class Group:
-    """A group besides WORLD that this rank took part in making."""
+    """A subgroup in whose creation this rank took part."""
 
     number: int
     """Its place among the calls of ``new_group``, the same on all ranks."""
@@ -38,15 +39,15 @@ class Group:
     asked: dict[str, Any]
     """What ``new_group`` was called with."""
     group: Any
-    """A ProcessGroup, or what torch gives ranks that are not in it."""
+    """A ProcessGroup; NON_GROUP_MEMBER if this rank is not in it."""
 
 
 @dataclass
 class Model:
-    """How a DDP model was made. The main thread writes."""
+    """How a DDP model was constructed. The main thread writes."""
 
     arguments: dict[str, Any] | None
-    """What its constructor was called with, besides the module; None if it was unpickled."""
+    """The constructor's arguments without the module; None if the model was unpickled."""
     hooks: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     """What ``register_comm_hook`` was called with."""
     builtin: Any = None
@@ -54,12 +55,12 @@ class Model:
 
 
 class Made:
-    """Notes what is made; `install` once, before there is anything.
+    """The registry; call `install` once, before the first group.
 
     Parameters
     ----------
     connections
-        Whether to note those of groups, too: that looks at all descriptors.
+        Whether to register the sockets of groups, too, which reads all file descriptors.
     """
 
     def __init__(self, *, connections: bool) -> None:
@@ -67,31 +68,31 @@ class Made:
         self.models: weakref.WeakKeyDictionary[DistributedDataParallel, Model] = (
             weakref.WeakKeyDictionary()
         )
-        """In the order they were made."""
+        """In the order in which they were created."""
         self.groups: list[Group] = []
         self.count = 0
-        """How often ``new_group`` was called; the next group's number."""
+        """How often ``new_group`` was called: the number of the next group."""
         self.listening: set[sockets.Address] = set()
-        """Where groups of this process listen."""
+        """Addresses where the groups of this process listen."""
         self.reached: set[sockets.Address] = set()
-        """Where those of other ranks do, as far as this process has connected to them."""
+        """Addresses where other ranks' groups listen, if this process has connected to them."""
         self._quiet = False
         self.meet: Callable[[list[int], timedelta | None], None] = lambda _ranks, _limit: None
         """Waits for these ranks; see `nbdist.backends.ddp.joining.Joining.meet`."""
 
     def note(self, model: DistributedDataParallel) -> None:
-        """Note a model that is not yet, such as one that was unpickled."""
+        """Register a model unless it is registered, such as an unpickled one."""
         if model not in self.models:
-            hooks = getattr(model, "_comm_hooks", ())  # private: a release may do without
+            hooks = getattr(model, "_comm_hooks", ())  # private: may be missing in another release
             self.models[model] = Model(None, [((state, hook), {}) for hook, state in hooks])
 
     def install(self) -> None:
-        """Note what is made from now on: all that is replaced is public, and does what it did."""
+        """Wrap torch's public functions, to register groups and models from now on."""
         self._note_models()
         self._note_groups()
 
     def forget_groups(self) -> None:
-        """Forget all groups: WORLD is gone, and these went with it."""
+        """Forget all groups: they were destroyed together with WORLD."""
         self.groups.clear()
         self.listening.clear()
         self.reached.clear()
@@ -99,7 +100,7 @@ class Made:
 
     @contextmanager
     def noting_sockets(self) -> Iterator[None]:
-        """Note the sockets of groups that are made meanwhile."""
+        """Register the sockets that are opened meanwhile, by groups being created."""
         if not self._connections:
             yield
             return
@@ -112,7 +113,7 @@ class Made:
 
     @contextmanager
     def not_noting(self) -> Iterator[None]:
-        """Register hooks again that are noted already."""
+        """Do not register hooks meanwhile: they are registered already."""
         self._quiet = True
         try:
             yield
@@ -128,7 +129,7 @@ class Made:
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             make(model, *args, **kwargs)
             asked = signature.bind(model, *args, **kwargs).arguments
-            # Without what may hold the model in turn, which then would live for ever.
+            # Without arguments that may refer to the model: it would never be freed.
             self.models[model] = Model(
                 {k: v for k, v in asked.items() if k not in ("self", "module")}
             )
@@ -145,7 +146,7 @@ class Made:
 
     def _note_builtin_hooks(self, model_type: Any) -> None:
         builtin = getattr(model_type, BUILTIN, None)
-        if builtin is None:  # it is private: a release may do without
+        if builtin is None:  # private: may be missing in another release
             return
 
         @functools.wraps(builtin)
@@ -157,12 +158,12 @@ class Made:
         setattr(model_type, BUILTIN, register)
 
     def _meet(self, asked: dict[str, Any]) -> None:
-        """Wait for the other members of a group that NCCL is about to connect."""
+        """Wait for the other members of a group before NCCL connects them."""
         ranks = asked.get("ranks")
         everyone = set(range(dist.get_world_size()))
         members = sorted(everyone if ranks is None else ranks)
         known = len(set(members)) == len(members) and everyone.issuperset(members)
-        if known and dist.get_rank() in members:  # of others torch complains
+        if known and dist.get_rank() in members:  # torch reports wrong ranks
             self.meet(members, asked.get("timeout"))
 
     def _note_groups(self) -> None:
@@ -197,7 +198,7 @@ class Made:
 
 
 def _bound(asked: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Return what else ``new_group`` is to be called with, so that NCCL is there at once."""
+    """Return the further arguments with which ``new_group`` connects NCCL at once."""
     if device is None or asked.get("device_id") is not None:
         return {}
     backend = asked.get("backend") or dist.get_backend_config()
@@ -205,7 +206,7 @@ def _bound(asked: dict[str, Any], device: Any) -> dict[str, Any]:
 
 
 def replace_everywhere(name: str, old: object, new: object) -> None:
-    """Replace a function also in modules that took it by name, as torch's device_mesh does."""
+    """Replace a function in all modules, also where it was imported by name (device_mesh)."""
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is old:
             setattr(module, name, new)
@@ -213,7 +214,7 @@ def replace_everywhere(name: str, old: object, new: object) -> None:
 
 @contextmanager
 def kept_excepthook() -> Iterator[None]:
-    """Undo what ``init_process_group`` does to ``sys.excepthook``: a prefix on every line."""
+    """Restore ``sys.excepthook``: ``init_process_group`` sets one that prefixes every line."""
     before = sys.excepthook
     try:
         yield

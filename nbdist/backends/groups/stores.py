@@ -1,4 +1,4 @@
-"""Torch's key-value stores, through which ranks find each other."""
+"""Torch's key-value stores (TCPStore), through which ranks find each other."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Store", "TCPStore", "connect", "listening", "prefixed", "serve"]
 
 
 def serve(host: str) -> TCPStore:
-    """Start a store on a free port of `host`. By itself torch would listen on every address."""
+    """Start a store on a free port of `host` only; torch's default is every address."""
     return listening(TCPStore, host, host, 0, wait_for_workers=False)
 
 
 def listening(
     make: Callable[..., TCPStore], host: str, name: str, port: int, *args: Any, **options: Any
 ) -> TCPStore:
-    """Make a store that listens on `host` and no other address, for those who look for `name`."""
+    """Make a store that listens on `host` only; clients find it under the host name `name`."""
     try:
         return _listening(make, host, name, port, *args, **options)
-    except NotImplementedError:  # libuv takes no socket of ours in torch 2.6; the other way does
+    except NotImplementedError:  # torch 2.6: libuv does not accept our socket
         return _listening(make, host, name, port, *args, **options, use_libuv=False)
 
 
@@ -39,7 +39,7 @@ def _listening(
 ) -> TCPStore:
     with sockets.listen(host, port) as listener:
         port = listener.getsockname()[1]
-        descriptor = listener.detach()  # the store closes it in the end
+        descriptor = listener.detach()  # the store closes it
     return make(name, port, *args, is_master=True, master_listen_fd=descriptor, **options)
 
 
@@ -49,5 +49,5 @@ def connect(host: str, port: int, limit: timedelta) -> TCPStore:
 
 
 def prefixed(prefix: str, store: Store) -> Store:
-    """Return a store whose keys are apart from those with other prefixes."""
+    """Return a view of a store that puts `prefix` before all keys."""
     return PrefixStore(prefix, store)

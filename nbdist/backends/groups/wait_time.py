@@ -1,8 +1,9 @@
-"""How long this process's main thread has waited for other ranks, added up as it comes.
+"""Adds up how long the main thread of this process has waited for other ranks.
 
-In synchronous training all ranks have equal steps: the fast ones wait inside collectives for the
-slow one. Only without these waits a step tells whose it is. Who knows of a wait calls `add`; calls
-that do nothing but wait are wrapped by `timed`. No torch is needed here.
+In synchronous training all ranks have equally long steps: the fast ranks wait inside collectives
+for the slow rank. Only the time of a step without these waits shows which rank is slow. Code that
+measures a wait calls `add`; functions that only wait are wrapped by `timed`. This module does not
+need torch.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ Result = TypeVar("Result")
 
 
 class Waited(NamedTuple):
-    """What is known so far."""
+    """The waits measured so far."""
 
     seconds: float
     times: int
-    """How many waits were told; while it is 0, nobody knows whether there were any."""
+    """How many waits were added; 0 means that the waits are unknown."""
 
 
 _waited = Waited(0.0, 0)
 _inside = False
-"""Whether the main thread is in a timed call: those within it are part of it."""
+"""Whether the main thread is in a timed call; timed calls within it are not counted again."""
 
 
 def so_far() -> Waited:
-    """Return what has been added since the process began. Any thread."""
+    """Return the sum since the process began. Any thread."""
     return _waited
 
 
 def add(seconds: float) -> None:
-    """Note a wait that is over. Main thread."""
+    """Add a wait that has ended. Main thread."""
     global _waited  # a process has one main thread
     _waited = Waited(_waited.seconds + seconds, _waited.times + 1)
 
 
 def timed(call: Callable[Args, Result]) -> Callable[Args, Result]:
-    """Return a function that does the same, its time on the main thread noted as a wait."""
+    """Wrap a function, so that its time on the main thread is added as a wait."""
 
     @functools.wraps(call)
     def waiting(*args: Args.args, **kwargs: Args.kwargs) -> Result:
@@ -63,5 +64,5 @@ def timed(call: Callable[Args, Result]) -> Callable[Args, Result]:
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame is only that of a timed call, and the wait itself the next one's."""
+    """Whether a frame is that of `timed`'s wrapper, not of the wait itself."""
     return frame.f_code.co_filename == __file__

@@ -1,1 +1,1 @@
-"""Horovod in a rank: joined, freed and joined again, with PyTorch or TensorFlow."""
+"""The ``horovod`` backend: Horovod in persistent ranks, with PyTorch or TensorFlow."""

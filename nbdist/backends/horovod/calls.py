@@ -1,4 +1,4 @@
-"""Which of Horovod's collectives the main thread is inside, and how long it waits in them."""
+"""Finds the Horovod collective in which the main thread waits, and for how long."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _BETWEEN = "torch.autograd.function"
-"""Horovod's operations are functions of autograd, called back by torch."""
+"""Between Horovod's frames: its operations are autograd functions, which torch calls."""
 _OPERATIONS = re.compile(r"tensorflow\..*|[0-9a-f]{40}")
-"""What Horovod's calls for TensorFlow wait in: TensorFlow, by modules it makes of operations."""
+"""Modules in which Horovod's TensorFlow calls wait: TensorFlow's, and those it generates for
+operations."""
 _LIBRARY = "horovod.torch.mpi_lib_v2"
 _WAIT = "horovod_torch_wait_and_clear"
-"""What all of Horovod's calls for torch wait in."""
+"""The function in which all of Horovod's torch calls wait."""
 
 
 def time_waits() -> None:
-    """Have waits for other ranks added up in `waits`, if Horovod is there; may be called again."""
+    """Have waits for other ranks added up in `wait_time`, if Horovod is imported; repeatable."""
     library = sys.modules.get(_LIBRARY)
     wait = getattr(library, _WAIT, None)
     if wait is not None and not hasattr(wait, "__wrapped__"):
@@ -34,10 +35,10 @@ def time_waits() -> None:
 
 @dataclass
 class Watch:
-    """Looks at the main thread; asked by one other thread, again and again.
+    """Looks at the main thread; polled by one other thread.
 
-    Horovod keeps no record of when a collective began: the wait is counted from the first look
-    that found the main thread in the same call.
+    Horovod does not record when a collective began: the wait is counted from the first look that
+    found the main thread in this call.
     """
 
     main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
@@ -45,7 +46,7 @@ class Watch:
     _first_seen: float = 0.0
 
     def look(self) -> Waiting | None:
-        """Return the call into Horovod that the main thread is inside, or None."""
+        """Return the Horovod call in which the main thread is, or None."""
         frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
         called = _called(frame)
         if called is None:
@@ -59,9 +60,9 @@ class Watch:
 
 
 def _called(frame: FrameType | None) -> FrameType | None:
-    """Return the outermost of the calls into Horovod, if the inner end is there.
+    """Return the outermost Horovod call, if the innermost frame belongs to one.
 
-    Those within a graph of TensorFlow's cannot be seen, as in Keras' `fit`.
+    Calls within a TensorFlow graph, as in Keras' `fit`, cannot be seen.
     """
     found = None
     if frame is not None and wait_time.is_ours(frame):

@@ -1,9 +1,9 @@
-"""Horovod in a rank of the persistent engines: join the others, free it from them, join again.
+"""The ``horovod`` backend of a persistent rank: initialize Horovod, interrupt it, start it again.
 
-Horovod's own shutdown frees whoever waits in one of its collectives, from any thread, and after it
-``hvd.init()`` works again. Ranks find each other through Horovod's rendezvous server, a fresh one
-for each generation, in rank zero. What a user keeps trains on: models hold nothing of Horovod's,
-and its optimizers are brought to rest.
+Horovod's own shutdown, from any thread, ends every wait in its collectives, and ``hvd.init()``
+works again afterwards. Ranks find each other through Horovod's rendezvous server, which rank 0
+starts anew for each generation. Models and optimizers train on: models hold nothing of Horovod, and
+Horovod's optimizers are reset.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from nbdist.wire.group_reports import Digest, GroupInfo, Waiting
 
 SHUTDOWN_SECONDS = 2.0
-"""A shutdown that waits longer for a rank that does not answer goes on by itself."""
+"""How long `abort` waits for the shutdown, which then goes on in its own thread."""
 FRAMEWORK = "NBDIST_HOROVOD"
-"""Environment name: ``tensorflow`` takes that where Horovod is there for torch, too."""
+"""Environment variable: ``tensorflow`` chooses it where Horovod was built for torch, too."""
 MODULES = {"torch": "Torch", "tensorflow": "TensorFlow"}
 
 
 class Framework(Protocol):
-    """What differs between those that Horovod has a part for; see `horovod_torch`."""
+    """What differs between the frameworks that Horovod supports; see `for_torch`."""
 
     hvd: Any
 
@@ -46,10 +46,10 @@ class Framework(Protocol):
 
 
 def parts() -> list[str]:
-    """Return the names of the frameworks that Horovod was built for; nothing is imported."""
+    """Return the names of the frameworks that Horovod was built for, without importing them."""
     spec = importlib.util.find_spec("horovod")
     places = [] if spec is None else list(spec.submodule_search_locations or [])
-    # The one for torch can be imported without it, and lacks everything.
+    # Without its library ``horovod.torch`` can be imported, but contains nothing.
     return [name for name in MODULES if any(_libraries(place, name) for place in places)]
 
 
@@ -58,7 +58,7 @@ def _libraries(place: str, name: str) -> list[Path]:
 
 
 def framework() -> str:
-    """Return the name of the framework that is here and has Horovod's part for it, imported.
+    """Import the framework that is installed and that Horovod supports; return its name.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class Horovod:
     Parameters
     ----------
     rank, local_rank, world_size
-        This rank's place.
+        This rank's place among all ranks and on its host.
     """
 
     name = "horovod"
@@ -108,20 +108,20 @@ class Horovod:
         self._watch = calls.Watch()
         self._server: Any = None
         self.broken_off: set[str] = set()
-        """Stays empty: what Horovod breaks off raises."""
+        """Stays empty: a collective that Horovod ends raises."""
         self._joined = False
         """Whether ``hvd.init()`` was ever called."""
 
     def device(self) -> Any:
-        """Return this rank's device, made the current one if it is a GPU."""
+        """Return this rank's device; a GPU becomes the current one."""
         return self._framework.device(self.local_rank)
 
     def names(self) -> dict[str, Any]:
-        """Return what a cell finds defined: `hvd`, as in a script."""
+        """Return the names that are defined for a cell: `hvd`, as in a script."""
         return {"hvd": self.hvd}
 
     def install(self) -> None:
-        """Watch the optimizers that are made; once, before any cell."""
+        """Register the optimizers that are created; once, before any cell."""
         self._framework.install()
 
     def open_store(self) -> int:
@@ -133,7 +133,7 @@ class Horovod:
         port: int = self._server.start()
         slots = hosts.parse_hosts(f"localhost:{self.world_size}")
         self._server.init(hosts.get_host_assignments(slots, self.world_size))
-        if before is not None:  # nobody uses it, or those who do are to be freed
+        if before is not None:  # no rank uses it, or `abort` ends its wait there
             threading.Thread(target=_close, args=(before,), daemon=True).start()
         return port
 
@@ -146,8 +146,8 @@ class Horovod:
         *,
         fsdp: str = "",
     ) -> dict[str, str]:
-        """Join the others through the server at this port. All ranks at once."""
-        del way, namespace, fsdp  # there is one, and nothing is lost by it
+        """Join the other ranks through the server at this port; every rank must call it."""
+        del way, namespace, fsdp  # Horovod has one way to recover, and no variable is lost
         if self._joined:
             self.abort()
         os.environ.update(self._environ(port))
@@ -157,7 +157,7 @@ class Horovod:
         return {}
 
     def _environ(self, port: int) -> dict[str, str]:
-        """Return what horovodrun would set for this rank."""
+        """Return the environment that horovodrun would set for this rank."""
         interface = sockets.loopback_interface()
         names = {
             "HOROVOD_HOSTNAME": "localhost",
@@ -177,36 +177,36 @@ class Horovod:
         return {name: str(value) for name, value in names.items()}
 
     def meet_at(self, port: int) -> None:
-        """Do nothing: what a cell makes of the environment is its own."""
+        """Do nothing: Horovod does not use MASTER_PORT."""
 
     def abort(self) -> None:
-        """Free this rank: whatever of it waits in a collective raises.
+        """Free this rank: its waits in collectives raise.
 
-        Shutting down is something that all ranks agree on, so one that is frozen holds it up; the
-        thread that asks for it must not be.
+        A shutdown needs the agreement of all ranks, so a frozen rank delays it; it has a thread of
+        its own, so that the calling thread is not delayed, too.
         """
         thread = threading.Thread(target=self.hvd.shutdown, name="nbdist-shutdown", daemon=True)
         thread.start()
         thread.join(SHUTDOWN_SECONDS)
 
     def goes_on_when_freed(self) -> bool:
-        """Return False: what Horovod breaks off raises."""
+        """Return False: a collective that Horovod ends raises."""
         return False
 
     def formed(self) -> bool:
-        """Return whether Horovod is initialised; it is not after `abort` or the user's shutdown."""
+        """Return whether Horovod is initialized: not after `abort` or the user's shutdown."""
         return self._joined and bool(self.hvd.is_initialized())
 
     def groups(self) -> list[GroupInfo]:
-        """Return no groups: those of Horovod's are its own."""
+        """Return no groups: Horovod manages its own."""
         return []
 
     def waiting(self) -> Waiting | None:
-        """Return the collective the main thread is inside, or None. Any one other thread."""
+        """Return the collective in which the main thread is, or None. One polling thread."""
         return self._watch.look()
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
-        """Return digests of what this rank trains, by how variables lead to it."""
+        """Return digests of the models and optimizers of this rank, by their variables' paths."""
         return self._framework.checksums(namespace)
 
     def weigh(self, namespace: dict[str, object]) -> int:
@@ -214,14 +214,14 @@ class Horovod:
         return self._framework.weigh(namespace)
 
     def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return no ranks, for all share everything; None if the path leads to nothing."""
+        """Return no ranks, as all ranks share every model; None if the path does not exist."""
         return [] if has(namespace, path) else None
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Make what a path leads to what it is on rank `source`. All ranks at once."""
+        """Copy the object at `path` from rank `source`; every rank must call it."""
         self._framework.sync(namespace, path, source, group)
 
 
 def _close(server: Any) -> None:
     server.stop()
-    server._httpd.server_close()  # noqa: SLF001  # its own stop leaves the socket open
+    server._httpd.server_close()  # noqa: SLF001  # `stop` leaves the socket open

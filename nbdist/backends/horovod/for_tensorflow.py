@@ -1,4 +1,4 @@
-"""Horovod's part for TensorFlow: the rank's device, Keras' optimizers, models across ranks."""
+"""The ``horovod`` backend with TensorFlow: devices, Keras optimizers, comparing and copying."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from nbdist.errors import UsageError
 from nbdist.wire.group_reports import Digest
 
 THREADS = "TF_NUM_INTRAOP_THREADS"
-"""Environment name: TensorFlow's own, which goes first."""
+"""Environment variable of TensorFlow's own, which takes precedence."""
 
 
 class TensorFlow:
-    """What the ``horovod`` backend asks of its framework; see `engine_ranks`."""
+    """TensorFlow's part of the ``horovod`` backend; see `engine_ranks.Framework`."""
 
     def __init__(self) -> None:
         self.hvd: Any = importlib.import_module("horovod.tensorflow")
@@ -33,9 +33,9 @@ class TensorFlow:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def device(self, local_rank: int) -> str:
-        """Return the rank's device, the only one of its kind that TensorFlow sees from now on.
+        """Return the rank's device, the only GPU that TensorFlow sees from now on.
 
-        Nothing has used TensorFlow yet: later it would refuse.
+        It must be called before TensorFlow is used, which later refuses the setting.
         """
         config = self._tf.config
         threads = os.environ.get("OMP_NUM_THREADS", "")
@@ -48,14 +48,14 @@ class TensorFlow:
             raise UsageError(f"rank {local_rank} of this host has no GPU: there are {len(gpus)}")
         own = gpus[local_rank]
         config.set_visible_devices(own, "GPU")
-        # It would take all memory of the GPU at once.
+        # By default TensorFlow reserves all memory of the GPU at once.
         config.experimental.set_memory_growth(own, True)
         return "/GPU:0"
 
     def install(self) -> None:
-        """Watch the optimizers that are made, and keep files of TensorFlow's with the cluster's."""
-        # What it makes of functions it writes to files, which a process that is killed cannot
-        # remove; the supervisor does.
+        """Register new optimizers; put TensorFlow's temporary files into the cluster's folder."""
+        # TensorFlow writes the code it generates into files. A killed process cannot remove them,
+        # but the supervisor removes this folder.
         loader: Any = importlib.import_module("tensorflow.python.autograph.pyct.loader")
         inside: Any = vars(process.current_process())
         folder = inside["_config"].get("tempdir")
@@ -67,20 +67,20 @@ class TensorFlow:
 
         def watched(*args: Any, **options: Any) -> Any:
             optimizer = make(*args, **options)
-            kind: Any = type(optimizer)  # one that Horovod has made for it alone
+            kind: Any = type(optimizer)  # a class that Horovod makes for each optimizer
             kind.__reduce_ex__ = refuse_to_travel
             if vars(optimizer).get("_agg_helper") is not None:
                 self._optimizers.add(optimizer)
             return optimizer
 
-        # All of Horovod's ways to an optimizer of Keras' call it.
+        # All of Horovod's functions that make a Keras optimizer call it.
         keras.create_distributed_optimizer = watched
 
     def _broadcast_by_place(self) -> None:
-        """Let variables be broadcast by their places in the list, as Horovod matches them by name.
+        """Let variables be broadcast by their places in the list instead of by their names.
 
-        Names differ between a rank that was replaced and others, even for one and the same model:
-        a function that TensorFlow has traced before keeps the names of those times.
+        Horovod matches variables by name. Names differ between a replaced rank and other ranks,
+        even for the same model: a function that TensorFlow has traced keeps its old names.
         """
         functions: Any = importlib.import_module("horovod.tensorflow.functions")
         by_name = functions._make_broadcast_group_fn  # noqa: SLF001  # Horovod's last release
@@ -96,10 +96,10 @@ class TensorFlow:
         )
 
     def settle(self, *, first: bool) -> None:
-        """Bring all to rest after a step that may have been broken off. All ranks at once.
+        """Reset optimizers after a step that may have been interrupted; every rank must call it.
 
-        A graph or an optimizer holds nothing of Horovod's between two steps, but for gradients
-        that are collected over several: ranks may have collected unequally many.
+        Between two steps only aggregated gradients are Horovod's state, and ranks may have
+        aggregated different numbers of them.
         """
         for optimizer in list(self._optimizers):
             optimizer._agg_helper._clear_vars()  # noqa: SLF001  # Horovod's last release
@@ -107,9 +107,9 @@ class TensorFlow:
             keras_names.agree(self.hvd.rank(), self.hvd.size())
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
-        """Return digests of each model, with the optimizer it was compiled with, and the like.
+        """Return digests of models (with their optimizers), optimizers and variables.
 
-        Of a model what is trained: statistics of each rank's own batches are no sign of anything.
+        A model's digest covers trainable variables only: batch statistics differ between ranks.
         """
         found = {name: self._variables(value) for name, value in list(namespace.items())}
         told = {name: _digest(held) for name, held in found.items() if held}
@@ -125,7 +125,7 @@ class TensorFlow:
         return sum(each.dtype.size * each.shape.num_elements() for each in held)
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Make a model, an optimizer's state or a variable what it is on rank `source`."""
+        """Copy a model, an optimizer's state or a variable from rank `source`."""
         del group  # all ranks share it
         model = at(namespace, path)
         self._build_optimizer(model)
@@ -141,13 +141,13 @@ class TensorFlow:
         self.hvd.broadcast_variables(variables, root_rank=source)
 
     def _build_optimizer(self, model: Any) -> None:
-        """Let a model's optimizer have its state; before the first step it has none."""
+        """Create the state of a model's optimizer, which does not exist before the first step."""
         build = getattr(getattr(model, "optimizer", None), "build", None)
         if build is not None and isinstance(model, self._tf.Module):
             build(model.trainable_variables)
 
     def _variables(self, value: Any, *, trainable: bool = True) -> list[Any] | None:
-        """Return the variables of a model or optimizer, None if the value is neither."""
+        """Return the variables of a model, an optimizer or a variable; None for other values."""
         optimizers = self._tf.keras.optimizers
         if isinstance(value, self._tf.Variable):
             return [value]

@@ -1,4 +1,4 @@
-"""Horovod's part for PyTorch: the rank's device, its optimizers, models across ranks."""
+"""The ``horovod`` backend with PyTorch: devices, optimizers, comparing and copying models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Torch:
-    """What the ``horovod`` backend asks of its framework; see `engine_ranks`."""
+    """PyTorch's part of the ``horovod`` backend; see `engine_ranks.Framework`."""
 
     def __init__(self) -> None:
         self.hvd: Any = importlib.import_module("horovod.torch")
@@ -24,7 +24,7 @@ class Torch:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def device(self, local_rank: int) -> Any:
-        """Return the rank's device, made the current one if it is a GPU."""
+        """Return the rank's device; a GPU becomes the current one."""
         if not self._torch.cuda.is_available():
             return self._torch.device("cpu")
         there = self._torch.cuda.device_count()
@@ -33,27 +33,27 @@ class Torch:
         return device
 
     def install(self) -> None:
-        """Watch the optimizers that are made."""
+        """Register the optimizers that are created."""
         make = self.hvd.DistributedOptimizer
 
         @functools.wraps(make)
         def watched(*args: Any, **options: Any) -> Any:
             optimizer = make(*args, **options)
             self._optimizers.add(optimizer)
-            kind: Any = type(optimizer)  # one that Horovod has made for it alone
+            kind: Any = type(optimizer)  # a class that Horovod makes for each optimizer
             kind.__reduce_ex__ = refuse_to_travel
             return optimizer
 
         self.hvd.DistributedOptimizer = watched
 
     def settle(self, *, first: bool) -> None:
-        """Bring the optimizers to rest, after a step that may have been broken off."""
+        """Reset the optimizers after a step that may have been interrupted."""
         del first
         for optimizer in list(self._optimizers):
             _settle(optimizer)
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
-        """Return digests of what this rank trains, by how variables lead to it."""
+        """Return digests of the models and optimizers of this rank, by their variables' paths."""
         found: dict[str, Digest] = _comparing().Comparing().digests(_trained(namespace))
         return found
 
@@ -63,7 +63,7 @@ class Torch:
         return sum(comparing.weight(thing) for thing in _trained(namespace).values())
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Make what a path leads to what it is on rank `source`."""
+        """Copy the object at `path` from rank `source`."""
         del group  # all ranks share it
         thing = at(namespace, path)
         if isinstance(thing, self._torch.nn.Module):
@@ -88,7 +88,7 @@ def _trained(namespace: dict[str, object]) -> dict[str, Any]:
 
 
 def refuse_to_travel(optimizer: Any, protocol: int) -> Any:
-    """Refuse what pickle would do: leave out all that is Horovod's, and nothing would tell."""
+    """Refuse to pickle an optimizer: pickle would silently drop all of Horovod's state."""
     del optimizer, protocol
     raise TypeError(
         "an optimizer of Horovod's lives on its rank: make it there with hvd.DistributedOptimizer"
@@ -96,8 +96,8 @@ def refuse_to_travel(optimizer: Any, protocol: int) -> Any:
 
 
 def _settle(optimizer: Any) -> None:
-    """Forget the reductions of a step that was broken off, as its `load_state_dict` does."""
-    inside = vars(optimizer)  # Horovod's last release; there is no public way
+    """Drop the reductions of an interrupted step, as Horovod's `load_state_dict` does."""
+    inside = vars(optimizer)  # Horovod's last release; there is no public API for this
     inside |= {"_handles": {}, "_synchronized": False, "_should_synchronize": True}
     for key in inside["_allreduce_delay"]:
         inside["_allreduce_delay"][key] = optimizer.backward_passes_per_step

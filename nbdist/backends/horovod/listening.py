@@ -1,7 +1,7 @@
-"""Where Horovod's servers listen; by themselves they do on every address.
+"""Makes Horovod's servers listen on one address instead of on all addresses.
 
-These are the rendezvous server of a launcher (or of rank zero, on engines), and in each rank of an
-elastic job the service that is told of hosts that come and go.
+These servers are the rendezvous server of a launcher (or of rank 0, on engines) and, in each rank
+of an elastic job, the service that is notified of added and removed hosts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ASKING = (
     "horovod.runner.common.util.network",
     "horovod.runner.http.http_server",
 )
-"""Modules of Horovod's last release that make servers, each with the same function."""
+"""Modules of Horovod's last release that start servers, each with a function `find_port`."""
 
 
 def listen_on(address: str) -> None:
-    """Let servers that Horovod makes in this process from now on listen on one address only."""
+    """Let Horovod's servers in this process listen on this address only, from now on."""
 
     def make_there(make: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
         made = make((address, 0))

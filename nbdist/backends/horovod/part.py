@@ -1,6 +1,6 @@
-"""Horovod's part for the framework that is here, imported when this module is.
+"""Imports Horovod for the installed framework, when this module is imported.
 
-The warm process does that before it forks ranks that use Horovod.
+The warm process imports it before it forks ranks that use Horovod.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ import contextlib
 from nbdist.backends.horovod import engine_ranks
 from nbdist.errors import UsageError
 
-with contextlib.suppress(UsageError):  # a rank says what is wrong
+with contextlib.suppress(UsageError):  # the rank reports the error
     engine_ranks.framework()

@@ -1,1 +1,1 @@
-"""What ranks train and must hold alike: found, compared, made equal."""
+"""Models, optimizers and the like in a rank's variables: find, compare with other ranks, copy."""

@@ -1,8 +1,8 @@
-"""Whether ranks hold the same: digests of models, optimizers and the like.
+"""Digests of models and optimizers, by which ranks compare whether theirs are equal.
 
-They are computed where the tensors are, from their bits, and fetched in one transfer. No two ranks
-hold the same shards, but all have updated theirs equally often: so of a shard the count is taken
-that torch keeps of a tensor's changes.
+A digest is computed on the tensors' device from their bits, and fetched in one transfer. Shards
+differ between ranks, but all ranks update their shards equally often: so a shard's digest uses
+torch's count of in-place changes of the tensor.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROW, _CHUNK = 4096, 1 << 22
-"""Words of 64 bits that have weights of their own, and that are weighed at a time."""
+"""How many 64-bit words have different weights, and how many are folded at a time."""
 _NUMBERS = (bool, int, float, complex, str, type(None))
 
 
 class Comparing:
-    """One look at all that is compared; a tensor that several hold is read once.
+    """One comparison of many objects, which reads a tensor in several of them only once.
 
     Parameters
     ----------
     shared
-        By the identity of parameters, the ranks that share them where not all do.
+        For the id of a parameter, the ranks that share it, if these are not all ranks.
     """
 
     def __init__(self, shared: Mapping[int, list[int]] | None = None) -> None:
         self._shared = shared or {}
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        """By identity, tensors and what was folded of them; kept, so that no id comes twice."""
+        """For the id of a tensor, the tensor and its folded values; a kept tensor keeps its id."""
 
     def digests(self, found: Mapping[str, Any]) -> dict[str, Digest]:
-        """Return what other ranks compare with theirs, by the ways to it; never raises."""
+        """Return the digests of objects, by their paths; never raises."""
         numbers: dict[int, int] = {}
         told = {}
         for path, thing in found.items():
@@ -56,11 +56,11 @@ class Comparing:
         return told
 
     def digest(self, target: Any) -> Digest:
-        """Return the digest of one thing."""
+        """Return the digest of one object; a failure becomes its reason."""
         try:
             outline = _outline(target, self._shared)
             content, sharded = self._content(target)
-        except BaseException as err:  # a user's state_dict, or a kind of tensor nobody knows
+        except BaseException as err:  # a user's state_dict, or an unknown kind of tensor
             text = str(err).partition("\n")[0]
             why = text if isinstance(err, UsageError) else f"{type(err).__name__}: {text}"
             return Digest("", "", why)
@@ -107,19 +107,19 @@ def digest(target: Any) -> str | None:
 
 
 def weight(target: Any) -> int:
-    """Return how many bytes a digest of this reads; 0 if that cannot be told."""
+    """Return how many bytes a digest reads; 0 if this is unknown."""
     try:
         tensors = [leaf for _, leaf in leaves(target) if isinstance(leaf, torch.Tensor)]
         return sum(one.numel() * one.element_size() for one in tensors if not is_lazy(one))
-    except BaseException:  # the digest says why
+    except BaseException:  # the digest reports the error
         return 0
 
 
 def leaves(target: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors and numbers that ranks must have alike, by name.
+    """Yield the tensors and numbers that must be equal on all ranks, by name.
 
-    Buffers are not among them but for the masks of pruning: under DDP those of a batch norm differ
-    between ranks from one forward to the next, when rank 0's are sent to all.
+    Of the buffers only pruning masks are among them: under DDP the buffers of a batch norm differ
+    between ranks until the next forward, which sends those of rank 0 to all.
     """
     if isinstance(target, torch.Tensor):
         yield "", target
@@ -137,7 +137,7 @@ def leaves(target: Any) -> Iterator[tuple[str, Any]]:
 
 
 def masks(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield which parameters are pruned where: `torch.nn.utils.prune`'s masks, and sparsifiers'."""
+    """Yield the masks of pruned parameters, by `torch.nn.utils.prune` or a sparsifier."""
     for path, module in model.named_modules():
         computed = isinstance(module, ParametrizationList)
         for name, buffer in module.named_buffers(recurse=computed):
@@ -148,25 +148,25 @@ def masks(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def is_shard(value: object) -> bool:
-    """Return whether a value is a DTensor, each rank's part of one tensor."""
-    # Not imported for this: it is half a second, and who has one has imported it.
+    """Return whether a value is a DTensor, of which each rank holds a part."""
+    # Not imported here: it takes half a second, and a DTensor exists only if it is imported.
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and is_a(value, tensors.DTensor)
 
 
 def is_zero(value: object) -> bool:
-    """Return whether this is an optimizer that shares its state out over the ranks."""
+    """Return whether a value is an optimizer whose state is divided among the ranks."""
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     return module is not None and isinstance(value, module.ZeroRedundancyOptimizer)
 
 
 def changes(tensor: Tensor) -> int:
-    """Return how often a tensor was changed in place, 0 where torch does not count it."""
+    """Return how often a tensor was changed in place; 0 if torch does not count it."""
     return int(getattr(tensor, "_version", 0))
 
 
 def _is_fsdp(target: object) -> bool:
-    """Return whether a part of a model is FSDP's first kind, whose parameters look like tensors."""
+    """Return whether a model contains FSDP1 modules, whose parameters look like plain tensors."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return isinstance(target, torch.nn.Module) and any(
         fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)
@@ -175,7 +175,7 @@ def _is_fsdp(target: object) -> bool:
 
 
 def _updates(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield how often this rank's part of a ZeRO optimizer's state was updated, in its ways."""
+    """Yield the update counts and settings of this rank's part of a ZeRO optimizer's state."""
     counts = {
         f"{name} {value.item() if name == 'step' else changes(value)}"
         for state in optimizer.optim.state.values()
@@ -190,9 +190,9 @@ def _updates(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _outline(target: Any, shared: Mapping[int, list[int]]) -> str:
-    """Say what a thing is made of: with another outline on another rank it was never the same.
+    """Return a digest of an object's structure: objects that differ in it were never equal.
 
-    It is '' where that cannot be told yet.
+    '' if the structure is not known yet (lazy parameters).
     """
     if _is_fsdp(target):
         raise UsageError("FSDP's first kind does not show what of its parameters is where")
@@ -211,9 +211,9 @@ def _outline(target: Any, shared: Mapping[int, list[int]]) -> str:
 
 
 def _plain(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors that a tensor consists of whose bits can be read as numbers.
+    """Return the plain tensors of which a tensor consists, whose bits can be read.
 
-    Those of other kinds may do anything then: wait for other ranks, or crash.
+    Reading other kinds of tensors is refused: it might wait for other ranks, or crash.
     """
     if hasattr(tensor, "__tensor_flatten__") and type(tensor) is not torch.nn.Parameter:
         names, _ = tensor.__tensor_flatten__()
@@ -239,12 +239,12 @@ def _plain(tensor: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def _fold(tensor: Tensor) -> Tensor:
-    """Reduce a tensor's bits to two numbers, where it is; others if they stand in another order."""
-    # What a view only promises to do is done: its bits are not yet what it holds.
+    """Reduce a tensor's bits to two numbers, on its device, which depend on the order."""
+    # Apply a view's pending conjugation and negation, which its bits do not have yet.
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    if flat.stride(0) != 1:  # one number of many
+    if flat.stride(0) != 1:  # an expanded view of one number
         flat = flat.clone(memory_format=torch.contiguous_format)
     octets = flat.view(torch.uint8)
     if flat.device.type != "cpu":
@@ -254,10 +254,10 @@ def _fold(tensor: Tensor) -> Tensor:
 
 
 def fold_words(octets: Tensor) -> Tensor:
-    """Reduce bytes to two numbers, by sums in which each place has a weight of its own.
+    """Reduce bytes to two numbers, by sums in which each place has its own weight.
 
-    Upper and lower halves of words are weighed apart: what two words have in their highest bits
-    would vanish where 64 bits overflow.
+    The upper and lower halves of words have separate weights: otherwise differences in the highest
+    bits of two words could vanish when 64 bits overflow.
     """
     if len(octets) % 8 or octets.storage_offset() % 8:
         octets = torch.cat([octets, octets.new_zeros(-len(octets) % 8)])
@@ -276,6 +276,6 @@ def fold_words(octets: Tensor) -> Tensor:
 
 
 def _mixed(places: Tensor) -> Tensor:
-    """Return odd weights of 31 bits that follow no simple rule."""
+    """Return odd pseudo-random weights of 31 bits."""
     mixed = places * 0x9E3779B1 & 0x7FFFFFFF
     return ((mixed ^ mixed >> 15) * 0x2C1B3C6D & 0x7FFFFFFF) | 1

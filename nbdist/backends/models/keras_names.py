@@ -1,7 +1,8 @@
-"""How many layers of each kind Keras has named, made the same on all ranks.
+"""Sets Keras' layer counts to the same values on all ranks, so that layers get equal names.
 
-Keras calls a layer ``dense_4`` when there were four, and Horovod broadcasts a variable by its name:
-models that are made anew, also on a rank that was replaced, would wait for each other.
+Keras names a layer ``dense_4`` after four earlier ones, and Horovod matches variables by name.
+Without equal counts, a model created after a rank's replacement has other names on this rank, and
+the ranks wait for each other forever.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from typing import Any
 
 MODULES = ("keras.src.backend", "keras.backend")
-"""Where Keras 2 counts, by release."""
+"""The modules of Keras 2 that hold the counts, by release."""
 SECONDS = 10.0
 SCOPE = "/nbdist-names"
 NOT_FOUND = 404
@@ -25,7 +26,7 @@ Counts = dict[Any, int]
 
 
 def agree(rank: int, size: int) -> None:
-    """Take the highest counts of all ranks, by way of the rendezvous server. All ranks at once."""
+    """Set the highest counts of all ranks, by the rendezvous server; every rank must call it."""
     with contextlib.closing(_server()) as server:
         _put(server, str(rank), _counts())
         if rank == 0:
@@ -42,7 +43,7 @@ def agree(rank: int, size: int) -> None:
 
 
 def _module() -> str:
-    """Return the module in which Keras counts, '' if Keras was not imported."""
+    """Return the module that holds Keras' counts; '' if Keras was not imported."""
     return next((name for name in MODULES if name in sys.modules), "")
 
 
@@ -63,7 +64,7 @@ def _put(server: http.client.HTTPConnection, key: str, counts: Counts) -> None:
 
 
 def _get(server: http.client.HTTPConnection, key: str) -> Counts:
-    """Return what a rank has put there, as soon as it has."""
+    """Wait for the counts that a rank publishes under this key."""
     until = time.monotonic() + SECONDS
     while True:
         server.request("GET", f"{SCOPE}/{key}")

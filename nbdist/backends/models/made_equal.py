@@ -1,4 +1,4 @@
-"""Models and optimizers made equal on all ranks."""
+"""Copies a model, optimizer, scheduler or tensor from one rank to all others."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) -> None:
-    """Make what ranks train with on all its ranks what it is on rank `source`.
+    """Copy a training object from rank `source` to the other ranks; every rank must call it.
 
     Parameters
     ----------
     target
         A model, an optimizer's state, a scheduler, a gradient scaler or a tensor.
     source
-        The rank it is taken from.
+        The rank whose values are copied.
     group
-        The ranks that have it, all if None; a DDP model is copied within its own group.
+        The ranks that have the object, all if None; a DDP model is copied within its own group.
 
     Raises
     ------
     UsageError
-        If it is none of these, or each rank has another part of it.
+        If `target` is none of these, or each rank holds a different part of it.
     """
     if isinstance(target, torch.nn.Module):
         _copy_model(target, source, group)
@@ -60,14 +60,14 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
 
 
 def move(told: dict[str, Any], giver: int | None, taker: int | None) -> None:
-    """Have a DDP model that is to be put together name its new rank's GPU, not its old one's.
+    """Change the GPU in the description of a DDP model from the sender's to the receiver's.
 
     Parameters
     ----------
     told
-        Its constructor's arguments or its attributes, at any depth; changed in place.
+        The constructor's arguments or the model's attributes, nested; changed in place.
     giver, taker
-        The number of either rank's GPU, None without one.
+        The numbers of the two ranks' GPUs, None without a GPU.
     """
     if giver is None or taker is None:
         return
@@ -122,7 +122,7 @@ def _copy_model(model: torch.nn.Module, source: int, group: dist.ProcessGroup | 
 def _copy_optimizer(
     optimizer: torch.optim.Optimizer, source: int, group: dist.ProcessGroup | None
 ) -> None:
-    """Send the state's outline first, then its tensors one by one, however large they are."""
+    """Send the structure of the state first, then its tensors one by one."""
     device = _sent_from(optimizer.param_groups[0]["params"][0].device, group)
     state = pytree.tree_map_only(torch.Tensor, _dense_parts, optimizer.state_dict())
     if dist.get_rank() == source:
@@ -148,7 +148,7 @@ SPARSE = "sparse tensor of size"
 
 
 def _dense_parts(tensor: Tensor) -> Tensor | dict[str, Any]:
-    """Return what can be sent of a tensor: of a sparse one its indices and values."""
+    """Return what can be sent: the tensor, or the indices and values of a sparse tensor."""
     if tensor.layout is torch.strided:
         return tensor
     whole = tensor.coalesce()
@@ -173,7 +173,7 @@ class _Outline:
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_cpu: bool
-    """Some (a step counter) stay in plain memory whatever the parameters' device is."""
+    """Some tensors (a step counter) stay on the CPU whatever the parameters' device is."""
 
     @classmethod
     def of(cls, tensor: Tensor) -> _Outline:
@@ -189,7 +189,7 @@ def _broadcast(tensor: Tensor, source: int, group: dist.ProcessGroup | None = No
 
 
 def _sent_from(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
-    """Return a device that the group can send from: nccl has GPUs only, gloo no Apple's."""
+    """Return a device from which the group can send: nccl only from GPUs, gloo not from MPS."""
     kinds = by_device(dist.get_backend_config(group))
     if device.type in kinds:
         return device

@@ -1,7 +1,7 @@
-"""What a training keeps and ranks must hold alike: models, optimizers, schedulers, scalers.
+"""Finds the models, optimizers, schedulers and gradient scalers in a rank's variables.
 
-They are found wherever a variable leads to them (`trainer.model`, `nets[0]`), not only where a
-variable holds them, and are named by the way there.
+They are found as variables and inside variables (`trainer.model`, `nets[0]`), and are named by the
+path from the variable.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ KINDS = (
 LEAVES = (
     str, bytes, int, float, complex, type(None), ModuleType, FunctionType, BuiltinFunctionType,
 )  # fmt: skip
-"""Kinds that lead nowhere: what only a closure holds is not found."""
+"""Types whose inside is not searched: an object that only a closure holds is not found."""
 DEEPEST = 4
-"""Steps from a variable: `trainer.strategy.models[0]` has three."""
+"""The most steps from a variable: `trainer.strategy.models[0]` has three."""
 MOST_SEEN = 5000
-"""Objects that are looked at from one variable; a list of more has plain values in it."""
+"""The most objects that are examined inside one variable; longer lists hold plain values."""
 MOST_ITEMS = 1000
-"""Of one container."""
+"""The most items that are examined in one container."""
 
 
 def trained(namespace: Mapping[str, object]) -> dict[str, Any]:
-    """Return what variables lead to, by the ways there.
+    """Return the training objects in a namespace, by their paths.
 
-    By all variables that do: another rank may have one of them, and not the others.
+    An object in several variables has several paths: another rank may lack one of the variables.
     """
     found: dict[str, Any] = {}
     for name, value in sorted(namespace.items()):
@@ -57,7 +57,7 @@ def trained(namespace: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _without_parts(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave out tensors that belong to a model, and those that nothing says are trained."""
+    """Leave out tensors that belong to a model, and tensors that are probably not trained."""
     things = found.values()
     optimized = {
         id(one)
@@ -78,12 +78,12 @@ def _without_parts(found: dict[str, Any]) -> dict[str, Any]:
 def _parameters(thing: object) -> list[torch.nn.Parameter]:
     try:
         return list(thing.parameters()) if is_a(thing, torch.nn.Module) else []
-    except BaseException:  # code of the user's; comparing says so
+    except BaseException:  # the user's code; the comparison reports it
         return []
 
 
 def _reached(name: str, value: object) -> dict[str, Any]:
-    """Return what one variable leads to, each thing by the shortest way there."""
+    """Return the training objects inside one variable, each by its shortest path."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     todo = deque([(name, value, 0)])
@@ -103,23 +103,23 @@ def _reached(name: str, value: object) -> dict[str, Any]:
 def _may_be_trained(value: object) -> bool:
     try:
         return is_a(value, torch.Tensor) and value.requires_grad and value.is_leaf
-    except BaseException:  # a kind of tensor of the user's
+    except BaseException:  # the user's own kind of tensor
         return False
 
 
 def is_a(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
-    """Return whether a value is of a kind, without asking the value.
+    """Return whether a value has one of these types, without running code of the value.
 
-    `isinstance` may read its `__class__`, which raises in a dead proxy and runs code of the user's
-    where there is a `__getattribute__`.
+    `isinstance` may read the value's `__class__`, which raises in a dead proxy and runs the user's
+    `__getattribute__`.
     """
     return issubclass(type(value), kinds)
 
 
 def settle_scalers(namespace: Mapping[str, object]) -> None:
-    """Let gradient scalers forget the stage of a step that was broken off.
+    """Reset gradient scalers after an interrupted step.
 
-    They would refuse every later step: "already called since the last update".
+    Otherwise they refuse every later step: "already called since the last update".
     """
     for thing in trained(namespace).values():
         stages = getattr(thing, "_per_optimizer_states", None)
@@ -128,14 +128,14 @@ def settle_scalers(namespace: Mapping[str, object]) -> None:
 
 
 def bare(value: Any) -> Any:
-    """Return the module that ``torch.compile`` or DDP was given, or what is neither."""
+    """Return the module inside ``torch.compile`` and DDP wrappers, or the value itself."""
     while (inner := _within(value)) is not None:
         value = inner
     return value
 
 
 def ddp_in(value: Any) -> DistributedDataParallel | None:
-    """Return the DDP model that a model is, also one that ``torch.compile`` was given."""
+    """Return the DDP model that `value` is or that ``torch.compile`` has wrapped, or None."""
     while value is not None and not isinstance(value, DistributedDataParallel):
         value = _within(value)
     return value
@@ -144,19 +144,19 @@ def ddp_in(value: Any) -> DistributedDataParallel | None:
 def _within(value: Any) -> Any:
     if isinstance(value, DistributedDataParallel):
         return value.module
-    if isinstance(value, torch.nn.Module):  # what torch.compile makes of one has it as this child
+    if isinstance(value, torch.nn.Module):  # torch.compile keeps the original as this child
         return dict(value.named_children()).get("_orig_mod")
     return None
 
 
 def itself(value: Any) -> Any:
-    """Return what makes two things one: a DDP model is one with the module in it."""
+    """Return the object that identifies a value: a DDP model and its module are the same."""
     return value.param_groups if isinstance(value, torch.optim.Optimizer) else bare(value)
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a container or an object holds, each with the step that leads there."""
-    # What is stored, and its own attributes: a method or a property would run code of the user's.
+    """Yield the items or attributes of a value, each with the step that leads to it."""
+    # Only stored items and own attributes: methods and properties would run the user's code.
     if is_a(value, dict):
         for key, inner in list(islice(dict.items(value), MOST_ITEMS)):
             if type(key) in (str, int, bool):
@@ -177,7 +177,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's own attributes, and those of a class of the user's."""
+    """Yield an object's own attributes; those of a class only if a cell defined it."""
     if issubclass(type(value), type):
         members = dict(type.__dict__["__dict__"].__get__(value))
         if members.get("__module__") == "__main__":
@@ -190,7 +190,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
                     yield f".{name}", member.__get__(value)
     try:
         own = object.__getattribute__(value, "__dict__")
-    except BaseException:  # it has none, or a property of this name raises
+    except BaseException:  # no `__dict__`, or a property of this name that raises
         return
     if type(own) is dict:
         for name in list(own)[:MOST_ITEMS]:

@@ -1,4 +1,4 @@
-"""Ways from a variable to what it leads to, in words: `trainer.model`, `nets[0]`."""
+"""Follows a path such as `trainer.model` or `nets[0]` from a variable to an object."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def at(namespace: Mapping[str, object], path: str) -> Any:
-    """Return what a path leads to.
+    """Return the object at a path.
 
     Raises
     ------
     UsageError
-        If it leads nowhere.
+        If there is no object at this path.
     """
     try:
         return _follow(namespace, ast.parse(path, mode="eval").body)
@@ -26,7 +26,7 @@ def at(namespace: Mapping[str, object], path: str) -> Any:
 
 
 def has(namespace: Mapping[str, object], path: str) -> bool:
-    """Return whether a path leads to something."""
+    """Return whether there is an object, other than None, at a path."""
     try:
         return at(namespace, path) is not None
     except UsageError:

@@ -1,5 +1,5 @@
-"""Everything nbdist touches inside torch that torch does not promise to keep.
+"""Every use of private parts of torch, which may change with any release.
 
-`nbdist.backends.ddp.torch_probe` tries all of it, with each build of torch that is met;
-`nbdist.backends.ddp.groups_made_anew` does without.
+`nbdist.backends.ddp.torch_probe` tests all of them with each build of torch; `nbdist.backends.ddp.groups_made_anew` works
+without them.
 """

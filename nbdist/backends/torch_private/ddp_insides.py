@@ -1,4 +1,4 @@
-"""The insides of DDP and FSDP2 models after a step that was broken off."""
+"""Renews or resets the private state of DDP and FSDP2 models after an interrupted step."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def has_group(model: torch.nn.parallel.DistributedDataParallel) -> bool:
 def renew_ddp(model: torch.nn.parallel.DistributedDataParallel, builtin: Any = None) -> None:
     """Give a DDP model a new reducer, as its constructor does (`DDP.__setstate__` in torch).
 
-    The old one may have stopped in the middle of a backward, or have ordered its buckets by a
-    backward that a replaced rank has never seen. No other rank is spoken to.
+    The old reducer may have stopped in the middle of a backward pass, or have ordered its buckets
+    by a backward pass that a replaced rank has never run. This needs no communication.
 
     Parameters
     ----------
     model
         The model; it must have a group.
     builtin
-        What ``_register_builtin_comm_hook`` was called with: only the old reducer knew.
+        The argument of ``_register_builtin_comm_hook``, which only the old reducer knew.
     """
     private: Any = model
     for name in ("reducer", "logger"):
@@ -55,11 +55,11 @@ _DDP = {
     "_has_rebuilt_buckets": False,
     "require_forward_param_sync": True,
 }
-"""What a DDP model notes of its steps, and how that is before the first one."""
+"""Attributes in which a DDP model records its steps, with their values before the first step."""
 
 
 def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
-    """Return all of a DDP model that can travel, its group by name; see `put_together`."""
+    """Return what of a DDP model can be sent to another rank, its group as a name."""
     if not has_group(model):
         raise UsageError("its process group was destroyed")
     state = {k: v for k, v in vars(model).items() if k not in ("reducer", "logger")}
@@ -70,9 +70,9 @@ def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, An
 def put_together(
     model: torch.nn.parallel.DistributedDataParallel, state: dict[str, Any], builtin: Any
 ) -> None:
-    """Fill a DDP model from what `take_apart` returned, without a word to the other ranks.
+    """Build a DDP model from what `take_apart` returned, without communication.
 
-    Torch's own unpickling knows only models on WORLD, and speaks with the other ranks.
+    Torch's own unpickling supports only models on WORLD, and communicates.
     """
     group = process_groups.group_named(state["process_group"])
     if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -83,28 +83,28 @@ def put_together(
 
 
 def without_groups() -> list[torch.nn.Module]:
-    """Return the FSDP2 modules whose groups torch does not know any more."""
+    """Return the FSDP2 modules whose process groups were destroyed."""
     found = []
     for state in _fsdp_states():
         for group in fsdp_groups(state):
-            with suppress(AttributeError):  # another release's name for it
+            with suppress(AttributeError):  # other releases use other names
                 if group.mesh_info.shard_process_group not in c10d._world.pg_map:
                     found += list(group.modules)
     return found
 
 
 def settle_fsdp() -> None:
-    """Bring every FSDP2 model back to rest: parameters sharded, no collective pending.
+    """Reset every FSDP2 model: parameters sharded, no collective pending.
 
-    A forward or backward that raised leaves marks (a final callback "already queued", a result
-    to wait for) that would silently spoil the next one.
+    A forward or backward pass that raised leaves traces (a final callback "already queued", a
+    pending result) that would silently spoil the next pass.
     """
     for state in _fsdp_states():
         _settle(state)
 
 
 def rest_of_fsdp() -> list[dict[str, str]]:
-    """Return the plain attributes of all that FSDP2 keeps, in words; at rest they are the same."""
+    """Return the plain attributes of FSDP2's state as text, equal after each complete step."""
     things = [
         thing
         for state in _fsdp_states()
@@ -117,14 +117,14 @@ def rest_of_fsdp() -> list[dict[str, str]]:
 
 
 def _tells(thing: object, name: str, value: object) -> bool:
-    """Whether a value can be compared by its words, and is not what its class has anyway."""
+    """Whether a value can be compared as text, and differs from its class's default."""
     if value is None or isinstance(value, (bool, int, str, Enum)):
         return getattr(type(thing), name, thing) is not value
     return isinstance(value, (list, dict, set, tuple)) and not value
 
 
 def _fsdp_states() -> list[Any]:
-    # Not imported here: half a second in every rank, for nothing where no model is sharded.
+    # Not imported here: the import takes half a second, wasted in a rank without FSDP2 models.
     if "torch.distributed.fsdp._fully_shard._fsdp_state" not in sys.modules:
         return []
     from torch.distributed import _composable_state
@@ -159,21 +159,22 @@ _GROUP = {
     "_post_forward_indices": EMPTY,
     "_post_backward_pending": False,
 }
-"""What a step that was broken off leaves, by where it leaves it, and how that is at rest."""
+"""Attributes that an interrupted step changes, by the object that has them, with their values
+between two steps."""
 
 
-def _settle(state: Any) -> None:  # an FSDPState, all of it private
+def _settle(state: Any) -> None:  # an FSDPState, which is private
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
     idle = {"_training_state": TrainingState.IDLE}
     clear(state, _STATE | idle)
     clear(state._state_ctx, _CONTEXT)
-    clear(state._comm_ctx, _SHARED)  # what is lacking there is lacking before its first forward
+    clear(state._comm_ctx, _SHARED)  # attributes are missing before the first forward
     for group in fsdp_groups(state):
         clear(group, _GROUP | idle)
         for param in group.fsdp_params:
             if hasattr(param, "_unsharded_param"):
                 param._unsharded_param.grad = None
-            with suppress(AttributeError):  # since 2.15 it is that gradient
+            with suppress(AttributeError):  # since 2.15 it is the gradient itself
                 param.unsharded_accumulated_grad = None
         group._to_sharded()

@@ -1,4 +1,4 @@
-"""TorchElastic's agent run in this process."""
+"""Runs TorchElastic's agent (``torchrun``) in this process, with workers forked from it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ if TYPE_CHECKING:
 LOOKING_AROUND = (dynamic_rendezvous, events, elastic_logging)
 """Modules that use `inspect`."""
 MULTIPROCESSING = "torch.distributed.elastic.multiprocessing.api"
-"""The logger of what starts the workers."""
+"""The name of the logger of the module that starts the workers."""
 LOOK_SECONDS = 0.5
-"""The agent looks at its workers so often where none has anything to say."""
+"""How often the agent looks at its workers if none of them returns or ends."""
 RETURNED = 5
-"""Which argument of TorchElastic's worker holds, by rank, the queues of returned values."""
+"""The index of the argument of TorchElastic's worker with the queues of returned values."""
 
 
 class _Watched:
-    """The workers of an agent, which sleeps between two looks until one has something to say."""
+    """An agent's workers: the agent sleeps until one of them returns a value or ends."""
 
     def __init__(self) -> None:
         self._unheard: set[Any] = set()
-        """Of each worker what becomes readable when it returns, and when it ends."""
+        """For each worker, the handles that become readable when it returns a value and when it
+        ends."""
 
     def watch(self, context: Any, returned: dict[int, Any]) -> None:
-        """Listen to workers that have just been started, and to no others."""
+        """Watch the workers that have just been started, instead of any earlier ones."""
         readers = {getattr(queue, "_reader", None) for queue in returned.values()} - {None}
         self._unheard = readers | {process.sentinel for process in context.processes}
 
     def sleep(self, seconds: float) -> None:
-        """Do the agent's `time.sleep`; each of them ends it once."""
+        """Replace the agent's `time.sleep`; each handle ends the sleep once."""
         self._unheard -= set(connection.wait(self._unheard, max(seconds, LOOK_SECONDS)))
 
 
@@ -59,16 +60,16 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     Parameters
     ----------
     arguments
-        torchrun's own flags.
+        Flags of torchrun.
     entry
-        Called with `path` in every worker.
+        Called with the argument `path` in every worker.
     """
     with _no_gpu_opened():
         config, _, _ = torchrun.config_from_args(torchrun.parse_args([*arguments, "script"]))
     config.start_method = "fork"
     assert config.logs_specs is not None
     logging.getLogger(MULTIPROCESSING).addFilter(_without_trace)
-    tempfile.tempdir = config.logs_specs.root_log_dir  # it would leave files behind
+    tempfile.tempdir = config.logs_specs.root_log_dir  # else it leaves files behind
     name_callers_quickly()
     _meet_at_once()
     with _exit_codes_told():
@@ -77,9 +78,9 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
 
 @contextmanager
 def _no_gpu_opened() -> Iterator[None]:
-    """Let TorchElastic look for no GPU: this process would open it, and its forks could not.
+    """Let TorchElastic find no GPU: a GPU opened by this process is unusable in its forks.
 
-    It looks for one only to choose a default NUMA binding, and torch's own default is none.
+    TorchElastic looks for a GPU only to choose a default NUMA binding, of which torch has none.
     """
     look = torch.cuda.is_available
     torch.cuda.is_available = lambda: False
@@ -90,7 +91,7 @@ def _no_gpu_opened() -> Iterator[None]:
 
 
 def _stack() -> list[inspect.FrameInfo]:
-    """Return what `inspect.stack` does, without the lines of source: in no time."""
+    """Return what `inspect.stack` returns, but without source lines, which is much faster."""
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -103,39 +104,40 @@ def _stack() -> list[inspect.FrameInfo]:
 
 
 def name_callers_quickly() -> None:
-    """Let TorchElastic know its callers' names, which it puts into its records, for less.
+    """Speed up how TorchElastic finds its callers' names, which it writes into its records.
 
-    Looking for their source took it half of a launch, and the longer the more was imported.
+    Its search for their source lines took half of a launch, more with every imported module.
     """
     for module in LOOKING_AROUND:
         vars(module)["inspect"] = SimpleNamespace(stack=_stack, getmodule=inspect.getmodule)
 
 
 def _meet_at_once() -> None:
-    """Leave out the pause, of 0.3 s at most, that keeps many agents from meeting all at once."""
+    """Skip the random pause, at most 0.3 s, that spreads the arrival of many agents."""
     delay = vars(dynamic_rendezvous).get("_delay")
 
     def not_by_chance(seconds: Any) -> None:
-        if delay is not None and not isinstance(seconds, tuple):  # between what it is drawn
+        if delay is not None and not isinstance(seconds, tuple):    # a tuple is a random pause
             delay(seconds)
 
     vars(dynamic_rendezvous)["_delay"] = not_by_chance
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
-    """Take the traceback from a record that a worker has failed; it is always TorchElastic's own.
+    """Remove the traceback from the log record of a failed worker.
 
-    torch imports `torch._dynamo` to format one, 2 s between a rank's death and the others' end.
+    The traceback shows only TorchElastic's code. To format it, torch imports `torch._dynamo`, which
+    delays the end of the other ranks by 2 s.
     """
     record.exc_info = None
     return True
 
 
 def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
-    """Return None for workers that end by ``os._exit(0)``.
+    """Answer with None for workers that end by ``os._exit(0)``.
 
-    To torchrun's command line that is a success; of workers that are functions, TorchElastic
-    would wait for the value for ever.
+    For torchrun's command line such a worker has succeeded. But TorchElastic waits for the returned
+    value of a worker that is a function, here forever.
     """
     join = context.join
     answered: set[int] = set()
@@ -143,12 +145,12 @@ def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
     def joined(*args: Any, **options: Any) -> Any:
         try:
             return join(*args, **options)
-        finally:  # it raises where another has failed, as a rule since this one has gone
+        finally:  # it raises if another worker has failed, often because this one is gone
             for rank in sorted(returned.keys() - answered):
                 answer(rank, context.processes[rank])
 
     def answer(rank: int, process: Any) -> None:
-        if not returned[rank].empty():  # TorchElastic takes it out next
+        if not returned[rank].empty():  # TorchElastic reads the value next
             answered.add(rank)
         elif process.exitcode == 0:
             answered.add(rank)
@@ -164,9 +166,9 @@ def _told(how: str, rank: int, process: Any) -> str:
 
 @contextmanager
 def _exit_codes_told() -> Iterator[None]:
-    """Print how every worker ended that did not end well, in the words of TorchElastic.
+    """Print how every failed worker ended, in TorchElastic's own format.
 
-    Of forked workers it names only one by itself, often one that has lost another.
+    TorchElastic names only one of the forked workers, often one that failed because of another.
     """
     start = vars(mp)["start_processes"]
     last: list[Any] = []

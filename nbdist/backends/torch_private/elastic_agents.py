@@ -1,18 +1,18 @@
-"""TorchElastic's agents where a job has several: on other hosts, or one for each rank.
+"""TorchElastic's agents of a job with several agents: on other hosts, or one for each rank.
 
-They meet through a store that the job's launcher serves, and the launcher decides: it alone knows
-which agents live. So a rendezvous needs no heartbeats and no waiting for those that might yet come.
-What is said in the store of round N:
+The agents meet through a store that the job's launcher serves. The launcher decides who takes part,
+because only the launcher knows which agents are alive: so a rendezvous needs no heartbeats and does
+not wait for agents that might come later. The keys of round N in the store:
 
 ``ready/N/PLACE``
-    An agent is there for this round; set by the agent.
+    An agent is ready for this round; set by the agent.
 ``round/N``
-    Who takes part, in the order of their ranks; set by the launcher.
+    The agents that take part, in the order of their ranks; set by the launcher.
 ``again/N``
-    This round is over, since an agent was lost or starts its ranks anew; set by the launcher.
+    This round is over, because an agent was lost or restarts its ranks; set by the launcher.
 ``restarts``
-    How many of the rounds were restarts, which `--max-restarts` bounds; ``restart/N`` counts the
-    agents that ask for the one after round N.
+    How many of the rounds were restarts, limited by `--max-restarts`; ``restart/N`` counts the
+    agents that ask for a restart after round N.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 BACKEND = "nbdist"
 LOOK_SECONDS = 0.02
 STORE_SECONDS = 60.0
-"""The launcher must answer by then."""
+"""The launcher must answer within this time."""
 LOSS_SECONDS = 10.0
-"""A rank that lost others is not to blame if one of them is known to be lost by then."""
+"""A rank that failed because of others is excused if their loss is known within this time."""
 
 
 class Meeting(RendezvousHandler):
-    """How an agent meets the others. The agent's main thread."""
+    """The rendezvous of an agent with the other agents. The agent's main thread."""
 
     def __init__(self, params: RendezvousParameters) -> None:
         host, _, port = params.endpoint.rpartition(":")
@@ -75,7 +75,7 @@ class Meeting(RendezvousHandler):
         return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait until all agents that live are there."""
+        """Wait until all living agents are ready."""
         self.round += 1
         self._store.set(f"ready/{self.round}/{self.place}", "")
         while not self._store.check([f"round/{self.round}"]):
@@ -92,23 +92,23 @@ class Meeting(RendezvousHandler):
         return int(self._store.add("restarts", 0))
 
     def may_restart(self, most: int) -> bool:
-        """Ask for a restart; return whether there are any left."""
+        """Ask for a restart; return whether the limit allows it."""
         first = self._store.add(f"restart/{self.round}", 1) == 1
         return int(self._store.add("restarts", int(first))) <= most
 
     def is_over(self) -> bool:
-        """Whether the round is."""
+        """Whether the round is over."""
         return bool(self._store.check([f"again/{self.round}"]))
 
     def over_soon(self) -> bool:
-        """Wait a little for the end of the round; return whether it came."""
+        """Wait up to `LOSS_SECONDS` for the end of the round; return whether it has ended."""
         until = time.monotonic() + LOSS_SECONDS
         while not self.is_over() and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
         return self.is_over()
 
     def num_nodes_waiting(self) -> int:
-        """Return whether the agent's ranks are to be started anew, as TorchElastic asks for it."""
+        """Return 1 if the agent must restart its ranks, in the form that TorchElastic expects."""
         return int(self.is_over())
 
     def is_closed(self) -> bool:
@@ -128,12 +128,12 @@ class Meeting(RendezvousHandler):
 
 
 class Agent(LocalElasticAgent):
-    """Knows a rank that failed from one that only lost the others. The process's main thread."""
+    """An agent that tells a failed rank from one that lost other ranks. Main thread."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         meeting = worker_group.spec.rdzv_handler
-        if isinstance(meeting, Meeting):  # or a person has asked for another rendezvous
-            # Ranks are told how often all of them were started, whichever agent's rank failed.
+        if isinstance(meeting, Meeting):  # False if the user chose another rendezvous
+            # Ranks see how often the whole job was restarted, whichever agent's rank failed.
             self._remaining_restarts = worker_group.spec.max_restarts - meeting.restarts()
         sys.stderr.write(f"{BACKEND}: {worker_group.group_world_size} agents have met\n")
         started: dict[int, Any] = super()._start_workers(worker_group)
@@ -150,7 +150,7 @@ class Agent(LocalElasticAgent):
             sys.stderr.write(f"{BACKEND}: {told}\n")
         meeting, spec = worker_group.spec.rdzv_handler, worker_group.spec
         if isinstance(meeting, Meeting):
-            # What TorchElastic looks at next, and takes one from.
+            # TorchElastic reads this number next, and reduces it by one.
             self._remaining_restarts = int(self._goes_on(meeting, codes, spec.max_restarts))
         return result
 
@@ -162,19 +162,19 @@ class Agent(LocalElasticAgent):
         return bool(most) and meeting.may_restart(most)
 
     def _exit_barrier(self) -> None:
-        """Wait for nobody: the store is the launcher's, and stays."""
+        """Do not wait: the store belongs to the launcher, and outlives the agents."""
 
 
 def run(flags: list[str], entry: Callable[[str], None] | None, program: str) -> None:
-    """Be an agent.
+    """Run an agent in this process until its ranks have ended.
 
     Parameters
     ----------
     flags
-        torchrun's own.
+        Flags of torchrun.
     entry, program
-        What its workers, forks of this process, call; without it, they are the fresh processes that
-        the flags name.
+        The function, and its argument, that workers forked from this process call; if `entry` is
+        None, the workers are new processes, as the flags say.
     """
     rendezvous_handler_registry.register(BACKEND, Meeting)
     vars(api)["LocalElasticAgent"] = Agent
@@ -185,12 +185,12 @@ def run(flags: list[str], entry: Callable[[str], None] | None, program: str) -> 
 
 
 class Table:
-    """The store at which agents meet, as the launcher sees it. The launcher's only thread.
+    """The store in which agents meet, used by the launcher in its only thread.
 
     Parameters
     ----------
     listener
-        Where it listens; taken over.
+        The store's listening socket; the store becomes its owner.
     """
 
     def __init__(self, listener: Any) -> None:
@@ -201,11 +201,11 @@ class Table:
         )  # fmt: skip
 
     def is_ready(self, number: int, place: str) -> bool:
-        """Whether an agent is there for a round."""
+        """Whether an agent is ready for a round."""
         return bool(self._store.check([f"ready/{number}/{place}"]))
 
     def begin(self, number: int, places: list[str]) -> None:
-        """Let a round begin."""
+        """Start a round with these agents."""
         self._store.set(f"round/{number}", json.dumps(places))
 
     def end(self, number: int) -> None:

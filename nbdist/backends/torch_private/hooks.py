@@ -1,4 +1,4 @@
-"""What nbdist replaces inside torch, once in each rank, before any group exists."""
+"""Replaces functions inside torch, once in each rank, before the first process group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def free_destroyed() -> None:
-    """Let ``destroy_process_group`` end the backends itself, not whoever drops the group last."""
+    """Let ``destroy_process_group`` free the backends itself, not the last reference to a group."""
     original: Callable[[ProcessGroup | None], None] = c10d.destroy_process_group
 
     @functools.wraps(original)
@@ -35,18 +35,18 @@ def free_destroyed() -> None:
         going = list(process_groups.members().values()) if everything else [group]
         original(group)
         for gone in going:
-            if isinstance(gone, dist.ProcessGroup):  # the group of others is a mere number
+            if isinstance(gone, dist.ProcessGroup):  # NON_GROUP_MEMBER is an int
                 process_groups.free(gone)
 
     replace_everywhere("destroy_process_group", original, destroy_process_group)
 
 
 def guard_split() -> None:
-    """Let ``split_group`` work on groups that were filled again, and on GPUs, once.
+    """Let ``split_group`` work on renewed groups and on GPUs; call it once.
 
-    In C++ it asks the group for the store it was made with, which went with the old backends: a
-    crash. On GPUs it waits in NCCL for all ranks of the group, and cannot be freed there. What it
-    does, ``new_group`` among the members can do as well.
+    In C++ it asks the group for its original store, which was freed with the old backends: a crash.
+    On GPUs it waits in NCCL for all ranks of the group, and this wait cannot be interrupted.
+    ``new_group`` among the members has the same result.
     """
     bare = dist.ProcessGroup.split_group
     original: Callable[..., ProcessGroup | None] = c10d.split_group
@@ -70,7 +70,7 @@ def guard_split() -> None:
         found: ProcessGroup | None = releases.outside_of_split()
         for part in split_ranks:
             mine = parent.rank() in part
-            if mine or parent is process_groups.world():  # all ranks count the groups of all
+            if mine or parent is process_groups.world():  # every rank must count each new group
                 made = dist.new_group(
                     [everyone[rank] for rank in sorted(part)],
                     timeout,
@@ -96,23 +96,23 @@ def guard_split() -> None:
 
 
 def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
-    """Let all gloo groups of this process use one device on `host`; return where it listens.
+    """Let all gloo groups of this process use one device on `host`; return its address.
 
-    By itself every group makes a device, that is a listening socket and a thread, on whatever
-    interface the host's name stands for.
+    By default every group makes a device, which is a listening socket and a thread, on the
+    interface of the host's name.
 
     Parameters
     ----------
     host
         An address of this machine.
     quiet
-        Whether to keep from the output what gloo says of each group, as it did up to torch 2.9.
+        Whether to suppress the line that gloo prints for each group, up to torch 2.9.
     """
     device, address = _gloo_device(host)
     original = c10d.ProcessGroupGloo
 
     class ProcessGroupGloo(original, metaclass=_alike(original)):  # type: ignore[metaclass, misc, valid-type]
-        """torch's own, on the device of this process."""
+        """Torch's class, using this process's gloo device."""
 
         def __init__(
             self,
@@ -125,7 +125,7 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
             options = original._Options()  # type: ignore[attr-defined]
             options._devices = [device]
             options._timeout = timeout or process_groups.default_timeout("gloo")
-            for name, value in more.items():  # each release may add some
+            for name, value in more.items():  # later releases may add some
                 setattr(options, name, value)
             with without_lines(GLOO_SAYS) if quiet else nullcontext():
                 super().__init__(store, rank, size, options)
@@ -135,7 +135,7 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
 
 
 def _alike(original: type) -> type:
-    """Return a metaclass: what is an instance of the original is one of the class, too."""
+    """Return a metaclass for a class whose `isinstance` accepts instances of the original."""
 
     class Alike(type(original)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: object) -> bool:
@@ -145,11 +145,11 @@ def _alike(original: type) -> type:
 
 
 def quiet_gloo() -> None:
-    """Keep from the output what gloo says of each group, in a process that makes them itself."""
+    """Suppress gloo's line for each group, in a process that creates its groups itself."""
     original = c10d.ProcessGroupGloo
 
     class ProcessGroupGloo(original, metaclass=_alike(original)):  # type: ignore[metaclass, misc, valid-type]
-        """torch's own, in silence."""
+        """Torch's class, without gloo's lines on the output."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             with without_lines(GLOO_SAYS):
@@ -163,7 +163,7 @@ GLOO_SAYS = b"[Gloo] Rank "
 
 @contextmanager
 def without_lines(beginning: bytes) -> Iterator[None]:
-    """Keep lines that begin so from this process's output; nothing else is lost meanwhile."""
+    """Remove lines with this beginning from the process's output; all other lines are kept."""
     kept = os.dup(1)
     with tempfile.TemporaryFile() as gathered:
         os.dup2(gathered.fileno(), 1)
@@ -181,13 +181,13 @@ def _gloo_device(host: str) -> tuple[object, sockets.Address]:
         before = sockets.listening()
         device = c10d.ProcessGroupGloo.create_device(hostname=host)
         new = {address for address in sockets.listening() - before if address[0] == host}
-        # More than one: another thread began to listen just now. Try again.
+        # More than one: another thread opened a listening socket meanwhile. Try again.
         if len(new) == 1:
             return device, new.pop()
 
 
 def watch_ddp(seen: Callable[[Any], None]) -> None:
-    """Call `seen` with every DDP model when it is made, unpickled included."""
+    """Call `seen` with every DDP model when it is constructed or unpickled."""
     model_type = torch.nn.parallel.DistributedDataParallel
     original = model_type._ddp_init_helper
 

@@ -1,11 +1,11 @@
-"""Process groups, and how their inside is renewed.
+"""Describes and renews process groups, by exchanging the backends inside torch's objects.
 
-A process group that a user's model holds cannot be exchanged, so its inside is: torch's
+A process group that a user's model holds cannot be exchanged, but its inside can: torch's
 `ProcessGroup` is a shell around one backend (gloo, nccl) per device. After a fault `empty` frees
-the old backends and `refill` puts new ones, on a fresh store, into the shell. Emptying goes through
+the old backends, and `refill` puts new backends, on a fresh store, into the shell. `empty` calls
 ``ProcessGroup::release_resources()``, which libtorch exports but does not bind to Python; it frees
-threads and sockets. Where the symbol is missing, the new backend is registered under a number of
-its own and the old one stays behind.
+threads and sockets. Where the symbol is missing, the new backend is registered under a type number
+of its own, and the old backend stays in memory.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from nbdist.backends.groups.stores import Store
 
 _limits: weakref.WeakKeyDictionary[ProcessGroup, timedelta] = weakref.WeakKeyDictionary()
-"""The time limits of groups that were emptied: without a backend there is nowhere to read it."""
+"""The time limits of emptied groups: they can be read only from a backend."""
 
 _held = threading.RLock()
-"""Held while backends are looked at or put in, for torch's own books of them have no lock.
+"""Held while backends are read or registered, because torch's own tables have no lock.
 
-A group is freed with the GIL let go, so another thread could come upon a backend that is half gone.
-Other threads pass over such a group. They do not wait for its end, which may take seconds: they may
-be there to free the main thread.
+A group is freed with the GIL released, so another thread could meet a half-freed backend. Other
+threads skip such a group. They do not wait until it is freed, which may take seconds, because they
+may be about to free the main thread.
 """
 _freed: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
-"""Groups that are being freed right now."""
+"""Groups that are being freed now."""
 
 RELEASE = "_ZN4c10d12ProcessGroup17release_resourcesEv"
 _FIRST_NUMBER, _LAST_NUMBER = 100, 255
-"""Numbers for backends that cannot replace an older one; the type is one byte."""
+"""Type numbers (one byte) for backends that cannot replace an older one."""
 
 
 # --- what groups there are --------------------------------------------------------------------
@@ -63,9 +63,9 @@ def world() -> ProcessGroup | None:
 
 
 def members() -> dict[str, ProcessGroup]:
-    """Return this rank's groups by name, WORLD first, then in the order they were made.
+    """Return this rank's groups by name: WORLD first, then in the order of their creation.
 
-    Any thread: the main thread may be making or ending groups meanwhile.
+    Any thread: the main thread may create or end groups meanwhile.
     """
     names = c10d._world.pg_names
     named = [(names.get(group), group) for group in list(c10d._world.pg_map)]
@@ -73,18 +73,18 @@ def members() -> dict[str, ProcessGroup]:
     return dict(sorted(groups.items(), key=lambda item: item[1] is not world()))
 
 
-def group_named(name: str) -> Any:  # a ProcessGroup, or what torch has in its place
-    """Return this rank's group of that name, or torch's stand-in for a group of other ranks."""
+def group_named(name: str) -> Any:  # a ProcessGroup, or NON_GROUP_MEMBER
+    """Return this rank's group of this name, or torch's NON_GROUP_MEMBER."""
     return members().get(name, dist.GroupMember.NON_GROUP_MEMBER)
 
 
 def was_emptied(group: ProcessGroup) -> bool:
-    """Return whether a group has lost what it was made with, the store for one."""
+    """Return whether a group was emptied, and so has lost its original store."""
     return group in _limits
 
 
 def describe(group: ProcessGroup) -> GroupInfo:
-    """Say what another rank must know to build the same group."""
+    """Return the values that another rank needs to build the same group."""
     state = c10d._world
     return GroupInfo(
         name=str(state.pg_names[group]),
@@ -98,21 +98,21 @@ def describe(group: ProcessGroup) -> GroupInfo:
 
 
 def infos() -> list[GroupInfo]:
-    """Describe this rank's groups, WORLD first. Any thread: none that is just renewed or ended."""
+    """Describe this rank's groups, WORLD first, except any being renewed. Any thread."""
     found = []
     for group in members().values():
-        with suppress(KeyError):  # the main thread has taken it out of torch's books meanwhile
+        with suppress(KeyError):  # the main thread has removed it from torch's tables meanwhile
             found.append(describe(group))
     return found
 
 
 def group_count() -> int:
-    """Return how many groups were ever named; the next one's name is this number."""
+    """Return how many groups were ever named: this number is the next group's name."""
     return int(c10d._world.group_count)
 
 
 def set_group_count(count: int) -> None:
-    """Make the next group's name the same on all ranks."""
+    """Set the number that becomes the next group's name, which must be equal on all ranks."""
     c10d._world.group_count = count
 
 
@@ -123,7 +123,7 @@ def default_timeout(backend: str) -> timedelta:
 
 
 def _timeout(group: ProcessGroup) -> timedelta:
-    with _held:  # or the last reference to a backend could be the one in here: see `free`
+    with _held:  # else the last reference to a backend could be ours: see `free`
         options = [getattr(backend, "options", None) for backend in _backends(group).values()]
     for each in options:
         if each is not None:
@@ -138,7 +138,7 @@ def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
         for device in group._device_types if group not in _freed else ():
             try:
                 backends[device] = group._get_backend(device)
-            except RuntimeError:  # emptied, and not filled again since
+            except RuntimeError:  # emptied, and not refilled yet
                 continue
     return backends
 
@@ -147,16 +147,16 @@ def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
 
 
 def empty(group: ProcessGroup) -> None:
-    """Free a group's backends, to be filled again. Nobody may wait in it any more."""
+    """Free a group's backends before `refill`. No thread may still wait in the group."""
     _limits[group] = _timeout(group)
     free(group)
 
 
 def free(group: ProcessGroup) -> None:
-    """End a group's backends with their threads and sockets, the GIL let go.
+    """Free a group's backends, their threads and sockets, with the GIL released.
 
-    Python would end them with the last reference to the group, holding the GIL while it joins
-    gloo's threads; one of those may want the GIL to drop a finished collective, and the process
+    Python would free them with the last reference to the group, and hold the GIL while joining
+    gloo's threads. If one of these threads needs the GIL to drop a finished collective, the process
     hangs.
     """
     release = _release()
@@ -171,11 +171,11 @@ def free(group: ProcessGroup) -> None:
 
 
 def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, generation: int) -> None:
-    """Put fresh backends on `store` into an emptied group. All its ranks at once."""
+    """Put new backends on `store` into an emptied group; all its ranks must call it."""
     ranks = [] if info.world else info.ranks
     device = group.bound_device_id
     with _name_free(group, info.name), nccl.unbound():
-        # An emptied group does not know its own size and rank any more, since torch 2.14.
+        # Since torch 2.14 an emptied group does not know its own size and rank.
         fresh, prefixed = c10d._new_process_group_helper(
             len(info.ranks),
             info.ranks.index(rank),
@@ -199,7 +199,7 @@ def refill(group: ProcessGroup, info: GroupInfo, rank: int, store: Store, genera
 
 
 def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
-    """Build a subgroup that other ranks already have, under its name. All its ranks at once."""
+    """Build, on a new rank, a subgroup that others have; all its ranks must call it."""
     with nccl.unbound():
         group, _ = c10d._new_process_group_helper(
             len(info.ranks),
@@ -218,7 +218,7 @@ def build(info: GroupInfo, rank: int, store: Store) -> ProcessGroup:
 
 
 def forget_world() -> None:
-    """Make torch believe that it was never initialized (`destroy_process_group` says goodbye)."""
+    """Reset torch to "not initialized", without the communication of `destroy_process_group`."""
     for group in members().values():
         releases.forget(group)
     c10d._update_default_pg(None)
@@ -227,7 +227,7 @@ def forget_world() -> None:
 
 @contextmanager
 def _name_free(group: ProcessGroup, name: str) -> Iterator[None]:
-    """Let another group have this group's name for a moment: names are keys in the store."""
+    """Release this group's name meanwhile for another group: names are keys in the store."""
     names = c10d._world.pg_names
     del names[group]
     _distributed_c10d._unregister_process_group(releases.group_name(name))
@@ -250,7 +250,7 @@ def _release() -> Callable[[int], None] | None:
     return None
 
 
-def _own_number(generation: int) -> Any:  # an enum value torch has no name for
+def _own_number(generation: int) -> Any:  # a value without a name in torch's enum
     number = _FIRST_NUMBER + generation
     if number > _LAST_NUMBER:
         msg = (
@@ -262,9 +262,9 @@ def _own_number(generation: int) -> Any:  # an enum value torch has no name for
 
 
 def each_part(name: str, do: Callable[[Any], object]) -> None:
-    """Do something with each part of this rank's groups that is a backend's: nccl, gloo.
+    """Call `do` with each backend object of this name (nccl, gloo) in this rank's groups.
 
-    Any thread. No group is freed meanwhile, so that its last reference is never the one in here.
+    Any thread. No group is freed meanwhile, so the last reference to a backend is never ours.
     """
     with _held:
         found = [

@@ -1,7 +1,7 @@
-"""Torch's flight recorders: the collectives of this process, with their numbers.
+"""Reads torch's flight recorders, which list the collectives of this process.
 
-Gloo writes to one, NCCL to another. That of NCCL looks at the GPU when it is read, so that what it
-says is true then; it knows when a collective was queued, not when it began.
+Gloo has one recorder, NCCL another. NCCL's recorder asks the GPU when it is read, so its answer is
+up to date; it knows when a collective was queued, not when the collective began.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from nbdist.machine import gpus
 
 _gloo = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
 _nccl = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)
-"""None in a torch without it: waits are told by the Python line alone."""
+"""None in a torch without this function: waits are then found from Python frames alone."""
 
 
 ROOM = "TORCH_FR_BUFFER_SIZE"
-"""Environment name: how many collectives a recorder holds."""
+"""Environment variable: how many collectives a recorder holds."""
 OTHER_ROOM = "TORCH_NCCL_TRACE_BUFFER_SIZE"
-"""Its older name, which counts only where the other is not set."""
+"""The older name of this variable, used only if `ROOM` is not set."""
 LONG_SECONDS, SHARE, REST_SECONDS = 0.005, 0.005, 1.0
-"""A recorder that takes so long to read is read in this part of the time only, but once a second:
-whoever reads it has Python's lock."""
+"""If reading takes longer than the first number, it may take only this share of the time, but is
+done at least once in `REST_SECONDS`: reading holds the GIL."""
 
 _rested = 0.0
-"""Until when the recorders are not read."""
+"""The time until which the recorders are not read."""
 _since = 0
-"""When groups were formed, in nanoseconds. What was broken off before is never noted as ended."""
+"""When groups were formed, in nanoseconds. Aborted older collectives never count as ended."""
 
 
 def hold_few() -> None:
-    """Have recorders hold no more than is looked at here, unless the user wants more.
+    """Make the recorders hold only as many collectives as we read, unless the user sets more.
 
-    Torch's own 2,000 take 25 ms to read. On a GPU many collectives may be under way.
+    Torch's default of 2,000 takes 25 ms to read. On a GPU many collectives may be queued.
     """
     if OTHER_ROOM not in os.environ:
         os.environ.setdefault(ROOM, "16" if gpus.visible(os.environ) == [] else "128")
 
 
 def rests() -> bool:
-    """Whether reading has just taken so long that it is not to be done again yet."""
+    """Whether the recorders must not be read yet, because the last reading was slow."""
     return time.perf_counter() < _rested
 
 
 def forget_older() -> None:
-    """Leave out what was recorded until now: groups are formed anew. Main thread."""
+    """Ignore the records until now, because new groups are formed. Main thread."""
     global _since  # a process is one rank
     _since = time.time_ns()
 
 
 def running_collectives() -> list[dict[str, Any]]:
-    """Return the records of gloo's collectives that began and have not ended."""
+    """Return the records of gloo's collectives that have begun and not ended."""
     return _read(_gloo)
 
 
@@ -68,12 +68,12 @@ def on_gpu() -> list[dict[str, Any]]:
 
 
 def knows_gpu() -> bool:
-    """Whether `on_gpu` can tell anything."""
+    """Whether NCCL's recorder exists in this torch."""
     return _nccl is not None
 
 
 def _without_strays(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out the parts of a batch of sends and receives: none of them is ever noted as ended."""
+    """Remove the single operations of a batch of sends and receives, which never count as ended."""
     every = _read(_nccl, everything=True)
     batches = {_number(e) for e in every if _is_batch(e) and e["time_created_ns"] >= _since}
     return [

@@ -1,6 +1,7 @@
-"""What differs between torch's releases, told apart by what is there and never by a number.
+"""Differences between releases of torch, found by which names exist, never by version numbers.
 
-2.9 to 2.15 were looked at. A name that a release lacks has another one there, or is not needed.
+Releases 2.9 to 2.15 were examined. A name that is missing in a release has another name there, or
+is not needed.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 group_name: Callable[[str], Any] = getattr(c10d, "GroupName", str)
-"""Make what torch takes for a group's name; a type of its own since 2.10."""
+"""Convert a string to the type of a group's name: `GroupName` since 2.10."""
 
 _BOOKS = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_coalesce_state")
-"""Where ``_world`` keeps what it knows of a group."""
+"""The tables of ``_world`` about groups."""
 
 
 def outside_of_split() -> Any:
-    """Return what ``split_group`` gives a rank that is in no part: since 2.15 no None."""
+    """Return what ``split_group`` returns on a rank in no part: None before 2.15."""
     told = str(inspect.signature(c10d.split_group).return_annotation)
     return c10d.GroupMember.NON_GROUP_MEMBER if "NonGroupMember" in told else None
 
 
 def forget(group: ProcessGroup) -> None:
-    """Take a group out of torch's books, without a word to the other ranks."""
+    """Remove a group from torch's tables, without communication."""
     world = c10d._world
     named = world.pg_names.get(group)
     clean = getattr(c10d, "_cleanup_process_group_global_state", None)
@@ -57,10 +58,10 @@ def _drop(groups: list[ProcessGroup], group: ProcessGroup) -> None:
 
 
 def import_what_leaves_folders() -> None:
-    """Import what makes a folder in the temp folder when it is imported, if this torch does so.
+    """Import the module of torch that makes a temporary folder at import, if it does so.
 
-    Up to torch 2.9 a process that uses an optimizer makes one, and leaves it behind when it is
-    killed. Forks share the one that is made here.
+    Up to torch 2.9 every process that uses an optimizer makes such a folder, and leaves it behind
+    when killed. Forks share the folder that is made here.
     """
     spec = find_spec("torch.distributed.nn.jit.instantiator")
     if spec is not None and spec.origin and MAKES in Path(spec.origin).read_text("utf-8"):
@@ -71,7 +72,7 @@ MAKES = "tempfile.TemporaryDirectory()"
 
 
 def fsdp_groups(state: Any) -> list[Any]:
-    """Return the parameter groups of an FSDPState: one at most, before 2.12."""
+    """Return the parameter groups of an FSDPState; before 2.12 it has at most one."""
     several = getattr(state, "_fsdp_param_groups", None)
     if several is not None:
         return list(several)
@@ -79,7 +80,7 @@ def fsdp_groups(state: Any) -> list[Any]:
 
 
 def clear(thing: Any, rest: dict[str, Any]) -> None:
-    """Set the attributes that are there to what they are at rest; containers are emptied."""
+    """Reset the attributes that exist to the values in `rest`; empty their containers."""
     for name, value in rest.items():
         if not hasattr(thing, name):
             continue
@@ -90,4 +91,4 @@ def clear(thing: Any, rest: dict[str, Any]) -> None:
 
 
 EMPTY: Any = object()
-"""Says to `clear` that a container is empty at rest."""
+"""Tells `clear` to empty a container."""

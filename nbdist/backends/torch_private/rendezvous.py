@@ -1,4 +1,4 @@
-"""Stores that torch makes of what the environment says: which, and where they listen. And RPC."""
+"""Controls the stores that torch creates from MASTER_ADDR and MASTER_PORT; ends torch's RPC."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 HERE = (sockets.LOOPBACK, "localhost", socket.gethostname())
 LISTEN_SECONDS = 5.0
-"""Rank zero's store is looked for so long; torch looks for it after that, too."""
+"""How long we wait for the store of rank 0 to listen; torch itself waits after that, too."""
 
 
 def _module() -> Any:
-    # Of that name torch.distributed has a function, too.
+    # By its string: torch.distributed also has a function of this name.
     return importlib.import_module("torch.distributed.rendezvous")
 
 
 def lead(to: Callable[[str, int, int, int, timedelta], Store | None]) -> None:
-    """Let `to` say which store is found at an address; torch makes one where it returns None.
+    """Let `to` choose the store for an address; where `to` returns None, torch makes one.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def lead(to: Callable[[str, int, int, int, timedelta], Store | None]) -> None:
 
 
 def keep_stores_private(*, loopback: bool) -> None:
-    """Let stores this process serves listen where ranks look for them; torch takes every address.
+    """Let this process's stores listen only where ranks connect; torch's default is everywhere.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def keep_stores_private(*, loopback: bool) -> None:
         if is_master:
             where = sockets.LOOPBACK if loopback else host_name
             return stores.listening(make, where, host_name, port, *args, **options)
-        if loopback and host_name in HERE:  # torch would try once, and then wait for half a second
+        if loopback and host_name in HERE:  # torch tries once, then waits for half a second
             limit = options.get("timeout")
             longest = LISTEN_SECONDS if limit is None else limit.total_seconds() / 2
             sockets.until_listening(port, min(LISTEN_SECONDS, longest))
@@ -75,10 +75,10 @@ def keep_stores_private(*, loopback: bool) -> None:
 
 
 def end_rpc() -> None:
-    """End what a broken cell has left of RPC, so that it can begin on a fresh store. All ranks.
+    """Shut down torch's RPC after a broken cell, so that it can start on a new store. All ranks.
 
-    It counts how often it has begun and how often ranks have gathered, and they find each other by
-    these numbers: after a fault, or with a rank that is new, they would differ.
+    RPC counts its starts and its gatherings, and ranks find each other by these numbers, which
+    differ between ranks after a fault or with a new rank.
     """
     rpc: Any = sys.modules.get("torch.distributed.rpc")
     if rpc is None:

@@ -1,9 +1,9 @@
-"""Where torch makes a rank wait for others: in DDP's backward and buffers, and in ``Work.wait``.
+"""Measures how long torch lets a rank wait for others: in DDP and in ``Work.wait``.
 
-DDP itself measures, for its own log, how long its communication went on after the gradients were
-computed. On CPUs that takes 10 us, so it is asked to do it again and again. On GPUs it waits for
-the step before, so it stays at torch's own pace: the first ten steps, then every hundredth, which
-stands for those after it.
+For its own log, DDP measures how long its communication went on after the gradients were computed.
+On CPUs this takes 10 us, so we make DDP measure often. On GPUs it waits for the step before, so we
+keep torch's own pace: the first ten steps, then every hundredth step, which stands for the steps
+after it.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from nbdist.backends.groups import wait_time
 from nbdist.backends.torch_private import hooks
 
 MEASURE_SECONDS = 0.02
-"""No more often a step is measured and the log read, 20 us together; others count as the next."""
+"""The shortest time between two measured steps, since measuring and reading take 20 us. Steps
+between them count like the next measured step."""
 TORCHS_OWN = 100
-"""Every so many steps DDP measures by itself."""
+"""DDP measures one step in this many by default."""
 NANO = 1e-9
 NEVER = float("inf")
 
 
 class _Model:
-    """What is known of one DDP model's waits. Main thread."""
+    """The measured waits of one DDP model. Main thread."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._model = weakref.ref(model)
         self._on_cpu = model.device_type == "cpu"
         self._measured = False
-        """Whether the step that is over was measured because we asked for it."""
+        """Whether the step that has ended was measured because we asked for it."""
         self._steps = 0
-        """That are accounted for, by DDP's own count; on GPUs those that are not."""
+        """On CPUs DDP's number of the last step accounted for; on GPUs the steps not accounted
+        for."""
         self._begun_at = 0.0
-        """When the last step began that is measured."""
+        """When the last measured step began."""
 
     @property
     def look_at(self) -> float:
-        """When it is to be looked at next."""
+        """When this model is to be looked at next."""
         every_step = self._measured or not self._on_cpu
         return 0.0 if every_step else self._begun_at + MEASURE_SECONDS
 
     def look(self, logger: Any, now: float) -> None:
-        """Take in the step that is over, and have the one that begins measured if it is time."""
+        """Account for the step that has ended; have the next step measured if it is time."""
         due = now - self._begun_at >= MEASURE_SECONDS
         if not self._on_cpu:
             self._steps += 1
@@ -64,21 +66,21 @@ class _Model:
         if self._on_cpu:
             before, self._steps = self._steps, told.get("iteration", 0)
             steps = self._steps - before
-        else:  # the log is of a step long ago
+        else:  # the log is about an older step
             steps, self._steps = self._steps, 0
-        if "backward_comm_time" in told:  # not before the first backward
+        if "backward_comm_time" in told:  # missing before the first backward
             late = told["backward_comm_time"] - told["backward_compute_comm_overlap_time"]
             wait_time.add(max(0, late) * NANO * steps)
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
-"""By the logger in C++ of each."""
+"""The models, by their C++ loggers."""
 _look_at = 0.0
-"""When one of them is to be looked at next."""
+"""When the next model is to be looked at."""
 
 
 def time_waits() -> None:
-    """Have waits for other ranks added up in `waits`; once in each process."""
+    """Have waits for other ranks added up in `wait_time`; once in each process."""
     logger_type: Any = dist.Logger  # type: ignore[attr-defined]
     original = logger_type.set_runtime_stats_and_log
     if hasattr(original, "__wrapped__"):
@@ -89,13 +91,13 @@ def time_waits() -> None:
     model_type._sync_buffers = wait_time.timed(model_type._sync_buffers)
     clock = time.perf_counter
 
-    # Called at the start of each forward that a backward with communication will follow.
+    # Called at the start of each forward that is followed by a backward with communication.
     def set_runtime_stats_and_log(self: Any) -> None:
         original(self)
         if clock() >= _look_at:
             try:
                 _look(self, clock())
-            except Exception:  # torch's log is another one now: waits stay unknown, no step fails
+            except Exception:  # torch's log has changed: waits stay unknown, no step fails
                 _give_up()
 
     set_runtime_stats_and_log.__wrapped__ = original  # type: ignore[attr-defined]
@@ -116,7 +118,7 @@ def _look(logger: Any, now: float) -> None:
 
 
 def _begin(model: Any) -> None:
-    """Time a model that is made, or has got a new reducer."""
+    """Measure a model that was constructed, or that has got a new reducer."""
     global _look_at  # see _look
     if _look_at == NEVER:
         return

@@ -1,4 +1,4 @@
-"""What torch_xla does not promise: whether its runtime runs here, and on what hardware."""
+"""Private parts of torch_xla: whether its runtime runs in this process, and its hardware."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch_xla.experimental import plugins
 
 
 def runtime_runs() -> bool:
-    """Whether XLA's runtime has started here; it does with the first use of a device."""
+    """Whether XLA's runtime has started in this process, with the first use of a device."""
     return bool(torch_xla._XLAC._xla_runtime_is_initialized())
 
 
 def why_no_device(kind: str) -> str:
-    """Say why ``PJRT_DEVICE`` cannot be this; '' if nothing is known to speak against it.
+    """Say why ``PJRT_DEVICE`` cannot be `kind`; '' if no reason is known.
 
-    The runtime takes its first value for good, so that nobody may learn by trying.
+    The runtime keeps its first value, so it must not be tested by starting the runtime.
     """
     known = {"CPU", "TPU", *plugins._plugin_registry}
     if kind not in known:
@@ -24,13 +24,13 @@ def why_no_device(kind: str) -> str:
     try:
         if plugin is not None:
             plugin.library_path()
-    except Exception as err:  # a plugin may raise anything where its library is not there
+    except Exception as err:  # a plugin may raise anything if its library is missing
         return str(err) or type(err).__name__
     return ""
 
 
 def tpu_processes() -> int:
-    """Return how many processes, one for each chip, use this host's TPU; 0 if there is none."""
+    """Return how many processes, one for each chip, use this host's TPU; 0 without a TPU."""
     if not (torch_xla._found_libtpu and tpu.num_available_chips()):
         return 0
     return int(tpu.num_local_processes())
