@@ -1,1 +1,1 @@
-"""Cell text to what runs on the ranks: the names it uses, and how they get there."""
+"""Analyses a cell: the names it needs, and the cell written as a Python script."""

@@ -117,7 +117,7 @@ def _meet_at_once() -> None:
     delay = vars(dynamic_rendezvous).get("_delay")
 
     def not_by_chance(seconds: Any) -> None:
-        if delay is not None and not isinstance(seconds, tuple):    # a tuple is a random pause
+        if delay is not None and not isinstance(seconds, tuple):  # a tuple is a random pause
             delay(seconds)
 
     vars(dynamic_rendezvous)["_delay"] = not_by_chance

@@ -1,1 +1,1 @@
-"""Functions and classes of the notebook as source that makes them again."""
+"""Source code of the notebook's functions and classes, checked to re-create what they are now."""

@@ -1,4 +1,4 @@
-"""Whether a class, made again, would be what the notebook has."""
+"""Checks that a class statement, run again, would create the notebook's present class."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ GIVEN = frozenset(
     __match_args__ __slots__
     """.split()  # noqa: SIM905 - as a list it would be a page
 )
-"""What Python itself puts into a class."""
+"""Attributes that Python itself adds to a class."""
 IMPLICIT = frozenset({"__new__", "__init_subclass__", "__class_getitem__"})
-"""Methods of which Python makes class methods or static methods by itself."""
+"""Methods that Python turns into class methods or static methods without a decorator."""
 LOCKS = frozenset({"lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore"})
 
 
@@ -42,17 +42,15 @@ class ClassComparison:
     Parameters
     ----------
     whole
-        The comparison of which this is a part.
+        The comparison to which this one belongs.
     node
-        The definition.
+        The class statement.
     code
-        That of its body.
+        The code of the class's body.
     cls
-        What the notebook has.
+        The class in the notebook.
     path
-        Its qualified name.
-    around
-        What the bodies of classes around it have bound.
+        The class's qualified name.
     """
 
     def __init__(
@@ -79,11 +77,11 @@ class ClassComparison:
             "__init_subclass__" in vars(base) and base.__module__ not in ("__main__", "typing")
             for base in cls.__mro__[1:-1]
         )
-        """Whether a library may have put something into it."""
+        """Whether a library may have added attributes to the class."""
         self._told = is_told(cls)
 
     def compare(self) -> None:
-        """Raise `Unsure` if the definition would make something else."""
+        """Raise `Unsure` if the class statement would create something else."""
         self._decorators()
         self._bases()
         for part in self._node.body:
@@ -105,7 +103,7 @@ class ClassComparison:
                 self._by_library = True
                 self._whole.fixed(decorator, {})
             else:
-                # It has returned what the body makes, which is compared below.
+                # The decorator has returned the class itself, which is compared below.
                 self._whole.drop(decorator)
         if self._kind == "type" and "__dataclass_fields__" in self._own:
             self._kind = "dataclass"
@@ -194,7 +192,7 @@ class ClassComparison:
         return name != "__slots__" and self._kind != "other"
 
     def _now(self, name: str) -> Any:
-        """Return what the class has of what its body has bound to a name."""
+        """Return the class's present value for a name that its body has bound."""
         if self._kind == "dataclass" and name in (fields := self._cls.__dataclass_fields__):
             held = fields[name]
             if held.default is not dataclasses.MISSING:
@@ -210,7 +208,7 @@ class ClassComparison:
         return self._own.get(_mangled(name, self._cls), MISSING)
 
     def _is_settled(self, node: ast.expr) -> bool:
-        """Return whether a member's value has no names, which could be others now, in it."""
+        """Return whether a member's value contains no names, which could have changed."""
         names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
         if not names:
             return not any(isinstance(n, ast.Call) for n in ast.walk(node))
@@ -234,7 +232,7 @@ class ClassComparison:
                 self._whole.expression(keyword.value, now, self._local)
             elif keyword.arg == "default_factory":
                 if not isinstance(now, dataclasses.Field):
-                    raise Unsure  # another class has that name by now
+                    raise Unsure  # another class has this name now
                 self._factory(keyword.value, now.default_factory)
             elif keyword.arg is None or not self._whole.is_fixed(keyword.value, self._local):
                 raise Unsure
@@ -246,7 +244,7 @@ class ClassComparison:
             raise Unsure
 
     def _is_made_by_library(self, node: ast.expr) -> bool:
-        """Return whether a library made it that makes classes of its own: `pydantic.Field(3)`."""
+        """Return whether a library with its own kind of class made it: `pydantic.Field(3)`."""
         if (self._kind != "other" and not self._by_library) or not isinstance(node, ast.Call):
             return False
         makers = [type(self._cls), *(b for b in self._cls.__mro__ if b.__module__ != "__main__")]
@@ -294,13 +292,13 @@ class ClassComparison:
     def _attribute(self, name: str, then: Any, now: Any) -> None:
         plain = self._kind in ("type", "dataclass") and not self._told
         if self._kind == "dataclass" and name == "__doc__" and then is None:
-            return  # it is made of the fields
+            return  # the dataclass made it from the fields
         if self._kind == "named tuple" and name == "__doc__" and then is None:
             return
         self._whole.attribute(self._path if plain else "", name, then, now)
 
     def _rest(self) -> None:
-        """Compare what the body has not bound."""
+        """Compare the attributes that the body has not bound."""
         if self._kind not in ("type", "dataclass"):
             return
         bound = {_mangled(name, self._cls) for name in _bound(self._node.body)}
@@ -311,7 +309,7 @@ class ClassComparison:
                 self._attribute(name, MISSING, now)
 
     def _is_given(self, name: str, value: Any) -> bool:
-        """Return whether Python, or a library, has put it there."""
+        """Return whether Python or a library has added this attribute."""
         if name in ("_is_protocol", "_is_runtime_protocol", "__protocol_attrs__"):
             return True
         place = getattr(value, "__module__", "__main__")
@@ -331,7 +329,7 @@ def _kind(cls: type) -> str:
 
 
 def is_told(cls: type) -> bool:
-    """Return whether code of the notebook runs whenever a class is made from this one's bases."""
+    """Return whether the notebook's code runs when a class with these bases is created."""
     return _tells(cls) is not None or type(cls).__module__ == "__main__"
 
 
@@ -342,12 +340,12 @@ def _tells(cls: type) -> type | None:
 
 
 def check_by_value(cls: type) -> None:
-    """Raise where a class cannot be made from a pickle: the notebook's code lacks arguments then.
+    """Raise if a class cannot be created from a pickle, for lack of class arguments.
 
     Raises
     ------
     CannotTravel
-        If making it takes arguments that nobody has kept.
+        If its creation needs arguments of `__init_subclass__`, which the class does not keep.
     """
     base = _tells(cls)
     if base is None:
@@ -362,7 +360,7 @@ def check_by_value(cls: type) -> None:
 
 
 def _is_lock(node: ast.expr, now: Any) -> bool:
-    """Return whether it is one that each process needs for itself."""
+    """Return whether a value is a lock, which each process needs for itself."""
     func = node.func if isinstance(node, ast.Call) else None
     own = type(now).__module__ in ("threading", "_thread", "_io")
     return own and getattr(func, "attr", getattr(func, "id", "")) in {"Lock", *LOCKS}
@@ -378,7 +376,7 @@ def _defines(part: ast.stmt) -> bool:
 
 
 def _pairs(part: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Return what an assignment binds to what, `a, b = 1, 2` included."""
+    """Return the names of an assignment with their values, `a, b = 1, 2` included."""
     if not isinstance(part, ast.Assign) or len(part.targets) > 1:
         return []
     target, value = part.targets[0], part.value
@@ -394,7 +392,7 @@ def _pairs(part: ast.stmt) -> list[tuple[str, ast.expr]]:
 
 
 def _bound(body: list[ast.stmt]) -> list[str]:
-    """Return the names that statements bind, each as often as it is bound."""
+    """Return the names that statements bind, a name as often as it is bound."""
     found: list[str] = []
     for part in body:
         if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -417,7 +415,7 @@ def _bound(body: list[ast.stmt]) -> list[str]:
 
 
 def first_line(node: Function | ast.ClassDef) -> int:
-    """Return where a definition begins, its decorators included."""
+    """Return the line where a definition begins, its decorators included."""
     return node.decorator_list[0].lineno if node.decorator_list else node.lineno
 
 

@@ -1,8 +1,9 @@
-"""Whether a function, defined again, would be what the notebook has.
+"""Checks that a function definition, run again, would create the notebook's present function.
 
-Running a `def` or `class` evaluates defaults, annotations, decorators, bases, and all that stands
-in the body of the class. An expression stays if it gives now what it gave then, which is seen in
-the function or class itself. Otherwise its value then takes its place, if that can be written.
+Running a `def` or `class` statement evaluates defaults, annotations, decorators, bases, and the
+body of the class. An expression stays in the source if its value now equals its value at the
+definition, which the function or class still holds. Otherwise this old value replaces the
+expression, if the value can be written as source.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ FUNCTIONS = FunctionType, BuiltinFunctionType, MethodType, staticmethod, classme
 
 
 class Comparison:
-    """Compares one definition with a value."""
+    """Compares one definition with the value that the notebook has."""
 
     def __init__(
         self, made: Remade, notebook: Notebook, again: Again, *, annotations: bool
     ) -> None:
         self._made, self.notebook, self._again = made, notebook, again
         self._annotations = annotations and sys.version_info < (3, 14)
-        """Newer Pythons evaluate them when they are asked for."""
+        """Since Python 3.14 annotations are evaluated only when they are read."""
         self.evaluates_annotations = self._annotations
         self.value, self.run, self.find = again.value, again.run, again.find
 
@@ -42,7 +43,7 @@ class Comparison:
     def decorated(
         self, node: Function, code: CodeType, value: Any, path: str, local: Mapping[str, Any]
     ) -> None:
-        """Compare a function, through what its decorators have made of it."""
+        """Compare a function inside the wrappers that its decorators have made."""
         todo = list(node.decorator_list)
         while todo and not _is_it(value, code):
             decorator = todo.pop(0)
@@ -60,7 +61,7 @@ class Comparison:
             if self.is_imported(decorator, local):
                 self.fixed(decorator, local)
             else:
-                self.drop(decorator)  # it has returned the function itself
+                self.drop(decorator)  # the decorator has returned the function itself
         bare = all(each in self._made.dropped for each in node.decorator_list)
         reached = path if bare and "." not in path else ""
         self.function(node, code, value, path, local, path=reached)
@@ -75,22 +76,22 @@ class Comparison:
         *,
         path: str = "",
     ) -> None:
-        """Compare a function itself.
+        """Compare a function without its decorators.
 
         Parameters
         ----------
         node
-            Its definition.
+            The definition.
         code
-            Its code, as compiled from there.
+            The code compiled from this definition.
         value
-            What the notebook has.
+            The notebook's value.
         qualname
-            What it is called.
+            The function's qualified name.
         local
-            What the body of the class around it has bound.
+            The names that the body of the enclosing class has bound.
         path
-            How statements after the definition reach it, '' if they cannot.
+            The expression for the function after the definition, '' if there is none.
         """
         if not isinstance(value, FunctionType) or not _is_it(value, code):
             raise Unsure
@@ -111,7 +112,7 @@ class Comparison:
                 self.attribute(path, name, MISSING, now)
 
     def attribute(self, path: str, name: str, then: Any, now: Any) -> None:
-        """Let an attribute have the notebook's value."""
+        """Give an attribute the notebook's value, by a statement after the definition if needed."""
         if then is not MISSING and same(then, now):
             return
         text = written(now)
@@ -145,12 +146,12 @@ class Comparison:
     def annotations(
         self, then: Mapping[str, ast.expr], now: Mapping[str, Any], local: Mapping[str, Any]
     ) -> None:
-        """Compare annotations; one that is of a class that was defined anew means the new one."""
+        """Compare annotations; the name of a class that was defined again means the new class."""
         if set(then) != set(now):
             raise Unsure
         for name, node in then.items():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                continue  # evaluated by whoever asks
+                continue  # a string: evaluated only by its readers
             try:
                 found = self._again.find(node, local)
             except Unsure:
@@ -161,7 +162,7 @@ class Comparison:
     def expression(
         self, node: ast.expr, now: Any, local: Mapping[str, Any], *, may_edit: bool = True
     ) -> None:
-        """Let an expression give what it gave when the definition was made."""
+        """Make an expression have the value that it had at the definition."""
         try:
             then = self._again.value(node, local)
         except Unsure:
@@ -178,17 +179,17 @@ class Comparison:
         self._made.edits.append((node, text))
 
     def _carry(self, value: Any) -> str:
-        """Return the name under which an object comes along."""
+        """Return the name under which the script gets an object."""
         if isinstance(value, (type, *FUNCTIONS)) or hasattr(type(value), "__set_name__"):
             raise Unsure
         defines = getattr(self._made.definition.node, "name", "lambda")
-        # Two underscores would mean something else in a class.
+        # One underscore only: two would be mangled in a class.
         name = f"_{defines.strip('_')}_{len(self._made.carried) + 1}"
         self._made.carried[name] = value
         return name
 
     def is_same(self, then: Any, now: Any) -> bool:
-        """Return whether a value is the notebook's, or one that takes the place of that."""
+        """Return whether a value equals the notebook's value and may replace it."""
         if then is MISSING or not same(then, now):
             return False
         ours = {id(each) for each in mutable(then)}
@@ -196,11 +197,11 @@ class Comparison:
         return True
 
     def drop(self, decorator: ast.expr) -> None:
-        """Leave a decorator out."""
+        """Leave a decorator out of the script."""
         self._made.dropped.append(decorator)
 
     def imported(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> Any:
-        """Return what an import gives."""
+        """Return the object that an import statement binds."""
         if isinstance(node, ast.Import):
             name = alias.name if alias.asname else alias.name.partition(".")[0]
             return sys.modules.get(name, MISSING)
@@ -221,7 +222,7 @@ class Comparison:
         )  # fmt: skip
 
     def fixed(self, decorator: ast.expr, local: Mapping[str, Any]) -> None:
-        """Raise unless a decorator is given what cannot have been anything else."""
+        """Raise unless the arguments of a decorator are certainly the same as at the definition."""
         if not isinstance(decorator, ast.Call):
             return
         for node in (*decorator.args, *(each.value for each in decorator.keywords)):
@@ -229,7 +230,7 @@ class Comparison:
                 raise Unsure
 
     def is_fixed(self, node: ast.expr, local: Mapping[str, Any]) -> bool:
-        """Return whether an expression is made of literals, and of what modules have."""
+        """Return whether an expression consists of literals and names from modules."""
         for each in ast.walk(node):
             if isinstance(each, (ast.Call, ast.Lambda)):
                 return False

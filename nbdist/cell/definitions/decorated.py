@@ -1,4 +1,4 @@
-"""What the notebook's own decorators have made of a function, and that they would make it again."""
+"""Looks through the notebook's own decorators, and checks that they would wrap the same again."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Whole(Protocol):
-    """The comparison that a decorator is part of; see `compared_functions.Comparison`."""
+    """The comparison to which a decorator belongs; see `compared_functions.Comparison`."""
 
     notebook: Notebook
 
     def find(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
-        """Return what a name or an attribute is bound to now."""
+        """Return the present value of a name or an attribute."""
 
     def expression(self, node: ast.expr, now: Any, local: Mapping[str, Any]) -> None:
-        """Let an expression give what it gave."""
+        """Make an expression have the value that it had at the definition."""
 
     def is_fixed(self, node: ast.expr, local: Mapping[str, Any]) -> bool:
-        """Return whether an expression cannot have given anything else."""
+        """Return whether an expression certainly had the same value at the definition."""
 
 
 def unwrapped(whole: Whole, decorator: ast.expr, value: Any, local: Mapping[str, Any]) -> Any:
     """Return the function that a decorator of the notebook has wrapped.
 
-    The decorator must do nothing but define the function around it, which must hold nothing but
-    the wrapped function and what the decorator was given.
+    The decorator must only define and return a wrapper, and the wrapper must hold only the wrapped
+    function and the decorator's arguments.
     """
     call = decorator if isinstance(decorator, ast.Call) else None
     root = call.func if call else decorator
@@ -64,7 +64,7 @@ def unwrapped(whole: Whole, decorator: ast.expr, value: Any, local: Mapping[str,
 
 
 def _source_of(whole: Whole, name: str, function: FunctionType) -> Function:
-    """Return the definition of a decorator, if nothing changes its variables."""
+    """Return the definition of a decorator, if no code changes the decorator's variables."""
     for each in whole.notebook.definitions(name):
         if each.code == function.__code__ and isinstance(each.node, ast.FunctionDef):
             outer = (ast.Nonlocal, ast.Global)
@@ -92,7 +92,7 @@ def _compare_arguments(
     held: dict[str, Any],
     local: Mapping[str, Any],
 ) -> None:
-    """Compare what a decorator is given with what its wrapper holds."""
+    """Compare a decorator's arguments with the values that its wrapper holds."""
     signature = inspect.signature(maker)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(each.kind in several for each in signature.parameters.values()):
@@ -115,7 +115,7 @@ def _compare_arguments(
 
 
 def _compare_wrapping(whole: Whole, wrapper: Function, value: Any, inner: Any) -> None:
-    """Compare the wrapper's attributes with those it gets from `functools.wraps`, or has not."""
+    """Compare the wrapper's attributes with those that `functools.wraps`, if used, sets."""
     for each in wrapper.decorator_list:
         call = each if isinstance(each, ast.Call) and not each.keywords else None
         if call is None or whole.find(call.func, {}) is not functools.wraps:
@@ -131,16 +131,16 @@ def _compare_wrapping(whole: Whole, wrapper: Function, value: Any, inner: Any) -
 
 
 def doc_of(node: Function | ast.Lambda | ast.ClassDef) -> str | None:
-    """Return the docstring of a definition, as Python keeps it."""
+    """Return the docstring of a definition, as Python stores it."""
     if isinstance(node, ast.Lambda):
         return None
     text = ast.get_docstring(node, clean=False)
-    # Python 3.13 takes away the indentation.
+    # Python 3.13 removes the indentation.
     return inspect.cleandoc(text) if text is not None and sys.version_info >= (3, 13) else text
 
 
 def _returned(node: Function) -> Function:
-    """Return the function that one does nothing but define and return."""
+    """Return the inner function, if `node` only defines it and returns it."""
     body = node.body[1:] if doc_of(node) is not None else node.body
     if len(body) != 2:  # noqa: PLR2004 - the definition, and its return
         raise Unsure
@@ -153,7 +153,7 @@ def _returned(node: Function) -> Function:
 
 
 def inside(value: Any) -> list[Any]:
-    """Return what Python's own decorators of methods have been given."""
+    """Return the functions inside a property, a class method or a static method."""
     if isinstance(value, (staticmethod, classmethod)):
         return [value.__func__]
     if isinstance(value, property):

@@ -1,4 +1,4 @@
-"""What the notebook's cells have defined, as source: which statement bound a name."""
+"""Finds the statements in executed cells that define or import a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATEMENTS = (
 def cell_number(shell: InteractiveShell) -> int:
     """Return the number of the running cell, as the notebook shows it.
 
-    IPython 9.18 counts on before it runs a cell, older ones afterwards.
+    IPython 9.18 increases its count before it runs a cell, older versions afterwards.
     """
     manager = shell.history_manager
     return shell.execution_count if manager is None else len(manager.input_hist_parsed) - 1
@@ -35,15 +35,15 @@ class Definition:
     """A statement of an executed cell that defines a function or a class."""
 
     number: int
-    """The cell's: ``In [number]``."""
+    """The cell's number: ``In [number]``."""
     node: Defining
     text: str
     code: CodeType
-    """Of the function, or of the class's body."""
+    """The code of the function or of the class's body."""
 
     @property
     def line(self) -> int:
-        """Line of the cell on which the text begins."""
+        """The line of the cell on which the text begins."""
         return first_line(self.node)
 
 
@@ -53,11 +53,11 @@ class Importing:
 
     module: str
     name: str = ""
-    """What is taken from it; '' for the module itself."""
+    """The name imported from the module; '' for the module itself."""
 
 
 class Notebook:
-    """The cells executed so far, read when a name of theirs is asked for first.
+    """The definitions and imports of all cells executed so far.
 
     Parameters
     ----------
@@ -74,19 +74,19 @@ class Notebook:
             self._read(number, source, flags)
 
     def definitions(self, name: str) -> Iterator[Definition]:
-        """Return what has defined `name`, the latest first."""
+        """Return the definitions of `name`, the latest first."""
         return reversed(self._definitions.get(name, []))
 
     def imports(self, name: str) -> Iterator[Importing]:
-        """Return what has imported `name`, the latest first."""
+        """Return the imports of `name`, the latest first."""
         return reversed(self._imports.get(name, []))
 
     def _read(self, number: int, source: str, flags: int) -> None:
         flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         try:
             tree = compile(source, "<cell>", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-            # One by one, as IPython does: beside an import, Python 3.11 compiles calls of what it
-            # has imported in another way.
+            # Compile each statement by itself, as IPython does: Python 3.11 compiles a call of an
+            # imported function differently if the import is in the same module.
             alone = [ast.Module([statement], []) for statement in tree.body]
             codes = [compile(each, "<cell>", "exec", flags, dont_inherit=True) for each in alone]
         except (SyntaxError, ValueError, RecursionError):
@@ -123,7 +123,7 @@ class Notebook:
 
 
 def _under_magic(tree: ast.Module) -> str | None:
-    """Return the Python under the cell magic that a cell consists of."""
+    """Return the Python code below the cell magic of a cell, None without such a magic."""
     call = (
         tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
     )
@@ -164,7 +164,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[Any]:
 
 
 def _defined(node: Defining) -> tuple[str, str]:
-    """Return the name a statement defines, and its code's."""
+    """Return the name that a statement defines, and the name of the code it creates."""
     if not isinstance(node, ast.Assign):
         return node.name, node.name
     target = node.targets[0]
@@ -174,13 +174,13 @@ def _defined(node: Defining) -> tuple[str, str]:
 
 
 def first_line(node: Defining) -> int:
-    """Return where a definition begins, its decorators included."""
+    """Return the line where a definition begins, its decorators included."""
     decorators = getattr(node, "decorator_list", [])
     return decorators[0].lineno if decorators else node.lineno
 
 
 def _text(source: str, node: Defining) -> str:
-    """Return a definition's source with the comments right above it, '' if it cannot be cut out."""
+    """Return a definition's source with the comments above it; '' if it cannot be extracted."""
     if isinstance(node, ast.Assign):
         text = ast.get_source_segment(source, node) or ""
     else:

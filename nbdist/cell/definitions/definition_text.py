@@ -1,4 +1,4 @@
-"""A definition as it stands in a script: its source, if need be with a few edits."""
+"""The source text of a definition for a script, edited where needed."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ LEFT_OUT = "Without what has done its work in the notebook:"
 
 @dataclass
 class Remade:
-    """A definition that makes what the notebook has."""
+    """A definition with the edits by which it re-creates the notebook's value."""
 
     definition: Definition
     edits: list[tuple[ast.expr, str]] = field(default_factory=list)
-    """Expressions, with what takes their place."""
+    """Expressions, each with the text that replaces it."""
     dropped: list[ast.expr] = field(default_factory=list)
-    """Decorators whose work is done."""
+    """Decorators that are left out, because they returned the function or class itself."""
     after: list[str] = field(default_factory=list)
-    """Statements that follow it."""
+    """Statements after the definition."""
     carried: dict[str, object] = field(default_factory=dict)
-    """Values that take the place of expressions, by the names they get."""
+    """Values that replace expressions, by their names in the script."""
     held: list[object] = field(default_factory=list)
-    """Lists, dicts and sets of the notebook that it makes again."""
+    """The notebook's lists, dicts and sets that this definition creates again."""
 
     @property
     def text(self) -> str:
-        """The source."""
+        """The source text."""
         return _edited(self) + "".join(f"\n{line}" for line in self.after)
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether nothing of it has been edited."""
+        """Whether nothing was edited or added."""
         return not (self.edits or self.after)
 
 
 def _edited(made: Remade) -> str:
-    """Return the definition's text with its edits, and what was edited above it."""
+    """Return the definition's edited text, with comments above it that list the edits."""
     text, node = made.definition.text, made.definition.node
     if not made.edits and not made.dropped:
         return text

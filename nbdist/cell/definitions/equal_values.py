@@ -1,4 +1,4 @@
-"""Whether two values are the same: of one type, with the same content."""
+"""Compares two values strictly: same type and same content, not only ``==``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 ATOMS = (bool, int, str, bytes, type(None), type(...), complex, float)
 CONTAINERS = (list, tuple, dict, set, frozenset)
 COMPARED = (date, time, timedelta, Decimal, Fraction, PurePath, re.Pattern, range, slice)
-"""Immutable types whose `==` tells all."""
+"""Immutable types whose `==` and `repr` decide."""
 TYPING = frozenset({"typing", "typing_extensions"})
 MOST = 10_000
-"""Elements of a container that is looked at."""
+"""The most elements of a container that is examined."""
 
 
 def same(then: Any, now: Any) -> bool:
-    """Return whether nobody could tell two values apart, but for the identity of containers."""
+    """Return whether two values are indistinguishable, except by their containers' identity."""
     if then is now:
         return True
     kind = type(then)
@@ -57,7 +57,7 @@ def _same_parts(then: Any, now: Any) -> bool:
         return same(*parts)
     if is_numbers(then):
         return bool(then.dtype == now.dtype and then.tobytes() == now.tobytes())
-    # Decimals that are equal, say, may have other digits.
+    # The repr, too: equal Decimals, for example, may have different digits.
     return bool(is_value(then) and then == now and repr(then) == repr(now))
 
 
@@ -65,13 +65,13 @@ def _same_inside(then: Any, now: Any) -> bool:
     if isinstance(then, dict):
         return same([*then.items()], [*now.items()])
     if isinstance(then, (set, frozenset)):
-        # Elements that are equal may be of several types.
+        # The repr, too: equal elements may have different types.
         return bool(then == now) and sorted(map(repr, then)) == sorted(map(repr, now))
     return all(same(*pair) for pair in zip(then, now, strict=True))
 
 
 def is_value(value: object) -> bool:
-    """Return whether a value is an immutable one, in which no code of the notebook takes part."""
+    """Return whether a value is immutable and independent of the notebook's code."""
     kind = type(value)
     return (
         kind in ATOMS
@@ -84,15 +84,15 @@ def is_value(value: object) -> bool:
 
 
 def is_numbers(value: object) -> bool:
-    """Return whether a value is one of NumPy's scalars."""
+    """Return whether a value is a NumPy scalar."""
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind != "O"
 
 
 def is_plain(value: Any, depth: int = 6) -> bool:
-    """Return whether what operators make of a value depends on nothing else, in any process.
+    """Return whether operators on a value have the same results in every process.
 
-    Not that of a set: the order of its elements is another one in each process.
+    Not for a set: its elements have another order in each process.
     """
     kind = type(value)
     if kind in (list, tuple, dict):
@@ -107,7 +107,7 @@ def _is_typing(value: object) -> bool:
 
 
 def mutable(value: Any) -> list[object]:
-    """Return the containers that can be changed in a value of containers, each time it is there."""
+    """Return the lists, dicts and sets inside a value, one twice if it is there twice."""
     if not isinstance(value, CONTAINERS):
         return []
     inner = [*value, *value.values()] if isinstance(value, dict) else list(value)

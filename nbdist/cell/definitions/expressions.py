@@ -1,4 +1,4 @@
-"""What an expression gives when it is evaluated again; only one that has no other effect is."""
+"""Evaluates an expression of a definition again, if that has no side effects."""
 
 from __future__ import annotations
 
@@ -26,65 +26,65 @@ PURE = frozenset({
     ("pathlib", "PurePath"), ("pathlib", "PurePosixPath"), ("re", "compile"),
     ("torch", "Size"), ("torch", "device"), ("typing", "NewType"), ("typing", "TypeVar"),
 })  # fmt: skip
-"""Functions and classes that give the same whenever they are given the same plain values."""
+"""Functions and classes that return the same result for the same plain arguments."""
 HOLDING = frozenset({
     ("functools", "partial"), ("dataclasses", "field"), ("enum", "auto"), ("logging", "getLogger"),
 })  # fmt: skip
-"""Those that do no more than hold what they are given, or give what they gave before."""
+"""Functions and classes that only hold their arguments, or return the same object again."""
 SAFE_METHODS = frozenset(
     name
     for kind in (str, bytes, int, float, tuple, frozenset)
     for name in dir(kind)
     if not name.startswith("_") and name != "replace"
 ) | {"get", "keys", "values", "items", "copy"}
-"""Methods of Python's own types that change nothing; `Path.replace` does."""
+"""Methods of Python's own types without side effects; `replace` is not here: `Path` has it."""
 RUN = (ast.Assign, ast.AugAssign, ast.For, ast.If, ast.Pass, ast.Delete)
 _MISSING = object()
 
 
 class Unsure(Exception):
-    """Nobody can say what it would give or do if it were run again."""
+    """It is unknown what this code would return or do if it ran again."""
 
 
 class Again:
-    """Evaluates expressions of definitions anew.
+    """Evaluates expressions of definitions again.
 
     Parameters
     ----------
     space
         The notebook's namespace.
     has
-        Whether a script has a name of it.
+        Whether the script will have a name of this namespace.
     """
 
     def __init__(self, space: Mapping[str, Any], has: Callable[[str], bool]) -> None:
         self._space, self._has = space, has
 
     def value(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
-        """Return what an expression gives now.
+        """Return the present value of an expression.
 
         Parameters
         ----------
         node
             The expression.
         local
-            What the body of a class has bound so far.
+            The names that the body of the class has bound so far.
 
         Raises
         ------
         Unsure
-            If evaluating it might have an effect, or does not work any more.
+            If its evaluation might have side effects, or fails now.
         """
         _Check(self, local).visit(node)
         return self._run(ast.Expression(node), "eval", local)
 
     def run(self, node: ast.stmt, local: dict[str, Any]) -> None:
-        """Run a statement of a class's body, into `local`.
+        """Run a statement of a class's body, which binds names in `local`.
 
         Raises
         ------
         Unsure
-            If it may have an effect on anything else.
+            If it may have effects outside `local`.
         """
         stored = (n for n in ast.walk(node) if isinstance(getattr(n, "ctx", None), ast.Store))
         targets = list(stored)
@@ -106,16 +106,16 @@ class Again:
         try:
             code = compile(tree, "<again>", mode, dont_inherit=True)
             return eval(code, {"__builtins__": builtins, **there}, local)  # noqa: S307
-        except Exception as err:  # code of the user's may raise anything: its value is sent
+        except Exception as err:  # the user's code may raise anything
             raise Unsure from err
 
     def find(self, node: ast.AST, local: Mapping[str, Any]) -> Any:
-        """Return what a name, or an attribute of one, stands for.
+        """Return the value of a name, or of a name's attribute.
 
         Raises
         ------
         Unsure
-            If that cannot be told without running code.
+            If the value cannot be found without running code.
         """
         if isinstance(node, ast.Name):
             if node.id in local:
@@ -135,19 +135,19 @@ class Again:
 
 
 class _Check(ast.NodeVisitor):
-    """Raises `Unsure` where evaluating may have an effect.
+    """Raises `Unsure` where an evaluation may have side effects.
 
-    Otherwise it returns whether what an expression gives is plain, so that operators may work
-    on it.
+    Otherwise a visit returns whether the expression's value is plain, so that operators may be
+    applied to it.
 
     Parameters
     ----------
     again
-        Knows what names stand for.
+        Finds the values of names.
     local
-        What the body of a class has bound so far.
+        The names that the body of the class has bound so far.
     bound
-        Names that the expression binds itself, to what is plain.
+        Names that the expression itself binds to plain values.
     """
 
     def __init__(self, again: Again, local: Mapping[str, Any], bound: Iterable[str] = ()) -> None:
@@ -177,7 +177,7 @@ class _Check(ast.NodeVisitor):
         try:
             return is_plain(self._find(node))
         except Unsure:
-            # Of a value like `Path("x")`: what has a name may have attributes that are code.
+            # Allowed for a value like `Path("x")`. A named value's attributes may be code.
             if isinstance(node.value, ast.Name):
                 raise
             return self._plain([node.value])
@@ -263,7 +263,7 @@ class _Check(ast.NodeVisitor):
         return self._plain([owner, *args])
 
     def _no_class(self, args: list[ast.expr]) -> None:
-        """Raise if a class other than Python's own is given to a function, which may call it."""
+        """Raise if an argument is a class other than Python's own: the function may call it."""
         for node in (node for arg in args for node in ast.walk(arg)):
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 try:
@@ -275,7 +275,7 @@ class _Check(ast.NodeVisitor):
 
 
 def is_pure(func: Any) -> bool:
-    """Return whether a function gives the same for the same plain values, and does no more."""
+    """Return whether a function has no side effects and depends on its arguments only."""
     place, name = getattr(func, "__module__", None), getattr(func, "__qualname__", None)
     if place == "builtins":
         return name in PURE_BUILTINS and getattr(builtins, name) is func
@@ -289,7 +289,7 @@ def is_pure(func: Any) -> bool:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute that is found without running code."""
+    """Return an attribute, if it can be read without running code."""
     if isinstance(owner, ModuleType):
         return vars(owner).get(name, _MISSING)
     if isinstance(owner, EnumMeta):
@@ -301,5 +301,5 @@ def _attribute(owner: Any, name: str) -> Any:
     if kind.__getattribute__ is not object.__getattribute__:
         return _MISSING
     if hasattr(type(inspect.getattr_static(kind, name, None)), "__set__"):
-        return _MISSING  # a property, say
+        return _MISSING  # for example a property
     return getattr(owner, "__dict__", {}).get(name, _MISSING)

@@ -1,4 +1,4 @@
-"""Finds the definition that, run again, makes what the notebook has under a name."""
+"""Finds the definition that, run again, would re-create the notebook's value of a name."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from nbdist.cell.definitions.expressions import Again
 def remade(
     name: str, value: Any, notebook: Notebook, again: Again, *, annotations: bool
 ) -> Remade | None:
-    """Return what defines `name`; None if no definition would make its value.
+    """Return the definition of `name`; None if no definition would re-create its value.
 
     Parameters
     ----------
     name
         The name.
     value
-        What the notebook has under it.
+        The notebook's value of this name.
     notebook
-        Its definitions.
+        The definitions in the notebook's cells.
     again
-        Evaluates their expressions.
+        Evaluates expressions of definitions.
     annotations
         Whether annotations are evaluated, too.
     """
@@ -35,7 +35,7 @@ def remade(
         made = Remade(definition)
         try:
             _compare(Comparison(made, notebook, again, annotations=annotations), made, value)
-        except Exception:  # noqa: S112  # Unsure, or what a user's object raises when it is looked at
+        except Exception:  # noqa: S112  # Unsure, or an error of a user's object
             continue
         if made.is_as_it_was:
             return made
@@ -44,7 +44,7 @@ def remade(
 
 
 def _compare(whole: Comparison, made: Remade, value: Any) -> None:
-    """Raise `Unsure` if the definition would make something else."""
+    """Raise `Unsure` if the definition would create something else."""
     node, code = made.definition.node, made.definition.code
     if isinstance(node, ast.ClassDef):
         ClassComparison(whole, node, code, value, node.name).compare()

@@ -1,4 +1,4 @@
-"""Plain small values as source."""
+"""Writes small plain values (numbers, strings, lists, dicts) as Python source."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import pprint
 from typing import Any
 
 MOST_TEXT = 600
-"""Characters of a value that is written out in the script."""
+"""The most characters of a value that is written into the script."""
 
 
 def written(value: Any) -> str | None:
-    """Return the source of a plain small value, None if it is neither."""
+    """Return the source of a small plain value; None for other values."""
     if not _is_plain(value, 4):
         return None
     inner = containers(value)
     if len(set(inner)) < len(inner):
-        return None  # one that is there twice must stay one
+        return None  # a container that occurs twice must stay one object
     text = pprint.pformat(value, width=96, sort_dicts=False)
     return text if len(text) <= MOST_TEXT else None
 

@@ -1,1 +1,1 @@
-"""Which names of the notebook a cell needs, and how they are brought to the ranks."""
+"""Finds the notebook's names that a cell needs, and sends their values to the ranks."""

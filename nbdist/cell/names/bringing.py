@@ -1,4 +1,4 @@
-"""What of the notebook a cell needs and its ranks lack, packed for them. Kernel's main thread."""
+"""Packs the notebook's names that a cell needs and the ranks lack. Kernel's main thread."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from nbdist.wire.parcel import Parcel
 
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
-"""Names that IPython and Python bind themselves."""
+"""Names that IPython and Python themselves bind."""
 SLOW_SECONDS = 0.5
 MOST_NAMED = 12
-"""Names told one by one."""
+"""The most names that are listed one by one."""
 CHANGED = {
     "bound": "`{0}` was re-bound in the notebook, but cells have bound it on the ranks too, "
     "where it stays as it is; `--bring {0}` brings the notebook's.",
@@ -47,28 +47,28 @@ DELETED = (
 )
 
 Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]
-"""Returns for each rank the versions it has of some names; see `rank_names.Names.holds`."""
+"""Returns for each rank its versions of these names; see `rank_names.Names.holds`."""
 
 
 @dataclass
 class Wanted:
-    """What a cell wants from the notebook."""
+    """The names that a cell needs from the notebook."""
 
     space: Mapping[str, Any]
-    """Where the names are looked up."""
+    """The namespace in which the names are looked up."""
     surely: Iterable[str] = ()
     maybe: Iterable[str] = ()
-    """Left out where they cannot travel."""
+    """Names that are left out if their values cannot be pickled."""
     forced: Iterable[str] = ()
-    """Brought whatever the ranks have under these names."""
+    """Names that are sent even if the ranks already have values for them."""
     code: CodeType | None = None
     hidden: Mapping[str, Any] = field(default_factory=dict)
-    """Names of the notebook that are not the user's, with their values."""
+    """Names in the notebook that IPython defined, with their values."""
     automatic: bool = True
-    """Whether to bring what is not named, too."""
+    """Whether to send names other than `forced`, too."""
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is the user's and can be brought."""
+        """Return whether the user defined `name`, so that it can be sent."""
         if name not in self.space or name in OURS or IPYTHONS.fullmatch(name):
             return False
         return name not in self.hidden or self.hidden[name] is not self.space[name]
@@ -76,21 +76,21 @@ class Wanted:
 
 @dataclass
 class Bringing:
-    """Names packed for ranks."""
+    """Names and values, packed for the ranks."""
 
     parcel: Parcel
     blocks: shared_memory.Blocks
     items: dict[str, Item]
-    """In the order they are used."""
+    """The names, in the order in which the cell uses them."""
     notes: list[str]
-    """What to tell of names that the notebook has changed, and that stay as they are there."""
+    """Messages about names that were changed in the notebook but stay unchanged on the ranks."""
 
     def close(self) -> None:
-        """Let go of shared memory; ranks keep what they have mapped."""
+        """Release the shared memory; the ranks keep what they have mapped."""
         self.blocks.close()
 
     def told(self, bound: Mapping[int, list[str]]) -> list[str]:
-        """Return what to tell of it.
+        """Return the messages for the user.
 
         Parameters
         ----------
@@ -130,12 +130,12 @@ def _ranks(ranks: list[int], of: int) -> str:
 
 
 def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | None:
-    """Pack what the ranks lack; None if that is nothing.
+    """Pack the names that the ranks lack; return None if they lack none.
 
     Raises
     ------
     UsageError
-        If something cannot travel; nothing has been sent.
+        If a value cannot be pickled; then nothing has been sent.
     """
     space = wanted.space
     for name in wanted.forced:
@@ -175,23 +175,23 @@ class _Trip:
     ) -> None:  # fmt: skip
         self._wanted, self._known, self._ask, self._devices = wanted, known, ask, devices
         self._ranks_use = ranks_use
-        """Names that functions of the ranks' own, which the cell uses, may read."""
+        """Names that may be read by functions that earlier cells defined on the ranks."""
         self._seen = set(left_out)
         self._parts = Parts()
         self._packing = Packing(devices, self._parts)
         self._tokens: dict[str, str] = {}
         self._edited: set[str] = set()
-        """Of what is packed: the ranks have the object, and lack only what became of it."""
+        """Packed names whose object the ranks have in an older state."""
         self._notes: list[str] = []
         self._first: list[str] = []
-        """Names the cell itself uses."""
+        """Names that the cell itself uses."""
         self.via: dict[str, str] = {}
-        """For names the cell itself does not use: what does."""
+        """For names that the cell itself does not use: the name that uses them."""
         self._read: set[str] = set()
-        """Names that code behind others reads, maybe as soon as these are put together."""
+        """Names that code in other values reads, perhaps as soon as those are unpickled."""
 
     def load(self, names: list[str]) -> dict[str, str]:
-        """Pack everything; return what cannot be packed and why."""
+        """Pack everything; return the names that cannot be packed, each with the reason."""
         space, refused, packed = self._wanted.space, dict[str, str](), list[str]()
         self._first = names
         while names := self._with_what_they_use(names):
@@ -207,7 +207,7 @@ class _Trip:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
             for name, state in states.items():
                 if state is not None:
-                    # All else in the parcel that holds the object means that of the ranks.
+                    # Other values in the parcel that hold this object refer to the ranks' object.
                     self._parts.add(name, space[name])
             self._packing = Packing(self._devices, self._parts)
             for name in by_need(packed, space, self._read):
@@ -215,7 +215,7 @@ class _Trip:
         return refused
 
     def _try(self, name: str) -> list[str]:
-        """Return the names that the code in one uses, as its pickle shows."""
+        """Return the new names that the code in a value uses, found by pickling it."""
         space, known = self._wanted.space, self._known
         self._parts.met.clear()
         trial = Packing(self._devices, self._parts, trial=True)
@@ -236,7 +236,7 @@ class _Trip:
         return new
 
     def _with_what_they_use(self, names: list[str]) -> list[str]:
-        """Return the names not met before, and those that their code uses in turn."""
+        """Return the names not seen before, and the names that their code uses in turn."""
         found, todo = [], list(reversed(names))
         while todo:
             name = todo.pop()
@@ -274,7 +274,7 @@ class _Trip:
     def _ask_who_is_behind(
         self, changes: dict[str, Change], answers: list[Mapping[str, str]]
     ) -> list[Mapping[str, str]]:
-        """Ask ranks that an earlier cell left out about what was edited before that cell."""
+        """Ask again about edits that only some ranks got, because a cell ran on a part of them."""
         known, wanted = self._known, self._wanted
         behind = [
             name
@@ -290,7 +290,7 @@ class _Trip:
         return [{**before, **now} for before, now in zip(answers, told, strict=True)]
 
     def _refer_to_what_is_there(self) -> None:
-        """Have what is packed refer to objects that all ranks have, rather than copy them."""
+        """Let packed values refer to objects that all ranks have, instead of copying them."""
         space, wanted = self._wanted.space, self._wanted
         there = self._known.kept(space)
         answers = self._ask(list(there), [])
@@ -299,7 +299,7 @@ class _Trip:
                 self._parts.add(name, space[name])
 
     def _look_at_deleted(self) -> None:
-        """Tell of names that the cell uses, that are the notebook's, and that it has no more."""
+        """Add messages about names that the cell uses and that were deleted in the notebook."""
         wanted, known = self._wanted, self._known
         used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
         gone = known.forget(wanted.space, (*self._ranks_use, *self.via, *used))
@@ -309,7 +309,7 @@ class _Trip:
             self._notes += [DELETED.format(name) for name in there]
 
     def leave(self) -> Bringing | None:
-        """Put everything where the ranks find it."""
+        """Write everything into shared memory, for the ranks."""
         items = self._packing.items
         if not items and not self._notes:
             return None
@@ -321,13 +321,13 @@ class _Trip:
             parcel = self._packing.close(
                 blocks, self._tokens, wanted.forced, dict.fromkeys(imports)
             )
-        except BaseException:  # an interrupt, too, must not leave memory mapped
+        except BaseException:  # also an interrupt: no memory may stay mapped
             blocks.close()
             raise
         return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
-        """Return what was packed in the order in which the cell, and code behind it, use it."""
+        """Return the packed names in the order in which the cell and its functions use them."""
         used: dict[str, None] = {}
         todo = list(reversed(self._first))
         while todo:
@@ -339,7 +339,7 @@ class _Trip:
 
 
 def devices(gpus: Iterable[int] | None) -> int:
-    """Return how many GPUs the ranks see, 0 where the notebook uses none."""
+    """Return how many GPUs the ranks see; 0 if the notebook does not use GPUs."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0

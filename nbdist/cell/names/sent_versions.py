@@ -1,4 +1,4 @@
-"""What ranks have been sent: versions of the notebook's names, and what code behind them reads."""
+"""Records which versions of the notebook's names were sent, and which names their code reads."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
 
 
 FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
-"""What is the same as its copy."""
+"""Types whose objects are equivalent to their copies."""
 ABSENT = object()
 
 Change = Literal["", "bound", "edited", "drifted"]
-"""Since the last look: bound anew; changed in place, and can be brought again; or cannot, since it
-would take the place of what cells have made of it on the ranks (a model, an optimizer's tensor)."""
+"""The change of a name since the last look. "bound": bound to another object. "edited": the object
+was changed in place, and can be sent again. "drifted": changed in place, but not sent again,
+because the new value would replace what cells have made of it on the ranks (a model, a tensor)."""
 
 
 @dataclass
 class _Version:
     object: str
-    """The same as long as the name is bound to the same object."""
+    """An id that stays the same while the name is bound to the same object."""
     held: Held
     contents: Contents | None
     edits: int = 0
     drifted: bool = False
     reads: dict[str, None] = field(default_factory=dict)
-    """Names that code in it reads, as its pickle has shown."""
+    """Names that code in the value reads, found by pickling it."""
 
     @property
     def token(self) -> str:
@@ -41,23 +42,24 @@ class _Version:
 
 
 _REPLACED = Held(object())
-"""Holds what no name is bound to."""
+"""Holds an object to which no name is bound."""
 
 
 class Known:
-    """Names that have been on their way to ranks. Kernel's main thread."""
+    """The names that were sent to the ranks. Kernel's main thread."""
 
     def __init__(self) -> None:
         self._versions: dict[str, _Version] = {}
         self._ran: dict[str, dict[str, None]] = {}
-        """By name that a cell on the ranks has bound: what the functions behind it may read."""
+        """For each name that a cell on the ranks has bound, the names that its functions may
+        read."""
         self._deleted: set[str] = set()
-        """Names the notebook had, and has no more, of which nothing was told yet."""
+        """Names that were deleted in the notebook, without a message so far."""
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
 
     def version(self, name: str, value: object) -> tuple[str, Change]:
-        """Return the version of `name` with this value, and how the notebook has changed it."""
+        """Return the version of `name` with this value, and how it changed in the notebook."""
         known = self._versions.get(name)
         if known is None or not known.held.holds(value):
             made = self._versions[name] = _Version(
@@ -73,14 +75,14 @@ class Known:
         return known.token, "edited"
 
     def renew(self, name: str, value: object) -> str:
-        """Return a new version of the same object, as it is now."""
+        """Make and return a new version of the same object in its present state."""
         known = self._versions[name]
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
         known.reads = {}
         return known.token
 
     def returned(self, name: str, value: object) -> None:
-        """Note that a name's value has come from the ranks: they need not be sent it."""
+        """Record that a name's value came from the ranks, so that it need not be sent to them."""
         known = self._versions.get(name)
         self._versions[name] = _Version(
             next(self._objects) if known is None else known.object,
@@ -91,7 +93,7 @@ class Known:
         )
 
     def changed(self, name: str, value: object) -> bool:
-        """Return whether ranks may have another version of `name` than this."""
+        """Return whether ranks may have another version of `name` than this value."""
         known = self._versions.get(name)
         return (
             known is None
@@ -100,7 +102,7 @@ class Known:
         )
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
-        """Return the versions of those names whose objects others may refer to."""
+        """Return the versions of the names to whose objects other values may refer."""
         return {
             name: version.token
             for name, version in self._versions.items()
@@ -108,17 +110,15 @@ class Known:
         }
 
     def are_same(self, name: str) -> Callable[[str | None], bool]:
-        """Return what tells whether a rank's version is of the same object as ours."""
+        """Return a function that says whether a rank's version is of the same object as ours."""
         mine = self._versions[name].object
         return lambda token: token is not None and token.partition(":")[0] == mine
 
     def forget(self, space: Mapping[str, Any], used: Iterable[str] = ()) -> list[str]:
-        """Let go of names that the notebook has no more, and of values that it has replaced.
+        """Forget names that were deleted in the notebook, and values that were replaced there.
 
-        Returns
-        -------
-        list of str
-            Of the names those that are used, once.
+        Returns ------- list of str The deleted names that are in `used`; each is returned only
+        once.
         """
         for name, version in list(self._versions.items()):
             if name not in space:
@@ -136,16 +136,16 @@ class Known:
     # -- what code reads -----------------------------------------------------------------------
 
     def found(self, name: str, reads: Iterable[str]) -> None:
-        """Note which names the code in this version of `name` reads."""
+        """Record which names the code in this version of `name` reads."""
         self._versions[name].reads = dict.fromkeys(reads)
 
     def reads(self, name: str) -> dict[str, None]:
-        """Return the names that the code in what ranks were sent as `name` reads."""
+        """Return the names that the code in the sent value of `name` reads."""
         known = self._versions.get(name)
         return {} if known is None else known.reads
 
     def ran(self, code: CodeType) -> dict[str, None]:
-        """Take in a cell for the ranks; return what functions of theirs that it uses may read."""
+        """Record a cell for the ranks; return the names that their own functions in it may read."""
         before: dict[str, None] = {}
         if self._ran:
             for name in mentioned(code):

@@ -1,4 +1,4 @@
-"""Which names a cell reads without binding them first."""
+"""Finds the names that a cell reads without binding them first."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 WORD = re.compile(r"[^\W\d]\w*")
 EXPANDED = re.compile(r"\{([^{}]*)\}|\$(\w+)")
-"""What IPython takes for a variable in the text of a magic or a shell command."""
+"""Variables that IPython expands in the text of a magic or a shell command."""
 EXTENDED = dis.opmap["EXTENDED_ARG"]
 STORES = frozenset({dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"]})
 
 
 @dataclass
 class Used:
-    """What a cell reads, in the order it does."""
+    """The names that a cell reads, in their order."""
 
     surely: dict[str, None] = field(default_factory=dict)
     maybe: dict[str, None] = field(default_factory=dict)
-    """Read where only some ways through the cell have bound it."""
+    """Names that only some branches of the cell bind before they are read."""
 
 
 def used(source: str, code: CodeType) -> Used:
-    """Return what a cell reads.
+    """Return the names that a cell reads.
 
     Parameters
     ----------
     source
-        Python, as IPython has made it from the cell.
+        The Python code that IPython has made from the cell.
     code
         The same, compiled.
     """
@@ -61,7 +61,7 @@ def mentioned(code: CodeType) -> Iterator[str]:
     for part in code.co_consts:
         if inspect.iscode(part):
             yield from mentioned(part)
-        elif isinstance(part, str):  # of a magic
+        elif isinstance(part, str):  # the text of a magic
             yield from WORD.findall(part)
 
 
@@ -86,17 +86,17 @@ def bound(code: CodeType) -> Iterator[str]:
 
 
 class _Reader(ast.NodeVisitor):
-    """Goes through what a cell does at once, in its order; bodies of functions come later."""
+    """Visits the code that a cell runs at once, in order, without the bodies of functions."""
 
     def __init__(self, found: Used) -> None:
         self._found = found
         self._bound: set[str] = set()
-        """Bound whatever way the cell took to here."""
+        """Names bound on all branches so far."""
         self._perhaps: set[str] = set()
-        """Bound on some way to here."""
+        """Names bound on some branch so far."""
 
     def read(self, name: str) -> None:
-        """Note that `name` is read here."""
+        """Record that `name` is read here."""
         if name not in self._bound:
             (self._found.maybe if name in self._perhaps else self._found.surely)[name] = None
 
@@ -111,13 +111,13 @@ class _Reader(ast.NodeVisitor):
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Forget afterwards what was bound meanwhile: a scope of its own."""
+        """Forget names bound meanwhile, which are in a scope of their own."""
         kept = set(self._bound), set(self._perhaps)
         yield
         self._bound, self._perhaps = kept
 
     def _ways(self, *ways: Iterable[ast.AST | None]) -> None:
-        """Go through blocks of which one is run."""
+        """Visit alternative blocks, of which one is run."""
         before, after = set(self._bound), []
         for way in ways:
             self._bound = set(before)
@@ -133,7 +133,7 @@ class _Reader(ast.NodeVisitor):
         elif isinstance(node.ctx, ast.Store):
             self._bind(node.id)
         else:
-            self.read(node.id)  # what is not there cannot be deleted
+            self.read(node.id)  # a name must have a value to be deleted
             self._bound.discard(node.id)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
@@ -143,7 +143,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and _is_ipython(node.func.value):
             for name in _names_in_magic(node.func.attr, [_text(arg) for arg in node.args]):
-                # A word of a magic's text may be anything: it is not missed if it cannot come.
+                # A word of a magic's text may not be a variable: no error if it cannot be sent.
                 if name not in self._bound:
                     self._found.maybe[name] = None
 
@@ -267,7 +267,7 @@ def _text(node: ast.expr) -> str:
 
 
 def _names_in_magic(method: str, texts: list[str]) -> list[str]:
-    """Return the words of a magic or shell command that may be variables."""
+    """Return the words in a magic or a shell command that may be variables."""
     text = "\n".join(texts)
     if method in ("run_line_magic", "run_cell_magic") and texts and texts[0] in PYTHON_MAGICS:
         return WORD.findall(text)

@@ -1,1 +1,1 @@
-"""A cell and what it needs of the notebook, written as a Python script."""
+"""Writes a cell, with the notebook's names that it needs, as a Python script."""

@@ -1,4 +1,4 @@
-"""The text of a script, put together from its parts."""
+"""Assembles the text of a script: header, imports, preamble, definitions, data, the cell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GUARD = 'if __name__ == "__main__":'
 COROUTINE = "_cell"
 OWN_NAMES = re.compile(r"\b_(?:name|alone|gpus)\b")
-"""Of what stands around a cell."""
+"""Variables of the code around a cell."""
 DISPLAY = """
 try:
     from IPython.display import display
@@ -56,7 +56,7 @@ def data_folder(name: str) -> str:
 
 @dataclass
 class Assembly:
-    """One script being made."""
+    """A script under construction."""
 
     name: str
     backend: str
@@ -66,19 +66,19 @@ class Assembly:
     parts: Parts
     packer: Packer | None
     arguments: list[str] = field(default_factory=list)
-    """What it is called with."""
+    """The script's command-line arguments."""
     saved: bool = False
-    """Whether it is for the user to keep, and to run anywhere."""
+    """Whether the user keeps the script, to run it anywhere."""
     data: dict[str, bytes] = field(default_factory=dict)
-    """Its files, once there is a text."""
+    """The script's data files, filled in by `text`."""
 
     def text(self, number: int) -> tuple[str, int]:
-        """Return the script, and on which of its lines the cell begins.
+        """Return the script, and the line on which the cell begins.
 
         Raises
         ------
         UsageError
-            If names get in each other's way.
+            If names conflict, or the cell is not valid in a script.
         """
         body = self._definitions()
         imports = self._imports(around := self._apart(self._preamble()))
@@ -121,7 +121,7 @@ class Assembly:
         return [ast.parse(text) for text in (self.cell.text, *sources)]
 
     def _imported(self) -> set[str]:
-        """Return what is imported within the cell and what it uses, by the first of its names."""
+        """Return the top-level modules that the cell and its definitions import."""
         found = set()
         for node in (node for tree in self._trees() for node in ast.walk(tree)):
             if isinstance(node, ast.Import):
@@ -131,7 +131,7 @@ class Assembly:
         return found
 
     def _shows(self) -> bool:
-        """Return whether `display` is used, which a notebook has without an import."""
+        """Return whether the code uses the notebook's built-in `display`."""
         names = {n.id for tree in self._trees() for n in ast.walk(tree) if isinstance(n, ast.Name)}
         return "display" in names and "display" not in self.parts.every
 
@@ -171,7 +171,7 @@ class Assembly:
         return "".join("\n" + "\n".join(block) + "\n" for block in blocks if block)
 
     def _definitions(self) -> str:
-        """Return the notebook's values, functions and classes; fill in the data."""
+        """Return the code for values, functions and classes; fill in `data`."""
         text, before = "", ""
         for part in self.parts.ordered:
             text += {"written": "\n" if before != "written" else ""}.get(part.kind, "\n\n")
@@ -186,11 +186,11 @@ class Assembly:
         return text
 
     def _load(self, names: list[str], stem: str) -> str:
-        """Put values into a file; return what loads them."""
+        """Put values into a data file; return the code that loads them."""
         assert self.packer is not None
         values = {name: self.parts.every[name] for name in names}
         ending, content = self.packer.dump(values)
-        # Values that are pickled later and hold one of these find it by its name.
+        # Values that are pickled later refer to these objects by name.
         self.packer.loaded.update({id(value): name for name, value in values.items()})
         file, text = f"{stem}.{ending}", ""
         self.data[file] = content
@@ -219,7 +219,7 @@ class Assembly:
         return "io.open" if "open" in self.parts.every else "open"
 
     def _apart(self, around: Preamble) -> Preamble:
-        """Return what stands around a cell, with names that the notebook does not import."""
+        """Return the code around a cell, with its variables renamed where the notebook has them."""
 
         def free(text: str) -> str:
             return OWN_NAMES.sub(lambda found: self._free(found[0]), text)
@@ -227,14 +227,14 @@ class Assembly:
         return replace(around, anywhere=free(around.anywhere), joining=free(around.joining))
 
     def _free(self, name: str) -> str:
-        """Return a name like this one that the notebook does not use for something else."""
+        """Return this name with underscores added until it is not a name of the notebook."""
         while name in self.parts.every:
             name = f"_{name}"
         return name
 
 
 def _module(line: str) -> str:
-    """Return the top-level module of an import."""
+    """Return the top-level module of an import line."""
     return line.split()[1].partition(".")[0]
 
 
@@ -243,5 +243,5 @@ def _import_order(line: str) -> tuple[bool, str]:
 
 
 def _step(text: str) -> str:
-    """Indent lines that hold no strings over several."""
+    """Indent lines; none of them may be inside a multi-line string."""
     return "".join(INDENT + line for line in text.splitlines(keepends=True))

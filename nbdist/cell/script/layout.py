@@ -1,4 +1,4 @@
-"""A cell's lines inside a script: indented, within a function where it awaits; line for line."""
+"""Indents a cell for a script, in a coroutine function if it awaits; keeps the line count."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ INDENT = "    "
 
 
 def indented(source: str) -> str:
-    """Indent code by one step; what lies inside a string of several lines stays as it is."""
+    """Indent code by one step, except the lines inside multi-line strings."""
     inside: set[int] = set()
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         kind = tokenize.tok_name[token.type]
         if kind == "STRING":
             inside.update(range(token.start[0] + 1, token.end[0] + 1))
-        elif kind.endswith("STRING_START"):  # of f-strings, since Python 3.12
+        elif kind.endswith("STRING_START"):  # f-strings, since Python 3.12
             opened.append(token.start[0])
         elif kind.endswith("STRING_END"):
             inside.update(range(opened.pop() + 1, token.end[0] + 1))
@@ -33,7 +33,7 @@ def indented(source: str) -> str:
 
 
 def awaits(source: str) -> bool:
-    """Return whether code has an ``await`` of its own, outside any function."""
+    """Return whether code has an ``await`` outside any function."""
     try:
         compile(source, "<cell>", "exec", dont_inherit=True)
     except SyntaxError:
@@ -42,12 +42,12 @@ def awaits(source: str) -> bool:
 
 
 def in_function(source: str, name: str) -> tuple[str, str]:
-    """Return the head of a coroutine function, and code as its body that binds the same globals.
+    """Return the head and body of a coroutine function that runs code and binds its globals.
 
     Raises
     ------
     UsageError
-        If the code cannot stand in a function.
+        If the code is not valid in a function.
     """
     source = _without_annotations(source)
     body = indented(source)
@@ -67,7 +67,7 @@ def in_function(source: str, name: str) -> tuple[str, str]:
 
 
 def _without_annotations(source: str) -> str:
-    """Take away annotations of the code's own variables: a function cannot have them on globals."""
+    """Remove annotations of the code's variables: a function cannot annotate globals."""
     lines = source.split("\n")
     for node in _own(ast.parse(source)):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
@@ -84,7 +84,7 @@ def _without_annotations(source: str) -> str:
 
 
 def _own(node: ast.AST) -> list[ast.AST]:
-    """Return the statements that are not in functions or classes, later ones of a line first."""
+    """Return the statements outside functions and classes; on one line the last comes first."""
     found: list[ast.AST] = []
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):

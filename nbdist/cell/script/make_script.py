@@ -1,9 +1,10 @@
-"""A cell and what it needs of the notebook, as a plain Python script.
+"""Makes a Python script from a cell and the notebook's names that it needs.
 
-The script has, in this order: how to launch it, imports, who this rank is, the notebook's small
-values, functions and classes as source, its other values (loaded from files beside the script),
-and the cell, line for line. The cell stands under ``if __name__ == "__main__":``, since a worker
-that multiprocessing spawns runs the script again for its functions and classes.
+The script has, in this order: a docstring with launch commands, imports, the rank's numbers and
+device, the notebook's small values, its functions and classes as source, its other values (loaded
+from files beside the script), and the cell, line for line. The cell is under ``if __name__ ==
+"__main__":``, since a worker that multiprocessing spawns runs the script again for its functions
+and classes.
 """
 
 from __future__ import annotations
@@ -34,36 +35,36 @@ if TYPE_CHECKING:
 
 USES_NBDIST = re.compile(r"^\s*(?:import|from) nbdist\b", re.MULTILINE)
 ABOVE = 1
-"""Lines put above the cell's code: IPython takes away empty lines that are the first."""
+"""Lines inserted above the cell's code, because IPython removes leading empty lines."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A program, not yet written."""
+    """A script, not yet written to disk."""
 
     name: str
-    """Its file's, by which it knows its data's folder."""
+    """The script's file name, from which the name of its data folder is derived."""
     text: str
     data: dict[str, bytes] = field(repr=False)
     """Files by name, in a folder beside the script."""
     cell_line: int
-    """Where the cell's text begins; each line of it is one of the script."""
+    """The script's line on which the cell's text begins; the cell keeps its line count."""
     cell_lines: int
     lines_above: int = 1
-    """Lines of the notebook's cell above that text: that of ``%%distributed``."""
+    """Lines of the notebook's cell above this text: the line of ``%%distributed``."""
     shows_last: bool = False
-    """Whether the cell ends with an expression whose value a notebook shows."""
+    """Whether the cell ends with an expression whose value a notebook displays."""
     saved: bool = False
-    """Whether it is the user's, to keep; otherwise it is a job's, and private."""
+    """Whether the user keeps the script; otherwise it belongs to a job and is private."""
 
     @property
     def folder(self) -> str:
-        """Name of the folder for the data."""
+        """The name of the data folder."""
         return data_folder(self.name)
 
     @property
     def without_nbdist(self) -> bool:
-        """Whether it runs where nbdist is not installed: the cell itself may use its libraries."""
+        """Whether the script runs without nbdist: the cell itself may import nbdist."""
         return not USES_NBDIST.search(self.text)
 
     def line_in_notebook(self, line: int) -> int | None:
@@ -77,7 +78,8 @@ class Script:
         Raises
         ------
         UsageError
-            If that is not possible, or would overwrite what is not ours; nothing is left behind.
+            If a file cannot be written, or would overwrite a file that nbdist has not written. No
+            partial file is left behind.
         """
         assert path.name == self.name, "the script knows its data by its own name"
         script_files.write(path, self.text, path.with_name(self.folder), self.data, keep=self.saved)
@@ -97,37 +99,37 @@ def make_script(
     lines: int = 1,
     arguments: Sequence[str] = (),
 ) -> Script:
-    """Return a cell as a script. Kernel's main thread; nothing is started or written.
+    """Return a cell as a script, without writing it. Kernel's main thread.
 
     Parameters
     ----------
     shell
         The notebook's IPython shell.
     parsed
-        The cell as IPython reads it.
+        The cell as IPython transforms it.
     cell
-        Its text, below the line of ``%%distributed``.
+        The cell's text below the line of ``%%distributed``.
     backend
-        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers.
+        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that starts its own workers.
     np
-        Number of ranks, for the lines that say how to launch it.
+        Number of ranks, for the launch commands in the docstring.
     forced
-        Names of the notebook to put in whatever the cell uses.
+        Names of the notebook to include even if the cell does not use them.
     automatic
-        Whether to look for names the cell uses.
+        Whether to include the names that the cell uses.
     name
         The script's file name.
     saved
-        Whether it is for the user to keep.
+        Whether the user keeps the script.
     lines
-        How many lines of the notebook's cell stand above its text.
+        How many lines of the notebook's cell are above `cell`.
     arguments
-        What the script is called with, for the lines that say how to launch it.
+        The script's command-line arguments, for the launch commands in the docstring.
 
     Raises
     ------
     UsageError
-        If something cannot be put into a script.
+        If the cell or a name cannot be put into a script.
     """
     done = _plain(shell, parsed, cell, lines)
     futures = done.futures | {
@@ -154,7 +156,7 @@ def make_script(
 
 
 def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:
-    """Return the cell without IPython's syntax."""
+    """Return the cell with IPython's syntax translated to plain Python."""
     magic = MAGIC.match(cell)
     if cell.strip() and not parsed.source.strip():
         name = magic[1] if magic else "this"
@@ -178,9 +180,9 @@ def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:
 
 
 def _line_for_line(shell: Any, cell: str) -> str:
-    """Return the cell's Python with as many lines as the cell.
+    """Return the cell's Python code, with as many lines as the cell.
 
-    IPython joins a magic or command that goes on after a backslash; empty lines make up for it.
+    IPython joins the lines of a magic or command that end with a backslash; empty lines are added.
     """
     aligned = align(cell, ABOVE).python
     source: str = shell.transform_cell(aligned)
@@ -202,12 +204,12 @@ def _line_for_line(shell: Any, cell: str) -> str:
 
 
 def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[str]) -> None:
-    """Raise if the cell surely reads a name that nothing gives a value."""
+    """Raise if the cell certainly reads a name that has no value in the script."""
     tree = ast.parse(plain.source)
     stars = (node.names for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     if any(alias.name == "*" for names in stars for alias in names):
         return
-    # Not what it binds before it reads it, but what some function of it may bind.
+    # Names that a function in the cell may bind as globals.
     declared = {n for g in ast.walk(tree) if isinstance(g, ast.Global) for n in g.names}
     there = {*parts.every, *imports, *declared, *vars(builtins), "display", "exit", "quit"}
     if "annotations" in futures:
@@ -229,7 +231,7 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[st
 
 
 def _annotating(tree: ast.AST) -> set[str]:
-    """Return the names in annotations, which need no value with the `__future__` of that name."""
+    """Return the names in annotations, unevaluated with ``from __future__ import annotations``."""
     found: list[ast.AST | None] = []
     for node in ast.walk(tree):
         found += [getattr(node, "annotation", None), getattr(node, "returns", None)]

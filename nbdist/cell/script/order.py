@@ -1,4 +1,4 @@
-"""The parts of a script, and an order in which each has what it needs."""
+"""Orders the parts of a script, so that every part comes after the parts that it needs."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ EMPTY: dict[type, str] = {list: "[]", dict: "{}", set: "{*()}"}
 
 @dataclass
 class Part:
-    """One name of the notebook in the script."""
+    """A name of the notebook, as it is defined in the script."""
 
     name: str
     kind: str
-    """`import`, `written` (a value or another name for one), `source`, `value` (in a file)."""
+    """`import`, `written` (a value or an alias, as source), `source` (a definition), or `value` (in
+    a data file)."""
     text: str = ""
     place: tuple[int, int] = (0, 0)
-    """The cell and line where the notebook has it."""
+    """The number of the cell, and the line, where the notebook defines it."""
     at_once: dict[str, None] = field(default_factory=dict)
-    """Names that must have their values when the script comes to this part."""
+    """Names that must have their values when the script reaches this part."""
     later: dict[str, None] = field(default_factory=dict)
-    """Names that are needed when it is called."""
+    """Names that are needed when this part is called."""
     calls: set[str] = field(default_factory=set)
-    """Of the names needed at once those that are called then."""
+    """The names in `at_once` that are called at that time."""
     rebinds: set[str] = field(default_factory=set)
-    """Names that its code binds anew with `global`."""
+    """Names that its code binds with `global`."""
     alias: str = ""
-    """The name that it is another one for."""
+    """The other name for the same object, if this part is an alias."""
     together: list[str] = field(default_factory=list)
-    """Names of all values that are loaded with this one, since they have objects in common."""
+    """Names of all values that must be loaded together with this one, as they share objects."""
 
 
 @dataclass
 class Parts:
-    """All of them."""
+    """All parts of a script, in order."""
 
     imports: list[str] = field(default_factory=list)
     ordered: list[Part] = field(default_factory=list)
-    """All but imports; values are among them where something needs them at once."""
+    """The parts other than imports. Values are here only if a definition needs them at once."""
     late: list[str] = field(default_factory=list)
-    """The other values, loaded together behind all definitions."""
+    """The other values, loaded together after all definitions."""
     again: list[str] = field(default_factory=list)
-    """Statements that give containers their values once more."""
+    """Statements that restore the values of containers, which definitions may have changed."""
     every: dict[str, Any] = field(default_factory=dict)
     """All names, with their values in the notebook."""
     by_value: list[str] = field(default_factory=list)
-    """Names of values that are or hold functions or classes without source."""
+    """Names of values that are, or contain, functions or classes without source."""
 
 
 class Circle(Exception):
-    """Two parts need each other at once; the class or function of this name cannot be source."""
+    """Parts need each other at once: this class or function must be pickled, not source."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -58,15 +59,15 @@ class Circle(Exception):
 
 
 class _NotYet(Circle):
-    """Definitions need each other at once, which is so only if code says what is never run."""
+    """Definitions need each other at once, so some of this code is never run."""
 
 
 class _Emptied(Circle):
-    """Two parts need each other at once; the container of this name begins empty."""
+    """Parts need each other at once: the container of this name starts empty."""
 
 
 def in_place(name: str, value: Any, text: str) -> str:
-    """Return what gives a name its value again: a container remains the one it is."""
+    """Return a statement that restores the value of a name; a container stays the same object."""
     if isinstance(value, list):
         return f"{name}[:] = {text}"
     if isinstance(value, (dict, set)):
@@ -75,7 +76,7 @@ def in_place(name: str, value: Any, text: str) -> str:
 
 
 class Order:
-    """Puts parts in an order in which each has what it needs."""
+    """Sorts the parts of a script by their dependencies."""
 
     def __init__(self, parts: dict[str, Part], into: Parts) -> None:
         self._parts, self._into = parts, into
@@ -85,7 +86,7 @@ class Order:
         self._emptied: set[str] = set()
 
     def order(self) -> None:
-        """Fill in the parts, small values first, then definitions as the notebook has them."""
+        """Fill in `Parts`: small values first, then definitions in the notebook's order."""
         every = self._parts.values()
         written = [part for part in every if part.kind == "written"]
         sources = sorted((p for p in every if p.kind == "source"), key=lambda part: part.place)
@@ -94,7 +95,7 @@ class Order:
             self._visit(part, now=False, called=False)
         for part in values:
             for name in part.at_once:
-                # Code of a class that runs when its objects are loaded finds what it uses.
+                # A class whose methods run while its objects are loaded needs its own names before.
                 if name in part.calls:
                     self._call(name)
                 else:
@@ -102,16 +103,16 @@ class Order:
         self._into.late += [part.name for part in values if part.name not in self._placed]
 
     def _visit(self, part: Part, *, now: bool, called: bool) -> None:
-        """Place a part behind what it needs.
+        """Place a part after the parts that it needs.
 
         Parameters
         ----------
         part
             The part.
         now
-            Whether it must have its value before the definition that comes next.
+            Whether the next definition needs this part's value.
         called
-            Whether that definition may call it, so that all it uses must be there, too.
+            Whether that definition may call this part, which then needs its own names, too.
         """
         name = part.name
         if part.kind == "import" or (part.kind == "value" and not now):
@@ -131,7 +132,7 @@ class Order:
                     self._call(each)
 
     def _call(self, name: str) -> None:
-        """Place what a call uses; what needs the very thing being defined cannot be used by it."""
+        """Place the names that a call uses, except those that need the part being defined."""
         begun = list(self._begun)
         try:
             self._need(name, now=True, called=True, later=True)
@@ -156,7 +157,7 @@ class Order:
         self._into.ordered.append(placed)
 
     def _restore(self, part: Part) -> None:
-        """Let what definitions may change have the notebook's value in the end."""
+        """Restore the notebook's value of a part that definitions may change."""
         value = self._into.every[part.name]
         if part.kind != "written" or part.alias:
             return
@@ -175,7 +176,7 @@ class Order:
         self._visit(part, now=now, called=called)
 
     def _break(self, name: str) -> None:
-        """Break a circle that has come back to `name`."""
+        """Break a dependency cycle that has returned to `name`."""
         circle = [self._parts[each] for each in self._begun[self._begun.index(name) :]]
         circle = [part for part in circle if part.name not in self._placed]
         sources = [part for part in self._parts.values() if part.kind == "source"]
@@ -183,7 +184,8 @@ class Order:
         for part in circle:
             empty = type(self._into.every[part.name]) in EMPTY and part.name not in held
             if part.kind == "value" and empty and not part.together:
-                # A registry, say: decorators fill it, and in the end it is the notebook's.
+                # For example a registry that decorators fill; at the end it gets the notebook's
+                # value.
                 raise _Emptied(part.name)
         first = next(part.name for part in circle if part.kind == "source")
         raise Circle(first) if any(part.kind == "value" for part in circle) else _NotYet(first)

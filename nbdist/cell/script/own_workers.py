@@ -1,4 +1,4 @@
-"""Whether a cell is a program that makes its own workers, as its text shows."""
+"""Recognizes a cell that starts its own workers (``mp.spawn``, ``notebook_launcher``)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPAWN = ("mp.spawn", "multiprocessing.spawn")
-"""torch's, by the last two parts of the names it is called by."""
+"""Torch's function, by the last two parts of the name in the call."""
 LAUNCHERS = ("notebook_launcher", "debug_launcher", "DistributedDataParallelEngine")
-"""accelerate's; what Catalyst's `runner.train` takes for an engine."""
+"""Functions of accelerate, and an engine for Catalyst's `runner.train`."""
 STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
-"""Lightning's, or how they begin."""
+"""Lightning's strategies, or their beginnings."""
 
 
 class Made(NamedTuple):
-    """Where workers are made."""
+    """The call that starts workers."""
 
     by: str
     line: int
-    """Of the notebook's cell."""
+    """The line in the notebook's cell."""
 
 
 def makes_workers(tree: ast.AST) -> Made | None:
-    """Return what in a cell makes workers that form a group of their own, None if nothing does."""
+    """Return the first call in a cell that starts workers with their own group, or None."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     spawns = {*_imported(tree)}
     found = [Made(by, call.lineno) for call in calls if (by := _by(call, spawns))]
@@ -33,14 +33,14 @@ def makes_workers(tree: ast.AST) -> Made | None:
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that torch's function has after ``from torch.multiprocessing import``."""
+    """Yield the names under which ``torch.multiprocessing.spawn`` is imported."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "torch.multiprocessing":
             yield from (each.asname or each.name for each in node.names if each.name == "spawn")
 
 
 def _by(call: ast.Call, spawns: set[str]) -> str:
-    """Return what a call that makes workers is called, '' of all others."""
+    """Return how to name a call that starts workers; '' for other calls."""
     name = ast.unparse(call.func) if isinstance(call.func, (ast.Name, ast.Attribute)) else ""
     *_, last = parts = name.split(".")
     if name in spawns or ".".join(parts[-2:]) in SPAWN or last in LAUNCHERS:

@@ -1,4 +1,4 @@
-"""What a cell needs of the notebook, as parts of a script in an order that works."""
+"""Collects the notebook's names that a cell needs, each as a part of a script."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class Gathering:
-    """Finds the parts a cell needs, one name after the other. Kernel's main thread.
+    """Finds the parts that a cell needs, name by name. Kernel's main thread.
 
     Parameters
     ----------
     wanted
-        What the cell reads.
+        The names that the cell needs.
     notebook
-        Where sources are found.
+        The definitions in the notebook's cells.
     transform
-        IPython's, for magics in functions.
+        IPython's transformer, for magics in functions.
     cell
-        The cell, in Python.
+        The cell as plain Python.
     futures
-        What the script imports from `__future__`.
+        The names that the script imports from `__future__`.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Gathering:
     ) -> None:
         self._wanted, self._notebook, self._transform = wanted, notebook, transform
         self._cell, self._futures = cell, futures
-        self._space: Any = wanted.space  # itself: functions know it as their globals
+        self._space: Any = wanted.space  # not a copy: it is the `__globals__` of functions
         self._no_source: set[str] = set()
-        """Names whose definition cannot stand in the script."""
+        """Names whose definition cannot be in the script as source."""
         self._again = Again(self._space, self._has)
         self._remade: dict[str, Remade | None] = {}
         self.packer = Packer(self._stands, self._space)
@@ -60,28 +60,28 @@ class Gathering:
 
     def _begin(self) -> None:
         self._sources: dict[int, str] = {}
-        """Names of functions and classes that stand in the script, by identity."""
+        """For the id of a function or class with source in the script, its name."""
         self._written: dict[int, str] = {}
-        """Names of the lists, dicts and sets that are written out, those in them included."""
+        """For the id of a list, dict or set written as source, also a nested one, its name."""
         self._held: dict[int, str] = {}
-        """Names of the functions and classes that make one of their own, by its identity."""
+        """For the id of a container that a definition creates, the name of the definition."""
         self._parts: dict[str, Part] = {}
         self._via: dict[str, str] = {}
-        """For names the cell itself does not use: what does."""
+        """For names that the cell itself does not use: the name that uses them."""
         self._values = dict(self._space)
-        """All that has a name, in the notebook or only in the script."""
+        """All names with their values, in the notebook or only in the script."""
         self._siblings: dict[str, list[str]] = {}
-        """For names only in the script: all that belong to the same definition."""
+        """For names that are only in the script: all names for the same definition."""
         self._extra: set[str] = set()
         self._by_value: list[str] = []
 
     def gather(self) -> Parts:
-        """Return the parts.
+        """Return the parts in order.
 
         Raises
         ------
         UsageError
-            If one cannot be put into a script; it is named.
+            If a name, given in the message, cannot be put into a script.
         """
         for name in self._wanted.forced:
             if name not in self._space:
@@ -91,7 +91,7 @@ class Gathering:
                 self._find()
                 return self._ordered()
             except Circle as circle:
-                # As a value, the class or function comes along with what refers to it.
+                # Pickled as a value, the class or function is loaded together with its users.
                 self._no_source.add(circle.name)
                 self._begin()
 
@@ -137,7 +137,7 @@ class Gathering:
             return self._source(name, found, value)
         text = written(value)
         inner = containers(value) if text is not None else []
-        # What two names hold, or hold parts of, must stay one object: pickled together.
+        # An object inside two values must stay one object, so these are pickled together.
         if not {*self._written, *self._held}.isdisjoint(inner):
             text = None
         if text is not None:
@@ -154,7 +154,7 @@ class Gathering:
         return Part(name, "value", at_once=needs, calls=runs)
 
     def _keep_shared(self) -> None:
-        """Make values of what is written out but also part of other values."""
+        """Pickle containers that are written as source but also contained in other values."""
         values = [part.name for part in self._parts.values() if part.kind == "value"]
         watched = {**self._held, **self._written}
         for name in values if watched else ():
@@ -164,12 +164,12 @@ class Gathering:
                     raise Circle(holder)
                 self._parts[holder] = Part(holder, "value")
         for part in self._parts.values():
-            # Another name of one belongs there, too.
+            # An alias of a pickled value is pickled with it.
             if part.alias and self._parts[part.alias].kind == "value":
                 part.kind = "value"
 
     def _keep_together(self) -> None:
-        """Let values that are needed early be loaded with all that have objects in common."""
+        """Group each value that is needed early with all values that share objects with it."""
         values = {part.name: part for part in self._parts.values() if part.kind == "value"}
         sources = [part for part in self._parts.values() if part.kind == "source"]
         needed = {n for part in sources for n in (*part.at_once, *part.later)}
@@ -194,7 +194,7 @@ class Gathering:
                 values[each].together = group
 
     def _import(self, name: str, value: Any) -> str:
-        """Return the import that binds `name` to `value`, as the notebook has it if it has one."""
+        """Return an import that binds `name` to `value`, if possible the notebook's own."""
         for found in self._notebook.imports(name):
             if _imported(found.module, found.name) is value:
                 return _import_text(found.module, found.name, name)
@@ -224,7 +224,7 @@ class Gathering:
         return self._remade[name]
 
     def _is_alone(self, name: str, found: Remade) -> bool:
-        """Return whether nothing else has the containers that a definition makes; note them."""
+        """Return whether only this definition holds the containers it creates; record them."""
         held = [id(each) for each in found.held]
         others = {*self._written, *(each for each, n in self._held.items() if n != name)}
         taken = not found.carried.keys().isdisjoint(self._values)
@@ -232,7 +232,7 @@ class Gathering:
             self._no_source.add(name)
             return False
         for value in found.carried.values():
-            self.packer.look(value)  # what cannot be pickled is told under the definition's name
+            self.packer.look(value)  # an error here names the definition
         self._values.update(found.carried)
         self._siblings.update({each: list(found.carried) for each in found.carried})
         self._held.update(dict.fromkeys(held, name))
@@ -268,7 +268,7 @@ class Gathering:
         return part
 
     def _stands(self, obj: Any) -> str:
-        """Return the name whose source the script has, or will have, for a function or class."""
+        """Return the name of a function or class whose source is or will be in the script."""
         name = str(attribute(obj, "__qualname__", "")).partition(".")[0]
         if attribute(obj, "__module__") != "__main__" or name not in self._space:
             return ""
@@ -296,7 +296,7 @@ class Gathering:
         return parts
 
     def _as_told(self) -> list[str]:
-        """Return what gives classes their attributes again that may change with each subclass."""
+        """Return statements that restore class attributes which creating a subclass may change."""
         every = [self._values[name] for name in self._parts]
         told = [each for each in every if isinstance(each, type) and is_told(each)]
         bases = dict.fromkeys(base for each in told for base in each.__mro__[1:])
@@ -310,7 +310,7 @@ class Gathering:
         ]
 
     def _submodules(self) -> list[str]:
-        """Return imports of the submodules that code reaches through the modules it names."""
+        """Return imports of the submodules that the code uses as attributes of modules."""
         modules = {
             name: value.__name__
             for name, value in self._space.items()
@@ -327,7 +327,7 @@ class Gathering:
 
 
 def _imported(module: str, name: str = "") -> Any:
-    """Return what an import gives, None where that is a module made by hand, or none."""
+    """Return the object of an import; None if the module has no spec or is not imported."""
     found = sys.modules.get(module)
     if getattr(found, "__spec__", None) is None:
         return None
@@ -341,7 +341,7 @@ def _import_text(module: str, name: str, bound: str) -> str:
 
 
 def _functions(code: CodeType) -> list[CodeType]:
-    """Return the code of functions within code that is run at once."""
+    """Return the code of the functions that are defined when this code runs."""
     inner = [const for const in code.co_consts if isinstance(const, CodeType)]
     return [
         each for part in inner for each in ([part] if part.co_flags & 1 else _functions(part))
@@ -349,7 +349,7 @@ def _functions(code: CodeType) -> list[CodeType]:
 
 
 class _AtOnce(ast.NodeTransformer):
-    """Leaves of a definition what is evaluated when it is made."""
+    """Removes from a definition everything that is not evaluated when it is run."""
 
     def __init__(self, *, annotations: bool) -> None:
         self._annotations = annotations
@@ -380,7 +380,7 @@ def _at_once(text: str, *, annotations: bool) -> str:
 
 
 def _called(text: str) -> set[str]:
-    """Return the names that code calls, as decorators or otherwise, and those it gives them."""
+    """Return the names in the calls and decorators of code, their arguments included."""
     parts: list[ast.AST] = []
     for node in ast.walk(ast.parse(text)):
         parts += getattr(node, "decorator_list", [])
@@ -390,11 +390,11 @@ def _called(text: str) -> set[str]:
 
 
 LOADING = ("__new__", "__setstate__", "__setattr__", "__setitem__", "__hash__", "__eq__")
-"""Methods that may run when an object is put together of a pickle."""
+"""Methods that may run when an object is unpickled."""
 
 
 def _runs_when_loaded(cls: object) -> bool:
-    """Return whether code of the notebook's runs when objects of a class are loaded."""
+    """Return whether the notebook's code runs when objects of a class are unpickled."""
     return isinstance(cls, type) and any(
         base.__module__ == "__main__"
         and isinstance(vars(base).get(name), (FunctionType, staticmethod))
@@ -410,7 +410,7 @@ def _reached(found: Any, qualname: str) -> Any:
 
 
 def _chains(node: ast.AST, modules: dict[str, str]) -> list[str]:
-    """Return the dotted names, all but the last part of which may be modules, that a node is."""
+    """Return the dotted name of a node that is an attribute of a module, as a list."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

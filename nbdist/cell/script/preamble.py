@@ -1,4 +1,4 @@
-"""How a script begins: how it is launched, who this rank is, how the group is formed."""
+"""The code around a cell in a script: launch commands, rank and device, the process group."""
 
 from __future__ import annotations
 
@@ -95,32 +95,32 @@ cell of the notebook."""
 
 @dataclass(frozen=True)
 class Preamble:
-    """What a backend needs in a script."""
+    """The code that a backend needs in a script."""
 
     imports: list[str]
     anywhere: str
-    """In every process, spawned workers included."""
+    """Runs in every process, spawned workers included."""
     joining: str
-    """In ranks only, before the cell."""
+    """Runs in ranks only, before the cell."""
     leaving: str = ""
-    """After a cell that ended well; after an error, the process just ends."""
+    """Runs after a cell that succeeded; after an error the process just ends."""
 
 
 def preamble(
     backend: str, modules: set[str], *, forms_group: bool, lingers: bool = False
 ) -> Preamble:
-    """Return what stands around a cell.
+    """Return the code around a cell.
 
     Parameters
     ----------
     backend
-        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers.
+        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that starts its own workers.
     modules
-        What else the script imports.
+        The other modules that the script imports.
     forms_group
-        Whether its own code calls ``init_process_group``.
+        Whether the cell's own code calls ``init_process_group``.
     lingers
-        Whether Python is taken down at its end, as it is where no rank of ours runs it.
+        Whether Python's normal shutdown runs at the end, as it does for a saved script.
     """
     if backend == "ddp":
         joining = SET_DEVICE if forms_group else SET_DEVICE + FORM
@@ -159,7 +159,7 @@ def launch_line(backend: str, ranks: int, path: str, arguments: Sequence[str]) -
 
 
 def _in_docstring(text: str) -> str:
-    """Return a text as it must stand between three double quotes."""
+    """Escape a text for a string in three double quotes."""
     return text.replace("\\", r"\\").replace('"""', r"\"\"\"")
 
 
@@ -173,7 +173,7 @@ def header(
     by_value: list[str],
     modules: set[str],
 ) -> str:
-    """Return the docstring of a script: what it is, how to launch it, what it needs."""
+    """Return the docstring of a script: its content, launch commands, requirements."""
     launch = {"horovod": HOROVODRUN, "own": PYTHON}.get(backend, TORCHRUN)
     made = [f"Python {sys.version.split()[0]}"]
     for module in sorted(modules):
@@ -187,7 +187,7 @@ def header(
     raw = "r" if escaped is str and "\\" in words else ""
     text = f'{raw}"""{name}: a cell of a notebook and what it uses of it{without}.\n'
     called = "".join(f" {shlex.quote(word)}" for word in arguments)
-    within = called.replace("'", """'"'"'""")  # as a shell has it between single quotes
+    within = called.replace("'", """'"'"'""")  # escaped for single quotes in a shell
     launch = launch.format(
         np=ranks, both=2 * ranks, name=name, arguments=escaped(called), quoted=escaped(within),
     )  # fmt: skip

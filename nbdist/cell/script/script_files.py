@@ -1,4 +1,4 @@
-"""A script and its data to disk: whole or not at all, and never over what is not ours."""
+"""Writes a script and its data: completely or not at all, never over files that are not ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNED = re.compile(re.escape(MARK) + r"([0-9a-f]{16})\n\Z")
 
 
 def signed(text: str) -> str:
-    """Return a script with a last line by which it is known again."""
+    """Return a script with a last line (a digest) that shows later whether it was edited."""
     return f"{text}\n{MARK}{_digest(text + chr(10))}\n"
 
 
@@ -27,20 +27,20 @@ def write(path: Path, text: str, folder: Path, data: dict[str, bytes], *, keep: 
     Parameters
     ----------
     path
-        Of the script.
+        The script's path.
     text
         The script.
     folder
-        For its data.
+        The data folder.
     data
         Files by name.
     keep
-        Whether it is for the user, beside whatever the user has there; otherwise it is private.
+        Whether the user keeps the script, next to other files; otherwise it is private.
 
     Raises
     ------
     UsageError
-        If it cannot be written, or something else is there; nothing is left behind.
+        If a file cannot be written, or other files are there. No partial file is left behind.
     """
     try:
         if keep:
@@ -62,7 +62,7 @@ def _replace(path: Path, text: str, folder: Path, data: dict[str, bytes], *, kee
             new_folder.mkdir(mode=0o777 if keep else 0o700)
             for name, content in data.items():
                 _put(new_folder / name, content, keep=keep)
-        # All bytes are on the disk; what follows only renames.
+        # All bytes are on the disk; only renames follow.
         if folder.exists() and (data or path.exists()):
             folder.rename(old_folder)
         try:
@@ -90,7 +90,7 @@ def _put(path: Path, content: bytes, *, keep: bool) -> None:
 
 
 def _check_ours(path: Path, folder: Path, *, with_data: bool) -> None:
-    """Raise where writing would overwrite what nbdist has not saved, or what was edited since."""
+    """Raise if a file that would be overwritten is not nbdist's, or was edited since."""
     other = "; choose another name, or remove it"
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file")

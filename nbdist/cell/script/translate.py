@@ -1,7 +1,8 @@
-"""IPython syntax to plain Python, line for line.
+"""Translates IPython syntax (magics, ``!`` commands) to plain Python, line for line.
 
-What is translated is the Python that IPython makes of its syntax: ``!ls`` has become
-``get_ipython().system('ls')``. So it is found in the syntax tree, never in strings or comments.
+The input is the Python code that IPython makes from its syntax: ``!ls`` is then
+``get_ipython().system('ls')``. So magics are found in the syntax tree, never in strings or
+comments.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ DROPPED = frozenset({
     "autoreload", "config", "load_ext", "matplotlib", "pdoc", "pfile", "pinfo", "pinfo2", "psearch",
     "psource", "reload_ext", "who", "whos",
 })  # fmt: skip
-"""Magics that mean nothing outside a notebook."""
+"""Magics that have no effect outside a notebook, and are left out."""
 INSTALLERS = frozenset({"conda", "mamba", "micromamba", "pip", "uv"})
 
 
 @dataclass
 class Translated:
-    """Python with as many lines as it was made from."""
+    """The plain Python code, with as many lines as the original."""
 
     text: str
     imports: set[str] = field(default_factory=set)
-    """Modules it uses that the original did not."""
+    """Modules that the translation uses in addition."""
     futures: set[str] = field(default_factory=set)
-    """What it had imported from `__future__`, which belongs at the top of a file."""
+    """The names imported from `__future__`, which must move to the top of the file."""
 
 
 @dataclass
 class Around:
-    """What stands around the code that is translated."""
+    """The surroundings of the translated code."""
 
     known: Container[str]
-    """Names that have a value when it runs."""
+    """Names that have a value when the code runs."""
     transform: Callable[[str], str]
-    """IPython's own: its syntax to calls of `get_ipython()`."""
+    """IPython's transformer, from its syntax to calls of `get_ipython()`."""
     where: Callable[[int], str]
-    """A line of the code, in words."""
+    """Describes a line of the code, for messages."""
 
 
 def shows_value(source: str, cell: str) -> bool:
-    """Whether a notebook shows a cell's value; `source` is the Python that IPython makes of it."""
+    """Whether a notebook displays the value of a cell, which IPython transforms to `source`."""
     body = ast.parse(source).body
     last = body[-1] if body else None
     quiet = DisplayHook.semicolon_at_end_of_expression(cell)
@@ -59,12 +60,12 @@ def shows_value(source: str, cell: str) -> bool:
 
 
 def translate(source: str, around: Around) -> Translated:
-    """Return the code without any need of IPython.
+    """Return the code as plain Python, which runs without IPython.
 
     Raises
     ------
     UsageError
-        If something in it has no counterpart; the line is named.
+        If something in it has no counterpart; the message names the line.
     """
     done = Translated(source)
     tree = ast.parse(source)
@@ -92,7 +93,7 @@ def translate(source: str, around: Around) -> Translated:
 
 
 def bound_names(tree: ast.AST) -> set[str]:
-    """Return every name that code binds anywhere, its functions' variables included."""
+    """Return all names that code binds, the variables of its functions included."""
     found: set[str | None] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -103,7 +104,7 @@ def bound_names(tree: ast.AST) -> set[str]:
             found.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             found.update(node.names)
-        else:  # functions, classes, exceptions that are caught, patterns
+        else:  # functions, classes, caught exceptions, patterns
             found.add(getattr(node, "name", None))
     return {name for name in found if name}
 
@@ -136,7 +137,7 @@ def _edited(
 
 
 def _replaced(node: ast.Call, around: Around, done: Translated, *, statement: bool) -> str:
-    """Return what stands for a call of IPython's; what follows two spaces and # is a comment."""
+    """Return the replacement of a `get_ipython()` call, perhaps with a comment (``  # ``)."""
     assert isinstance(node.func, ast.Attribute)
     method, where = node.func.attr, around.where(node.lineno)
     texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
@@ -161,7 +162,7 @@ def _replaced(node: ast.Call, around: Around, done: Translated, *, statement: bo
 def _shell(command: str, *, keep: bool) -> str:
     if not keep:
         return f"subprocess.run({command}, shell=True, check=False)"
-    # IPython's getoutput takes both streams, too.
+    # IPython's getoutput returns both streams, too.
     return (
         f"subprocess.run({command}, shell=True, check=False, text=True, "
         "stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.splitlines()"
@@ -180,7 +181,7 @@ class _Magic:
     statement: bool
 
     def replaced(self) -> str:
-        """Return what stands for it."""
+        """Return the replacement of this magic."""
         own = getattr(self, f"_{self.name}", None)
         if own is not None:
             return str(own())
@@ -233,24 +234,24 @@ class _Magic:
 
 
 def expanded(text: str, known: Container[str]) -> str:
-    """Return an expression for a text in which IPython replaces ``{expression}`` and ``$name``.
+    """Return a Python expression for a text with IPython's ``{expression}`` and ``$name``.
 
-    As in IPython, nothing is replaced where one of them has no value, and ``$$`` stands for ``$``.
+    As in IPython, the text stays as it is if one of them has no value, and ``$$`` means ``$``.
     """
     parts: list[tuple[str, str, str]] = []
     try:
-        # Of FullEvalFormatter's: a colon belongs to the expression.
+        # As in FullEvalFormatter, a colon belongs to the expression.
         for literal, name, spec, conversion in DollarFormatter().parse(text):
             code = f"{name}:{spec}" if spec else name or ""
             if name is not None and not _has_value(code, known):
                 return repr(text)
             parts.append((literal, code, f"!{conversion}" if conversion else ""))
-    except ValueError:  # a brace too many
+    except ValueError:  # unbalanced braces
         return repr(text)
     if not any(code for _, code, _ in parts):
         return repr("".join(literal for literal, _, _ in parts))
     if any(set(code) & set("'\"\\{}!:#") for _, code, _ in parts):
-        # An f-string before Python 3.12 cannot hold these.
+        # An f-string before Python 3.12 cannot contain these characters.
         made = "".join(_braced(lit) + (f"{{{how}}}" if code else "") for lit, code, how in parts)
         return f"{made!r}.format({', '.join(code for _, code, _ in parts if code)})"
     made = "".join(_braced(lit) + (f"{{{code}{how}}}" if code else "") for lit, code, how in parts)

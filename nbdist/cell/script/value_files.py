@@ -1,4 +1,4 @@
-"""Values of the notebook into files that a script loads with nothing of ours."""
+"""Pickles the notebook's values into data files that a script loads without nbdist."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from nbdist.rank.values.user_errors import CannotTravel
 
 PROTOCOL = 5
 CACHE: Any = functools._lru_cache_wrapper  # noqa: SLF001
-"""What `lru_cache` makes of a function; pickle would look for it by its name."""
+"""The type of a function with `lru_cache`, which pickle would look up by its name."""
 INFO: Any = functools._CacheInfo  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
 Stands = Callable[[Any], str]
-"""Returns the name whose source the script has for a function or class, '' if it has none."""
+"""Returns the name of a function or class with source in the script; '' without source."""
 
 
 class _Main:
-    """Becomes the module that the script is."""
+    """Unpickles as the script's own module, ``__main__``."""
 
     def __reduce__(self) -> Any:
         return importlib.import_module, ("__main__",)
@@ -37,7 +37,7 @@ _MAIN = _Main()
 
 
 class _There:
-    """Becomes the script's namespace."""
+    """Unpickles as the script's namespace."""
 
     def __reduce__(self) -> Any:
         return vars, (_MAIN,)
@@ -48,16 +48,16 @@ SHARED_SAFELY = (
     bool, int, float, complex, str, bytes, type(None), type(...), tuple, type, ModuleType, CodeType,
     BuiltinFunctionType, _Main, _There,
 )  # fmt: skip
-"""What may be two objects in a script where it is one in the notebook."""
+"""Types whose objects may be duplicated in a script without a visible difference."""
 
 
 class Packer:
-    """Pickles values for a script; what they need there is noted.
+    """Pickles values for a script, and finds the names they need there.
 
     Parameters
     ----------
     stands
-        Which functions and classes stand in the script as source.
+        Finds the functions and classes with source in the script.
     space
         The notebook's namespace.
     """
@@ -65,19 +65,19 @@ class Packer:
     def __init__(self, stands: Stands, space: Mapping[str, Any]) -> None:
         self._stands, self.namespace = stands, space
         self.loaded: dict[int, str] = {}
-        """Values that have a file of their own, loaded before: by identity."""
+        """For the id of a value that an earlier data file loads, its name."""
         self.by_value = False
-        """Whether functions or classes without source are among what was tried last."""
+        """Whether the last value tried contains functions or classes without source."""
         self.gpu = False
-        """Whether tensors lay on one in the notebook."""
+        """Whether some tensors are on a GPU in the notebook."""
 
     def look(self, value: object, watched: Iterable[int] = ()) -> tuple[dict[str, None], set[int]]:
-        """Try a value; return the names it needs and which of the watched objects it holds.
+        """Try to pickle a value; return the names it needs, and the ids in `watched` it contains.
 
         Raises
         ------
         CannotTravel
-            If it cannot be pickled.
+            If the value cannot be pickled.
         """
         self.by_value = False
         needs: dict[str, None] = {}
@@ -98,7 +98,7 @@ class Packer:
         return needs, met
 
     def held(self, value: object) -> dict[int, object]:
-        """Return the objects in a value of which another value may hold the very same."""
+        """Return the objects in a value that other values may share, by id."""
         found: dict[int, object] = {}
         stands = self._stands
 
@@ -115,7 +115,7 @@ class Packer:
         return found
 
     def dump(self, values: dict[str, Any]) -> tuple[str, bytes]:
-        """Pickle values together; return the ending of the file's name, and its content."""
+        """Pickle values together; return the file's extension and content."""
         owner, file = self, io.BytesIO()
         if not self._with_storages(values):
             _Pickler(file, self, {}).dump(values)
@@ -132,7 +132,7 @@ class Packer:
         return "pt", file.getvalue()
 
     def _with_storages(self, values: dict[str, Any]) -> bool:
-        """Return whether tensors are in it, which torch alone saves without copies of copies."""
+        """Return whether values contain tensors: only `torch.save` keeps shared storages shared."""
         found: list[object] = []
         is_storage: Any = _storages()
         if not is_storage:
@@ -148,10 +148,10 @@ class Packer:
         Looking(io.BytesIO(), self, {}, buffer_callback=lambda _: False).dump(values)
         return bool(found)
 
-    # -- what a pickler asks -----------------------------------------------------------------
+    # -- used by `_Pickler` ------------------------------------------------------------------
 
     def reduce(self, obj: Any, needs: dict[str, None]) -> Any:
-        """Return how the script finds `obj`; None if it must be pickled as cloudpickle does."""
+        """Return how `obj` is pickled for the script; None if as cloudpickle does it."""
         if id(obj) in self.loaded:
             needs[self.loaded[id(obj)]] = None
             return getattr, (_MAIN, self.loaded[id(obj)])
@@ -159,7 +159,7 @@ class Packer:
             name = self._stands(obj)
             if name:
                 needs[name] = None
-                return NotImplemented  # by its name in __main__, which is the script then
+                return NotImplemented  # by name in __main__, which will be the script
         if type(obj) is CACHE and obj.__module__ == "__main__":
             return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
         if isinstance(obj, CellType):
@@ -169,7 +169,7 @@ class Packer:
         return found if found and found is not NotImplemented else None
 
     def _look_at_gpus(self, obj: Any) -> Any:
-        """Note a tensor on a GPU; return what makes of the notebook's GPU the rank's own."""
+        """Record a tensor on a GPU; return the reducer that maps a GPU to the rank's own."""
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return None
@@ -179,7 +179,7 @@ class Packer:
         return (lambda _: (torch.device, ("cuda",))) if on_gpu else None
 
     def note_value(self, obj: Any, needs: dict[str, None]) -> None:
-        """Note a function or class that travels by value."""
+        """Record a function or class that is pickled by value."""
         if isinstance(obj, type):
             check_by_value(obj)
         self.by_value = True
@@ -189,7 +189,7 @@ class Packer:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Functions without source live in the script's namespace, as if they stood in it."""
+    """A pickler that puts functions without source into the script's namespace."""
 
     def __init__(
         self, file: Any, packer: Packer, needs: dict[str, None], buffer_callback: Any = None
@@ -198,11 +198,11 @@ class _Pickler(cloudpickle.Pickler):
         self._packer, self._needs = packer, needs
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how to rebuild `obj` (pickle's protocol)."""
+        """Return how to rebuild `obj` (see `pickle.Pickler.reducer_override`)."""
         found = self._packer.reduce(obj, self._needs)
         if found is not None:
             return found
-        # The script may have to do without nbdist.
+        # The script may run without nbdist.
         if isinstance(obj, FunctionType) and obj in pickle_fixes.MAKERS:
             return self._dynamic_function_reduce(obj)
         reduced = pickle_fixes.reduce(obj)
@@ -217,7 +217,7 @@ class _Pickler(cloudpickle.Pickler):
         reduced = super()._dynamic_function_reduce(func)
         self._packer.note_value(func, self._needs)
         make, (code, space, name, defaults, _), (attributes, slots), *others = reduced
-        # The variables themselves: another function may have the same.
+        # The cells themselves, not copies: another function may share them.
         slots["__closure__"] = None
         if func.__globals__ is self._packer.namespace:
             self._needs.update(dict.fromkeys(slots["__globals__"]))
@@ -227,16 +227,16 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _reduced_cell(cell: CellType) -> Any:
-    """Return how to rebuild a variable of a function around; what it holds may refer to it."""
+    """Return how to rebuild a closure cell, whose content may refer to the cell."""
     make: Any = inside._make_empty_cell  # noqa: SLF001
     try:
         return make, (), (None, {"cell_contents": cell.cell_contents})
-    except ValueError:  # not filled yet
+    except ValueError:  # an empty cell
         return make, ()
 
 
 def _itself(obj: Any) -> Any:
-    """Return the one storage of tensors that have it in common, anything else as it is."""
+    """Return the untyped storage inside a typed storage; other objects unchanged."""
     return obj._untyped_storage if type(obj).__name__ == "TypedStorage" else obj  # noqa: SLF001
 
 
