@@ -1,1 +1,1 @@
-"""Looking at a rank's variables without disturbing it."""
+"""Answers questions about a rank's variables and state: `%dist who`, Tab, stacks, digests."""

@@ -1,7 +1,7 @@
-"""Looking at a user's values: in silence, and not for long. Main thread, between cells.
+"""Guards for code that examines the user's values: no output, and a time limit. Main thread.
 
-A property or a `__dir__` of the user's may print, raise or take forever; what is printed between
-cells would show up in the next one.
+They are used between cells. A user's property or `__dir__` may print, raise or run forever; output
+between cells would appear in the next cell.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 
 class OutOfTime(BaseException):
-    """Raised in whatever runs when the time is up; no `except Exception` stops it."""
+    """Raised in the running code when the time is up; `except Exception` does not catch it."""
 
 
 class _Muted:
-    """A stream that takes nothing from one thread; the user's other threads print on."""
+    """A stream that discards the output of one thread, but not of the user's other threads."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._thread = stream, threading.get_ident()
@@ -35,10 +35,10 @@ class _Muted:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Print nothing of what this thread prints meanwhile."""
+    """Discard this thread's output meanwhile."""
     kept = sys.stdout, sys.stderr, sys.excepthook
     sys.stdout, sys.stderr = _Muted(sys.stdout), _Muted(sys.stderr)
-    sys.excepthook = lambda *_: None  # IPython's completer tells it of what matchers raise
+    sys.excepthook = lambda *_: None  # IPython's completer calls it with its matchers' errors
     try:
         yield
     finally:
@@ -49,7 +49,7 @@ def silence() -> Iterator[None]:
 def at_most(seconds: float) -> Iterator[None]:
     """Raise `OutOfTime` in the Python code that still runs after this time.
 
-    Between cells the engine ignores SIGINT, so it is free to wake the main thread.
+    The timer interrupts the main thread by SIGINT, which the engine ignores between cells.
     """
     main = threading.get_ident()
     running = True

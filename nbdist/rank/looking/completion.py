@@ -1,4 +1,4 @@
-"""What Tab offers of a rank: its names at any time, attributes and keys while it is idle."""
+"""Tab completion from a rank: names at any time, attributes and keys while the rank is idle."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 MOST = 500
-"""Texts offered at once, as in IPython."""
+"""The most completions that are returned, as in IPython."""
 
 
 class _Completer(IPCompleter):
-    """Knows names, attributes, keys and keywords; files and magics the notebook knows itself."""
+    """Completes names, attributes, keys and keywords; the notebook completes files and magics."""
 
     @property
     def matchers(self) -> list[Any]:  # IPython's matchers
@@ -27,7 +27,7 @@ class _Completer(IPCompleter):
 
 
 def _see_through_models(completer: IPCompleter) -> None:
-    """Let `model.layers[0].` be looked up: IPython does not trust torch's own ways to parts."""
+    """Allow `model.layers[0].`: by default IPython does not call torch's `__getattr__`."""
     if not hasattr(completer, "policy_overrides"):  # IPython 8
         return
     usual: Any = EVALUATION_POLICIES["limited"]  # a class of its own, with more attributes
@@ -40,14 +40,14 @@ def _see_through_models(completer: IPCompleter) -> None:
 
 
 class Completing:
-    """Answers for one shell."""
+    """Completes code in one shell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._completer: _Completer | None = None
 
     def names(self, prefix: str) -> list[str]:
-        """Return the variables that begin so; private ones if that is asked for. Any thread."""
+        """Return the variables with this prefix; private ones if it is not empty. Any thread."""
         hidden = self._shell.user_ns_hidden
         return sorted(
             name
@@ -59,7 +59,7 @@ class Completing:
         )[:MOST]
 
     def complete(self, code: str, cursor: int, within: float) -> Completions:
-        """Return what may stand at the cursor. Main thread: it may run the user's code."""
+        """Return the completions at the cursor. Main thread: it may run the user's code."""
         shell = self._shell
         if self._completer is None:
             self._completer = _Completer(
@@ -75,7 +75,7 @@ class Completing:
             found = []
         if not found:
             return Completions(State())
-        # As a name begins after the dot for jedi, which the notebook may ask besides.
+        # Start after the dot, as jedi does, whose completions the notebook may add.
         dotted = [one.start + one.text.startswith(".") for one in found]
         start = min(dotted)
         texts = [

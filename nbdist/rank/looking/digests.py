@@ -1,4 +1,4 @@
-"""Short digests of values, by which ranks tell whether they hold the same. Main thread, idle."""
+"""Short digests of a rank's values, to compare them between ranks. Main thread, idle rank."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from nbdist.rank.values.user_errors import RAISED
 
 MOST_LEAVES = 20_000
 CPU_RATE, GPU_RATE = 4e8, 1e11
-"""Bytes a second that are counted on, to pass over what would take too long."""
+"""Assumed speeds in bytes a second, to skip values that would take too long."""
 ORDERED = (list, tuple, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict)
 
 
 class Unknown(Exception):
-    """There is no telling whether two such values are equal."""
+    """Equality of such values cannot be decided by a digest."""
 
 
 class TooMuch(Exception):
-    """It would take too long."""
+    """The digest would take too long."""
 
 
 class Digester:
@@ -34,7 +34,7 @@ class Digester:
     Parameters
     ----------
     seconds
-        For all values together.
+        The time limit for all values together.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -42,12 +42,12 @@ class Digester:
         self._leaves = 0
 
     def digest(self, value: object) -> str:
-        """Return a digest, empty where equality has no simple meaning.
+        """Return a digest; '' if equality of such values cannot be decided.
 
         Raises
         ------
         TooMuch
-            If there is not enough time left for it.
+            If there is not enough time left.
         """
         self._leaves = 0
         if time.monotonic() > self._end:
@@ -56,7 +56,7 @@ class Digester:
             return self._of(value, 8).hex()
         except TooMuch:
             raise
-        except RAISED:  # Unknown, or whatever a user's value raises when it is looked at
+        except RAISED:  # Unknown, or an error raised by the user's value
             return ""
 
     def _of(self, value: Any, depth: int) -> bytes:
@@ -96,7 +96,7 @@ class Digester:
         raise Unknown
 
     def _of_tensors(self, value: Any, tensors: Iterable[Any]) -> bytes:
-        from nbdist.backends.models import equality  # needs torch, which has made the value
+        from nbdist.backends.models import equality  # needs torch, which exists: it made the value
 
         sizes = {"cpu": 0}
         for one in tensors:
@@ -115,11 +115,11 @@ class Digester:
 
     def _of_tensorflow(self, tensors: list[Any]) -> bytes:
         if not all(keras_models.on_cpu(one) for one in tensors):
-            raise Unknown  # a GPU may be busy with a collective that hangs
+            raise Unknown  # reading would wait for the GPU, perhaps for a hanging collective
         return _hashed("tensorflow", *(self._of_array(one.numpy()) for one in tensors))
 
     def _until_settled(self, device: Any) -> None:
-        """Wait for what a cell has left running on a GPU; that may be a collective that hangs."""
+        """Wait for a GPU's queued work, up to the time limit: it may be a hanging collective."""
         stream = sys.modules["torch"].cuda.current_stream(device)
         while not stream.query():
             if time.monotonic() > self._end:
@@ -142,13 +142,13 @@ class Digester:
 def _is_plain(tensor: Any) -> bool:
     """Return whether a tensor's bits can be read as numbers.
 
-    Those of other kinds may do anything then: wait for other ranks, or crash.
+    Reading other kinds of tensors might wait for other ranks, or crash.
     """
     torch = sys.modules["torch"]
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     if not plain or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
         return False
-    # FSDP takes the memory away under the parameters it has not gathered.
+    # FSDP frees the memory of parameters that are not gathered.
     return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
 
 

@@ -1,4 +1,4 @@
-"""The names a rank holds: which it has, and copies of them for a rank that was replaced."""
+"""The names on a rank: received from the notebook, sent to it, copied to a replaced rank."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ if TYPE_CHECKING:
     from nbdist.wire.parcel import Parcel
 
 OURS = frozenset({"rank", "local_rank", "world_size", "device"})
-"""Names every rank gets from us; each rank keeps its own."""
+"""Names that nbdist defines on every rank; they are never sent between ranks."""
 ABSENT = object()
 
 
 class _Brought(NamedTuple):
-    """A name that is as the notebook bound it."""
+    """A name that was sent from the notebook."""
 
     token: str
     held: Held
     contents: Contents | None
-    """When it was brought."""
+    """The contents at that time."""
 
 
 class Names:
-    """The shell's namespace as the user sees it. Main thread, `holds` and `let_go` aside.
+    """The shell's namespace as the user sees it. Main thread, except `holds` and `let_go`.
 
     Parameters
     ----------
     shell
-        The rank's own.
+        The rank's shell.
     offering
-        Where what is offered to the notebook lies; in memory that only this host has by default.
+        Memory for values that are offered to the notebook; by default shared memory of this host.
     """
 
     def __init__(self, shell: InteractiveShell, offering: Blocks | None = None) -> None:
         self._shell = shell
         self._brought: dict[str, _Brought] = {}
         self._waiting: tuple[Parcel, dict[str, Any]] | None = None
-        """Received and not yet bound: another rank may fail to receive it."""
+        """Values received but not yet bound, because another rank may fail to receive them."""
         self._offered = offering or Blocks()
 
     # -- brought from the notebook -------------------------------------------------------------
 
     def holds(self, names: list[str], edited: list[str] | None = None) -> dict[str, str]:
-        """Return the versions of these names here, '' for the ranks' own. Any thread.
+        """Return this rank's versions of these names, '' if a cell here bound them. Any thread.
 
         Parameters
         ----------
         names
             The names.
         edited
-            Those that the notebook has changed in place: if cells here have, too, they are the
-            ranks' own from now on.
+            Names that the notebook has changed in place: if cells here have changed them, too, they
+            count as bound here from now on.
         """
         for name in edited or ():
             if not self._untouched(name):
@@ -80,26 +80,26 @@ class Names:
         return brought.token if brought is not None and brought.held.holds(value) else ""
 
     def _untouched(self, name: str) -> str:
-        """Return the version of a name, '' where cells have changed the object, too."""
+        """Return the version of a name; '' if cells here have changed the object."""
         brought, token = self._brought.get(name), self._version(name)
         if brought is None or not token or brought.contents is None:
             return token
         return token if brought.contents.same(self._shell.user_ns[name]) else ""
 
     def receive(self, parcel: Parcel) -> list[str]:
-        """Take in a parcel without binding anything for good; return what will be bound."""
+        """Unpickle a parcel without binding its names yet; return the names that will be bound."""
         self._waiting = None
         space = self._shell.user_ns
         before = {name: space[name] for name in parcel.names if name in space}
         chosen = {}
         try:
             for name, value in unpack(parcel):
-                # '' where a cell here bound it, which stays.
+                # '' if a cell here bound the name: the rank's value stays.
                 version = self._version(name) if name in before else None
                 if name in parcel.forced or version not in ("", parcel.names[name]):
                     chosen[name] = value
                     if not isinstance(value, State):
-                        space[name] = value  # others may need it to be put together
+                        space[name] = value  # later values may need it while they are unpickled
         finally:
             for name in parcel.names:
                 space.pop(name, None)
@@ -108,7 +108,7 @@ class Names:
         return list(chosen)
 
     def bind(self, parcel: str) -> None:
-        """Bind what was received."""
+        """Bind the received values."""
         if self._waiting is None or self._waiting[0].id != parcel:
             return
         (received, values), self._waiting = self._waiting, None
@@ -128,11 +128,11 @@ class Names:
             self._brought.pop(name, None)
 
     def drop(self) -> None:
-        """Forget what was received and not bound."""
+        """Drop received values that were not bound."""
         self._waiting = None
 
     def let_go_of_rebound(self) -> None:
-        """Forget the versions of names that a cell has bound anew or deleted."""
+        """Forget the versions of names that a cell has bound again or deleted."""
         space = self._shell.user_ns
         for name, brought in list(self._brought.items()):
             if not brought.held.holds(space.get(name, ABSENT)):
@@ -141,7 +141,7 @@ class Names:
     # -- on their way to the notebook ----------------------------------------------------------
 
     def offer(self, names: list[str]) -> dict[str, Any]:
-        """Pack values for the notebook, and say why some could not be packed."""
+        """Pack values for the notebook; also return why some could not be packed."""
         self._offered.close()
         space = self._shell.user_ns
         refused = {name: "it is not defined there" for name in names if name not in space}
@@ -156,13 +156,13 @@ class Names:
         return {"parcel": parcel, "refused": refused, "sizes": sizes}
 
     def let_go(self) -> None:
-        """Let go of what was offered: the notebook has it. Any thread."""
+        """Release the offered values, which the notebook has now. Any thread."""
         self._offered.close()
 
     # -- copied to a replaced rank -------------------------------------------------------------
 
     def mine(self) -> list[str]:
-        """Return the names the user's cells have bound here."""
+        """Return the names that the user's cells have bound here."""
         hidden = self._shell.user_ns_hidden
         return sorted(
             name
@@ -179,7 +179,7 @@ class Names:
                 _dumps(space[name])
             except BaseException as err:  # a user's __reduce__ may raise anything
                 refused[name] = f"{type(err).__name__}: {err}"
-        # By one pickler: an optimizer must go on pointing at its model's parameters.
+        # With one pickler: an optimizer must refer to its model's parameters afterwards, too.
         good = by_need((name for name in names if name not in refused), space)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
@@ -191,13 +191,13 @@ class Names:
         return refused
 
     def take(self, path: str) -> list[str]:
-        """Bind what another rank wrote, and import from where that does; return the names."""
+        """Bind the values another rank wrote, with its import path; return the names."""
         taken = []
         with Path(path).open("rb") as file:
-            # Of this cluster: the folder is the user's alone.
+            # A rank of this cluster wrote the file, in a folder that only the user can access.
             unpickler = pickle.Unpickler(file)  # noqa: S301
             folder, sys.path[:] = unpickler.load()
-            with suppress(OSError):  # another host's
+            with suppress(OSError):  # the folder of another host
                 os.chdir(folder)
             while isinstance(found := unpickler.load(), tuple):
                 name, token, value = found
@@ -209,7 +209,7 @@ class Names:
 
 
 def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[str, str]:
-    """Try each value by itself and say why it cannot be packed."""
+    """Try to pack each value alone; return why some cannot be packed."""
     refused = {}
     for name, value in values.items():
         try:
@@ -224,10 +224,10 @@ def _for_notebook() -> Packing:
 
 
 class Pickler(ByValue):
-    """Leaves out what the other rank has of its own: process groups, and what it cannot use."""
+    """Pickles for another rank: process groups by name, GPU data for that rank's own GPU."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how to rebuild `obj` (pickle's protocol)."""
+        """Return how to rebuild `obj` (see `pickle.Pickler.reducer_override`)."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and isinstance(obj, distributed.ProcessGroup):
             return _group_named, (_ddp().name_of(obj),)
@@ -247,7 +247,7 @@ class Pickler(ByValue):
 
 
 def _to_own_gpu(obj: Any) -> Any:
-    """Say how what lies on this rank's GPU comes to lie on the other's own."""
+    """Return how to rebuild an object on this rank's GPU on the other rank's own GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not type(obj).__module__.startswith("torch"):
         return NotImplemented
@@ -260,7 +260,7 @@ def _to_own_gpu(obj: Any) -> Any:
     return storages.reduce_device_for_rank(obj) if isinstance(obj, torch.device) else NotImplemented
 
 
-def _ddp() -> Any:  # the rank's `Ddp`, where torch is
+def _ddp() -> Any:  # the rank's `Ddp`
     from nbdist.backends.ddp import rank_group  # needs torch
 
     if rank_group.current is None:

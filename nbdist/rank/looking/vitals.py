@@ -1,4 +1,4 @@
-"""What a rank is doing: its stacks, its cell line, its memory. Any thread may ask."""
+"""What a rank is doing: its stacks, the cell's current line, its memory. Any thread."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 5
-"""Makes a rank write all its stacks to its dump file, even while C code holds the GIL."""
+"""This signal makes a rank write all stacks to its dump file, even if C code holds the GIL."""
 
 
 def answer_stack_signal(path: str) -> None:
     """Let `STACKS_SIGNAL` write this process's stacks to `path` from within the signal handler."""
-    # The file stays open as long as the process: the handler must not open anything.
+    # The file stays open until the process ends: a signal handler must not open files.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     dump = os.fdopen(handle, "w", encoding="utf-8")
     faulthandler.register(STACKS_SIGNAL, file=dump, all_threads=True, chain=False)
@@ -42,13 +42,13 @@ def stacks(
     Parameters
     ----------
     main
-        Ident of the main thread.
+        The ident of the main thread.
     engine
-        Idents of the engine's own threads, which are left out as ours are.
+        The idents of the engine's own threads, which are left out like ours.
     cell
-        The running cell's file name; what called the cell is left out.
+        The running cell's file name; frames that called the cell are left out.
     named
-        Gives a frame the name and line by which a person knows it.
+        Replaces a frame's file name and line by those that the user knows.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
@@ -68,16 +68,16 @@ def stacks(
 
 
 def line(thread: int, cell_line: Callable[[FrameType], int | None]) -> int | None:
-    """Return the innermost line of the cell at which a thread is, None outside the cell.
+    """Return the innermost line of the cell that a thread runs, None outside the cell.
 
     Parameters
     ----------
     thread
-        Ident of the thread, which goes on meanwhile.
+        The ident of the thread, which keeps running.
     cell_line
-        Gives the cell's line of a frame, None of a frame that is not the cell's.
+        Returns the line of a frame in the cell, None for other frames.
     """
-    # A generator that yields while its frame is looked at no longer leads to its caller.
+    # Several tries: a generator that yields meanwhile has no link to its caller any more.
     for _look in range(3):
         frame = sys._current_frames().get(thread)
         while frame is not None:
@@ -100,6 +100,6 @@ def where(main: int) -> str:
 
 
 def memory() -> dict[str, Any]:
-    """Return this process's memory in bytes: resident, and what only it holds."""
+    """Return this process's memory in bytes: resident (rss) and not shared (uss)."""
     full = psutil.Process().memory_full_info()
     return {"rss": full.rss, "unique": getattr(full, "uss", None)}

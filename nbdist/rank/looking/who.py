@@ -1,4 +1,4 @@
-"""A rank's variables, for `%dist who`, and the memory it can give back, for `%dist free`."""
+"""Lists a rank's variables for `%dist who`, and frees unused memory for `%dist free`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 LIMIT_SECONDS = 2.0
-"""When a user's property is broken off; a cell that comes meanwhile waits for this at most."""
+"""Time limit for the user's properties; a cell that arrives meanwhile waits this long at most."""
 DIGEST_SECONDS = 1.0
 NOT_VARIABLES = (ModuleType, FunctionType, BuiltinFunctionType, type)
-"""Shown only to who asks for a name."""
+"""Shown only if a pattern is given."""
 
 
 class Who:
-    """Answers for one shell."""
+    """Describes the variables of one shell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
 
     def look(self, patterns: list[str], most: int) -> Holdings:
-        """Return what is known of the variables, their values compared. Main thread, idle."""
+        """Return the variables with digests of their values. Main thread, idle rank."""
         chosen = self._chosen(patterns)
         names = sorted(chosen)
         seen: list[Seen] = []
@@ -59,7 +59,7 @@ class Who:
         return Holdings(State(), names, seen, [name for name in names[:most] if name not in looked])
 
     def glance(self, state: State, patterns: list[str], most: int) -> Holdings:
-        """Return what can be told without touching a value. Any thread."""
+        """Return the variables without running their code or digests. Any thread."""
         chosen = self._chosen(patterns)
         names = sorted(chosen)
         seen = [describe(name, chosen[name], anything=False) for name in names[:most]]
@@ -76,7 +76,7 @@ class Who:
 
 
 def _fitting(patterns: list[str]) -> Callable[[str, object], bool]:
-    """Return what tells whether a variable is meant; by default, whether it is one at all."""
+    """Return a function that selects names by patterns; by default all variables."""
     if not patterns:
         return lambda name, value: (
             not name.startswith("_")
@@ -90,7 +90,7 @@ def _fitting(patterns: list[str]) -> Callable[[str, object], bool]:
 
 
 def memory() -> Memory:
-    """Return how much memory this process has."""
+    """Return how much memory this process uses."""
     full = psutil.Process().memory_full_info()
     own, cuda = gpu.number(), gpu.in_use()
     return Memory(
@@ -102,14 +102,14 @@ def memory() -> Memory:
 
 
 def free(shell: InteractiveShell, forget: Callable[[], None]) -> Freed:
-    """Give back all the memory that no variable needs. Main thread, idle.
+    """Free all memory that no variable needs. Main thread, idle rank.
 
     Parameters
     ----------
     shell
-        The rank's.
+        The rank's shell.
     forget
-        Lets go of what our own cells keep.
+        Releases the objects that our own cells keep.
     """
     before = memory()
     forget()
@@ -122,7 +122,7 @@ def free(shell: InteractiveShell, forget: Callable[[], None]) -> Freed:
         cuda.empty_cache()
     trim = getattr(
         ctypes.CDLL(None), "malloc_trim", None
-    )  # glibc's: others give back by themselves
+    )  # glibc only: other libraries return memory themselves
     if trim is not None:
         trim(0)
     return Freed(State(), before, memory())

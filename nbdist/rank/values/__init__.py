@@ -1,1 +1,1 @@
-"""Values on their way out of a process and into one: compared, pickled, refused."""
+"""Values of a notebook or a rank: describe, compare and pickle them, or refuse to send them."""

@@ -1,7 +1,8 @@
-"""The cells that functions come from: tracebacks show their lines, and `inspect` finds them.
+"""Sends the text of cells along with their functions, for tracebacks and `inspect`.
 
-What is defined in a notebook lies in no file. IPython keeps the text of each cell where Python
-looks for that of files; a function that travels takes the text of its cell along.
+A function that is defined in a notebook is in no file. IPython puts the text of each cell into
+`linecache`, where Python looks for the text of files; here a pickled function takes the text of its
+cell along.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FIELDS = 4
-"""Of an entry that is more than a promise to look for a text."""
+"""The length of a complete `linecache` entry; a lazy entry is shorter."""
 
 
 def taken(files: Iterable[str]) -> list[Source]:
-    """Return the texts of those files that are cells of this process."""
+    """Return the texts of the files that are cells of this process."""
     found, numbers = [], _numbers()
     for file in files:
         entry: Any = linecache.cache.get(file)
-        # One without a time of change was never a file.
+        # An entry without a modification time is not from a file.
         if entry is not None and len(entry) == FIELDS and entry[1] is None:
             found.append(Source(file, "".join(entry[2]), numbers.get(file, 0)))
     return found
 
 
 def put(sources: Iterable[Source]) -> None:
-    """Have Python find these texts."""
+    """Put these texts where Python finds them."""
     numbers = _numbers()
     for source in sources:
         lines = source.text.splitlines(keepends=True)
@@ -40,7 +41,7 @@ def put(sources: Iterable[Source]) -> None:
 
 
 def _numbers() -> dict[str, int]:
-    """Return the execution counts by which IPython's tracebacks call the cells."""
+    """Return IPython's map of cells' file names to execution counts, for tracebacks."""
     from IPython.core.interactiveshell import InteractiveShell
 
     if not InteractiveShell.initialized():

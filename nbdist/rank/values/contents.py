@@ -1,8 +1,7 @@
-"""Whether a value is what it was: the same object, with the same content. Any process.
+"""Detects whether a value has changed in place since an earlier look. Kernel and ranks.
 
-An object that is changed in place is the same object. What is small and plain is compared by its
-pickle, which holds a mark for each part that is not; models and tensors by torch's own count of
-changes in place.
+A small plain value is compared by its pickle, which has only a mark for each part that is not plain
+data. Models and tensors are compared by torch's count of in-place changes.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from nbdist.rank.values.kinds import GROWING, PLAIN, is_open
 from nbdist.rank.values.user_errors import RAISED
 
 MOST_BYTES = 1 << 16
-"""Of a pickle that is compared with the last one: what that takes, each cell waits for."""
+"""The largest pickle that is compared, in bytes: every cell waits for the comparison."""
 MOST_SUMMED = 1 << 22
-"""Bytes of an array that is compared as a whole, a millisecond for each million."""
+"""The largest array that is compared completely, in bytes: a million take a millisecond."""
 SAMPLES = 1000
-"""Values of a large container or array that are compared."""
+"""How many elements of a large container or array are compared."""
 MOST_PARTS = 300
-"""Objects in it that are not plain data."""
+"""The most objects in a value that are not plain data."""
 FIXED = (type, BuiltinFunctionType, ModuleType, CodeType)
 WRAPS: dict[type, Callable[[Any], Any]] = {
     functools._lru_cache_wrapper: lambda found: getattr(found, "__wrapped__", None),
@@ -39,11 +38,11 @@ WRAPS: dict[type, Callable[[Any], Any]] = {
     staticmethod: lambda found: found.__func__,
     classmethod: lambda found: found.__func__,
 }
-"""What holds functions, with how to find them."""
+"""Types that wrap functions, each with how to get the functions."""
 
 
 class Held:
-    """One object, not kept alive where that can be avoided."""
+    """A reference to an object, weak if the object allows it."""
 
     __slots__ = ("_get", "_weak")
 
@@ -55,7 +54,7 @@ class Held:
             self._get, self._weak = lambda: value, False
 
     def holds(self, value: object) -> bool:
-        """Return whether this is the object; None is never one that has died."""
+        """Return whether `value` is this object; a dead reference does not equal None."""
         return self._get() is value and not (value is None and self._weak)
 
     def __eq__(self, other: object) -> bool:
@@ -65,18 +64,18 @@ class Held:
 
 
 class Contents(ABC):
-    """What a value held at some time."""
+    """The contents of a value at some time."""
 
     plain = False
-    """Whether all of it is plain data, settings and code: a copy is as good as the original."""
+    """Whether the value consists of plain data, settings and code only, so a copy is equivalent."""
 
     @abstractmethod
     def same(self, value: Any) -> bool:
-        """Return whether the value, which is the same object, still holds the same."""
+        """Return whether the same object still has these contents."""
 
 
 def contents(value: Any) -> Contents | None:
-    """Return what a value holds now; None where that cannot change or cannot be told quickly."""
+    """Return the present contents of a value; None if immutable or too slow to compare."""
     kind = type(value)
     if kind in PLAIN or kind is ModuleType:
         return None
@@ -90,7 +89,7 @@ def contents(value: Any) -> Contents | None:
 
 
 class _Sample(Contents):
-    """Of what is too large to be compared as a whole: which objects are in some of its places."""
+    """A sample of a container that is too large to be compared completely."""
 
     def __init__(self, value: Any) -> None:
         self._some = _some(value)
@@ -100,7 +99,7 @@ class _Sample(Contents):
 
 
 def _some(value: Any) -> list[int]:
-    """Return the length of a container, and ids: those of shuffled or changed ones are others."""
+    """Return a container's length and the ids of some elements, which change with its order."""
     if isinstance(value, list):
         found = value[:: len(value) // SAMPLES + 1]
     else:
@@ -110,7 +109,7 @@ def _some(value: Any) -> list[int]:
 
 
 class _Model(Contents):
-    """A model's parts: which they are, their tensors, and their plain attributes."""
+    """A model's submodules, tensors and plain attributes."""
 
     def __init__(self, model: Any) -> None:
         tensors = [*model.parameters(), *model.buffers()]
@@ -120,7 +119,7 @@ class _Model(Contents):
         ]
 
     def same(self, value: Any) -> bool:  # noqa: ARG002 - its parts are known
-        # As long as all of them live, nothing else can have their ids.
+        # While all these objects exist, no other object can have their ids.
         for ref, count in self._tensors:
             tensor = ref()
             if tensor is None or _count(tensor) != count:
@@ -144,20 +143,17 @@ def _parts_of(module: Any) -> list[int]:
 
 
 def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
-    """Return what gives a module's attributes that are single values, and what it gives now."""
+    """Return a getter for a module's plain attributes, and their present values."""
     found = vars(module)
     get = itemgetter("training", *(name for name in found if type(found[name]) in PLAIN))
     return get, get(found)
 
 
 def _count(tensor: Any) -> int:
-    """Return how often a tensor was changed in place, as far as torch counts that.
-
-    The sign says whether it is trained.
-    """
+    """Return torch's count of in-place changes of a tensor, inverted if it requires a gradient."""
     try:
         return ~tensor._version if tensor.requires_grad else tensor._version  # type: ignore[no-any-return]
-    except (RuntimeError, AttributeError):  # of inference mode
+    except (RuntimeError, AttributeError):  # an inference tensor
         return 0
 
 
@@ -166,7 +162,7 @@ class _Pickled(Contents):
         self._data, self._parts, self.plain, self._looked = data, parts, plain, looked
 
     def is_mark_of(self, value: Any) -> bool:
-        """Return whether it says no more than which object this is."""
+        """Return whether this pickle only identifies the object, without contents."""
         return not self._looked and bool(self._parts) and self._parts[0].holds(value)
 
     def same(self, value: Any) -> bool:
@@ -175,7 +171,7 @@ class _Pickled(Contents):
 
 
 def _pickled(value: Any) -> _Pickled | None:
-    """Return what a value is made of, None if it is too large or cannot be told."""
+    """Return the pickled contents of a value; None if too large or impossible."""
     if issubclass(type(value), type):
         found = _dumped(dict(_members(value))) if value.__module__ == "__main__" else None
         if found is not None:
@@ -187,7 +183,7 @@ def _pickled(value: Any) -> _Pickled | None:
     shown = _shown(value)
     found = _dumped(shown) if shown else None
     if found is not None:
-        found.plain = False  # there is more to it
+        found.plain = False  # the object has more contents
     return found
 
 
@@ -196,29 +192,29 @@ def _dumped(value: Any) -> _Pickled | None:
     pickler = _Pickler(file)
     try:
         pickler.dump(value)
-    except RAISED:  # too large or too deep, or a class of the user's, which may raise anything
+    except RAISED:  # too large, too deep, or an error of a user's class
         return None
     return _Pickled(file.getvalue(), pickler.parts, plain=pickler.plain, looked=pickler.looked)
 
 
 def _shown(value: Any) -> Any:
-    """Return what of a library's object can be compared: as much as may be set by hand."""
+    """Return the attributes of a library's object that a user may set, to be compared."""
     if is_a(value, "torch.optim", "Optimizer"):
         groups = value.param_groups
         return [{name: group[name] for name in group if name != "params"} for group in groups]
     if is_a(value, "pandas", "DataFrame") or is_a(value, "pandas", "Series"):
         inside = getattr(value, "_mgr", None)
-        # Whatever is put into a column becomes another array.
+        # A change of a column makes a new array.
         return [*getattr(inside, "axes", ()), *getattr(inside, "arrays", ())]
     if isinstance(value, (*FIXED, FunctionType)):
         return None
     found = getattr(value, "__dict__", {})
-    # What is private changes with use: a logger's cache.
+    # Not private attributes, which change with use, such as a logger's cache.
     return {k: v for k, v in found.items() if k[:1] != "_" and is_open(type(v))} or None
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield what cells put into a class: its functions and settings."""
+    """Yield the functions and settings in a class that a cell defined."""
     for name, value in vars(cls).items():
         own = not (name.startswith("__") and name.endswith("__"))
         if type(value) in (FunctionType, *WRAPS) or (own and is_open(type(value))):
@@ -226,7 +222,7 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _sum(array: Any) -> int:
-    """Return a checksum of an array, of a large one's sample."""
+    """Return a checksum of an array, or of a sample of a large array."""
     if array.nbytes > MOST_SUMMED:
         array = array.flat[:: array.size // SAMPLES + 1]
     return zlib.crc32(array.tobytes())
@@ -240,13 +236,13 @@ class _Limited(io.BytesIO):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles plain data and settings; all else becomes a mark, and is noted."""
+    """Pickles plain data and settings; other objects become marks in `parts`."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
         self.plain = True
         self.looked = False
-        """Whether something was found that can change in place."""
+        """Whether the value contains something that can change in place."""
         self.parts: list[Held] = []
         self._met: set[int] = set()
 
@@ -266,7 +262,7 @@ class _Pickler(pickle.Pickler):
         return self._opaque(obj)
 
     def _opaque(self, obj: Any) -> Any:
-        """Mark what is not plain with what there is to tell whether it has changed."""
+        """Mark an object that is not plain, with a change count or checksum if there is one."""
         self.plain = False
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and isinstance(obj, torch.Tensor):
@@ -300,12 +296,12 @@ class _Pickler(pickle.Pickler):
 
 
 def _part(*_: object) -> None:
-    """Stand for an object in a pickle that is never read."""
+    """Represent an object in a pickle, which is never loaded."""
 
 
 def _is_empty(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018
-    except ValueError:  # not filled yet
+    except ValueError:  # an empty cell
         return True
     return False

@@ -1,8 +1,8 @@
-"""What a variable is, in a few words.
+"""Describes a variable in a few words: type, shape, dtype, device, size.
 
-A busy rank is asked on the agent's thread while its main thread works with the same objects. There
-only what cannot run the user's code, copy data or wait for a GPU may be called: descriptors of the
-types that built the object, never `getattr` on a class of the user's.
+On a busy rank this runs on the agent's thread, while the main thread works with the same objects.
+There it must not run the user's code, copy data or wait for a GPU: it may use descriptors of the
+libraries' types, never `getattr` on an object of a user's class.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nbdist.rank.values.user_errors import RAISED
 from nbdist.wire.inspection import Seen
 
 LIBRARIES = frozenset({"cupy", "jax", "jaxlib", "numpy", "pandas", "polars", "pyarrow", "torch"})
-"""Objects of their own classes have a `shape` that may be read on any thread."""
+"""Libraries whose objects have a `shape` that any thread may read."""
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 WIDE = 40
-"""Characters of a value."""
+"""The most characters of a value."""
 MOST_PARTS = 1000
-"""Parts of a container that are added up; of one with more, the size is not told."""
+"""The most parts of a container whose sizes are added up; larger ones get no size."""
 
 
 def describe(name: str, value: object, *, anything: bool) -> Seen:
@@ -35,12 +35,12 @@ def describe(name: str, value: object, *, anything: bool) -> Seen:
     name, value
         The variable.
     anything
-        Whether the user's code may run: the rank is idle, and this is its main thread.
+        Whether the user's code may run, which needs an idle rank and its main thread.
     """
     told: dict[str, Any] = {}
     try:
         told = _facts(value, anything=anything)
-    except RAISED:  # a user's property may raise anything, and a busy rank change anything
+    except RAISED:  # the user's property raised, or a busy rank changed the object meanwhile
         told = {}
     return Seen(name=name, type=_type_name(value), **told)
 
@@ -53,8 +53,8 @@ def _type_name(value: object) -> str:
 
 
 def is_a(value: object, module: str, name: str) -> bool:
-    """Return whether a value is an instance of a class of a library that may not be loaded."""
-    # Not isinstance: that asks the value's `__class__`, and torch's metaclasses.
+    """Return whether a value is an instance of a library's class, importing nothing."""
+    # Not isinstance, which runs the value's `__class__` and torch's metaclasses.
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and kind in type(value).__mro__
 
@@ -91,21 +91,23 @@ def _tensor(value: Any) -> dict[str, Any]:
             "shape": _shape(value.shape),
             "dtype": _word(value.dtype),
             "device": str(value.device),
-            # A shard has a part of it, and how large that is is not for us to say.
+            # The size of a shard is unknown here.
             "size": size if dense and not shard else None,
         }
 
 
 def _no_overrides() -> AbstractContextManager[Any]:
-    """Keep tensor classes of the user's from having their say. Of this thread only."""
+    """Disable `__torch_function__` of tensor subclasses meanwhile, in this thread only."""
     inside = getattr(sys.modules.get("torch"), "_C", None)
-    disable = getattr(inside, "DisableTorchFunctionSubclass", None)  # documented, underscore or not
+    disable = getattr(
+        inside, "DisableTorchFunctionSubclass", None
+    )  # documented, despite the underscore
     return nullcontext() if disable is None else disable()
 
 
 def _array(value: Any) -> dict[str, Any]:
     kind = sys.modules["numpy"].ndarray
-    # The class's own descriptors: a subclass may have put something else in their place.
+    # NumPy's own descriptors, because a subclass may override them.
     dtype = kind.dtype.__get__(value)
     return {
         "shape": _shape(kind.shape.__get__(value)),
@@ -119,7 +121,7 @@ def _modules(module: Any) -> dict[str, Any]:
 
 
 def _tensors_of(module: Any, place: str) -> Iterator[Any]:
-    """Walk a module's own dicts: `parameters()` may be the user's."""
+    """Walk a module's own dicts, since a user's class may override `parameters()`."""
     waiting, known = [module], set()
     while waiting:
         one = waiting.pop()
@@ -138,7 +140,7 @@ def _module(value: Any) -> dict[str, Any]:
     with _no_overrides():
         count = sum(tensor.numel() for tensor in parameters)
     whole = _sum([*parameters, *_tensors_of(value, "_buffers")])
-    # Buffers count mostly whole numbers; what the model computes in is its parameters' dtype.
+    # The parameters' dtype is the one the model computes in; buffers are often counters.
     whole["dtype"] = _sum(parameters)["dtype"] or whole["dtype"]
     return {"shape": amounts.counted(count, "parameter")} | whole
 
@@ -165,7 +167,7 @@ def _sum(tensors: Iterable[Any]) -> dict[str, Any]:
 
 def _container(kind: Any) -> Callable[[Any], dict[str, Any]]:
     def tell(value: Any) -> dict[str, Any]:
-        # The kind's own methods: a subclass may have others.
+        # The base type's own methods, because a subclass may override them.
         items = list(dict.values(value)) if kind is dict else list(kind.__iter__(value))
         return {"shape": _items(len(items))} | _sum_parts(items, depth=3)
 
@@ -177,7 +179,7 @@ def _items(number: int) -> str:
 
 
 def _sum_parts(items: list[Any], depth: int) -> dict[str, Any]:
-    """Add up the tensors and arrays in a container, and in those within it."""
+    """Add up the sizes of the tensors and arrays in a container and its inner containers."""
     found: list[dict[str, Any]] = []
     waiting = [(item, depth) for item in items[: MOST_PARTS + 1]]
     seen = 0
@@ -217,7 +219,7 @@ _TELLERS: tuple[tuple[str, str, Callable[[Any], dict[str, Any]]], ...] = (
 
 
 def _by_attributes(value: Any, *, anything: bool) -> dict[str, Any]:
-    """Ask an object for what arrays, frames and datasets call alike."""
+    """Read the attributes that arrays, data frames and datasets have in common."""
     shape = _shape(_attribute(value, "shape"))
     if not shape and anything:
         shape = _length(value)
@@ -242,7 +244,7 @@ def _length(value: Any) -> str:
         return ""
     try:
         count = len(value)
-    except RAISED:  # a DataLoader's asks its dataset's
+    except RAISED:  # a DataLoader's length is its dataset's, which may raise
         return ""
     return _items(count)
 
@@ -253,7 +255,7 @@ def _bytes(value: Any) -> int | None:
         size = value.memory_usage(deep=False).sum()
     try:
         return None if size is None or callable(size) else int(size)
-    except RAISED:  # whatever it is
+    except RAISED:  # not a number
         return None
 
 

@@ -1,6 +1,6 @@
-"""What IPython keeps for its user: the last exception, `_` and `Out`. Main thread.
+"""Releases objects that IPython keeps: the last exception, `_` and `Out`. Main thread.
 
-On a rank each may be a model's activations on a GPU, and the next cell needs the room.
+On a rank they may hold a model's activations on a GPU, and the next cell needs this memory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 
 
 def empty_frames(error: BaseException | None) -> None:
-    """Let go of the local variables in an exception's traceback, and in those it came from.
+    """Clear the local variables in the tracebacks of an exception and its causes.
 
-    The traceback can be shown still (`%tb`): lines need no variables.
+    `%tb` can still show the traceback, whose lines need no variables.
     """
     for trace in _traces(error):
         try:
             trace.tb_frame.clear()
-            # Before Python 3.13 this is a copy, made for who showed the traceback; a look at it
-            # makes it follow what was cleared.
+            # Before Python 3.13 `f_locals` is a copy, made when the traceback was shown. Reading it
+            # updates the copy to the cleared frame.
             _ = trace.tb_frame.f_locals
-        except RuntimeError:  # it runs still: what called the cell, or a generator of the user's
+        except RuntimeError:  # a running frame: a caller of the cell, or the user's generator
             continue
 
 
@@ -47,7 +47,7 @@ def _traces(error: BaseException | None) -> Iterator[TracebackType]:
 
 
 def forget_error(shell: InteractiveShell) -> None:
-    """Let go of the last exception itself: what it carries may be large, too."""
+    """Release the last exception itself, whose attributes may be large, too."""
     empty_frames(getattr(sys, "last_value", None))
     for name in LAST:
         if hasattr(sys, name):
@@ -60,7 +60,7 @@ def forget_error(shell: InteractiveShell) -> None:
 
 
 def forget_values(shell: InteractiveShell) -> None:
-    """Let go of `_`, `Out` and their like, as `%px` cells fill them."""
+    """Release `_`, `Out` and the like, which `%px` cells fill."""
     space, hook = shell.user_ns, shell.displayhook
     for name in ("_", "__", "___"):
         if space.get(name) is getattr(hook, name, ""):

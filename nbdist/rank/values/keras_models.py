@@ -1,6 +1,6 @@
-"""TensorFlow's values: what they are, whether they are equal, how Keras' models travel.
+"""TensorFlow's tensors and Keras models: describe, compare and pickle them.
 
-TensorFlow is never imported here: who has such a value has it.
+TensorFlow is never imported here: a process with such a value has imported it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def short_device(name: str) -> str:
 
 
 def tensors_of(value: Any) -> list[Any] | None:
-    """Return what ranks that hold the same are to have equal, None if it is not TensorFlow's."""
+    """Return the tensors in a value that must be equal on all ranks; None if not TensorFlow's."""
     tf = sys.modules.get("tensorflow")
-    if tf is None or not hasattr(tf, "Module"):  # not there, or just being imported
+    if tf is None or not hasattr(tf, "Module"):  # not imported, or being imported now
         return None
     if isinstance(value, (tf.Tensor, tf.Variable)):
         return [value]
@@ -65,10 +65,10 @@ def on_cpu(value: Any) -> bool:
 
 
 def refuses(kind: type, *, to_notebook: bool) -> Any:
-    """Return what reduces models of this class, None if it is not one of Keras' models.
+    """Return a reducer for models of this class; None if this is not a Keras model.
 
-    A model that Horovod's optimizer trains arrives in the notebook with the optimizer that was
-    wrapped. On another rank that would train alone, and nothing would tell.
+    A model with Horovod's optimizer arrives in the notebook with the optimizer inside it. On
+    another rank it is refused: there the inner optimizer would silently train alone.
     """
     if _HOROVOD not in sys.modules or not _is_model(kind):
         return None
@@ -76,7 +76,7 @@ def refuses(kind: type, *, to_notebook: bool) -> Any:
 
 
 def trained_by_horovod(value: Any) -> bool:
-    """Whether a value is a model of Keras' that was compiled with an optimizer of Horovod's."""
+    """Whether a value is a Keras model that was compiled with Horovod's optimizer."""
     loaded = _HOROVOD in sys.modules and _is_model(type(value))
     return loaded and type(getattr(value, "optimizer", None)).__module__ == _HOROVOD
 
@@ -84,7 +84,7 @@ def trained_by_horovod(value: Any) -> bool:
 def reduce(value: Any) -> Any:
     """Reduce a model with layers that tensorflow_model_optimization prunes; else NotImplemented.
 
-    Keras finds their classes only within a scope of that library where it puts the model together.
+    Keras finds the classes of these layers only within a scope of that library.
     """
     if _OPTIMIZING not in sys.modules or not _is_model(type(value)):
         return NotImplemented
@@ -95,7 +95,7 @@ def reduce(value: Any) -> Any:
 
 
 def within_scope(make: Any, arguments: tuple[Any, ...]) -> Any:
-    """Put a model with layers that are pruned together."""
+    """Rebuild a model with pruned layers, within the library's scope."""
     from importlib import import_module  # a script has this function without its module
 
     optimizing: Any = import_module("tensorflow_model_optimization")
@@ -118,7 +118,7 @@ def _elsewhere(model: Any) -> Any:
 def _to_notebook(model: Any) -> Any:
     if not trained_by_horovod(model):
         return NotImplemented
-    # Keras looks a class up by module and name; Horovod's bears the name of the one it wraps.
+    # Keras finds a class by module and name; Horovod's class has the name of the class inside it.
     kind: Any = type(model.optimizer)
     kind.__module__ = kind.__mro__[1].__module__
     try:

@@ -1,4 +1,4 @@
-"""Types whose values are compared, and brought again, by what they are made of."""
+"""Classifies types: immutable, growing, or compared and sent again by their contents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 from nbdist.rank.values.user_errors import RAISED
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
-"""Cannot change in place."""
+"""Types that cannot change in place."""
 VALUES = (
     enum.Enum, pathlib.PurePath, dt.date, dt.time, dt.timedelta,
     dt.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern, range, slice,
@@ -31,7 +31,7 @@ OPEN = frozenset({
     SimpleNamespace, Namespace, OrderedDict, defaultdict, Counter, deque, functools.partial,
     MethodType, random.Random, tuple, frozenset, bytearray, array,
 })  # fmt: skip
-"""Pickled by what they are made of, without code of the user's."""
+"""Types that are pickled by their contents, without the user's code."""
 GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
 
 
@@ -41,15 +41,15 @@ _STATE = getattr(object, "__getstate__", None)
 
 
 def attribute(value: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute of what may be anything: a user's `__getattr__` may raise anything."""
+    """Return an attribute of any object, the default if reading it raises."""
     try:
         return getattr(value, name, default)
-    except RAISED:  # code of the user's
+    except RAISED:  # an error of the user's `__getattr__`
         return default
 
 
 def is_open(kind: type) -> bool:
-    """Return whether values of this type are pickled as what they are made of."""
+    """Return whether values of this type are pickled by their contents."""
     if kind in PLAIN or kind in GROWING or kind in OPEN or issubclass(kind, VALUES):
         return True
     if kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__"):

@@ -1,4 +1,4 @@
-"""Values into a parcel and out of it; both ends of a bringing use this. Any process."""
+"""Packs named values into a parcel and unpacks them, between notebook and ranks. Any process."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 NEED_NOTHING = (
     ModuleType, FunctionType, type, int, float, complex, str, bytes, type(None),
 )  # fmt: skip
-"""Are put together without a look at other names."""
+"""Types that are unpickled without other names."""
 SHARED_BYTES = 1 << 18
-"""Buffers of this size go into shared memory; smaller ones, and streams, into the message."""
+"""From this size on buffers and streams go into shared memory; smaller ones into the message."""
 TOLD_BYTES = 10_000
-"""Of what is smaller the type is told instead of the size."""
+"""For smaller values, messages give the type instead of the size."""
 MOST_BLOCKS = 100
-"""Each name has a block of its own, so that its memory can be given back, up to this many."""
+"""Up to this many names have a memory block of their own, which can be freed separately."""
 
 
 @dataclass
 class Item:
-    """One name in a parcel."""
+    """A name in a parcel."""
 
     name: str
     kind: str
     size: int
     seconds: float
     objects: int
-    """Bytes of it that had to be pickled object by object."""
+    """Bytes that had to be pickled object by object."""
 
     def __str__(self) -> str:
         size = in_bytes(self.size)
@@ -57,18 +57,18 @@ class Item:
 
 
 class Packing:
-    """A parcel being made. Nothing is copied before `close`.
+    """A parcel under construction. Nothing is copied before `close`.
 
     Parameters
     ----------
     devices
-        How many GPUs the receivers see; None lets everything arrive on the CPU.
+        How many GPUs the receivers see; None puts everything on the CPU there.
     parts
-        What the receivers have already.
+        Objects that the receivers already have.
     carry_globals
-        Whether functions bring the globals they use.
+        Whether functions take along the globals that they use.
     trial
-        Whether it is only to show what travels, and what code in it uses.
+        Whether this only tests what can be pickled, and which names its code uses.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Packing:
 
     @property
     def uses(self) -> dict[str, None]:
-        """Names that the receivers need besides."""
+        """Further names that the receivers need."""
         return self._pickler.uses
 
     @property
     def codes(self) -> list[CodeType]:
-        """Code of the functions in it."""
+        """The code of the functions in the parcel."""
         return self._pickler.codes
 
     def add(self, name: str, value: object, state: State | None = None) -> None:
@@ -106,7 +106,7 @@ class Packing:
         Raises
         ------
         CannotTravel
-            If it cannot be; the parcel is of no use then.
+            If the value cannot be pickled; then the parcel is unusable.
         """
         if not self._buffers or (self._buffers[-1] and len(self._buffers) < MOST_BLOCKS):
             self._buffers.append([])
@@ -120,7 +120,7 @@ class Packing:
         self.items[name] = Item(name, _kind(value), size, seconds, stream)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a large buffer out of the stream; True leaves a small one in it."""
+        """Keep a large buffer apart; return True to leave a small one in the stream."""
         raw = buffer.raw()
         if raw.nbytes < SHARED_BYTES:
             return True
@@ -132,12 +132,12 @@ class Packing:
         self, blocks: shared_memory.Blocks, tokens: dict[str, str], forced: Iterable[str] = (),
         imports: Iterable[str] = (),
     ) -> Parcel:  # fmt: skip
-        """Put everything where receivers find it.
+        """Write everything into the blocks; return the parcel that describes them.
 
         Raises
         ------
         NbdistError
-            If there is no room for it.
+            If there is not enough memory.
         """
         stream = self._stream.getvalue()
         parts = [part for part in self._buffers if part]
@@ -157,7 +157,7 @@ class Packing:
 
 
 class _Packer(ByValue):
-    """Pickles with every large buffer apart, and refuses what is of no use elsewhere."""
+    """Pickles with large buffers apart, and refuses values that are useless elsewhere."""
 
     def __init__(
         self,
@@ -186,9 +186,9 @@ class _Packer(ByValue):
 
 
 class _PackerOfContainers(_Packer):
-    """Refers to lists, dicts and sets that the receivers have, too.
+    """Refers to lists, dicts and sets that the receivers already have.
 
-    That takes a look at each object that is pickled, and so is done only where there are such.
+    This examines each pickled object, so it is used only if there are such containers.
     """
 
     def persistent_id(self, obj: Any) -> Any:  # pickle's protocol
@@ -198,14 +198,14 @@ class _PackerOfContainers(_Packer):
 
 
 class _Unpacker(pickle.Unpickler):
-    """Finds what was referred to."""
+    """Finds the objects to which the parcel refers."""
 
     def persistent_load(self, pid: tuple[str, str, str]) -> Any:  # pickle's protocol
         return find(*pid)
 
 
 def by_need(names: Iterable[str], space: Mapping[str, Any], used: Container[str] = ()) -> list[str]:
-    """Order names so that what an object may need when it is put together comes before it.
+    """Order names so that names needed while unpickling a value come before this value.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def by_need(names: Iterable[str], space: Mapping[str, Any], used: Container[str]
     space
         Their values.
     used
-        Those that code of others uses.
+        Names that code in other values uses.
     """
     return sorted(
         names, key=lambda name: (not isinstance(space[name], NEED_NOTHING), name not in used)
@@ -222,21 +222,21 @@ def by_need(names: Iterable[str], space: Mapping[str, Any], used: Container[str]
 
 
 def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a parcel, each with memory of this process's own.
+    """Yield the values of a parcel, each in memory of this process's own.
 
-    Those of the notebook's classes may need names that came before, when they are put together.
+    Instances of the notebook's classes may need names that came before them.
 
     Parameters
     ----------
     parcel
-        What was packed.
+        The parcel.
     buffers
-        Its blocks, if they have been mapped before.
+        The parcel's blocks, if they were mapped before.
 
     Raises
     ------
     NbdistError
-        If there is not enough memory for them.
+        If there is not enough memory.
     """
     if not parcel.names:
         return
@@ -246,7 +246,7 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
         for name in parcel.imports:
             importlib.import_module(name)
         cell_sources.put(parcel.sources)
-        # The sender is this cluster's notebook or rank, on a channel that only they can use.
+        # The sender is this cluster's notebook or a rank, on a channel that only they can use.
         unpickler = _Unpacker(io.BytesIO(stream), buffers=iter(buffers))
         for name in parcel.names:
             yield name, unpickler.load()
@@ -258,13 +258,13 @@ def unpacked(parcel: Parcel, buffers: list[memoryview]) -> dict[str, Any]:
     Raises
     ------
     NbdistError
-        If one cannot be put together here.
+        If a value cannot be unpickled here.
     """
     try:
         return dict(unpack(parcel, buffers))
     except NbdistError:
         raise
-    except RAISED as err:  # a class may be missing here, or raise anything on its way in
+    except RAISED as err:  # a class may be missing here, or its code may raise
         names = ", ".join(parcel.names)
         raise NbdistError(
             f"{names} cannot be put together here: {type(err).__name__}: {err}. If a cell of the "
@@ -278,7 +278,7 @@ def map_blocks(parcel: Parcel, *, copied: bool = False) -> list[memoryview]:
     Raises
     ------
     NbdistError
-        If there is not enough memory for them.
+        If there is not enough memory.
     """
     with _telling_of_memory(parcel):
         take = shared_memory.copy if copied else shared_memory.attach

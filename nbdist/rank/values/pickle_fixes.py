@@ -1,8 +1,8 @@
-"""What plain pickles get wrong.
+"""Pickles objects that plain pickle or cloudpickle gets wrong.
 
-torch's optimizers and sparsifiers arrive hollow, dataclasses' marks as copies, and two kinds not at
-all: modules some of whose tensors are computed (`weight_norm`, a sparsifier's masks), and models of
-Keras' that are pruned.
+Torch's optimizers and sparsifiers would lose attributes, and sentinels of dataclasses would be
+copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
+sparsifier's masks), and pruned Keras models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from nbdist.rank.values import keras_models
 
 PATCHED = ("step", "_opt_called")
-"""What learning-rate schedulers put into an optimizer, and put in again where they arrive."""
+"""Attributes that a learning-rate scheduler sets in an optimizer, also when it is unpickled."""
 
 
 MARKS = {
@@ -24,18 +24,18 @@ MARKS = {
     for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
     if hasattr(dataclasses, name)
 }
-"""Of each there is one: a dataclass that is derived from one with a copy has other defaults."""
+"""Sentinels that must stay unique: a subclass of a dataclass with a copy has other defaults."""
 
 _PLAIN_STATE = getattr(object, "__getstate__", None)  # since Python 3.11
 
 
 def reduce(obj: Any) -> Any:
-    """Return how to rebuild an object, NotImplemented for most (pickle's protocol).
+    """Return how to rebuild an object; NotImplemented for most (as `reducer_override`).
 
     Raises
     ------
     pickle.PicklingError
-        If it holds only this rank's part of a state.
+        If the object holds only this rank's part of a state.
     """
     if id(obj) in MARKS:
         return MARKS[id(obj)]
@@ -50,9 +50,9 @@ def reduce(obj: Any) -> Any:
 
 
 def _whole(obj: Any, base: Any) -> Any:
-    """Reduce to all that an object has: the way of its library leaves out what was added since.
+    """Reduce an object to all its attributes: its library leaves out those added later.
 
-    It stays with a way of the object's own.
+    An object with a reducer of its own keeps it.
     """
     zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     if zero is not None and isinstance(obj, zero.ZeroRedundancyOptimizer):
@@ -65,7 +65,7 @@ def _whole(obj: Any, base: Any) -> Any:
 
 
 def _sparsifier(obj: Any) -> Any:
-    """Return the base class of sparsifiers, torch's or torchao's, if this is one."""
+    """Return the base class of a sparsifier of torch or torchao; None for other objects."""
     for base in type(obj).__mro__:
         if base.__name__ == "BaseSparsifier" and base.__module__.startswith("torch"):
             return base
@@ -73,10 +73,10 @@ def _sparsifier(obj: Any) -> Any:
 
 
 def _of_parametrized(module: Any) -> Any:
-    """Reduce a module some of whose tensors are computed from others.
+    """Reduce a module with computed tensors (parametrizations).
 
-    torch gives it a class of its own, which refuses to be pickled. By its class before, its state
-    and the names of these tensors it can be put together again.
+    Torch gives it a dynamic class, which refuses to be pickled. It is rebuilt from its original
+    class, its state and the names of these tensors.
     """
     from torch.nn.utils import parametrize
 
@@ -93,7 +93,7 @@ def _new(kind: Any) -> Any:
 
 
 def set_parametrized(module: Any, state: dict[str, Any]) -> None:
-    """Fill in a module, and give it the class that computes its tensors."""
+    """Restore a module's state, and give it a class that computes its tensors."""
     import torch
     from torch.nn.utils import parametrize
 
@@ -101,11 +101,11 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
     computed = module.parametrizations
     del module.parametrizations
     for name in computed:
-        # Only for torch to make the class; what computes the tensor takes its place below.
+        # Only to make torch create the class; the real parametrization is set below.
         module.register_parameter(name, torch.nn.Parameter(torch.empty(0), requires_grad=False))
         parametrize.register_parametrization(module, name, torch.nn.Identity(), unsafe=True)
     module.parametrizations = computed
 
 
 MAKERS = (_new, set_parametrized, keras_models.within_scope)
-"""What a pickle made so needs of this module."""
+"""The functions of this module that such a pickle refers to."""

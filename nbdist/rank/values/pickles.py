@@ -1,7 +1,7 @@
-"""Pickles of what was defined in a notebook: by value, to live in the receiver's namespace.
+"""Pickles the notebook's functions and classes by value, into the receiver's namespace.
 
-cloudpickle gives a function copies of the globals it uses. Here it gets the namespace of the
-receiving side itself, as if it had been defined there: it sees names that are bound again later.
+cloudpickle gives a function copies of the globals that it uses. Here a function gets the receiver's
+namespace itself as its globals, as if it had been defined there, and so sees later bindings.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nbdist.rank.values import pickle_fixes
 CELLS = "contents of its cells"
 
 _sent: weakref.WeakSet[type] = weakref.WeakSet()
-"""Classes of this process: one that comes back stays as it is."""
+"""Classes of this process that were sent: one that comes back is not changed."""
 _received: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def namespace() -> dict[str, Any]:
-    """Return where this process's cells bind their names."""
+    """Return the namespace of this process's cells."""
     from IPython.core.interactiveshell import InteractiveShell
 
     if InteractiveShell.initialized():
@@ -40,7 +40,7 @@ def namespace() -> dict[str, Any]:
 
 
 class _There:
-    """Becomes the receiver's namespace."""
+    """Unpickles as the receiver's namespace."""
 
     def __reduce__(self) -> Any:
         return namespace, ()
@@ -50,7 +50,7 @@ _THERE = _There()
 
 
 def _cached(wrapper: Any) -> Any:
-    """Reduce a function of `functools.lru_cache` to what it wraps; what it knows stays here."""
+    """Reduce a function with `functools.lru_cache` to the function inside, without the cache."""
     wrapped = getattr(wrapper, "__wrapped__", None)
     if getattr(wrapped, "__module__", "") != "__main__":
         return NotImplemented
@@ -64,20 +64,20 @@ def cache_again(wrapped: Any, maxsize: int | None, typed: bool) -> Any:
 
 
 def _cached_property(found: Any) -> Any:
-    """Leave out the lock that it has before Python 3.12."""
+    """Reduce a `cached_property` without its lock, which it has before Python 3.12."""
     state = {name: value for name, value in vars(found).items() if name not in ("func", "lock")}
     return functools.cached_property, (found.func,), state
 
 
 def _code(code: CodeType) -> Any:
-    """Keep the file, which cloudpickle 3.1.3 leaves out: by it tracebacks find the cell's lines."""
+    """Reduce code with its file name, which tracebacks need and cloudpickle 3.1.3 leaves out."""
     make, arguments = inside._code_reduce(code)
-    # A string of its own, or pickles would differ by which code shares it; so do cloudpickle's.
+    # A new string, as in cloudpickle: else the pickle depends on which code objects share it.
     return code_of, ("".join(code.co_filename), make, *arguments)
 
 
 def code_of(file: str, make: Any, *arguments: Any) -> CodeType:
-    """Put code together as cloudpickle does, and name the file that it comes from."""
+    """Rebuild code as cloudpickle does, and set its file name."""
     code: CodeType = make(*arguments)
     return code.replace(co_filename=file)
 
@@ -86,18 +86,18 @@ CACHING: dict[type, Any] = {
     functools._lru_cache_wrapper: _cached,
     functools.cached_property: _cached_property,
 }
-"""Types of what remembers results, with how they are reduced."""
+"""Types of caching wrappers, each with its reducer."""
 
 
 class ByValue(cloudpickle.Pickler):
-    """Pickles functions and classes of the notebook by value.
+    """Pickles the notebook's functions and classes by value.
 
     Parameters
     ----------
     file
-        Where to write.
+        The file to write to.
     carry_globals
-        Whether functions bring the globals they use, for a receiver that lacks them.
+        Whether functions take along the globals that they use, for a receiver that lacks them.
     buffer_callback
         As in `pickle.Pickler`.
     """
@@ -107,14 +107,14 @@ class ByValue(cloudpickle.Pickler):
         self._space = namespace()
         self._carry_globals = carry_globals
         self.uses: dict[str, None] = {}
-        """Names that what was pickled so far needs where it arrives."""
+        """Names that the pickled values need at the receiver."""
         self.files: dict[str, None] = {}
-        """Where the code of its functions says it comes from."""
+        """The file names of the pickled functions' code."""
         self.codes: list[CodeType] = []
-        """Of its functions."""
+        """The pickled functions' code."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how to rebuild `obj` (pickle's protocol)."""
+        """Return how to rebuild `obj` (see `pickle.Pickler.reducer_override`)."""
         if type(obj) in CACHING:
             return CACHING[type(obj)](obj)
         reduced = pickle_fixes.reduce(obj)
@@ -131,7 +131,7 @@ class ByValue(cloudpickle.Pickler):
             _sent.add(obj)
         self._use(obj.__name__, obj)
         if "__slots__" in vars(obj) and not issubclass(obj, tuple):
-            # cloudpickle sets them afterwards, when they make no slots any more.
+            # cloudpickle sets `__slots__` after the class is created, when it has no effect.
             settings: dict[str, Any] = reduced[1][3]
             settings["__slots__"] = vars(obj)["__slots__"]
         return *reduced[:-1], set_class_state
@@ -140,12 +140,12 @@ class ByValue(cloudpickle.Pickler):
         make, (code, space, *rest, _), (attributes, slots), *_ = super()._dynamic_function_reduce(
             func
         )
-        # cloudpickle would give each function cells of its own, and `nonlocal` would part them.
+        # cloudpickle would give each function its own cells, and break a shared `nonlocal`.
         slots |= {"__closure__": None, CELLS: [*map(_inside, func.__closure__ or ())]}
         if func.__globals__ is self._space:
             self.files[func.__code__.co_filename] = None
             self.codes.append(func.__code__)
-            # Those, too, that there are not yet.
+            # Also globals that do not exist yet.
             self.uses.update(dict.fromkeys(global_names(func.__code__)))
             self._use(func.__name__, func)
             if not self._carry_globals:
@@ -155,24 +155,24 @@ class ByValue(cloudpickle.Pickler):
         return make, arguments, (attributes, slots), None, None, set_function_state
 
     def _use(self, name: str, obj: object) -> None:
-        """Note the name under which the notebook has a function or class."""
+        """Record the name of a function or class in the notebook."""
         if self._space.get(name) is obj:
             self.uses[name] = None
 
 
 def _inside(cell: CellType) -> tuple[Any, ...]:
-    """Return what is in a cell, as a tuple that is empty like it."""
+    """Return the content of a closure cell as a tuple, which is empty for an empty cell."""
     try:
         return (cell.cell_contents,)
-    except ValueError:  # not filled yet
+    except ValueError:  # an empty cell
         return ()
 
 
 def set_function_state(func: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Fill in a function; what its namespace has already stays."""
+    """Restore a function's state; names that the namespace already has stay."""
     _, slots = state
     for cell, content in zip(func.__closure__ or (), slots.pop(CELLS), strict=True):
-        # One that a function here has filled is shared with that, and may have changed since.
+        # A filled cell is shared with a function here, and may have changed since.
         if content and not _inside(cell):
             (cell.cell_contents,) = content
     space = func.__globals__
@@ -186,19 +186,19 @@ def set_function_state(func: FunctionType, state: tuple[dict[str, Any], dict[str
 
 
 def set_class_state(cls: type, state: Any) -> None:
-    """Fill in a class, unless it is this process's own, on its way back."""
+    """Restore a class's state, unless it is this process's own class coming back."""
     if cls not in _sent:
         _received.add(cls)
         inside._class_setstate(cls, state)
 
 
 def global_names(code: CodeType) -> list[str]:
-    """Return the globals that a function's code names, those of functions in it included."""
+    """Return the globals that a function's code and its inner functions use."""
     return list(inside._extract_code_globals(code))
 
 
 def submodules(code: CodeType, modules: list[ModuleType]) -> list[str]:
-    """Return the imported submodules that code may use through the names of `modules`."""
+    """Return the imported submodules that code may use as attributes of `modules`."""
     return [module.__name__ for module in inside._find_imported_submodules(code, modules)]
 
 
@@ -206,9 +206,9 @@ def submodules(code: CodeType, modules: list[ModuleType]) -> list[str]:
 
 
 def serve_workers() -> None:
-    """Let processes that are spawned (not forked) by a cell have its functions and classes.
+    """Give processes that a cell spawns (not forks) the cell's functions and classes.
 
-    Theirs is another `__main__`, which they cannot import: it was never a file.
+    A spawned process cannot import the `__main__` of a notebook, which is not a file.
     """
     vars_of: Any = ForkingPickler
     vars_of.reducer_override = _for_worker
@@ -227,13 +227,13 @@ def _for_worker(_pickler: ForkingPickler, obj: Any) -> Any:
 
 
 def _in_worker(data: bytes) -> Any:
-    """Make a function or class that this process's `__main__` has from now on."""
+    """Rebuild a function or class, and add it to this process's `__main__`."""
     import __main__
 
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file, to which it writes late, or word by word
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file, written to late or word by word
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
     made = cloudpickle.loads(data)
     if made.__qualname__ == made.__name__:
-        # So that the worker can send its instances back by name.
+        # The worker can then send instances back by the name of their class.
         vars(__main__).setdefault(made.__name__, made)
     return made

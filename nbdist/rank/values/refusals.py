@@ -1,4 +1,4 @@
-"""Why a value cannot leave its process, and what to do about it."""
+"""Explains why a value cannot be pickled for another process, and what to do instead."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def why_not(err: BaseException) -> str:
 def look_at(
     kind: type, devices: int | None, *, to_notebook: bool = False, trial: bool = False
 ) -> Any:
-    """Return what refuses or replaces values of this type, None where nothing need be done.
+    """Return a reducer that refuses or converts values of this type; None for other types.
 
     Parameters
     ----------
     kind
-        The type of what is pickled.
+        The type of the value.
     devices
-        How many GPUs the receivers see; None lets everything arrive on the CPU.
+        How many GPUs the receivers see; None puts everything on the CPU there.
     to_notebook
         Whether the receiver is the notebook.
     trial
-        Whether nobody will read the pickle, so that data may be left out.
+        Whether the pickle is only a test, so that data may be left out.
     """
     if issubclass(kind, types.GeneratorType):
         return _refuse("it is or holds a generator", REMEDIES[0][1])
@@ -98,7 +98,7 @@ def _look_at_torch(torch: Any, kind: type, devices: int | None, *, trial: bool) 
     if issubclass(kind, torch.device) and devices is not None:
         return storages.reduce_device
     for place, name, what, remedy in TORCH_REFUSED:
-        # One that was never imported has no instances.
+        # A class that was never imported has no instances.
         found = getattr(sys.modules.get(place), name, None)
         if found is not None and issubclass(kind, found):
             return _refuse(what, remedy)

@@ -1,4 +1,4 @@
-"""An object of the ranks that becomes what the notebook has made of its own."""
+"""Updates an object on a rank in place to the state of the notebook's object."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from nbdist.rank.values.kinds import GROWING
 
 PYTHONS = 1 << 9
-"""Flag of classes that Python code has made."""
+"""The type flag of classes that were defined in Python."""
 
 
 class State:
-    """What makes an object into what another one is, without taking its place.
+    """The state of an object, with which another object is updated in place.
 
-    Whoever else holds the object sees the change, as in the notebook.
+    Other references to that object see the change, as in the notebook.
     """
 
     def __init__(self, content: Any, kind: type | None = None) -> None:
@@ -24,7 +24,7 @@ class State:
 
     @classmethod
     def of(cls, value: Any) -> State | None:
-        """Return the state of a value, None if it can only be brought as a whole."""
+        """Return the state of a value; None if only the whole value can be sent."""
         kind = type(value)
         if kind in GROWING or kind is bytearray:
             return cls(dict(value) if issubclass(kind, dict) else [*value])
@@ -35,7 +35,7 @@ class State:
         return None
 
     def give_to(self, value: Any) -> None:
-        """Change `value` in place."""
+        """Update `value` in place."""
         if isinstance(value, (list, bytearray)):
             value[:] = self._content
             return
@@ -48,7 +48,7 @@ class State:
 
 
 def _has_only_dict(value: Any) -> bool:
-    """Return whether all that an object holds is in its `__dict__`."""
+    """Return whether an object keeps all its state in its `__dict__`."""
     if type(value) is SimpleNamespace:
         return True
     kinds = type(value).__mro__[:-1]

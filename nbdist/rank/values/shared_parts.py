@@ -1,6 +1,6 @@
-"""Parts of what the ranks have already: what refers to them finds them there, not copies.
+"""References in a parcel to objects that the ranks already have, instead of copies.
 
-An optimizer that is brought after its model must move that model's parameters.
+For example, an optimizer that is sent after its model must update this model's parameters.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from nbdist.rank.values.pickles import namespace
 
 CLOSURE = "__closure__"
 CONTAINERS = (list, dict, set)
-"""Kinds that pickle copies without asking how."""
+"""Types that pickle copies without calling a reducer."""
 
 
 class Parts:
-    """Objects that receivers find by themselves, with the way to each."""
+    """Objects that the receivers have, with the path to each."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[object, tuple[str, str, str]]] = {}
         self.met: dict[str, None] = {}
-        """Names that something referred to."""
+        """Names to which pickled values referred."""
         self.containers: set[int] = set()
-        """Which of them pickle would copy without asking."""
+        """The ids of those that are lists, dicts or sets."""
 
     def add(self, name: str, value: object) -> None:
-        """Take in the value of a name; of a model all of it, of a function its closure's cells."""
+        """Add the value of a name, with a model's parts and a function's closure cells."""
         for part, how, path in ((value, "", ""), *_of_model(value), *_of_function(value)):
-            # Held along with its id, which would be somebody else's later.
+            # The object is kept, so that no other object can get its id.
             self._found.setdefault(id(part), (part, (name, how, path)))
             if type(part) in CONTAINERS:
                 self.containers.add(id(part))
 
     def reduce(self, obj: object) -> Any:
-        """Return how the receiver finds `obj`, NotImplemented if it does not."""
+        """Return a reduction of `obj` to a reference; NotImplemented if it must be copied."""
         way = self.way_to(obj)
         return NotImplemented if way is None else (find, way)
 
     def way_to(self, obj: object) -> tuple[str, str, str] | None:
-        """Return what `find` needs to find `obj` at the receiver's, None if it is not there."""
+        """Return the arguments of `find` for `obj`; None if the receiver does not have it."""
         found = self._found.get(id(obj))
         if found is None:
             return None
@@ -50,7 +50,7 @@ class Parts:
 
 
 def find(name: str, how: str, path: str) -> Any:
-    """Return a part of what `name` is bound to here."""
+    """Return a part of this process's value of `name`."""
     value = namespace()[name]
     if how == CLOSURE:
         return value.__closure__[int(path)]

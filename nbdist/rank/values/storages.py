@@ -1,4 +1,4 @@
-"""What torch's tensors lie in, pickled without a copy. Needs torch."""
+"""Pickles the storages (memory) of torch's tensors without copies. Needs torch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from nbdist.machine import gpus
 from nbdist.rank.values.user_errors import CannotTravel
 
 OWN = "own"
-"""Says that a storage belongs on its receiver's own GPU."""
+"""Marks a storage for the receiver's own GPU."""
 OWN_BYTES = 1 << 18
-"""Storages up to this size get memory of their own where they arrive; they can be resized."""
+"""Storages up to this size are copied at the receiver, and so can be resized."""
 
 
 def reduce_typed(storage: torch.storage.TypedStorage) -> Any:
-    """Reduce what a tensor pickles of itself to the storage that tensors may share."""
+    """Reduce a typed storage to the untyped storage inside, which tensors may share."""
     return _typed, (storage._untyped_storage, storage.dtype)
 
 
 def reduce(storage: torch.UntypedStorage, devices: int | None) -> Any:
-    """Reduce a storage to its bytes and to where they belong: on a GPU, the receiver's own.
+    """Reduce a storage to its bytes and a device: the CPU, or the receiver's own GPU.
 
     Parameters
     ----------
     storage
-        On the CPU or a GPU.
+        The storage, on the CPU or a GPU.
     devices
-        How many GPUs the receivers see; None lets it arrive on the CPU.
+        How many GPUs the receivers see; None puts it on the CPU there.
     """
     where = ""
     if storage.device.type == "meta":
@@ -43,9 +43,9 @@ def reduce(storage: torch.UntypedStorage, devices: int | None) -> Any:
 
 
 def reduce_for_rank(storage: torch.UntypedStorage) -> Any:
-    """Reduce a storage for another rank: this one's own GPU becomes that one's own.
+    """Reduce a storage for another rank: this rank's own GPU becomes that rank's own GPU.
 
-    Another GPU that this rank has used stays the one it is.
+    Any other GPU stays the same.
     """
     kind, where = storage.device.type, str(storage.device)
     if kind == "meta":
@@ -58,33 +58,33 @@ def reduce_for_rank(storage: torch.UntypedStorage) -> Any:
 
 
 def reduce_device(device: torch.device) -> Any:
-    """Reduce the notebook's device for ranks, as `reduce` does what lies there."""
+    """Reduce the notebook's device for ranks, as `reduce` does for storages on it."""
     return (_device, (str(device),)) if device.type == "cuda" else NotImplemented
 
 
 def reduce_device_for_rank(device: torch.device) -> Any:
-    """Reduce a device for another rank, as `reduce_for_rank` does what lies there."""
+    """Reduce a device for another rank, as `reduce_for_rank` does for storages on it."""
     own = device.type == "cuda" and torch.cuda.device_count() and _is_own(device)
     return (_device, (str(device),)) if own else NotImplemented
 
 
 def check(storage: torch.UntypedStorage, devices: int | None) -> Any:
-    """Refuse what `reduce` refuses, and copy nothing."""
+    """Refuse the storages that `reduce` refuses, without copying."""
     if storage.device.type not in ("cpu", "meta") and devices is not None:
         _checked(storage.device, devices)
     return torch.UntypedStorage, (0,)
 
 
 def reduce_xla(tensor: torch.Tensor, devices: int | None) -> Any:
-    """Reduce a tensor of XLA's, which has no storage, to one on the CPU.
+    """Reduce an XLA tensor, which has no storage, to a tensor on the CPU.
 
-    Where it arrives, torch would put it on XLA's device again, and with that start a runtime.
+    Otherwise torch would move it to XLA's device at the receiver, and start a runtime there.
     """
     if tensor.device.type != "xla":
         return NotImplemented
     if devices is not None:
         _checked(tensor.device, devices)
-    whole = getattr(tensor, "global_tensor", tensor)  # of one that is sharded
+    whole = getattr(tensor, "global_tensor", tensor)  # a sharded tensor
     copy = whole.detach().cpu()
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter, (copy, tensor.requires_grad)
@@ -94,7 +94,7 @@ def reduce_xla(tensor: torch.Tensor, devices: int | None) -> Any:
 def _checked(device: torch.device, devices: int) -> str:
     if device.type == "cuda" and devices:
         return OWN
-    if device.type == "mps":  # the ranks are on the same machine, which has one
+    if device.type == "mps":  # the ranks are on the same machine
         return "mps"
     raise CannotTravel(
         f"it lies on {device}, which the ranks do not have; bring it as `.cpu()`, and put it "
@@ -107,7 +107,7 @@ def _bytes(storage: torch.UntypedStorage) -> Any:
     if not size:
         return b""
     made: Any = (ctypes.c_ubyte * size).from_address(storage.data_ptr())
-    made.storage = storage  # alive as long as somebody looks at its bytes
+    made.storage = storage  # keeps the storage alive while its bytes are in use
     return made
 
 
@@ -133,7 +133,7 @@ def _storage(data: Any, where: str) -> torch.UntypedStorage:
 
 def _storage_of_rank(data: Any, where: str) -> torch.UntypedStorage:
     made = _storage(data, where)
-    # What lies in a buffer cannot be resized, as FSDP for one does.
+    # A storage in a buffer cannot be resized, as FSDP does.
     return made if where or made.nbytes() <= OWN_BYTES else made.clone()
 
 

@@ -1,4 +1,4 @@
-"""What a user's exception says, however odd it is, and what we say of a user's object."""
+"""Texts and tracebacks of exceptions from the user's code, safely and quickly."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 MOST_FRAMES = 25
-"""Frames shown at either end of a traceback."""
+"""The most frames that are shown at either end of a traceback."""
 
 
 RAISED = (Exception, SystemExit, asyncio.CancelledError)
-"""What code of a user's may raise that an object runs when it is looked at: also what would end
-this process. A KeyboardInterrupt may be a person's, and `OutOfTime` is ours."""
+"""Exceptions of the user's code that are caught while we examine an object, those that end the
+process included. Not KeyboardInterrupt, which may be the user's, nor our own `OutOfTime`."""
 
 
 def make_quick_to_show(error: BaseException | None) -> None:
-    """Prepare the tracebacks of an exception, and of those that led to it, to be formatted."""
+    """Prepare the tracebacks of an exception and its causes, so that formatting is fast."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -44,7 +44,7 @@ def _traces(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _shorten(error: BaseException) -> None:
-    """Cut the middle out of a very long traceback: a thousand frames would take seconds to show."""
+    """Remove the middle of a very long traceback: a thousand frames take seconds to format."""
     traces = list(_traces(error))
     if len(traces) > 2 * MOST_FRAMES:
         traces[MOST_FRAMES - 1].tb_next = traces[-MOST_FRAMES]
@@ -53,24 +53,25 @@ def _shorten(error: BaseException) -> None:
 
 
 def _note_module(frame: FrameType) -> None:
-    """Tell `inspect` of which module a frame is.
+    """Register a frame's file in `inspect` with its module.
 
-    For a cell's it would go through all that are imported, some thousands, five times a frame.
+    Otherwise `inspect` searches all imported modules, some thousands, five times for a cell's
+    frame.
     """
     path, name = frame.f_code.co_filename, frame.f_globals.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     if not isinstance(module, ModuleType) or vars(module) is not frame.f_globals:
         return
-    # Else `inspect` might ask the module for the source of a file that is none of its.
+    # Otherwise `inspect` might ask the module for the source of another file.
     if path in linecache.cache or path == vars(module).get("__file__"):
-        with suppress(FileNotFoundError):  # the working folder is gone
-            for each in (path, os.path.abspath(path)):  # noqa: PTH100 - the one that `inspect` makes
+        with suppress(FileNotFoundError):  # the working directory was removed
+            for each in (path, os.path.abspath(path)):  # noqa: PTH100 - as `inspect` makes it
                 inspect.modulesbyfile.setdefault(each, name)
 
 
 PARSERS = {"argparse", "click", "fire", "tyro"}
 MISUSED = 2
-"""Libraries that read a program's arguments, and what they end it with where they cannot."""
+"""Libraries that parse a program's arguments, and their exit code for wrong arguments."""
 ARGUMENTS = "its arguments stand after ` -- ` in the magic's line"
 
 
@@ -81,12 +82,12 @@ def text_of(error: BaseException) -> str:
         if ended and _raised_in(error) in PARSERS:
             return f"{MISUSED}: {ARGUMENTS}"
         return str(error)
-    except RAISED as err:  # a user's __str__ may raise anything
+    except RAISED as err:  # the user's __str__ may raise anything
         return f"(its text cannot be shown: {err!r})"
 
 
 def _raised_in(error: BaseException) -> str:
-    """Return the library that has raised it."""
+    """Return the top-level package of the innermost frame."""
     trace, module = error.__traceback__, ""
     while trace is not None:
         module, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
@@ -94,4 +95,4 @@ def _raised_in(error: BaseException) -> str:
 
 
 class CannotTravel(pickle.PicklingError):
-    """Raised while pickling; the text says what is in the way."""
+    """Raised while pickling; the text says why the value cannot be sent."""
