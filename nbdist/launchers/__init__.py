@@ -1,1 +1,1 @@
-"""How ranks come to life. Launchers start, signal and stop ranks; nothing else."""
+"""Starts, signals and stops the processes of ranks, persistent or launched as a script."""

@@ -1,4 +1,4 @@
-"""How many ranks a person may ask for, and how many there are by default."""
+"""The number of ranks: check the one asked for, choose a default."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RANK_BYTES = 42 * 10**6
-"""Memory of an idle rank, measured as what only it holds; see benchmarks."""
+"""The memory of an idle rank that it does not share; see benchmarks."""
 
 
 def check_size(size: int) -> int:
-    """Return `size` if that many ranks can be asked for.
+    """Return `size` if this many ranks are possible.
 
     Raises
     ------
     UsageError
-        If it is below 1, or more than fit into memory.
+        If `size` is below 1, or this many ranks do not fit into memory.
     """
     if size < 1:
         msg = f"-np {size}: at least one rank is needed"
@@ -44,9 +44,9 @@ def default_size(chosen: Sequence[int] | None, env: Mapping[str, str] | None) ->
     Parameters
     ----------
     chosen
-        What ``--gpus`` names.
+        The GPUs in ``--gpus``.
     env
-        What the ranks' environment has besides.
+        Variables that the ranks get in addition.
     """
     return len(chosen) if chosen else gpus.count({**os.environ, **(env or {})}) or 2
 

@@ -1,1 +1,1 @@
-"""The warm process of a host, which forks ranks, and the kernel's end of it."""
+"""The warm process of a host, which has imported torch and forks ranks, and its client."""

@@ -1,4 +1,4 @@
-"""What the children of the warm process do; each of these ends with its process."""
+"""The main functions of the warm process's children: controller, rank, launcher of a script."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
 
 
 def controller(order: StartController) -> None:
-    """Be ipyparallel's controller."""
+    """Run ipyparallel's controller."""
     gc.enable()
-    os.umask(0o077)  # of what ipyparallel writes, only some is private by itself
+    os.umask(0o077)  # ipyparallel writes only some of its files as private files
     os.environ.update(order.environ)
     _write_to(order.log)
-    # Not before the fork: this is another core, and the other one has torch to import.
+    # Imported after the fork: this process has another core, while the parent imports torch.
     from ipyparallel.controller.app import IPController
 
     from nbdist.launchers.host import heart_monitor
 
-    with contextlib.suppress(AttributeError):  # of another release: it beats all the time
+    with contextlib.suppress(AttributeError):  # another release: its monitor always beats
         heart_monitor.beat_when_awaited()
-    # Its heart monitor is a process of its own, which would not see that everybody has been killed.
+    # The controller's heart monitor is its own process, which must end with the controller.
     os.register_at_fork(after_in_child=die_with_parent)
     threading.excepthook = _end_with_thread
     app = IPController.instance()
     app.initialize(order.args)
-    # Its files say where it listens before it does; by its loop's first turn all is bound.
+    # Its files name the ports before these are bound; in the event loop's first turn all are bound.
     app.loop.add_callback(Path(order.ready).touch)
     app.start()
 
 
 def _end_with_thread(args: threading.ExceptHookArgs) -> None:
-    """End this process: without a thread, whose port was taken, the controller is half deaf."""
+    """End this process: a controller with a dead thread does not answer on all its ports."""
     threading.__excepthook__(args)
     os._exit(1)
 
 
 def rank(spec: RankSpec) -> None:
-    """Be a rank that stays."""
-    from nbdist.rank import engine  # imported while warming up
+    """Run a persistent rank."""
+    from nbdist.rank import engine  # imported already, by the warm process
 
     engine.main(spec)
 
 
 def launcher(order: StartLauncher, *, cold: bool) -> None:
-    """Be the launcher of a script; cold, by its plain command line."""
+    """Run the launcher of a script; if `cold`, by its command line in a new Python."""
     _write_to(order.log)
     os.chdir(order.cwd)
     for name, value in order.environ.items():

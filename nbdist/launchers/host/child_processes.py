@@ -1,7 +1,8 @@
-"""The processes of a host: how the warm process starts them, sees them die and cleans up.
+"""Starts, watches and ends the child processes of the warm process.
 
-Each is a session of its own. A death is seen at once, and what the process left (DataLoader
-workers) is killed with it. One thread, to which all of them are tied by PR_SET_PDEATHSIG.
+Each child has a session of its own. The warm process notices a death at once, and kills what the
+child left in its session (DataLoader workers). All run in the warm process's only thread, because
+PR_SET_PDEATHSIG ties the children to the thread that forked them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from nbdist.rank.rank_spec import RankSpec
 
 END_SECONDS = 1.5
-"""From SIGTERM to SIGKILL when the kernel has gone."""
+"""From SIGTERM to SIGKILL when the kernel has ended."""
 
 
 class Children:
@@ -48,9 +49,9 @@ class Children:
     Parameters
     ----------
     sock
-        The line to the kernel, which no child may hold.
+        The socket to the kernel, which no child may keep open.
     tell
-        Says something to the kernel.
+        Sends a message to the kernel.
     """
 
     def __init__(self, sock: socket.socket, tell: Callable[[Word], None]) -> None:
@@ -59,17 +60,17 @@ class Children:
         self._oom_before: dict[int, int | None] = {}
         self._kill_at: dict[int, float] = {}
         self.in_child: list[Callable[[], None]] = []
-        """What a forked child does before all else."""
+        """Functions that a forked child calls first."""
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    # -- births --------------------------------------------------------------------------------
+    # -- starting ------------------------------------------------------------------------------
 
     def start(self, name: str, body: Callable[[], None]) -> None:
-        """Fork a process, and tell of its birth and death by this name."""
+        """Fork a process, and report its start and its end to the kernel under this name."""
         oom = oom_kills()
         try:
             pid = self.fork(body)
@@ -79,7 +80,7 @@ class Children:
         self._born(name, pid, oom)
 
     def fork(self, body: Callable[[], None]) -> int:
-        """Fork a process that ends with `body`; return its pid."""
+        """Fork a process that runs `body` and ends; return its pid."""
         pid = os.fork()
         if pid:
             return pid
@@ -88,11 +89,11 @@ class Children:
             self._become_child()
             body()
             code = 0
-        except SystemExit as end:  # argparse has said why
+        except SystemExit as end:  # argparse has printed the reason
             code = end.code if isinstance(end.code, int) else int(bool(end.code))
             if isinstance(end.code, str):
                 sys.stderr.write(f"{end.code}\n")
-        except BaseException:  # a child must never run on in our loop
+        except BaseException:  # a child must never return into our loop
             sys.excepthook(*sys.exc_info())
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -113,7 +114,7 @@ class Children:
             act()
 
     def start_fresh(self, name: str, spec: RankSpec) -> None:
-        """Start a rank as a fresh Python process, where forking is not safe."""
+        """Start a rank as a new Python process, where forking is not safe."""
         oom = oom_kills()
         try:
             pid = _fresh(spec)
@@ -125,7 +126,7 @@ class Children:
     def _born(self, name: str, pid: int, oom: int | None) -> None:
         try:
             created = started(pid)
-        except OSError as err:  # no descriptor is left: it could not be told from another later
+        except OSError as err:  # no file descriptor left; without its start time a pid is ambiguous
             _undo(pid)
             self._tell(Refused(name, f"nothing can be known of the process: {err}"))
             return
@@ -133,25 +134,25 @@ class Children:
         self._oom_before[pid] = oom
         self._tell(Started(name, pid, created))
 
-    # -- deaths --------------------------------------------------------------------------------
+    # -- ending --------------------------------------------------------------------------------
 
     def signal(self, pid: int, signum: int) -> None:
-        """Signal a process that lives; the number may be somebody else's by now."""
+        """Signal a living child; the pid of a dead one may belong to another process."""
         if pid in self._names:
             os.kill(pid, signum)
 
     def end(self, pid: int, grace: float) -> None:
-        """Have a process end, and kill it if it has not after so many seconds."""
+        """Ask a process to end, and kill it after `grace` seconds."""
         if pid in self._names:
             os.kill(pid, signal.SIGTERM)
             self._kill_at[pid] = time.monotonic() + grace
 
     def next_kill(self) -> float:
-        """Return when the next process is to be killed (monotonic time)."""
+        """Return when the next process must be killed (monotonic time)."""
         return min(self._kill_at.values(), default=float("inf"))
 
     def look(self) -> None:
-        """Tell of those that have died, kill those whose time has come."""
+        """Report the processes that have died; kill those whose grace time is over."""
         self._reap()
         now = time.monotonic()
         for pid in [pid for pid, at in self._kill_at.items() if at <= now]:
@@ -163,7 +164,8 @@ class Children:
             os.read(self.wake, 4096)
         while True:
             try:
-                # Look before reaping: until then the pid, and so the session's number, is ours.
+                # Look without reaping: until it is reaped, its pid, and so its session id, stays
+                # taken.
                 gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
@@ -183,9 +185,9 @@ class Children:
                 self._tell(Died(name, gone.si_pid, signum, code, oom and signum == signal.SIGKILL))
 
     def end_all(self) -> None:
-        """End everything, politely and then by force."""
+        """End all children: SIGTERM, then SIGKILL."""
         for pid in self._names:
-            with contextlib.suppress(OSError):  # it may have become another user's
+            with contextlib.suppress(OSError):  # it may run as another user now
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + END_SECONDS
         while self._names and time.monotonic() < deadline:
@@ -193,17 +195,17 @@ class Children:
             self._reap()
         for pid in self._names:
             kill_session(pid)
-        # What left its session (a daemon of a daemon) has become our child: we are its reaper.
+        # A process that left its session (a daemon) has become our child: we are its subreaper.
         kill_descendants()
 
 
 def _fresh(spec: RankSpec) -> int:
-    """Start a rank as a fresh Python process; return its pid.
+    """Start a rank as a new Python process; return its pid.
 
     Raises
     ------
     OSError, subprocess.SubprocessError
-        If that cannot be; nothing of it is left.
+        If it cannot be started; then no process is left.
     """
     with open(Path(spec.folder, f"rank{spec.rank}.log"), "ab", opener=private) as log:
         process = subprocess.Popen(
@@ -214,7 +216,7 @@ def _fresh(spec: RankSpec) -> int:
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
         )
-    # We reap it ourselves, by pid; Popen must not.
+    # We reap the process by its pid; Popen must not.
     process.returncode = 0
     assert process.stdin is not None
     try:
@@ -227,15 +229,15 @@ def _fresh(spec: RankSpec) -> int:
 
 
 def _undo(pid: int) -> None:
-    """End a process that nobody has been told of, with all it has started, and reap it."""
+    """Kill and reap a process that was not reported yet, with all its children."""
     os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(OSError):  # no descriptor is left to look with
+    with contextlib.suppress(OSError):  # no file descriptor left
         kill_session(pid)
     os.waitpid(pid, 0)
 
 
 def _kill_workers(token: str) -> None:
-    """Kill what a launcher has left: its workers may have sessions of their own."""
+    """Kill a launcher's remaining workers, which may have sessions of their own."""
 
     def is_marked(process: psutil.Process) -> bool:
         environ = process.environ()

@@ -1,6 +1,6 @@
-"""The user's own modules among those that were preloaded: a run begins with what is on disk.
+"""Drops preloaded modules of the user's that were edited since, so that a run imports them again.
 
-Installed packages are taken to stay as they are. The warm process and its forks.
+Installed packages count as unchanged. Used in the warm process and its forks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ INSTALLED = [
     Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 ]
 _own: dict[str, tuple[Path, int]] = {}
-"""By module, its file and when that was changed last."""
+"""For each of the user's modules, its file and the time of the file's last change."""
 
 
 def remember(names: Iterable[str]) -> None:
-    """Take note of modules that were imported just now."""
+    """Record modules that were imported just now."""
     for name in names:
         path = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(path, str) and not any(Path(path).is_relative_to(at) for at in INSTALLED):
@@ -29,7 +29,7 @@ def remember(names: Iterable[str]) -> None:
 
 
 def forget() -> None:
-    """Forget them all if one has changed since: whoever imports them has them anew."""
+    """If one of them has changed, remove all from `sys.modules`, to be imported again."""
     if all(_changed_at(path) == changed for path, changed in _own.values()):
         return
     for name in _own:
@@ -44,4 +44,4 @@ def _changed_at(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
-        return -1  # no file's
+        return -1  # no such file

@@ -1,8 +1,9 @@
-"""The persistent cluster: ipyparallel's controller, and engines forked from the warm process.
+"""A persistent cluster on this machine: warm process, ipyparallel's controller and engines.
 
-The controller is the real one and the engines register with it, so `ipyparallel.Client` and `%px`
-work on them. It is started without `ipyparallel.Cluster`, whose import and polling the kernel
-would pay for and whose launchers add a process for every engine. Hub's thread only.
+The engines are forked from the warm process, and register with ipyparallel's own controller, so
+`ipyparallel.Client` and `%px` work on them. `ipyparallel.Cluster` is not used: its import and its
+polling would slow down the kernel, and its launchers add a process for every engine. Hub's thread
+only.
 """
 
 from __future__ import annotations
@@ -48,29 +49,30 @@ if TYPE_CHECKING:
     from nbdist.wire.channel import Keys
 
 CONTROLLER_SECONDS = 120.0
-"""For the controller to come up, and for it to hear a new engine's heart; its death is known at
+"""Time limit for the controller to start, and to register a new engine. Its death is noticed at
 once."""
 LONGEST_TEMP = 60
-"""Bytes of a folder in which sockets can lie: the system takes a path of about 100."""
+"""The longest path, in bytes, of a folder for sockets: the system's limit for a socket is about
+100."""
 AGAIN_SECONDS = 180.0
-"""Imports that went well before have this long in a new warm process."""
+"""Time limit for repeating successful imports in a new warm process."""
 CONTROLLER_STARTS = 3
 NOT_TAKEN_IN = "Registration timed out"
-"""How ipyparallel's engine tells that; the controller knows why."""
+"""The message of an ipyparallel engine that was not registered; the controller's log says why."""
 _numbers = itertools.count(1)
 
 
 class Host:
-    """Our machine's warm process and controller, in one private folder.
+    """The warm process and controller of this machine and controller, with their private folder.
 
     Parameters
     ----------
     home
-        Holds that folder.
+        The folder in which the private folder is made.
     tell
-        Hears of ranks and of the controller.
+        Called with messages about ranks and the controller.
     controller
-        Whether there is one; scripts do without.
+        Whether to start a controller; scripts do not need it.
     """
 
     def __init__(
@@ -83,12 +85,12 @@ class Host:
         self.id = secrets.token_hex(4)
         self.folder = home / "clusters" / self.id
         self.profile = self.folder / "profile"
-        # In the temp folder and with a short name, since a socket's path must be short.
+        # In the temp folder and with a short name, because a socket's path must be short.
         temp = tempfile.gettempdir()
         short = len(os.fsencode(temp)) < LONGEST_TEMP
         self.temp = Path(temp if short else "/tmp", f"nbd-{self.id}")  # noqa: S108
         make_folder(self.folder)
-        # Signed before anything else is made: whoever comes later knows then what to clear.
+        # Signed first, so that a later kernel knows what to clear.
         leftovers.sign(self.folder, str(self.temp))
         self.temp.mkdir(mode=0o700)
         make_folder(self.profile / "security")
@@ -98,7 +100,7 @@ class Host:
         self._changed: dict[str, str | None] = {}
         self._tell = tell
         self.scripts: set[Callable[[str], None]] = set()
-        """Stop the scripts whose launchers are children of the warm process."""
+        """Functions that stop the scripts whose launchers are children of the warm process."""
         self._launchers: dict[str, Callable[[Started | Died | Refused], None]] = {}
         self.warm = WarmProcess(
             self.folder / "warm.log", [self.folder, self.temp], self._hear, self.id
@@ -126,8 +128,8 @@ class Host:
             "--IPController.use_threads=True",
             "--log-level=30",
             f"--IPController.registration_timeout={CONTROLLER_SECONDS:.0f}",
-            # Registration waits for a beat, see `hearts`; deaths we see ourselves, at once, so that
-            # a frozen engine need never be given up.
+            # Registration needs a beat, see `heart_monitor`. We notice deaths ourselves, at once,
+            # so the controller never has to declare a frozen engine dead.
             "--HeartMonitor.period=100",
             "--HeartMonitor.max_heartmonitor_misses=1000000",
         ]
@@ -137,9 +139,9 @@ class Host:
         self.warm.order(StartController(args, environ, log, ready))
 
     def _has_lost_a_port(self) -> bool:
-        """Whether the controller ended because another program has taken a port that it chose.
+        """Whether the controller ended because another program took one of its ports.
 
-        ipyparallel looks for free ports first and binds them later.
+        ipyparallel chooses free ports first and binds them later.
         """
         log = self._controller_log
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -163,7 +165,7 @@ class Host:
     def log_in_words(self, rank: int) -> str:
         """Return the end of a rank's log as a clause for an error message.
 
-        Where the controller did not take the rank in, its log has the reason.
+        If the controller did not register the rank, the controller's log is added.
         """
         words = tail_in_words(self.folder / f"rank{rank}.log")
         if NOT_TAKEN_IN in words:
@@ -176,7 +178,7 @@ class Host:
 
     @property
     def cells(self) -> Path:
-        """Path of the hub's socket for cells."""
+        """The path of the hub's socket for cells."""
         return self.temp / "cells"
 
     def connection_file(self, kind: str) -> Path:
@@ -184,12 +186,12 @@ class Host:
         return self.profile / "security" / f"ipcontroller-{self.id}-{kind}.json"
 
     async def engine_info(self) -> str:
-        """Wait for the controller and return what engines need to find it.
+        """Wait for the controller; return the connection info for engines.
 
         Raises
         ------
         LaunchError
-            If the controller did not come up, or has died since.
+            If the controller did not start, or has died since.
         """
         if self._engine_info:
             self.check_controller()
@@ -214,7 +216,7 @@ class Host:
         raise LaunchError(msg)
 
     def check_controller(self) -> None:
-        """Raise `LaunchError` if the controller that was there has died. Any thread."""
+        """Raise `LaunchError` if the controller or the warm process has died. Any thread."""
         who = "warm process" if self.warm.gone.is_set() else "ipyparallel controller"
         if self.controller_died is not None or self.warm.gone.is_set():
             msg = (
@@ -224,46 +226,46 @@ class Host:
             raise LaunchError(msg)
 
     async def ready(self) -> Warm:
-        """Wait until ranks can be started."""
+        """Wait until the warm process can start ranks."""
         return await asyncio.shield(self.warm.warm)
 
     def environ_changes(self) -> dict[str, str | None]:
-        """Return what the notebook has changed in its environment since the host was started."""
+        """Return the variables that the notebook has changed since this host was started."""
         raw = _raw_environ()
         if raw != self._seen_environ:
             now, base = dict(os.environ), self._base_environ
             changed = {k for k in now.keys() | base.keys() if now.get(k) != base.get(k)}
-            # What was changed back is told too: ranks hold the value in between.
+            # Also variables that were changed back: ranks have the value in between.
             self._changed = {name: now.get(name) for name in changed | self._changed.keys()}
             self._seen_environ = raw
         return self._changed
 
     async def preload(self, modules: list[str], limit: float) -> Preloaded:
-        """Have the warm process import modules, if that does no harm; see its answer."""
+        """Let the warm process import modules, if they pass the trial; the answer says so."""
         order = Preload(
             next(_numbers), modules, _import_path(), self.environ_changes(), limit, tried=False
         )
         return await self.warm.preload(order)
 
     def preload_again(self, modules: list[str]) -> None:
-        """Have a new warm process import what another one has; ranks ordered later wait for it."""
+        """Let a new warm process import an earlier one's modules; later ranks wait for this."""
         self.warm.order(
             Preload(next(_numbers), modules, _import_path(), {}, AGAIN_SECONDS, tried=True)
         )
 
     def start_rank(self, spec: RankSpec) -> None:
-        """Fork a rank; `tell` hears how it went."""
+        """Fork a rank; the result is passed to `tell`."""
         self.warm.order(StartRank(spec))
 
     def start_launcher(
         self, order: StartLauncher, tell: Callable[[Started | Died | Refused], None]
     ) -> None:
-        """Start a script's launcher; `tell` hears how it went, and of its end."""
+        """Start a script's launcher; its start and its end are passed to `tell`."""
         self._launchers[order.name] = tell
         self.warm.order(order)
 
     def forget_launcher(self, name: str) -> None:
-        """Listen no more to what is told of a launcher."""
+        """Stop passing on messages about a launcher."""
         self._launchers.pop(name, None)
 
     def signal(self, pid: int, signum: int) -> None:
@@ -275,28 +277,28 @@ class Host:
         self.warm.order(End(pid, grace))
 
     async def forget_engine(self, rank: int) -> None:
-        """Tell the controller that an engine is gone, as ipyparallel's nanny would."""
+        """Tell the controller that an engine has ended, as ipyparallel's nanny does."""
         await asyncio.to_thread(_unregister, self.connection_file("engine"), rank)
 
     def abandon(self) -> None:
-        """Let the warm process end everything; it removes the folders, too, if it lives."""
+        """Let the warm process end everything and remove the folders, if it is alive."""
         self.warm.abandon()
         if self.warm.gone.is_set():
             self._remove_folders()
 
     async def stop(self) -> None:
-        """End the controller and all ranks; remove the folder."""
+        """End the controller and all ranks; remove the folders."""
         await self.warm.stop()
         self._remove_folders()
 
     def _remove_folders(self) -> None:
-        for folder in (self.temp, self.folder):  # what is signed last: it names the other
+        for folder in (self.temp, self.folder):  # the signed folder last: it names the other one
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unregister(connection_file: Path, rank: int) -> None:
     import zmq
-    from jupyter_client.session import Session  # only when a rank was replaced
+    from jupyter_client.session import Session  # needed only after a rank was replaced
 
     info = json.loads(connection_file.read_text(encoding="utf-8"))
     session = Session(
@@ -309,10 +311,9 @@ def _unregister(connection_file: Path, rank: int) -> None:
 
 
 def _raw_environ() -> dict[bytes, bytes]:
-    """Return a copy of the environment as the system holds it.
+    """Return a copy of the environment as bytes.
 
-    Every cell looks for a change: decoding all variables for that would take as long as all else
-    the hub does for it.
+    Every cell compares it: decoding all variables would double the hub's time for a cell.
     """
     return dict(vars(os.environ)["_data"])
 
@@ -322,7 +323,7 @@ def _import_path() -> list[str]:
 
 
 def working_directory() -> str:
-    """Return the notebook's working directory, '' if it has been removed."""
+    """Return the notebook's working directory; '' if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -333,7 +334,7 @@ def make_specs(
     host: Host, ranks: list[int], size: int, *, incarnations: dict[int, int], backend: str,
     recovery: Recovery, url: str, keys: Keys, engine: str, environ: dict[str, str],
 ) -> list[RankSpec]:  # fmt: skip
-    """Describe ranks of this host."""
+    """Return the specifications of ranks on this host."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )

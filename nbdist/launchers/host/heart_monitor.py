@@ -1,9 +1,9 @@
-"""ipyparallel's heart monitor, which beats only while an engine waits to be taken in.
+"""A heart monitor for ipyparallel that beats only while an engine waits for its registration.
 
-The controller takes an engine in when its heart has answered a beat. After that nobody needs
-beats: the warm process sees ranks die, at once. Ten beats a second took one percent of a core from
-every training. Here the controller's hub says which heart is new, through a pipe, and the monitor
-(a process that the controller forks) beats until it has heard that one.
+The controller registers an engine when the engine's heart has answered a beat. After that no beats
+are needed: the warm process notices the death of ranks at once. Ten beats a second would take one
+percent of a core from every training. Here the controller's hub writes each new heart into a pipe,
+and the monitor (a process that the controller forks) beats until this heart has answered.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 BEAT_SECONDS = 0.02
 AWAITED_SECONDS = 120.0
-"""An engine whose heart has not answered by then is waited for no longer."""
+"""How long the monitor waits for a new engine's heart."""
 
 
 class AwaitedMonitor(HeartMonitor):
-    """Beats while hearts are awaited."""
+    """A heart monitor that beats only while it waits for new hearts."""
 
     told_of: ClassVar[int]
-    """The end of a pipe that says which heart is new."""
+    """The read end of the pipe with new hearts."""
 
     def start(self) -> None:
-        """Wait for word of a heart."""
+        """Wait for a new heart, without beating."""
         super().start()
         self.caller.stop()
         self.caller: Any = PeriodicCallback(self.beat, 1e3 * BEAT_SECONDS)
@@ -46,14 +46,14 @@ class AwaitedMonitor(HeartMonitor):
             self.beat()
 
     def handle_pong(self, msg: list[bytes]) -> None:
-        """Take an answer to any beat: where cores are short a heart is later than two beats."""
+        """Accept an answer to any beat: on a busy machine it can be later than two beats."""
         if msg[0] in self._awaited:
             self.responses.add(msg[0])
         else:
             super().handle_pong(msg)
 
     def beat(self) -> None:
-        """Beat, for the last time when no heart is awaited any more."""
+        """Beat; stop beating when no new heart is awaited."""
         super().beat()
         now = self.loop.time()
         self._awaited = {
@@ -66,9 +66,9 @@ class AwaitedMonitor(HeartMonitor):
 
 
 def beat_when_awaited() -> None:
-    """Pace the heart monitor of the controller that this process is going to be.
+    """Make the controller in this process use `AwaitedMonitor`.
 
-    Where the monitor is not forked it goes at the pace that ipyparallel is told.
+    If the monitor is not forked, it beats at the period in ipyparallel's configuration.
     """
     reading, writing = os.pipe()
     for end in (reading, writing):
@@ -77,7 +77,7 @@ def beat_when_awaited() -> None:
 
     def register_engine(hub: Hub, reg: Any, msg: Any) -> Any:  # ipyparallel's
         taken = register(hub, reg, msg)
-        with contextlib.suppress(BlockingIOError):  # nobody reads: it was not forked
+        with contextlib.suppress(BlockingIOError):  # no reader: the monitor was not forked
             for heart in hub.incoming_registrations:
                 os.write(writing, heart + b"\n")
         return taken

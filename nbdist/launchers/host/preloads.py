@@ -1,8 +1,8 @@
-"""Modules that the warm process imports because somebody asked for them, for its forks to have.
+"""Imports modules in the warm process on request (`%dist preload`), so that its forks have them.
 
-What a module does when it is imported may spoil the process for good: a thread that no fork has, a
-GPU that is open, a torch operation that makes forks hang. So it is tried in a fork first, and what
-ends there ends nothing else. The warm process's only thread.
+The import of a module may spoil the warm process for good: a thread that forks do not have, an open
+GPU, a torch operation that makes forks hang. So each import is first tried in a fork, where a crash
+harms nothing else. The warm process's only thread.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from nbdist.launchers.host.child_processes import Children
 
 LEAST_SECONDS = 30.0
-"""The import that follows a trial has this long at least, and not much longer than that took."""
+"""The least time limit of an import after its trial; a slow trial extends the limit."""
 ANSWER_BYTES = 1 << 16
 WHY_CHARACTERS = 2000
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """How an import went in a fork."""
+    """The result of a trial import in a fork."""
 
     why: str
-    """What speaks against it, '' if nothing does."""
+    """Why the modules must not be imported, '' if they may."""
     seconds: float = 0.0
 
 
 class Preloads:
-    """Follows the orders to import modules, one after the other.
+    """Executes the orders to import modules, one after the other.
 
     Parameters
     ----------
     children
-        What forks.
+        Forks processes.
     tell
-        Says something to the kernel.
+        Sends a message to the kernel.
     settle
         Called after imports; returns why this process cannot fork ranks any more, or ''.
     """
@@ -68,12 +68,12 @@ class Preloads:
         children.in_child += [self._let_go, edited_modules.forget]
 
     def begin(self, order: Preload) -> None:
-        """Import modules, as soon as what came before is done."""
+        """Import modules as soon as the earlier orders are done."""
         self._waiting.append(order)
         self._next()
 
     def stop(self, number: int) -> None:
-        """Give up what has not begun, or is only tried yet."""
+        """Cancel an order that is waiting or in its trial."""
         self._waiting = [order for order in self._waiting if order.id != number]
         if self._trial is not None and self._trial.order.id == number:
             self._trial.end()
@@ -81,15 +81,15 @@ class Preloads:
             self._next()
 
     def watched(self) -> list[int]:
-        """Return the descriptor that has something to say when a trial is over."""
+        """Return the file descriptor that becomes readable when the trial has ended."""
         return [] if self._trial is None else [self._trial.answer]
 
     def until(self) -> float:
-        """Return when a trial has lasted too long (monotonic time)."""
+        """Return when the time limit of the trial ends (monotonic time)."""
         return float("inf") if self._trial is None else self._trial.until
 
     def look(self) -> None:
-        """See whether a trial is over, and import in this process what went well."""
+        """If the trial has ended and succeeded, import its modules in this process."""
         tried = None if self._trial is None else self._trial.look()
         if self._trial is None or tried is None:
             return
@@ -129,7 +129,7 @@ class Preloads:
 
 
 class Trial:
-    """An import in a fork, whose end is waited for."""
+    """A trial import in a fork."""
 
     def __init__(self, order: Preload, children: Children) -> None:
         self.order = order
@@ -149,7 +149,7 @@ class Trial:
             os.close(theirs)
 
     def look(self) -> Tried | None:
-        """Return how it went, None as long as that is open."""
+        """Return the result; None while the trial is running."""
         os.set_blocking(self.answer, False)
         try:
             answer = os.read(self.answer, ANSWER_BYTES)
@@ -164,26 +164,26 @@ class Trial:
         return Tried("a process that tried the import has died of it")
 
     def end(self) -> None:
-        """End the fork, and all it may have started; it is reaped with the others."""
+        """End the fork and all processes in its session; `Children` reaps it."""
         os.close(self.answer)
         kill_session(self._pid)
 
 
 def _try(order: Preload) -> Tried:
-    """Import in this fork, and see whether forks of it would do as ranks."""
+    """Import in this fork, and test whether forks of it could be ranks."""
     began = time.monotonic()
-    why = _import(order, 0)  # who waits for this fork keeps to the limit, and says so
+    why = _import(order, 0)  # no limit here: the parent keeps the time
     seconds = time.monotonic() - began
     return Tried((why or why_not_fork() or threads_left())[:WHY_CHARACTERS], seconds)
 
 
 def threads_left() -> str:
-    """Say which threads an import has started that a fork would lack, '' if there are none."""
+    """Say which threads an import has started, which a fork would lack; '' if none."""
     ours = threading.current_thread()
     names = ", ".join(thread.name for thread in threading.enumerate() if thread is not ours)
     if names:
         return f"the import starts threads, which forked ranks would lack: {names}"
-    # Those of OpenBLAS end before a fork and come back when they are needed; others do not.
+    # Fork once: OpenBLAS ends its threads before a fork and restarts them later; others remain.
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -193,7 +193,7 @@ def threads_left() -> str:
 
 
 def _import(order: Preload, limit: float) -> str:
-    """Import modules as the notebook would; return why that failed, '' if it did not."""
+    """Import modules as the notebook would; return why this failed, '' if it succeeded."""
     path, sys.path[:] = sys.path[:], order.sys_path
     importlib.invalidate_caches()
     name = ""
@@ -205,7 +205,7 @@ def _import(order: Preload, limit: float) -> str:
         if err.name and f"{name}.".startswith(f"{err.name}."):
             return f"there is no module {err.name}"
         return f"importing {name} failed: {err}"
-    except BaseException as err:  # SystemExit, too: it must not be our end
+    except BaseException as err:  # also SystemExit, which must not end this process
         return f"importing {name} failed: {type(err).__name__}: {err}"
     finally:
         sys.path[:] = path
@@ -214,7 +214,7 @@ def _import(order: Preload, limit: float) -> str:
 
 @contextlib.contextmanager
 def _environ(changes: dict[str, str | None]) -> Iterator[None]:
-    """Set the notebook's environment: modules read it when they are imported."""
+    """Set the notebook's environment variables meanwhile, for modules that read them."""
     before = {name: os.environ.get(name) for name in changes}
     _set(changes)
     try:
@@ -233,7 +233,7 @@ def _set(environ: dict[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def _within(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in code that takes longer; there is no limit if it is 0."""
+    """Raise `TimeoutError` in code that takes longer; 0 means no limit."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"it was not over after {in_time(seconds)}")

@@ -1,4 +1,4 @@
-"""What the kernel and the warm process of a host say to each other, over a socket pair."""
+"""Messages between the kernel and the warm process of a host, over a socket pair."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from nbdist.rank.rank_spec import RankSpec
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
-    """Base of what the kernel asks for."""
+    """Base class of the kernel's orders to the warm process."""
 
 
 CONTROLLER = "controller"
-"""What words of ipyparallel's controller are told under; those of ranks have a number behind."""
+"""The name of ipyparallel's controller in messages; a rank's name has a number at its end."""
 
 
 class StartController(Order, frozen=True):
@@ -23,7 +23,7 @@ class StartController(Order, frozen=True):
     environ: dict[str, str]
     log: str
     ready: str
-    """A file that is made when it listens at all its ports."""
+    """A file that is created when the controller listens at all its ports."""
 
 
 class StartRank(Order, frozen=True):
@@ -33,24 +33,24 @@ class StartRank(Order, frozen=True):
 
 
 class StartLauncher(Order, frozen=True):
-    """Start a launcher of a script, whose ranks are its children.
+    """Start the launcher of a script; the ranks are the launcher's children.
 
     Parameters
     ----------
     name
-        What it is called in what is told of it.
+        The launcher's name in messages.
     module
-        Which launcher, one of `nbdist.launchers`: ``torchrun``.
+        A module of `nbdist.launchers.scripts`: ``torchrun``.
     arguments
         The launcher's own flags.
     program
         The file that its ranks read, see `nbdist.rank.script_program`.
     environ
-        What the notebook has changed in its environment; None removes a variable.
+        Variables that the notebook has changed; None removes a variable.
     log
-        Where what it prints itself goes.
+        The file for the launcher's own output.
     cold
-        Whether it is a fresh process, started by the plain command line.
+        Whether it is a new process, started by its command line.
     """
 
     name: str
@@ -64,18 +64,18 @@ class StartLauncher(Order, frozen=True):
 
 
 class Preload(Order, frozen=True):
-    """Import modules in the warm process, so that all it forks from then on has them.
+    """Import modules in the warm process, so that later forks have them.
 
     Parameters
     ----------
     id
-        What the answer refers to.
+        The number of the order, repeated in the answer.
     sys_path, environ
-        The notebook's import path, and what it has changed in its environment.
+        The notebook's import path, and the environment variables that it has changed.
     limit
-        Seconds that may take.
+        The time limit in seconds.
     tried
-        Whether that went well before, in another warm process of this notebook.
+        Whether these imports have succeeded in an earlier warm process of this notebook.
     """
 
     id: int
@@ -87,60 +87,60 @@ class Preload(Order, frozen=True):
 
 
 class StopPreload(Order, frozen=True):
-    """Give up an import that is only tried yet."""
+    """Cancel an import that is waiting or in its trial."""
 
     id: int
 
 
 class Signal(Order, frozen=True):
-    """Send a signal to a process the warm process started itself."""
+    """Send a signal to a child of the warm process."""
 
     pid: int
     signum: int
 
 
 class End(Order, frozen=True):
-    """End a process and all it left in its session: SIGTERM, then SIGKILL after `grace` seconds."""
+    """End a process and its session: SIGTERM, then SIGKILL after `grace` seconds."""
 
     pid: int
     grace: float
 
 
 class Word(msgspec.Struct, frozen=True, tag=True):
-    """Base of what the warm process tells."""
+    """Base class of the warm process's messages to the kernel."""
 
 
 class Warm(Word, frozen=True):
-    """Imports are done, ranks can be started."""
+    """The imports are done, so ranks can be started."""
 
     pid: int
     torch: str
-    """torch's version, '' without torch."""
+    """The version of torch, '' without torch."""
     plain: str
-    """Why ranks cannot be forked and are started plainly, '' where they are forked."""
+    """Why ranks are started as new processes instead of forks, '' if they are forked."""
     recovery: Recovery
-    """What is known of how this torch recovers, as far as ranks must know it to begin."""
+    """The result of the probe of torch so far, as much as ranks need to start."""
 
 
 class Probed(Word, frozen=True):
-    """How this torch recovers is known."""
+    """The probe of torch has finished."""
 
     recovery: Recovery
 
 
 class Preloaded(Word, frozen=True):
-    """Imports that were asked for are done, or cannot be."""
+    """The answer to `Preload`: the imports are done, or refused."""
 
     id: int
     why: str = ""
-    """Why they cannot be; then nothing was imported. '' if they are done."""
+    """Why nothing was imported, '' if the imports are done."""
     seconds: float = 0.0
     grown: int = 0
-    """Bytes of memory they have taken, which all forks share."""
+    """Bytes of memory that the modules take, shared by all forks."""
 
 
 class Started(Word, frozen=True):
-    """A process lives. `name` is `controller` or `rank 3.0` (rank and incarnation)."""
+    """A process was started. `name` is `controller` or `rank 3.0` (rank and incarnation)."""
 
     name: str
     pid: int
@@ -148,7 +148,7 @@ class Started(Word, frozen=True):
 
 
 class Died(Word, frozen=True):
-    """A process has ended, and all its session with it."""
+    """A process has ended, and its session was killed."""
 
     name: str
     pid: int
@@ -156,7 +156,7 @@ class Died(Word, frozen=True):
     """The signal that ended it, 0 if it exited."""
     code: int
     out_of_memory: bool
-    """SIGKILL ended it, and the kernel has killed for lack of memory while it lived."""
+    """Whether SIGKILL ended it, and the system's OOM killer was active during its life."""
 
 
 class Refused(Word, frozen=True):
@@ -173,12 +173,12 @@ decode_order = msgspec.msgpack.Decoder(
 decode_word = msgspec.msgpack.Decoder(Warm | Probed | Preloaded | Started | Died | Refused).decode
 
 LAUNCHER = "launcher "
-"""Begins the names of launchers; their job's token, which their workers inherit, follows."""
+"""The prefix of launchers' names; the job's token follows, which their workers inherit."""
 LENGTH = 4
-"""Bytes of the big-endian length before every message."""
+"""The size, in bytes, of the big-endian length before every message."""
 
 
 def pack(message: Order | Word) -> bytes:
-    """Frame a message for the stream."""
+    """Encode a message with its length in front."""
     body = encode(message)
     return len(body).to_bytes(LENGTH, "big") + body

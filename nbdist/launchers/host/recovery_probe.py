@@ -1,8 +1,8 @@
-"""How this build of torch recovers after a fault: known from before, or tried in a fork.
+"""Finds how this build of torch recovers after a fault, from the cache or by a probe in a fork.
 
-The warm process forks the probe, waits for what ranks must know when they begin (do groups renew in
-place?), and hears of the rest (DDP and FSDP2 models, whose imports take seconds) when it is there.
-What was found is kept in the user's cache. The warm process's only thread.
+The warm process forks the probe, and waits for the result that ranks need to start (whether groups
+can be renewed in place). The other results (DDP and FSDP2 models, whose imports take seconds) come
+later. The results are cached for the user. The warm process's only thread.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 
 PROBE = "nbdist.backends.ddp.torch_probe"
 GROUPS_SECONDS, SECONDS = 60.0, 600.0
-"""A probe that takes longer, for groups and in all, counts as failed. Nobody waits for all of it,
-and beside busy ranks it gets little of a processor."""
+"""Time limits of the probe, for groups and for everything. The second is long because the kernel
+does not wait for it, and busy ranks leave the probe little CPU time."""
 ANSWER_BYTES = 1 << 16
 
 
 class Probing:
-    """Finds out once, and tells.
+    """Runs the probe once, and reports its result.
 
     Parameters
     ----------
     children
-        What forks.
+        Forks processes.
     tell
-        Called with what was found, when it is whole.
+        Called with the complete result.
     folder
-        Where the probe may leave files.
+        The folder for temporary files of the probe.
     """
 
     def __init__(self, children: Children, tell: Callable[[Recovery], None], folder: str) -> None:
         self._children, self._tell, self._folder = children, tell, folder
         self.found: Recovery | None = None
-        """What is known; without torch nothing ever is."""
+        """The result so far; always None without torch."""
         self._answer, self._pid, self._inbox = -1, 0, b""
         self._deadline = float("inf")
         children.in_child.append(self._let_go)
 
     def begin(self, *, fork: bool) -> None:
-        """Look up what is known, else begin to try it, and wait for what ranks begin with."""
+        """Read the cache, or start the probe and wait for its result on groups."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -79,15 +79,15 @@ class Probing:
             self._deadline = time.monotonic() + SECONDS
 
     def watched(self) -> list[int]:
-        """Return the descriptor that has something to say, while a probe runs."""
+        """Return the file descriptor of the running probe."""
         return [] if self._answer < 0 else [self._answer]
 
     def until(self) -> float:
-        """Return when the probe has lasted too long (monotonic time)."""
+        """Return when the probe's time limit ends (monotonic time)."""
         return self._deadline
 
     def look(self) -> None:
-        """Take in what the probe says: a line when groups were tried, and one when all was."""
+        """Read the probe's results: one line after groups, one line at the end."""
         if self._answer < 0:
             return
         with contextlib.suppress(BlockingIOError):
@@ -119,7 +119,7 @@ class Probing:
             os.close(theirs)
 
     def _end(self, why: str) -> None:
-        """End the probe, which is reaped with the others; what it left open is taken as failed."""
+        """End the probe, which `Children` reaps; tests that it did not finish count as failed."""
         self._let_go()
         self._deadline = float("inf")
         if self._pid:
@@ -147,7 +147,7 @@ def _in_fork(answer: int, folder: str) -> None:
 
 
 def _start_fresh(answer: int, folder: str) -> int:
-    """Run the probe as a process of its own, where forking is not safe; return its pid."""
+    """Start the probe as a new process, where forking is not safe; return its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", PROBE, str(answer)],
         pass_fds=[answer],
@@ -156,5 +156,5 @@ def _start_fresh(answer: int, folder: str) -> int:
         start_new_session=True,
         preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
     )
-    process.returncode = 0  # it is reaped by pid, with the others
+    process.returncode = 0  # `Children` reaps it by pid
     return process.pid

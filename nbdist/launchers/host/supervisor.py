@@ -1,11 +1,11 @@
-"""The warm process of a host: it has imported torch, forks ranks, and cleans up after them.
+"""The main program of the warm process: it imports torch, forks ranks and supervises them.
 
-Run as ``python -m nbdist.launchers.host.supervisor FD KERNEL_PID FOLDER...``; the folders are
-removed at its end. It is also the supervisor (`nbdist.launchers.host.child_processes`), and when
-the kernel is gone everything ends.
+It is run as ``python -m nbdist.launchers.host.supervisor FD KERNEL_PID FOLDER...``, and removes
+these folders at its end. When the kernel has ended, the supervisor ends all its children and
+itself.
 
-One thread, no torch operation, no zmq context, no store: whatever would not survive a fork must
-never happen here.
+It must do nothing that does not survive a fork: it has one thread, runs no torch operation, and
+opens no zmq context and no store.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ RANKS_IMPORT = (
     "IPython.extensions.storemagic", "sqlite3", "tornado.locks", "tornado.platform.asyncio",
     "tornado.queues",
 )  # fmt: skip
-"""What engines import when they start; here once for all of them."""
+"""Modules that every engine imports at its start, imported here once for all."""
 DDP_IMPORTS = (
     "nbdist.backends.ddp.groups_in_place", "nbdist.backends.torch_private.ddp_insides",
     "nbdist.backends.torch_private.rendezvous", "nbdist.backends.torch_private.timed_waits",
 )  # fmt: skip
-"""The same of ranks with a process group, behind torch."""
+"""Modules that ranks with a process group import, after torch."""
 HOROVOD = "nbdist.backends.horovod.part"
 LOOK_SECONDS = 1.0
-"""How often the kernel is looked for besides its end of the socket being watched."""
+"""How often we check that the kernel is alive, besides watching its socket."""
 
 
 class Supervisor:
-    """Follows the kernel's orders on one host."""
+    """Executes the kernel's orders on one host."""
 
     def __init__(self, sock: socket.socket, kernel: int, folders: list[str]) -> None:
         self._sock = sock
@@ -89,7 +89,7 @@ class Supervisor:
     # -- the loop ------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Follow orders until the kernel is gone, then end everything."""
+        """Execute orders until the kernel has ended, then end everything."""
         while os.getppid() == self._kernel:
             now, sock = time.monotonic(), self._sock.fileno()
             due = min(
@@ -108,14 +108,14 @@ class Supervisor:
 
     def _end(self) -> None:
         self._children.end_all()
-        for folder in reversed(self._folders):  # what is signed last: it names the others
+        for folder in reversed(self._folders):  # the signed folder last: it names the others
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def leaving_with_kernel(self) -> Iterator[None]:
-        """End with the kernel also while imports, which take seconds, keep from `serve`.
+        """End with the kernel also during long imports, while `serve` does not run.
 
-        The body may do nothing that must not end in its midst.
+        The body may be ended at any point.
         """
 
         def look(*_: object) -> None:
@@ -133,7 +133,7 @@ class Supervisor:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def warm_up(self, modules: list[str]) -> None:
-        """Import what ranks need; orders that came meanwhile are followed afterwards."""
+        """Import the modules that ranks need, then execute the orders that came meanwhile."""
         with self.leaving_with_kernel():
             self._import(modules)
             self._settle()
@@ -147,29 +147,30 @@ class Supervisor:
 
     def _import(self, modules: list[str]) -> None:
         before = tempfile.gettempdir()
-        tempfile.tempdir = self._folders[-1]  # what an import leaves there goes with the cluster
+        tempfile.tempdir = self._folders[-1]  # removed with the cluster
         for name in modules:
-            # Without torch its backend refuses in its own words; `none` needs neither.
-            # Private parts that this torch lacks are missed by the probe, which says so.
+            # A missing torch is reported by its backend, and the backend `none` needs no torch.
+            # Private parts that this torch lacks are reported by the probe.
             with contextlib.suppress(ImportError, AttributeError, NbdistError):
                 importlib.import_module(name)
-        with contextlib.suppress(Exception):  # no torch, or another one than is known
+        with contextlib.suppress(Exception):  # no torch, or an unknown release
             from nbdist.backends.torch_private import releases
 
             releases.import_what_leaves_folders()
         tempfile.tempdir = before
 
     def _settle(self) -> str:
-        """Let forks share the pages; return why none can be ranks after these imports, or ''."""
+        """Prepare for forks after imports; return why forks cannot be ranks, or ''."""
         self._plain = self._plain or why_not_fork()
-        # No collection touches what lives, here or in forks. What little of it is garbage stays: to
-        # find that takes longer than to start a rank.
+        # Exclude all present objects from garbage collection, here and in forks: a collection would
+        # write to their memory pages, and so copy them in each fork. A collection before this would
+        # free little, and take longer than starting a rank.
         gc.freeze()
         gc.enable()
         return self._plain
 
     def _read_orders(self) -> bool:
-        """Read and follow what came; False when the kernel's end is closed."""
+        """Read and execute orders; return False when the kernel has closed its end."""
         try:
             data = self._sock.recv(1 << 16)
         except OSError:
@@ -185,19 +186,19 @@ class Supervisor:
         return bool(data)
 
     def read_early(self) -> None:
-        """Follow the orders that lie there already, without waiting."""
+        """Execute the orders that have arrived already, without waiting."""
         while select.select([self._sock], [], [], 0)[0] and self._read_orders():
             pass
 
     def _follow(self, order: Order) -> None:
         try:
             self._do(order)
-        except Exception as err:  # whatever it is, who gave the order must hear of it
+        except Exception as err:  # the kernel must know about any error
             self._refuse(order, f"{type(err).__name__}: {err}")
             raise
 
     def _refuse(self, order: Order, why: str) -> None:
-        """Tell whoever waits for it that an order could not be followed."""
+        """Tell the kernel that an order could not be executed."""
         if isinstance(order, StartRank):
             self.tell(Refused(_name_of(order.spec), why))
         elif isinstance(order, StartLauncher):
@@ -226,11 +227,11 @@ class Supervisor:
             self._start_rank(order.spec)
 
     def tell(self, word: Word) -> None:
-        """Say something to the kernel, which may be gone."""
+        """Send a message to the kernel, if it is still alive."""
         with contextlib.suppress(OSError):
             self._sock.sendall(protocol.pack(word))
 
-    # -- births --------------------------------------------------------------------------------
+    # -- starting ------------------------------------------------------------------------------
 
     def _start_rank(self, spec: RankSpec) -> None:
         name = _name_of(spec)
@@ -250,15 +251,15 @@ class Supervisor:
         self._children.start(order.name, lambda: child_bodies.launcher(order, cold=cold))
 
     def _have(self, modules: Iterable[str]) -> None:
-        """Import modules here and not in the child, so that the next one has them, too."""
+        """Import modules here instead of in the child, so that later children have them, too."""
         if all(name in sys.modules for name in modules):
             return
         there = "tensorflow" in sys.modules
         with self.leaving_with_kernel():
             for name in modules:
-                with contextlib.suppress(Exception):  # whoever needs it says what is wrong
+                with contextlib.suppress(Exception):  # the child reports the error
                     importlib.import_module(name)
-        if "tensorflow" in sys.modules and not there:  # seconds, and hundreds of megabytes
+        if "tensorflow" in sys.modules and not there:  # takes seconds and hundreds of megabytes
             self._plain = self._settle() or threads_left()
 
 
@@ -268,7 +269,7 @@ def _name_of(spec: RankSpec) -> str:
 
 @contextlib.contextmanager
 def _going_on() -> Iterator[None]:
-    """Log what goes wrong: with this process all ranks would end."""
+    """Log an error and go on: the end of this process would end all ranks."""
     try:
         yield
     except Exception:
@@ -277,23 +278,23 @@ def _going_on() -> Iterator[None]:
 
 
 def main() -> None:
-    """Become the warm process."""
-    # `select` takes low numbers only; a kernel with many open files has given us a high one.
+    """Run the warm process."""
+    # `select` needs a low file descriptor, and a kernel with many open files passes a high one.
     sock = socket.socket(fileno=os.dup(int(sys.argv[1])))
     os.close(int(sys.argv[1]))
     supervisor = Supervisor(sock, kernel=int(sys.argv[2]), folders=sys.argv[3:])
     adopt_orphans()
-    # The kernel's own Ctrl-C in a terminal is for the kernel; it tells us what to do.
+    # Ctrl-C in the kernel's terminal is for the kernel, which then sends us orders.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Found here, once: that takes a file, which a fork that is killed meanwhile would leave.
+    # Once here: this writes a test file, which a fork killed at that moment would leave behind.
     tempfile.gettempdir()
-    gc.disable()  # what is imported stays: to look for garbage meanwhile takes a sixth of the time
-    # The controller is forked before torch is imported: it shares what engines import anyway, and
-    # comes up on another core meanwhile.
+    gc.disable()  # imports make little garbage, and collections take a sixth of their time
+    # The controller is forked before torch is imported: it shares the imports of engines, and
+    # starts on another core meanwhile.
     with supervisor.leaving_with_kernel():
         importlib.import_module("nbdist.rank.engine")
         for name in RANKS_IMPORT:
-            with contextlib.suppress(ImportError):  # of another release
+            with contextlib.suppress(ImportError):  # another release of IPython or tornado
                 importlib.import_module(name)
     supervisor.read_early()
     supervisor.warm_up(["torch.distributed", "nbdist.backends.ddp.rank_group", *DDP_IMPORTS])

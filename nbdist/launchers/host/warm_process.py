@@ -1,4 +1,7 @@
-"""The kernel's end of a host's warm process. Hub's thread only."""
+"""The kernel's client of the warm process: starts it, sends orders, receives messages.
+
+Hub's thread only.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class WarmProcess:
-    """Starts the warm process, gives it orders, passes on what it tells."""
+    """Starts the warm process, sends it orders, and passes on its messages."""
 
     def __init__(
         self,
@@ -54,10 +57,10 @@ class WarmProcess:
         self._inbox, self._outbox = b"", bytearray()
         self._loop = asyncio.get_running_loop()
         self.children: dict[int, float] = {}
-        """Pid and start time of every process it has started and that lives."""
+        """The pid and start time of each living child of the warm process."""
         self.warm: asyncio.Future[Warm] = self._loop.create_future()
         self.probed: asyncio.Future[Recovery] = self._loop.create_future()
-        """How this torch recovers; never known where there is none."""
+        """The complete result of the probe of torch; never set without torch."""
         self._preloads: dict[int, asyncio.Future[Preloaded]] = {}
         self.gone = asyncio.Event()
         self._sock, theirs = socket.socketpair()
@@ -66,7 +69,7 @@ class WarmProcess:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-u",  # also makes what C libraries print appear at once, in every rank
+                    "-u",  # also makes output of C libraries appear at once, in every rank
                     "-m",
                     "nbdist.launchers.host.supervisor",
                     str(theirs.fileno()),
@@ -85,30 +88,30 @@ class WarmProcess:
         self.pid = self._process.pid
         self.created = started(self.pid)
         self._loop.add_reader(self._sock, self._read)
-        # A child of the notebook's own must not hold our end open when we are gone.
+        # A process that the notebook forks must not keep our end open when the kernel has ended.
         os.register_at_fork(after_in_child=self._close_in_fork)
 
     def order(self, order: Order) -> None:
-        """Send an order; a warm process that is gone is told of through `gone`."""
+        """Send an order, unless the warm process has ended (`gone`)."""
         if self.gone.is_set():
             return
         self._outbox += protocol.pack(order)
         self._send()
 
     def _send(self) -> None:
-        """Send what there is room for: while it imports it reads nothing, and nobody may wait."""
+        """Send without blocking: the warm process does not read while it imports modules."""
         try:
             while self._outbox:
                 del self._outbox[: self._sock.send(self._outbox)]
         except BlockingIOError:
             self._loop.add_writer(self._sock, self._send)
             return
-        except OSError:  # its end is seen where it is read from
+        except OSError:  # `_read` notices the end
             self._outbox.clear()
         self._loop.remove_writer(self._sock)
 
     async def preload(self, order: Preload) -> Preloaded:
-        """Have modules imported; who does not wait for it any more does not want it, either.
+        """Let the warm process import modules; cancelling the wait cancels the import.
 
         Raises
         ------
@@ -167,7 +170,7 @@ class WarmProcess:
         self._tell(word)
 
     def _lost(self) -> None:
-        """End what it leaves: its children die with it, their own children are ours to end."""
+        """Clean up after its end: its children die with it, we kill their descendants."""
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
@@ -179,15 +182,15 @@ class WarmProcess:
             self.warm.set_exception(
                 LaunchError(f"the warm process ended at its start; {self.log_tail()}")
             )
-            self.warm.exception()  # whoever waits for it sees it; nobody need
+            self.warm.exception()  # mark it as retrieved: there may be no waiter
         self.gone.set()
 
     def log_tail(self) -> str:
-        """Return the last lines of its log in words."""
+        """Return the end of its log as a clause for an error message."""
         return tail_in_words(self._log)
 
     async def stop(self, grace: float = 3.0) -> None:
-        """Close our end, upon which it ends everything and itself; reap it."""
+        """Close our end, upon which the warm process ends everything and itself; reap it."""
         if not self.gone.is_set():
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
@@ -201,7 +204,7 @@ class WarmProcess:
             await asyncio.sleep(0.005)
 
     def abandon(self, grace: float = 3.0) -> None:
-        """Leave all clearing up to the warm process and see it end; at exit, from any thread."""
+        """Let the warm process clean up, and wait for its end. At exit, from any thread."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -213,20 +216,21 @@ class WarmProcess:
 
 
 def end_session(leader: int, created: float) -> None:
-    """SIGKILL a process of ours and all in its session, if it still is that process."""
+    """SIGKILL a child and its session, unless its pid belongs to another process now."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
             if process.pid == leader and abs(started(leader) - created) > SAME_SECONDS:
                 return
-            # A session keeps its number as long as it has members, so nobody else can have it.
+            # A session keeps its id while it has members, so no other session can have this id.
             if os.getsid(process.pid) == leader and started(process.pid) >= created - 1:
                 os.kill(process.pid, signal.SIGKILL)
 
 
 def end_marked(cluster: str) -> None:
-    """SIGKILL what ranks of this cluster have put out of their session: it inherited their names.
+    """SIGKILL processes that ranks of this cluster have started in sessions of their own.
 
-    While the warm process lives this is not needed, such processes become its children.
+    They are found by a variable in their environment. While the warm process is alive this is not
+    needed, because such processes become its children.
     """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

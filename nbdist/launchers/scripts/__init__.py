@@ -1,1 +1,1 @@
-"""What starts scripts: torchrun, horovodrun or plain Python, on one host or several."""
+"""Launchers of scripts: torchrun, horovodrun and plain Python, on one or several hosts."""

@@ -1,7 +1,7 @@
-"""The agents of one host, where a job has several: forked, watched, and ended together.
+"""Forks, watches and ends a host's TorchElastic agents, in a job with several agents.
 
-A child of the launcher on this machine; on others ``python -m nbdist.launchers.scripts.agents``
-under a guard. It prints how each of them ended, for the launcher.
+On this machine it runs in a child of the launcher; on other hosts as ``python -m
+nbdist.launchers.scripts.agents`` under a guard. It prints how each agent ended, for the launcher.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ TOLD = re.compile(r"nbdist: agent (\d+) ended with (-?\d+)\n")
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """One of them."""
+    """An agent of TorchElastic."""
 
     place: int
-    """Which of the job's agents it is: ranks are counted in this order."""
+    """The agent's number in the job; ranks are counted in this order."""
     flags: list[str]
-    """torchrun's."""
+    """Flags of torchrun."""
     local: str = ""
     """See `nbdist.wire.agent_rounds.LOCAL`."""
 
 
 class Agents(msgspec.Struct, frozen=True):
-    """Those of one host."""
+    """The agents of one host."""
 
     agents: list[Agent]
     program: str
@@ -49,7 +49,7 @@ class Agents(msgspec.Struct, frozen=True):
 
 
 def serve(wanted: Agents) -> int:
-    """Start the agents, wait for all of them; return 1 if one of them ended badly."""
+    """Start the agents and wait for all of them; return 1 if one has failed."""
     ending = False
 
     def end(*_: Any) -> None:
@@ -60,7 +60,7 @@ def serve(wanted: Agents) -> int:
                 os.kill(pid, signal.SIGTERM)
 
     pids: dict[int, int] = {}
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until all are there
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until all are started
     signal.signal(signal.SIGTERM, end)
     os.environ[CLUSTER_NAME] = wanted.token
     for agent in wanted.agents:
@@ -82,7 +82,7 @@ def serve(wanted: Agents) -> int:
 
 
 def _be(agent: Agent, wanted: Agents) -> None:
-    """Be an agent; does not return."""
+    """Run an agent in this process; does not return."""
     code = 1
     try:
         die_with_parent()
@@ -100,7 +100,7 @@ def _be(agent: Agent, wanted: Agents) -> None:
         code = 0
     except SystemExit as err:
         code = err.code if isinstance(err.code, int) else int(err.code is not None)
-    except BaseException as err:  # the agent's own end is told by its exit code
+    except BaseException as err:  # its exit code reports the failure
         sys.excepthook(type(err), err, err.__traceback__)
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -110,7 +110,7 @@ def _be(agent: Agent, wanted: Agents) -> None:
 
 
 def main() -> None:
-    """Be the agents' parent on a host whose warm process is not ours."""
+    """Run the parent of the agents on another host, where there is no warm process."""
     wanted = msgspec.json.decode(sys.argv[1], type=Agents)
     for name in MODULES:
         with contextlib.suppress(NbdistError):

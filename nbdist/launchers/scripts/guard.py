@@ -1,8 +1,8 @@
-"""What runs on another host for a job: it ends all it has started when we are gone.
+"""The guard on another host: it starts a program there, and ends it when the launcher has gone.
 
-Run as ``python -m nbdist.launchers.scripts.guard`` by ssh. The first line of its input is an
-`Order`; the end of its input, which comes with the end of the launcher or of the connection, is the
-end of everything it has started there.
+It is run by ssh as ``python -m nbdist.launchers.scripts.guard``. The first line of its input is an
+`Order`. Its input ends with the launcher or with the connection; then the guard ends everything
+that it has started.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ END_SECONDS = 1.5
 """From SIGTERM to SIGKILL."""
 STDIN = 0
 SIGNALS = 128
-"""A shell's exit code for a signal is this much more."""
+"""A shell's exit code for a signal is the signal's number plus this."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is started."""
+    """The program that the guard starts."""
 
     argv: list[str]
     environ: dict[str, str]
     cwd: str
     temp: str
-    """A folder for the time of the job, made if it can be."""
+    """A temporary folder for the job, created if possible."""
 
 
 class Started:
-    """A program under a guard, on another host if one is named; it ends when this is closed.
+    """A program under a guard, here or on another host, which ends when this object is closed.
 
-    It does when this process ends, too, unless a fork of it holds the other end of its input.
+    The program also ends with this process, unless a fork keeps the guard's input open.
     """
 
     def __init__(
@@ -53,24 +53,24 @@ class Started:
             stdin=subprocess.PIPE, stdout=output, stderr=output,
         )  # fmt: skip
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended; its exit code tells
+        with contextlib.suppress(OSError):  # it has ended; see its exit code
             self.process.stdin.write(msgspec.json.encode(order) + b"\n")
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Let it end everything there, and itself."""
+        """Let the guard end the program and itself."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
 
 
 def exit_code(returned: int) -> int:
-    """Return how a process ended as a shell would tell it."""
+    """Return the exit code that a shell would report for a process."""
     return SIGNALS - returned if returned < 0 else returned
 
 
 def main() -> None:
-    """Start what is ordered, wait for its end or for that of our input."""
+    """Run the guard: start the program, wait for its end or the end of our input."""
     adopt_orphans()
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_IGN)
@@ -87,7 +87,7 @@ def main() -> None:
         line += read
     order = msgspec.json.decode(line, type=Order)
     asked: list[int] = []
-    # It raises nothing: what has just been started, or is being ended, would be left.
+    # The handler must not raise: a program just started, or being ended, would be left behind.
     signal.signal(signal.SIGTERM, lambda signum, _: asked.append(signum))
     child = _start(order)
     try:
@@ -110,8 +110,8 @@ def _ready(woken: int) -> list[int]:
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
     if order.temp:
-        with contextlib.suppress(OSError):  # multiprocessing finds another place
-            os.makedirs(order.temp, 0o700, exist_ok=True)  # noqa: PTH103  # its parents too
+        with contextlib.suppress(OSError):  # multiprocessing finds another folder
+            os.makedirs(order.temp, 0o700, exist_ok=True)  # noqa: PTH103  # with its parents
     os.environ.update(order.environ)
     try:
         return subprocess.Popen(
@@ -130,7 +130,7 @@ def _be_child() -> None:
 
 
 def _end_all(child: subprocess.Popen[bytes]) -> None:
-    """End what was started, and whatever that has left: it has become our child."""
+    """End the program and its remaining descendants, which have become our children."""
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(END_SECONDS)

@@ -1,8 +1,8 @@
-"""horovodrun: Horovod's launcher, started by its command line or in a process forked for it.
+"""The launcher ``horovodrun``, by its command line or in a process forked from the warm process.
 
-Both ways it is Horovod's own code that runs. Changed is where ranks find each other: its servers
-listen on loopback, and not on every address. And the warm launcher's ranks are forks of it, which
-are there, waiting for their environment, before Horovod starts its threads.
+Both run Horovod's own code, with two changes. Its servers listen on loopback instead of on every
+address. And the ranks of the forked launcher are its forks, made before Horovod starts threads;
+they wait for their environment.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ GIVEN_UP = (
     "the job when no host with ranks is left. A host discovery script can name this machine "
     "twice, as localhost:1 and 127.0.0.1:1: Horovod takes them for two hosts."
 )
-"""Why an elastic job has ended that lost a rank."""
+"""Explains why an elastic job ended after the loss of a rank."""
 WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod.part")
 MPI = {"--mpi", "--jsrun"}
-"""Flags that make another program start the ranks."""
+"""Flags with which another program starts the ranks."""
 GLOO = b"GlooController"
-"""A name that is in Horovod's library where it was built with Gloo."""
+"""A name in Horovod's library if this was built with Gloo."""
 MEET = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-"""Seconds that ranks wait for each other in `hvd.init`; 30 by default."""
+"""Environment variable: seconds that ranks wait for each other in `hvd.init`; default 30."""
 END_SECONDS = 5.0
-"""From SIGTERM to SIGKILL, as Horovod has it."""
+"""From SIGTERM to SIGKILL, as in Horovod."""
 SIGNALS = 128
-"""A shell's exit code for a signal is this much more."""
+"""A shell's exit code for a signal is the signal's number plus this."""
 EXITED = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.MULTILINE)
 ENDING = "Terminating remaining workers after failure of Process"
 GIVES_UP = "-> stop running"
-"""Horovod's words, the second in an elastic job; ranks that end later have been ended by it."""
+"""Horovod's messages, the second in an elastic job; later failures are ranks ended by Horovod."""
 
 
 def check(torch: str) -> None:
-    """Raise `LaunchError` if there is no Horovod; it needs TensorFlow or PyTorch only."""
+    """Raise `LaunchError` if Horovod is not installed; `torch` is not needed."""
     del torch
     demand("--launcher horovodrun")
 
 
 def demand(flag: str) -> None:
-    """Raise `LaunchError` if there is no Horovod, for which this flag asks."""
+    """Raise `LaunchError` if Horovod, which this flag needs, is not installed."""
     if importlib.util.find_spec("horovod") is None:
         raise LaunchError(
             f"{flag} needs Horovod, which this notebook's Python does not have. To "
@@ -88,15 +88,15 @@ def demand(flag: str) -> None:
 
 
 def environ(token: str) -> dict[str, str | None]:
-    """Return what marks every process of the job; a job around the notebook's kernel is left."""
-    # Horovod hands on what it finds, after what it says itself of a rank's place.
+    """Return variables that mark the job's processes, and remove those of an outer job."""
+    # Horovod passes on all variables of its environment, and adds those of a rank's place.
     return {CLUSTER_NAME: token, **dict.fromkeys(THEIRS["horovodrun"][0])}
 
 
 def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     """Return horovodrun's flags for a job on this machine."""
     del folder, token
-    flags = ["-np", str(wanted.np), "--disable-cache"]  # which would be in the home folder
+    flags = ["-np", str(wanted.np), "--disable-cache"]  # the cache is in the home folder
     if not MPI & set(wanted.passed_on):
         flags.append("--gloo")
     if wanted.hosts:
@@ -112,20 +112,20 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     if wanted.reached is not None:
         flags += ["--network-interfaces", interface_towards(wanted.reached.address)]
     elif wanted.elastic is not None:
-        # Otherwise an elastic job waits for a second host, to find the interfaces they share.
+        # Otherwise an elastic job waits for a second host, to find their common interfaces.
         flags += ["--network-interfaces", loopback_interface()]
     return flags + wanted.passed_on
 
 
 def needs(passed_on: list[str]) -> Needs:
     """Return what a job on several hosts needs of them."""
-    # 0.28.1 forgets the interface it was told when it makes its first process set.
+    # Horovod 0.28.1 forgets the given interface when it makes its first process set.
     why = "Horovod looks it up to tell the other ranks where to connect"
     return Needs(["horovod"], ssh_options(passed_on), why)
 
 
 async def check_flags(passed_on: list[str]) -> None:
-    """Raise `LaunchError` if MPI is asked for, and Horovod was built without it."""
+    """Raise `LaunchError` if MPI is requested, and Horovod was built without MPI."""
     asked = MPI & set(passed_on)
     if not asked:
         return
@@ -149,7 +149,7 @@ async def check_flags(passed_on: list[str]) -> None:
 
 
 def ssh_options(words: list[str]) -> list[str]:
-    """Return horovodrun's flags for ssh among others, as ssh's own."""
+    """Return horovodrun's flags for ssh in `words`, as flags of ssh."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-p", "--ssh-port")
     parser.add_argument("-i", "--ssh-identity-file")
@@ -161,17 +161,17 @@ def ssh_options(words: list[str]) -> list[str]:
 
 
 def command(flags: list[str], program: str) -> list[str]:
-    """Return the plain command line."""
+    """Return the command line of the launcher."""
     return [sys.executable, "-m", __name__, *flags, sys.executable, "-m", RANK, program]
 
 
 def launch(flags: list[str], program: str) -> None:
-    """Do the same in this process, whose ranks on this machine then are forks of it."""
+    """Run the launcher in this process, with forks of it as the ranks on this machine."""
     words = [*flags, RANK]
     parsed = _parse(words)
     if _is_elastic(parsed) or not parsed.use_gloo:
-        # Ranks are started when their time has come, or by another program.
-        os.execv(sys.executable, command(flags, program))  # noqa: S606  # as a launcher is started
+        # The ranks cannot be forked now: they start later, or another program starts them.
+        os.execv(sys.executable, command(flags, program))  # noqa: S606  # the launcher's own command
     gloo_run: Any = importlib.import_module("horovod.runner.gloo_run")
     ranks = [ForkedRank(program) for _ in range(_ranks_here(parsed))]
     argv = [sys.executable, "-m", RANK, program]
@@ -203,37 +203,37 @@ def _signed(code: int) -> int:
 
 
 def _parse(words: list[str]) -> Any:
-    """Return horovodrun's command line parsed; what it does not know ends us."""
+    """Parse horovodrun's command line; unknown arguments end this process."""
     launcher: Any = importlib.import_module("horovod.runner.launch")
     sys.argv[:] = ["horovodrun", *words]
     parsed = launcher.parse_args()
     if parsed.command[:1] not in ([RANK], [sys.executable]):
-        # It would take this for the program to run.
+        # An unknown argument, which horovodrun takes for the program to run.
         sys.exit(f"horovodrun: error: unrecognized arguments: {parsed.command[0]}")
     return parsed
 
 
 def _run(words: list[str]) -> None:
-    """Do what ``horovodrun WORDS`` does, with its servers where its ranks find them only."""
+    """Do what ``horovodrun WORDS`` does, with servers that only its ranks can reach."""
     parsed = _parse(words)
     horovod: Any = importlib.import_module("horovod.runner.launch")
     if not _is_elastic(parsed):
-        # One that still imports is waited for; one that dies is known at once.
+        # Wait long enough for ranks that are still importing; a death is noticed at once.
         os.environ.setdefault(MEET, str(math.ceil(Settings.read().start_seconds)))
     address = LOOPBACK
     if parsed.hosts and far(hosts_named(parsed.hosts, None)):
         network: Any = importlib.import_module("horovod.runner.util.network")
         address = network.get_driver_ip(parsed.nics)
-        # They have been, and by more than that.
+        # nbdist has checked the hosts already, and more thoroughly.
         horovod._check_all_hosts_ssh_successful = lambda *_, **__: True  # noqa: SLF001
     listening.listen_on(address)
     if _built_with_gloo():
-        horovod.gloo_built = lambda verbose=False: True  # noqa: ARG005  # as it is called
+        horovod.gloo_built = lambda verbose=False: True  # noqa: ARG005  # the caller's signature
     horovod.run_commandline()
 
 
 def _built_with_gloo() -> bool:
-    """Whether Horovod is known to have Gloo; its own look imports torch for that, two seconds."""
+    """Whether Horovod was built with Gloo; Horovod's own check imports torch, two seconds."""
     found = importlib.util.find_spec("horovod")
     folders = [] if found is None else found.submodule_search_locations or []
     for library in (path for each in folders for path in Path(each).glob("*/mpi_lib*.so")):
@@ -244,7 +244,7 @@ def _built_with_gloo() -> bool:
 
 
 def _starter(ranks: list[ForkedRank], argv: list[str], options: list[str]) -> Start:
-    """Return what Horovod calls, in a thread for each rank, to start it and wait for its end."""
+    """Return the function that Horovod calls in a thread for each rank, to run the rank."""
     failed = threading.Event()
 
     def start(command: str, slot: Any, events: list[threading.Event]) -> tuple[int, float]:
@@ -263,7 +263,7 @@ def _starter(ranks: list[ForkedRank], argv: list[str], options: list[str]) -> St
 
 
 def _cold_starter(settings: Any, start_here: Start, options: list[str]) -> Start:
-    """Return the same for ranks that are fresh processes, which on this machine Horovod starts."""
+    """Return the same for ranks in new processes, which Horovod starts on this machine."""
     failed = threading.Event()
 
     def start(command: str, slot: Any, events: list[threading.Event] | None) -> tuple[int, float]:
@@ -282,7 +282,7 @@ def _cold_starter(settings: Any, start_here: Start, options: list[str]) -> Start
 
 
 def _tell(slot: Any, code: int, events: list[threading.Event]) -> None:
-    """Print how a rank has ended, as Horovod does."""
+    """Print how a failed rank has ended, as Horovod does."""
     if code:
         sys.stdout.write(f"Process {slot.rank} exit with status code {code}.\n")
         if not any(event.is_set() for event in events):
@@ -291,7 +291,7 @@ def _tell(slot: Any, code: int, events: list[threading.Event]) -> None:
 
 
 def _split(command: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables in a line ``env NAME=VALUE... PROGRAM...``, and the program."""
+    """Split a command ``env NAME=VALUE... PROGRAM...`` into variables and program."""
     words = shlex.split(command)[1:]
     environ = dict(word.split("=", 1) for word in itertools.takewhile(lambda w: "=" in w, words))
     return environ, words[len(environ) :]
@@ -301,13 +301,13 @@ def _run_far(
     host: str, argv: list[str], environ: dict[str, str], events: list[threading.Event],
     options: list[str],
 ) -> int:  # fmt: skip
-    """Run a rank on another host; return its exit code. Any of the events ends it.
+    """Run a rank on another host; return its exit code. Any of the events ends the rank.
 
-    Horovod's own ssh would leave it there, and shows its whole environment to all on that host.
+    Horovod's own ssh would leave the rank running, and show its environment to all users there.
     """
     on_event = importlib.import_module("horovod.runner.util.threads").on_event
     program = decode_program(Path(argv[-1]).read_bytes())
-    # Not in the notebook's, whose files may be called like modules; ranks go there themselves.
+    # Not the notebook's folder, whose files may hide modules; ranks change to it themselves.
     place = str(program.folder)
     order = guard.Order(argv, ssh.environ_there(environ), place, program.temp)
     rank, ended = guard.Started(host, order, tuple(options)), threading.Event()
@@ -320,9 +320,9 @@ def _run_far(
 
 
 class ForkedRank:
-    """A fork of the launcher that becomes a rank when it is told which.
+    """A fork of the launcher that becomes a rank when it gets its environment.
 
-    Made on the launcher's only thread; `run` belongs to one of Horovod's.
+    It is made on the launcher's only thread; `run` is called on one of Horovod's threads.
     """
 
     def __init__(self, program: str) -> None:
@@ -334,9 +334,9 @@ class ForkedRank:
         self._ended = threading.Event()
 
     def run(self, environ: dict[str, str], events: list[threading.Event]) -> int:
-        """Be the rank that this environment makes of it; return its exit code as a shell would.
+        """Run the rank with this environment; return its exit code as in a shell.
 
-        Any of the events ends it.
+        Any of the events ends the rank.
         """
         on_event = importlib.import_module("horovod.runner.util.threads").on_event
         self._environ.send(environ)
@@ -355,18 +355,18 @@ class ForkedRank:
 
 def _be_rank(environ: Connection, program: str) -> None:
     die_with_parent()
-    atexit._clear()  # noqa: SLF001  # what the warm process has registered is not the rank's
+    atexit._clear()  # noqa: SLF001  # drop the functions that the warm process has registered
     os.environ.update(environ.recv())
     environ.close()
-    script: Any = sys.modules[RANK]  # warm
+    script: Any = sys.modules[RANK]  # imported already
     try:
         script.main(program)
     finally:
-        atexit._run_exitfuncs()  # noqa: SLF001  # Horovod's own tells the other ranks
+        atexit._run_exitfuncs()  # noqa: SLF001  # Horovod's function informs the other ranks
 
 
 def main() -> None:
-    """Be horovodrun."""
+    """Run horovodrun."""
     gloo_run: Any = importlib.import_module("horovod.runner.gloo_run")
     make, options = gloo_run._exec_command_fn, ssh_options(sys.argv[1:])  # noqa: SLF001
     gloo_run._exec_command_fn = lambda settings: _cold_starter(  # noqa: SLF001

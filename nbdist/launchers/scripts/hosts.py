@@ -1,4 +1,4 @@
-"""Hosts as a person names them: ``-H HOST:SLOTS,...`` or a file."""
+"""Parses hosts and slots (``-H HOST:SLOTS,...`` or a file), and finds which are this machine."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LINE = re.compile(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+))?")
 
 
 def hosts_named(listed: str | None, file: str | None) -> dict[str, int]:
-    """Return slots by host, in their order; none if neither is given.
+    """Return the slots of each host, in order; empty if neither argument is given.
 
     Parameters
     ----------
     listed
         ``HOST:SLOTS,...``.
     file
-        Name of a file with lines ``HOST slots=N``; empty lines and comments may stand between.
+        The name of a file with lines ``HOST slots=N``; empty lines and comments are allowed.
 
     Raises
     ------
     UsageError
-        If they do not say that.
+        If the text is not in this form.
     """
     if listed is not None and file is not None:
         raise UsageError("-H and --hostfile say the same: give one of them")
@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, int]:
 
 
 def _hint(text: str) -> str:
-    """Say what else a person may have meant."""
+    """Return a hint for a common mistake."""
     if "@" in text:
         return "; which user that is stands in ssh's configuration (Host, User)"
     if text.startswith("[") or text.count(":") > 1:
@@ -87,7 +87,7 @@ def _add(found: dict[str, int], host: str, slots: int, where: str) -> None:
 
 
 def check_slots(hosts: dict[str, int], np: int) -> None:
-    """Raise `UsageError` if so many ranks cannot be started there."""
+    """Raise `UsageError` if the hosts do not have slots for this many ranks."""
     if np < 1:
         raise UsageError(f"-np {np}: at least one rank is needed")
     if np > sum(hosts.values()):
@@ -95,7 +95,7 @@ def check_slots(hosts: dict[str, int], np: int) -> None:
 
 
 def taken(hosts: dict[str, int], np: int) -> dict[str, int]:
-    """Return how many ranks each host gets: they are filled in their order."""
+    """Return how many ranks each host gets; hosts are filled in order."""
     found = {}
     for host, slots in hosts.items():
         found[host] = min(slots, np)
@@ -104,12 +104,12 @@ def taken(hosts: dict[str, int], np: int) -> dict[str, int]:
 
 
 def far(hosts: Iterable[str]) -> list[str]:
-    """Return those that are not this machine; what has no address may yet be known to ssh."""
+    """Return the hosts other than this machine; a name may be known only to ssh."""
     return [host for host in hosts if not is_here(host)]
 
 
 def is_here(host: str) -> bool:
-    """Whether a name is this machine's."""
+    """Whether a name or address is this machine's."""
     try:
         address = socket.gethostbyname(host)
     except OSError:
@@ -124,11 +124,11 @@ def our_addresses() -> set[str]:
 
 @dataclass(frozen=True)
 class Reached:
-    """Other hosts, as they were found."""
+    """The other hosts of a job, after they were reached."""
 
     address: str
-    """Where they find this machine."""
+    """The address at which they reach this machine."""
     addresses: dict[str, str]
-    """Theirs, by host."""
+    """The address of each host."""
     names: dict[str, str]
-    """What each calls itself."""
+    """The name that each host has for itself."""

@@ -1,4 +1,4 @@
-"""What the hub and the warm process need to know of a launcher of scripts."""
+"""The interface of a script launcher (torchrun, horovodrun, python), and its data types."""
 
 from __future__ import annotations
 
@@ -14,98 +14,98 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Elastic:
-    """Ranks that come and go: the job goes on without those that die."""
+    """An elastic job, which goes on without ranks that die."""
 
     least: int
-    """How few ranks may go on."""
+    """The least number of ranks with which the job goes on."""
     most: int | None = None
     discovery: str = ""
-    """A program that tells which hosts there are, for horovodrun."""
+    """A program that prints the present hosts, for horovodrun."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher is asked for."""
+    """The options of a launch."""
 
     np: int
     max_restarts: int
     hosts: dict[str, int]
-    """Slots by host, as a person names them; this machine if it is empty."""
+    """The slots of each host, with the user's names for them; empty for this machine."""
     reached: Reached | None
-    """Those hosts that are not this machine; None if there are none."""
+    """The hosts other than this machine; None if there are none."""
     elastic: Elastic | None
     passed_on: list[str]
-    """Flags of its own."""
+    """The launcher's own flags, from the user."""
     temp: str
-    """A folder for the time of the job, on each host its own."""
+    """The path of the job's temporary folder, made on each host."""
     cold: bool
 
 
 class Failed(NamedTuple):
-    """A rank that has ended badly, as its launcher tells it."""
+    """A rank that has failed, as its launcher reports it."""
 
     rank: int
     code: int
-    """Its exit code; a signal is a negative number."""
+    """The exit code; negative for a signal."""
     pid: int
     """0 if the launcher does not say."""
     host: str = ""
-    """A host that is lost, and all ranks on it with it; `rank` is none of them then."""
+    """A host that was lost with all its ranks; then `rank` has no meaning."""
     how: str = ""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job on several hosts needs of them."""
+    """The requirements of a job on several hosts."""
 
     modules: list[str]
-    """Each must be able to import these."""
+    """Modules that each host must be able to import."""
     options: list[str] = field(default_factory=list)
-    """What ssh is told besides."""
+    """Further flags for ssh."""
     own_name: str = ""
-    """Why each host's own name must lead to an address at which the others find it."""
+    """Why other hosts must be able to resolve each host's own name, '' if they need not."""
 
 
 class Launcher(Protocol):
-    """A module of `nbdist.launchers` that launches scripts."""
+    """A module of `nbdist.launchers.scripts` that launches scripts."""
 
     FOLDER: str
-    """A folder in the job's own, for the launcher's use; removed when the job has ended."""
+    """A folder for the launcher in the job's folder, removed when the job has ended."""
     RANK: str
-    """The module that a rank runs, with the file that says what the job is."""
+    """The module that a rank runs, with the job's program file as its argument."""
     GOES_ON: bool
-    """Whether ranks of an elastic job run on when one is lost; otherwise all begin again."""
+    """Whether the ranks of an elastic job run on when one is lost; otherwise all restart."""
     GIVEN_UP: str
-    """Why it ends a job that could go on without a rank, '' if it does not."""
+    """Why this launcher may end an elastic job that loses a rank, '' if it does not."""
     WARM: tuple[str, ...]
-    """What the warm process imports for it, as far as it is there."""
+    """Modules that the warm process imports for it, if they are installed."""
 
     def check(self, torch: str) -> None:
-        """Raise `LaunchError` if it cannot work here; `torch` is its version, '' without."""
+        """Raise `LaunchError` if it cannot run here; `torch` is a version, '' without torch."""
 
     def needs(self, passed_on: list[str]) -> Needs:
-        """Return what a job on several hosts needs of them."""
+        """Return the requirements of a job on several hosts."""
 
     async def check_flags(self, passed_on: list[str]) -> None:
-        """Raise `LaunchError` if what is passed on asks for something that is not there."""
+        """Raise `LaunchError` if these flags need something that is not installed."""
 
     def environ(self, token: str) -> dict[str, str | None]:
-        """Return what it changes in the environment; its processes must know the token."""
+        """Return changes of the environment, which pass the token to all processes."""
 
     def arguments(self, wanted: Launch, folder: Path, token: str) -> list[str]:
-        """Return its own flags for a job, whose folder is given."""
+        """Return the launcher's flags for a job with this folder."""
 
     def command(self, flags: list[str], program: str) -> list[str]:
-        """Return the plain command line."""
+        """Return the command line of the launcher."""
 
     def launch(self, flags: list[str], program: str) -> None:
-        """Do the same in this process, whose ranks then are forks of it."""
+        """Run the launcher in this process, with forks of it as ranks."""
 
     def failures(self, log: str) -> list[Failed]:
-        """Return the ranks that failed by themselves, from what it printed."""
+        """Return the ranks that failed by themselves, from the launcher's output."""
 
 
 def launcher(name: str) -> Launcher:
-    """Return a launcher by the name that `--launcher` takes."""
+    """Return the launcher with this name in `--launcher`."""
     module = "plain_python" if name == "python" else name
     return cast("Launcher", importlib.import_module(f"nbdist.launchers.scripts.{module}"))

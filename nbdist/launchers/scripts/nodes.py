@@ -1,8 +1,8 @@
-"""torchrun's launcher where a job has several agents: it starts them, here and on other hosts.
+"""Launches a torchrun job with several agents, on this machine and on other hosts.
 
-It serves the store at which they meet and decides who takes part in a round, see
-`nbdist.backends.torch_private.elastic_agents`. One thread: local agents are forks of it, and are
-made before the store, which has threads.
+The launcher serves the store in which the agents meet, and decides which agents take part in a
+round, see `nbdist.backends.torch_private.elastic_agents`. It has one thread: local agents are its
+forks, made before the store, which has threads.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 TOGETHER_SECONDS = 0.3
-"""When one agent has failed the others may fail by themselves for so long."""
+"""After one agent's failure, the others have this long to fail by themselves."""
 END_SECONDS = 2.5
-"""From being told to end to being left to the guards, which kill."""
+"""How long agents have to end, before the launcher ends and the guards kill them."""
 
 
 class Node(msgspec.Struct, frozen=True):
     """A host and its agents."""
 
     host: str
-    """As ssh knows it; '' is this machine."""
+    """The host's name for ssh; '' is this machine."""
     address: str
-    """Where its ranks listen."""
+    """The address where its ranks listen."""
     sizes: list[int]
-    """How many ranks each of its agents has."""
+    """The number of ranks of each of its agents."""
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """All of a job."""
+    """A job with several agents."""
 
     nodes: list[Node]
     address: str
-    """Where we are found."""
+    """The address at which the launcher is reached."""
     least: int
-    """How few agents may go on; the number of all where none may be lost."""
+    """The least number of agents with which the job goes on; all unless the job is elastic."""
     flags: list[str]
-    """torchrun's, for every agent."""
+    """Flags of torchrun for every agent."""
     folder: str
-    """Where agents keep their files."""
+    """The folder for the agents' files."""
     temp: str
     token: str
     cold: bool = False
@@ -65,7 +65,7 @@ class Nodes(msgspec.Struct, frozen=True):
 
 @dataclass
 class Place:
-    """The agents' parent on one host, seen from here."""
+    """The agents of one host and their parent process, as the launcher sees them."""
 
     node: Node
     agents: Agents
@@ -77,11 +77,11 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What its lines are marked with."""
+        """The name that marks its output lines."""
         return self.node.host or "here"
 
     def start_here(self) -> None:
-        """Fork it."""
+        """Fork the agents' parent from this process."""
         self.output, theirs = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -92,10 +92,10 @@ class Place:
         os.close(theirs)
 
     def start_guarded(self, temp: str) -> None:
-        """Start it under a guard, by ssh if it is on another host."""
+        """Start the agents' parent under a guard, by ssh if the host is another one."""
         words = ssh.python(agents.__name__, msgspec.json.encode(self.agents).decode())
         environ = ssh.environ_there() if self.node.host else dict(os.environ)
-        # Not in the notebook's, whose files may be called like modules; ranks go there themselves.
+        # Not the notebook's folder, whose files may hide modules; ranks change to it themselves.
         place = str(Path(self.agents.program).parent)
         order = guard.Order(words, environ, place, temp if self.node.host else "")
         self.output, theirs = os.pipe()
@@ -103,14 +103,14 @@ class Place:
         os.close(theirs)
 
     def end(self) -> None:
-        """Tell it to end."""
+        """Ask the agents' parent to end."""
         if self.started is not None:
             self.started.close()
         elif self.pid:
             os.kill(self.pid, signal.SIGTERM)
 
     def ended(self) -> int:
-        """Wait for it, whose output has ended; return its exit code."""
+        """Wait for the agents' parent, whose output has ended; return its exit code."""
         if self.started is not None:
             return self.started.process.wait()
         _, status = os.waitpid(self.pid, 0)
@@ -119,7 +119,7 @@ class Place:
 
 
 class Launcher:
-    """Takes a job with several agents through."""
+    """Runs a job with several agents."""
 
     def __init__(self, wanted: Nodes, program: str) -> None:
         from nbdist.backends.torch_private import elastic_agents as private
@@ -133,11 +133,11 @@ class Launcher:
         self._lost: set[int] = set()
         self._round = -1
         self._members: set[int] = set()
-        """The agents that are in this round."""
+        """The agents in this round."""
         self._ranks: dict[int, range] = {}
-        """Theirs."""
+        """The ranks of each agent in this round."""
         self._again = self._over = False
-        """Whether the round is over, and the job."""
+        """Whether the round is over, and whether the job is."""
         self._fail_at = self._end_at = float("inf")
         signal.signal(signal.SIGTERM, self._terminated)
         for place in self._places:
@@ -154,7 +154,7 @@ class Launcher:
         self._fail_at = 0.0
 
     def run(self) -> int:
-        """Serve until the last agent has ended; return how the job did."""
+        """Serve until the last agent has ended; return the job's exit code."""
         while self._selector.get_map():
             for key, _ in self._selector.select(LOOK_SECONDS):
                 self._read(key.data)
@@ -188,7 +188,7 @@ class Launcher:
     def _agent_ended(self, place: Place, agent: int, code: int) -> None:
         place.living.discard(agent)
         (self._lost if code else self._done).add(agent)
-        if code < 0 and not self._over:  # its ranks have died with it, and it has not told
+        if code < 0 and not self._over:  # killed: its ranks died with it, unreported
             for rank in self._ranks.get(agent, ()):
                 sys.stdout.write(f"[{place.name}] nbdist: rank {rank} (pid 0) ended with {code}\n")
 
@@ -214,7 +214,7 @@ class Launcher:
             return
         coming = {each for each in living if self._table.is_ready(self._round + 1, str(each))}
         if coming and self._done:
-            self._fail_soon()  # they would wait for those that have ended
+            self._fail_soon()  # they would wait for agents that have ended
         elif coming == living:
             self._round += 1
             self._table.begin(self._round, [str(each) for each in sorted(living)])
@@ -225,7 +225,7 @@ class Launcher:
             self._table.end(self._round)
 
     def _ranks_of(self, order: list[int]) -> dict[int, range]:
-        """Return by agent its ranks, which are counted in this order."""
+        """Return the ranks of each agent, counted in this order."""
         sizes = [size for place in self._places for size in place.node.sizes]
         first, found = 0, {}
         for agent in order:
@@ -238,19 +238,19 @@ class Launcher:
 
 
 def with_rendezvous(backend: str, endpoint: str, conf: str, flags: list[str]) -> list[str]:
-    """Return flags of torchrun with ours for the rendezvous, as far as they leave it to us.
+    """Add our rendezvous to torchrun's flags, unless these name a rendezvous.
 
     Raises
     ------
     UsageError
-        If they do not parse.
+        If the flags cannot be parsed.
     """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     for name in ("backend", "endpoint", "conf"):
         parser.add_argument(f"--rdzv-{name}", f"--rdzv_{name}")
     try:
         theirs, rest = parser.parse_known_args(flags)
-    except (argparse.ArgumentError, SystemExit) as err:  # an ambiguous one would end the kernel
+    except (argparse.ArgumentError, SystemExit) as err:  # an ambiguous flag would end the kernel
         raise UsageError(str(err)) from None
     if theirs.rdzv_backend or theirs.rdzv_endpoint:
         return flags
@@ -260,7 +260,7 @@ def with_rendezvous(backend: str, endpoint: str, conf: str, flags: list[str]) ->
 
 
 def _places(wanted: Nodes, endpoint: str, program: str) -> list[Place]:
-    """Describe all agents; they are counted in the order of their hosts."""
+    """Describe all agents, numbered in the order of their hosts."""
     places = []
     count = itertools.count()
     total = sum(len(node.sizes) for node in wanted.nodes)
@@ -286,14 +286,14 @@ def _places(wanted: Nodes, endpoint: str, program: str) -> list[Place]:
 
 
 def launch(wanted: Nodes, program: str) -> None:
-    """Be the launcher of a job; ends the process."""
+    """Run the launcher of a job; ends the process."""
     code = Launcher(wanted, program).run()
     sys.stdout.flush()
-    os._exit(code)  # the store's threads need no taking down
+    os._exit(code)  # without waiting for the store's threads
 
 
 def main() -> None:
-    """Be one by the plain command line: what is wanted, and the file that ranks read."""
+    """Run the launcher by its command line: the nodes as JSON, and the file that ranks read."""
     launch(msgspec.json.decode(sys.argv[1], type=Nodes), sys.argv[2])
 
 

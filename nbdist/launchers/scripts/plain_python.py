@@ -1,7 +1,7 @@
-"""A cell as a plain program: one process, which no launcher has told who it is.
+"""The launcher ``python``: runs a cell as one plain process that starts its own workers.
 
-It makes its own workers (``mp.spawn``, Lightning's ``ddp_spawn``): torchrun's variables would get
-in their way, and so would a group. The process that watches it tells how it ended.
+Such a cell uses ``mp.spawn`` or Lightning's ``ddp_spawn``, which torchrun's environment variables
+or an existing process group would disturb. A process that watches the program reports how it ended.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ GOES_ON = False
 GIVEN_UP = ""
 WARM = (RANK,)
 SIGNALS = 128
-"""A shell's exit code for a signal is this much more."""
+"""A shell's exit code for a signal is the signal's number plus this."""
 ENDED = re.compile(r"^nbdist: the program \(pid (\d+)\) ended with (-?\d+)$", re.MULTILINE)
 
 
 def check(torch: str) -> None:
-    """Nothing is needed that is not there."""
+    """Do nothing: plain Python needs nothing else."""
     del torch
 
 
 def needs(passed_on: list[str]) -> Needs:
-    """Return what a job on several hosts would need of them; it runs on this one."""
+    """Return no requirements: the program runs on this machine."""
     del passed_on
     return Needs([])
 
 
 async def check_flags(passed_on: list[str]) -> None:
-    """There are no flags that could be passed on."""
+    """Do nothing: there are no flags."""
     del passed_on
 
 
 def environ(token: str) -> dict[str, str | None]:
-    """Return what marks every process of the job, and takes away who a launcher said it is."""
+    """Return a variable that marks the job's processes, and remove all variables of launchers."""
     names = (*OURS, CLUSTER_NAME, *(name for each in THEIRS["horovodrun"] for name in each))
     return {**dict.fromkeys(names), JOB_NAME: token}
 
 
 def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
-    """Return its flags: none."""
+    """Return no flags."""
     del wanted, folder, token
     return []
 
 
 def command(flags: list[str], program: str) -> list[str]:
-    """Return the plain command line."""
+    """Return the command line of the launcher."""
     del flags
     return [sys.executable, "-m", __name__, program]
 
 
 def launch(flags: list[str], program: str) -> None:
-    """Do the same in this process, whose fork then is the program."""
-    from nbdist.rank import script_rank  # warm: it is there already
+    """Run the program in a fork of this process."""
+    from nbdist.rank import script_rank  # imported already
 
     del flags
     pid = os.fork()
@@ -78,16 +78,16 @@ def launch(flags: list[str], program: str) -> None:
 
 
 def failures(log: str) -> list[Failed]:
-    """Return how the program failed, if it did."""
+    """Return the program's failure, if it failed."""
     return [Failed(0, int(code), int(pid)) for pid, code in ENDED.findall(log)]
 
 
 def _see_to(pid: int) -> None:
-    """Wait for the program's end, tell of it, and end like it; SIGTERM ends both."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program's, which is told by itself
+    """Wait for the program, print how it ended, and exit with its code; SIGTERM ends both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program gets its own SIGINT
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on its number may be another's
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on the pid may be another process's
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code:
         sys.stdout.write(f"nbdist: the program (pid {pid}) ended with {code}\n")
@@ -97,5 +97,5 @@ def _see_to(pid: int) -> None:
 
 if __name__ == "__main__":
     started = subprocess.Popen([sys.executable, "-m", RANK, *sys.argv[1:]])
-    started.returncode = 0  # it is reaped below
+    started.returncode = 0  # `_see_to` reaps it
     _see_to(started.pid)

@@ -1,4 +1,4 @@
-"""torchrun: TorchElastic's agent, started by its command line or in a process forked for it."""
+"""The launcher ``torchrun``, by its command line or in a process forked from the warm process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RANK = "nbdist.rank.script_rank"
 FOLDER = "elastic"
-"""Where TorchElastic keeps what its workers tell it, while the job runs."""
+"""The folder for TorchElastic's files while the job runs."""
 GOES_ON = False
 GIVEN_UP = ""
 WARM = (
@@ -34,27 +34,27 @@ FAILED = re.compile(
     r"^(?!\[).*(?:failed|silent) \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)",
     re.MULTILINE,
 )
-"""How TorchElastic tells of a worker that has failed; of several agents' it knows no ranks.
+"""TorchElastic's line about a failed worker; with several agents it does not know the rank.
 
-Of one that has ended by ``os._exit(0)`` we tell ourselves, see `torch_private.elastic`.
+The line about a worker that ended by ``os._exit(0)`` is ours, see `torch_private.elastic`.
 """
 ENDED = re.compile(r"^\[(\S+)\] nbdist: rank (\d+) \(pid (\d+)\) ended with (-?\d+)$", re.MULTILINE)
-"""How our agents tell of it."""
+"""Our agents' line about a failed rank."""
 HOST = re.compile(r"^nbdist: host (\S+) is lost: (.*)$", re.MULTILINE)
-"""How our launcher tells of a host that has gone."""
+"""Our launcher's line about a lost host."""
 NODES = "--nbdist-nodes="
-"""Begins the one flag of a job with several agents."""
+"""The prefix of the only flag of a job with several agents."""
 
 OURS = (
     "--help", "--module", "--no-python", "--run-path", "--standalone", "--nnodes",
     "--nproc-per-node", "--node-rank", "--log-dir", "--local-addr", "--master-addr",
     "--master-port", "--max-restarts", "--start-method",
 )  # fmt: skip
-"""Flags that would make of a cell something that it is not: other ranks, elsewhere, a script."""
+"""Flags that nbdist sets itself: number and place of ranks, kind of program."""
 
 
 def check(torch: str) -> None:
-    """Raise `LaunchError` if there is no PyTorch, whose launcher it is."""
+    """Raise `LaunchError` if PyTorch, which contains torchrun, is not installed."""
     if not torch:
         raise LaunchError(
             "--launcher torchrun needs PyTorch, which this notebook's Python does not have"
@@ -62,28 +62,28 @@ def check(torch: str) -> None:
 
 
 def needs(passed_on: list[str]) -> Needs:
-    """Return what a job on several hosts needs of them."""
+    """Return the requirements of a job on several hosts."""
     del passed_on
     return Needs(["torch"])
 
 
 async def check_flags(passed_on: list[str]) -> None:
-    """Nothing that can be passed on asks for more."""
+    """Do nothing: no flag needs further software."""
     del passed_on
 
 
 def environ(token: str) -> dict[str, str | None]:
-    """Return what torchrun needs; it marks its workers with the token by itself."""
+    """Return variables for torchrun, which itself passes the token to its workers."""
     del token
-    # Restarts would reuse the agent's store and find the addresses of ranks that are gone.
+    # With a shared store, a restart would find the addresses of ranks that have ended.
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     """Return torchrun's flags for a job.
 
-    The agent of a job that has one meets itself in a file of the job's folder: nothing listens for
-    that. A job with several gets our own launcher, see `nbdist.launchers.scripts.nodes`.
+    A job with one agent has its rendezvous in a file of the job's folder, so it needs no port. A
+    job with several agents uses our own launcher, see `nbdist.launchers.scripts.nodes`.
     """
     if wanted.reached is not None or wanted.elastic is not None:
         return [NODES + msgspec.json.encode(_nodes(wanted, folder, token)).decode()]
@@ -91,7 +91,7 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
         "--nnodes=1",
         f"--nproc-per-node={wanted.np}",
         f"--rdzv-id={token}",
-        f"--log-dir={folder / FOLDER}",  # by itself it would leave one in the temp folder
+        f"--log-dir={folder / FOLDER}",  # the default leaves a folder in the temp folder
         "--local-addr=127.0.0.1",
         f"--max-restarts={wanted.max_restarts}",
         *nodes.with_rendezvous(
@@ -101,11 +101,11 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
 
 
 def _nodes(wanted: Launch, folder: Path, token: str) -> Nodes:
-    """Describe the agents: one a host, or, where ranks may be lost, one a rank."""
+    """Describe the agents: one for each host, or one for each rank if the job is elastic."""
     reached = wanted.reached or Reached(LOOPBACK, {}, {})
     counts: dict[str, int] = {}
     for host, ranks in taken(wanted.hosts or {"": wanted.np}, wanted.np).items():
-        place = host if host in reached.addresses else ""  # this machine may have several names
+        place = host if host in reached.addresses else ""  # '' is this machine, by any name
         counts[place] = counts.get(place, 0) + ranks
     made = [
         Node(
@@ -140,15 +140,15 @@ def refuse(passed_on: list[str]) -> str:
 
 
 def command(flags: list[str], program: str) -> list[str]:
-    """Return the plain command line."""
+    """Return the command line of the launcher."""
     if flags[0].startswith(NODES):
         return [sys.executable, "-m", nodes.__name__, flags[0].removeprefix(NODES), program]
     return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", RANK, program]
 
 
 def launch(flags: list[str], program: str) -> None:
-    """Do the same in this process, whose workers then are forks of it."""
-    from nbdist.backends.torch_private import elastic  # warm: torch is there already
+    """Run the launcher in this process, with forks of it as workers."""
+    from nbdist.backends.torch_private import elastic  # torch is imported already
     from nbdist.rank import script_rank
 
     if flags[0].startswith(NODES):
@@ -157,7 +157,7 @@ def launch(flags: list[str], program: str) -> None:
 
 
 def failures(log: str) -> list[Failed]:
-    """Return the workers that failed, and those that ended without a word."""
+    """Return the workers that failed, and those that ended without returning."""
     alone = [Failed(int(rank), int(code), int(pid)) for code, rank, pid in FAILED.findall(log)]
     several = [Failed(int(rank), int(code), int(pid)) for _, rank, pid, code in ENDED.findall(log)]
     hosts = [Failed(-1, 1, 0, host, how) for host, how in HOST.findall(log)]

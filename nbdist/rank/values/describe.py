@@ -99,9 +99,7 @@ def _tensor(value: Any) -> dict[str, Any]:
 def _no_overrides() -> AbstractContextManager[Any]:
     """Disable `__torch_function__` of tensor subclasses meanwhile, in this thread only."""
     inside = getattr(sys.modules.get("torch"), "_C", None)
-    disable = getattr(
-        inside, "DisableTorchFunctionSubclass", None
-    )  # documented, despite the underscore
+    disable = getattr(inside, "DisableTorchFunctionSubclass", None)  # documented by torch
     return nullcontext() if disable is None else disable()
 
 
