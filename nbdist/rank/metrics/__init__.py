@@ -1,1 +1,1 @@
-"""What a rank logs and measures of itself."""
+"""Metrics on a rank: `nbdist.log`, `nbdist.progress`, step times, resource use."""

@@ -1,4 +1,4 @@
-"""The GPU of this process, told on any thread: torch's current one is another on each."""
+"""Finds the GPU of this process, on any thread: torch's current device differs by thread."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from nbdist.machine import gpus
 
 
 def in_use() -> Any:
-    """Return ``torch.cuda`` where this process uses a GPU, else None."""
+    """Return ``torch.cuda`` if this process uses a GPU, else None."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def number() -> int | None:
-    """Return which GPU this process computes on, None where it uses none.
+    """Return the number of the GPU on which this process computes, None without one.
 
-    That is the rank's own; or the one that holds most of its tensors, if its own holds none.
+    This is the rank's own GPU or, if that holds no tensors, the GPU with most of its tensors.
     """
     cuda = in_use()
     there = 0 if cuda is None else cuda.device_count()
     if not there:
         return None
     own = gpus.own(there)
-    # Others than torch's own allocator may take hold of a GPU that is only asked about.
+    # Allocators other than torch's own may open a GPU when they are asked about it.
     if there == 1 or _held(cuda, own) or cuda.get_allocator_backend() != "native":
         return own
     held = [_held(cuda, each) for each in range(there)]
@@ -32,7 +32,7 @@ def number() -> int | None:
 
 
 def memory() -> int | None:
-    """Return the bytes that this process has on its GPU, None where it uses none."""
+    """Return the bytes that this process has reserved on its GPU, None without one."""
     own = number()
     return None if own is None else _held(in_use(), own)
 
@@ -40,12 +40,12 @@ def memory() -> int | None:
 def _held(cuda: Any, which: int) -> int:
     try:
         return int(cuda.memory_reserved(which))
-    except RuntimeError:  # an allocator that does not tell
+    except RuntimeError:  # an allocator without this number
         return 0
 
 
 def device() -> str:
-    """Return what this process computes on, in torch's words, as far as it has chosen."""
+    """Return the device that this process uses, by torch's name; "cpu" if none is known yet."""
     own = number()
     if own is not None:
         return f"cuda:{own}"

@@ -1,9 +1,9 @@
-"""`nbdist.log`: numbers out of a training loop, for next to nothing.
+"""`nbdist.log`: logs numbers from a training loop at very low cost.
 
-`log` only puts what it was given on a queue, on whichever thread calls it. A thread of ours packs
-the queue into the rank's file several times a second; the end of the cell packs the rest. Nothing
-of the loop is kept alive: CPU scalars are read at once, those on a GPU are copied on its stream and
-read by our thread once the copy is there.
+`log` only puts its values on a queue, in the calling thread. A thread of ours writes the queue into
+the rank's file several times a second; the end of the cell writes the rest. No object of the loop
+is kept alive: scalars on the CPU are read at once. A scalar on a GPU is copied on the GPU's stream,
+and our thread reads the finished copy.
 """
 
 from __future__ import annotations
@@ -29,54 +29,54 @@ if TYPE_CHECKING:
 
 PACK_SECONDS = 0.2
 MOST_WAITING = 50_000
-"""With more on the queue, the thread that logs packs it: nothing is lost, and nothing grows."""
+"""With more records on the queue, the logging thread writes them, so that the queue is bounded."""
 FARTHEST_STEP = 2**62
-"""From here to what 64 bits hold, names without a step may still count."""
+"""The largest step: names without a step can count on from here within 64 bits."""
 LONGEST_NAME = 500
 SETTLE_SECONDS = 10.0
-"""Scalars of a GPU that are not there by then, at the end of a cell, are left out."""
+"""How long the end of a cell waits for scalars on a GPU; later ones are left out."""
 
 Record = tuple[float, "int | None", dict[str, Any]]
-"""When, the step if one was given, and numbers by name."""
+"""The time, the step if one was given, and the numbers by name."""
 Numbers = tuple["array[int]", "array[float]", "array[float]"]
-"""Steps, times and values of one name."""
+"""The steps, times and values of one name."""
 
 
 class Recorder:
-    """Takes what one rank logs in one job.
+    """Writes what one rank logs in one job.
 
     Parameters
     ----------
     folder, job, rank
-        Whose file it is; nothing is written before something is logged.
+        They name the file, which is made when something is logged.
     start
-        How often the job has been started anew.
+        How often the job has been restarted.
     """
 
     def __init__(self, folder: str, job: str, rank: int, start: int = 0) -> None:
         self._folder, self._job, self._rank, self._start = folder, job, rank, start
         self.waiting: deque[Record] = deque()
         self.later = False
-        """Whether scalars of a GPU have been logged."""
+        """Whether scalars on a GPU have been logged."""
         self._next: dict[str, int] = {}
-        """By name, the step of the next value that is logged without one."""
+        """For each name, the step of the next value that is logged without a step."""
         self._file = -1
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        """Held by the thread that packs."""
+        """Held by the thread that writes the file."""
         self._over = threading.Event()
         self.left_out = 0
         self.names: set[str] = set()
-        """Those that were found to be good ones."""
+        """The names that were checked already."""
         self._broken = False
 
     @property
     def name(self) -> str:
-        """A name that no other job has, in whichever kernel."""
+        """A name of the job that is unique over all kernels."""
         return f"{Path(self._folder).name}-{self._job}"
 
     def add(self, step: int | None, values: dict[str, Any]) -> None:
-        """Queue values that `read` has seen. Any thread."""
+        """Queue values that have passed `read`. Any thread."""
         self.waiting.append((time.time(), step, values))
         if self._thread is None:
             self._begin()
@@ -96,7 +96,7 @@ class Recorder:
             self.pack()
 
     def pack(self, *, wait: float = 0.0) -> None:
-        """Write what is queued, up to a scalar whose GPU copy is not there yet. Any thread."""
+        """Write the queue, up to the first scalar whose copy is not finished. Any thread."""
         with self._lock:
             columns: dict[str, Numbers] = {}
             for names, records in groupby(self._ready(wait), key=lambda record: tuple(record[2])):
@@ -108,7 +108,7 @@ class Recorder:
             if columns and not self._broken:
                 try:
                     self._write(columns)
-                except OSError as err:  # the training is worth more than its curves
+                except OSError as err:  # an error here must not end the training
                     self._broken = True
                     print(f"nbdist.log: nothing more is kept: {err}", file=sys.stderr)
 
@@ -133,7 +133,7 @@ class Recorder:
         column[2].extend(values)
 
     def _ready(self, wait: float) -> list[Record]:
-        """Take from the queue what can be written; scalars that never come are left out."""
+        """Take finished records from the queue; with `wait`, drop scalars that do not finish."""
         waiting = self.waiting
         if not self.later:
             return [waiting.popleft() for _ in range(len(waiting))]
@@ -159,9 +159,9 @@ class Recorder:
         append(self._file, Frame(self._start, packed))
 
     def end(self) -> bool:
-        """Write the rest; return whether anything was logged. Whoever ends the cell."""
+        """Write the rest; return whether anything was logged. The thread that ends the cell."""
         self._over.set()
-        with self._lock:  # a thread of the user's may just be starting ours
+        with self._lock:  # a user's thread may be starting ours now
             thread = self._thread
         if thread is None and not self.waiting:
             return False
@@ -180,7 +180,7 @@ class Recorder:
 
 
 def _there(values: dict[str, Any], until: float) -> bool:
-    """Whether all values can be read; wait for those of a GPU until then."""
+    """Whether all values can be read, after a wait until this time for values on a GPU."""
     for value in values.values():
         while value.__class__ is not float and not value.there():
             if time.monotonic() >= until:
@@ -195,26 +195,26 @@ _recorder: Recorder | None = None
 def log(
     values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any
 ) -> None:
-    """Log numbers of this step: curves of them grow below the cell while it runs.
+    """Log numbers of this step; their curves grow below the cell while it runs.
 
-    Any rank may log, and as often as it likes; what ranks log under the same name and step is
-    shown as its mean, with the range between the ranks. Names with a slash share a panel
+    Any rank may log, as often as it likes. Values that several ranks log under the same name and
+    step are shown as their mean, with their range. Names with a slash share a panel
     (``train/loss``, ``val/loss``). Outside a rank nothing is logged.
 
     Parameters
     ----------
     values
-        A mapping of names to numbers, for names that are no Python names.
+        A mapping of names to numbers, for names that are not valid Python names.
     step
-        The step they belong to; by default each name counts its own, from 0.
+        The step of these numbers; by default each name has its own count, from 0.
     **named
-        Numbers by name: Python's, numpy's, or tensors with one element. One on a GPU is copied
-        there and read later; the call does not wait for it.
+        Numbers by name: of Python or NumPy, or tensors with one element. A tensor on a GPU is
+        copied there and read later; the call does not wait for the GPU.
 
     Raises
     ------
     TypeError
-        If a value is no number, `step` is no whole one, or a name is no text.
+        If a value is not a number, `step` is not an integer, or a name is not a string.
     ValueError
         If `step` is beyond 2**62, or a name cannot be kept.
 
@@ -242,7 +242,7 @@ def log(
 
 
 def _warn_in_notebook() -> None:
-    if "nbdist.magics" in sys.modules:  # a script that a person runs elsewhere may log to nobody
+    if "nbdist.magics" in sys.modules:  # no warning in a script that runs elsewhere
         warnings.warn(
             "nbdist.log in the notebook itself logs nothing: a cell must begin with %%distributed",
             stacklevel=3,
@@ -261,7 +261,7 @@ def _whole(step: Any) -> int:
 
 
 def _named(name: Any) -> str:
-    """Return a name that can be written and shown."""
+    """Check that a name can be written and shown; return it."""
     if not isinstance(name, str):
         msg = f"nbdist.log: the name {name!r} is a {type(name).__name__}, and not a string"
         raise TypeError(msg)
@@ -280,20 +280,20 @@ def _named(name: Any) -> str:
 
 
 def job_name() -> str:
-    """Return a name of the job whose rank this process is that no other job has, '' outside one."""
+    """Return the unique name of this rank's job; '' outside a rank."""
     recorder = _recorder
     return "" if recorder is None else recorder.name
 
 
 def begin(folder: str, job: str, rank: int, start: int = 0) -> None:
-    """From now on take what this process logs as a rank's of this job. Main thread."""
+    """Start to write what this process logs, as a rank of this job. Main thread."""
     global _recorder
     end()
     _recorder = Recorder(folder, job, rank, start)
 
 
 def end() -> bool:
-    """Take nothing more, and have all that was logged on disk. Main thread.
+    """Stop logging, and write the rest to disk. Main thread.
 
     Returns
     -------
@@ -306,7 +306,7 @@ def end() -> bool:
 
 
 def _in_fork() -> None:
-    """Log nothing in what a rank forks: a loader's worker is no rank, and lacks our thread."""
+    """Stop logging in a fork of a rank: a loader's worker is not a rank, and lacks our thread."""
     global _recorder
     _recorder = None
 

@@ -1,4 +1,4 @@
-"""What this process takes of its machine. The agent's thread."""
+"""Measures this process's use of CPU, memory and GPU. The agent's thread."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from nbdist.rank.metrics import gpu
 from nbdist.wire.activity import Vitals
 
 LONG_SECONDS = 5.0
-"""What is queued on a GPU for so long is no ordinary step any more."""
+"""A wait for the GPU that is longer than this is not an ordinary step."""
 
 
 class Meter:
-    """Reads this process's use of CPU, memory and GPU; what cannot be read is None."""
+    """Reads this process's use of CPU, memory and GPU; None where this cannot be read."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        self._process.cpu_percent()  # it is told since the call before
+        self._process.cpu_percent()  # psutil measures from call to call
         self._sees_gpu = True
         self._own: int | None = None
         self._held: int | None = None
-        """The GPU's number, and the bytes it had there when that was asked last."""
+        """The GPU's number, and the bytes reserved there, at the last reading."""
         self.device = "cpu"
-        """What it computed on then, in torch's words."""
+        """The device at the last reading, by torch's name."""
 
     def read(self, waited: float = 0.0) -> Vitals:
-        """Return what it takes now, the CPU since the last call.
+        """Return the present use; the CPU's use is the mean since the last call.
 
         Parameters
         ----------
         waited
-            Seconds the main thread has waited for other ranks. If that is long the GPU's allocator
-            is not asked, which may be locked by who waits: what it said last is told.
+            Seconds the main thread has waited for other ranks. After a long wait, the last reading
+            is repeated for the GPU: the waiting thread may hold the lock of its allocator.
         """
         with self._process.oneshot():
             rss, cpu = self._process.memory_info().rss, self._process.cpu_percent()
@@ -44,13 +44,13 @@ class Meter:
         return Vitals(rss, cpu, use, self._held)
 
     def _gpu_use(self, cuda: Any, own: int) -> float | None:
-        """Return the GPU's use as torch has it from NVML, which needs nvidia-ml-py."""
+        """Return the GPU's utilization, which torch gets from NVML with nvidia-ml-py."""
         if not self._sees_gpu:
             return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return float(cuda.utilization(own))
-        except Exception:  # no NVML, no right to ask it, a card that does not tell: each its own
+        except Exception:  # no NVML, no permission, an unsupported GPU
             self._sees_gpu = False
             return None

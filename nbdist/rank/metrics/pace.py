@@ -1,6 +1,6 @@
-"""What loops took, step by step and place by place. The thread that runs the loops.
+"""Step times of loops, by their place in the code. The thread that runs the loops.
 
-Marks are made between steps, so that all numbers of a mark are of the same whole steps.
+Readings ("marks") are taken between steps, so that all numbers in a mark belong to the same steps.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 MOST_MARKS = 64
 FEW_STEPS = 10
-"""Fewer tell more of chance than of a rank."""
+"""With fewer steps, a mean says more about chance than about a rank."""
 LOOKS = 12
-"""What was of late is made over so many looks: some six seconds."""
+"""Recent values cover this many looks, about six seconds."""
 MOST_PLACES = 64
-"""Loops of further places are not told of."""
+"""The most places with a track; loops at further places are not reported."""
 EVEN = 0.1
-"""Passes whose numbers of items differ by more are not of the same data."""
+"""Passes whose numbers of items differ by more than this share are over different data."""
 NUMBER = re.compile(r"\d+")
 
 
 class Totals(NamedTuple):
-    """What has been done since some beginning."""
+    """Sums since some beginning."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -39,21 +39,21 @@ class Totals(NamedTuple):
     waited: float = 0.0
     """Seconds spent waiting for items."""
     others: float = 0.0
-    """Seconds spent waiting for other ranks, as far as anybody told."""
+    """Seconds spent waiting for other ranks, as far as these waits were measured."""
     told: int = 0
-    """How many such waits were told."""
+    """How many such waits were measured."""
 
     def plus(self, other: Totals) -> Totals:
-        """Return both together."""
+        """Return the sum of both."""
         return _totals(map(operator.add, self, other))
 
     def less(self, other: Totals) -> Totals:
-        """Return what came since `other`."""
+        """Return the difference to `other`."""
         return _totals(map(operator.sub, self, other))
 
     @property
     def own(self) -> float | None:
-        """Seconds a step without the waits for other ranks; None if nobody told of any."""
+        """Seconds a step without waits for other ranks; None if no wait was measured."""
         if not self.steps or not self.told:
             return None
         return max(0.0, self.seconds - self.others) / self.steps
@@ -63,28 +63,28 @@ _totals: Callable[[Iterable[float]], Totals] = Totals._make
 
 
 def now(at: float, steps: int, samples: int, waited: float) -> Totals:
-    """Return a reading of what only grows."""
+    """Return a reading of all sums at this moment."""
     others = wait_time.so_far()
     return Totals(at, steps, samples, waited, others.seconds, others.times)
 
 
 class Track:
-    """What the loops of one place took together, however often they are begun."""
+    """The step times of all loops at one place in the code."""
 
     def __init__(self, label: str, place: str = "", outer: str = "") -> None:
         self.label, self.inner, self.place, self.outer = label, True, place, outer
         self._totals = Totals()
         self._marks = [self._totals]
         self._every, self._since = 1, 0
-        """A mark is kept for each so many."""
+        """Of this many marks one is kept."""
         self._looks: deque[Totals] = deque([self._totals], maxlen=LOOKS)
-        """How it stood at the last ones."""
+        """The sums at the last looks."""
         self._first_pass: tuple[float, int] | None = None
-        """Its seconds, with imports and first connections, and items."""
+        """The seconds of the first pass, with imports and first connections, and its items."""
         self._passes, self._pass_seconds, self._uneven = 0, 0.0, False
 
     def passed(self, seconds: float, items: int) -> None:
-        """Note that a loop has gone through all its items."""
+        """Record a complete pass of a loop over its items."""
         if self._first_pass is None:
             self._first_pass = seconds, items
             return
@@ -94,7 +94,7 @@ class Track:
         self._pass_seconds += seconds
 
     def add(self, came: Totals) -> None:
-        """Take in some whole steps."""
+        """Add the sums of some complete steps."""
         self._totals = self._totals.plus(came)
         self._since += 1
         if self._since < self._every:
@@ -105,17 +105,17 @@ class Track:
             self._marks, self._every = self._marks[::2], 2 * self._every
 
     def steady(self) -> Totals:
-        """Return what came without the first half of the steps: imports, caches, buckets."""
+        """Return the sums of the second half of the steps, without imports and warm-up."""
         half = self._totals.steps / 2
         early = (mark for mark in self._marks if mark.steps <= half)
-        # Of marks between two steps the first: what comes after it begins the next epoch.
+        # Of several marks at the same step, the first: later ones include the start of an epoch.
         before = max(early, key=lambda mark: (mark.steps, -mark.seconds), default=Totals())
         return self._totals.less(before)
 
     def own_of_late(self) -> float | None:
-        """Return the seconds a step of late without waits for others. The thread that looks.
+        """Return the recent seconds a step without waits for others. The thread that looks.
 
-        A wait is told a step later, so a few steps tell nothing: those of earlier loops count.
+        A wait is measured one step late, so steps of earlier loops at this place count, too.
         """
         totals = self._totals
         late = totals.less(self._looks[0])
@@ -124,7 +124,7 @@ class Track:
         return late.own if late.steps >= FEW_STEPS else None
 
     def pace(self) -> Pace | None:
-        """Return it as it travels; None if there were no steps."""
+        """Return the message for the hub; None if there were no steps."""
         came = self.steady()
         if not came.steps:
             return None
@@ -142,10 +142,10 @@ _tracks: dict[str, Track] = {}
 
 
 def track(label: str, frame: FrameType | None, within: list[Track]) -> Track:
-    """Return the track of the loop that this frame runs, inside those of other loops.
+    """Return the track of the loop in this frame, which is inside other loops.
 
-    A loop whose label counts is the same; one in a function that is called from two lines is two,
-    for it may train here and evaluate there.
+    Loops whose labels differ only in numbers share a track. A loop in a function that is called
+    from two lines has two tracks, as it may train in one call and evaluate in the other.
     """
     calls.time_waits()
     places = [_place(frame), _place(frame.f_back)] if frame is not None else []
@@ -159,15 +159,15 @@ def track(label: str, frame: FrameType | None, within: list[Track]) -> Track:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Return where a frame is, as it is on another host, too."""
+    """Return a frame's file and line, without the folder, which may differ by host."""
     return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame else ""
 
 
 def paces() -> list[Pace]:
-    """Return what the loops of each place took."""
+    """Return the step times of all places."""
     return [pace for each in list(_tracks.values()) if (pace := each.pace()) is not None]
 
 
 def forget() -> None:
-    """Begin anew."""
+    """Forget all tracks."""
     _tracks.clear()

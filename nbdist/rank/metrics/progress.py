@@ -1,8 +1,8 @@
-"""`nbdist.progress`: how far a loop is, how fast it goes, and what it waits for.
+"""`nbdist.progress`: shows how far a loop is, its rate, and how long it waits for data.
 
-The loop itself only counts, and now and then notes between two steps what they took (`pace`). The
-agent's thread tells the hub of the loops that are open, twice a second, with rates that are made
-from ends of steps (`rate`).
+The loop itself only counts steps, and sometimes records their times between two steps (`pace`).
+Twice a second the agent's thread reports the open loops to the hub, with rates computed from the
+ends of steps (`rate`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 MOST_BARS = 16
-"""Loops within each other that are told of."""
+"""The most nested loops that are reported."""
 LONGEST_LABEL = 100
 MOST_FEATURES = 8
-"""A list of more arrays is hardly one of a batch's features."""
+"""A list of more arrays than this is probably not the list of a batch's features."""
 CHANNELS = (1, 3)
 MOST = 2.0**62
-"""Numbers beyond this are unknown ones."""
+"""Larger numbers count as unknown."""
 MARK_SECONDS = 0.02
-"""Short steps are noted several at a time: a note takes some 5 us."""
+"""The least time between two marks: a mark takes 5 us, so short steps share one."""
 
 
 class Loop:
-    """One loop; the thread that runs it counts, the agent's looks."""
+    """A loop: the thread that runs it counts steps, the agent's thread reads."""
 
     def __init__(self, label: str, total: int | None, track: pace.Track, initial: int = 0) -> None:
         self.label, self.total, self.track = label, total, track
         self.done, self.samples = initial, 0
         self.waited = 0.0
-        """Seconds it has waited for items; nothing where nobody counts them."""
+        """Seconds the loop has waited for items; 0 if they are not measured."""
         self.over = False
         self.began = self._at = time.monotonic()
         self._pass_began = None if initial else self.began
@@ -52,27 +52,27 @@ class Loop:
         self.mark_at = self.began + MARK_SECONDS
 
     def goes_on_from(self, done: int) -> None:
-        """Note that so much had been done before this loop, which is no work of its own."""
+        """Set the number of steps done before this loop, which are not its own work."""
         self.done = done
         self._first = self._mark = pace.now(self.began, done, 0, 0.0)
         self._ends = Ends(self._first)
 
     def count(self, done: int, samples: int = 0) -> None:
-        """Note that a step has ended, how far that is and what went into it."""
+        """Record the end of a step: the steps done so far, and the samples in it."""
         self.done, self.samples = done, self.samples + samples
         self._at = time.monotonic()
         if self._at >= self.mark_at:
             self.mark(self._at)
 
     def mark(self, now: float) -> None:
-        """Note, between two steps, what those took that are over by now."""
+        """Record, between two steps, the times of the steps that have ended."""
         before, self._mark = self._mark, pace.now(now, self.done, self.samples, self.waited)
         self.mark_at = now + MARK_SECONDS
         self.track.add(self._mark.less(before))
         self._ends.add(self._mark)
 
     def bar(self, *, final: bool = False) -> Bar:
-        """Return how far it is; its rates are those of late, at its end those of all of it."""
+        """Return the bar, with recent rates or, at the end, those of the whole loop."""
         now = time.monotonic()
         ends, done = self._ends, self.done
         if final:
@@ -89,40 +89,40 @@ class Loop:
         )  # fmt: skip
 
     def end(self, *, through: bool = False) -> None:
-        """Note that it is over; it may have gone `through` items that nobody had counted."""
+        """Record the end of the loop; `through` if it has gone through all items."""
         self.over, self._ended = True, time.monotonic()
         if self._at > self._mark.seconds:  # steps that were counted after the last mark
             self.mark(self._at)
         self.end_pass(whole=through or self.done == self.total)
 
     def begin_pass(self) -> None:
-        """Note that an epoch begins, in a loop that goes on after it."""
+        """Record the start of an epoch, in a loop over several epochs."""
         self._pass_began, self._pass_from = time.monotonic(), self.done
 
     def end_pass(self, *, whole: bool) -> None:
-        """Note that this epoch is over, if it has gone through all items."""
+        """Record the end of an epoch; it counts only if it went through all items (`whole`)."""
         if whole and self._pass_began is not None:
             self.track.passed(time.monotonic() - self._pass_began, self.done - self._pass_from)
         self._pass_began = None
 
 
 _loops: list[Loop] = []
-"""From the outermost inwards; one that is over stays until another takes its place."""
+"""The loops, outermost first; a finished loop stays until another loop replaces it."""
 
 
 def open_loop(
     label: str, total: SupportsFloat | None, initial: int = 0, place: FrameType | None = None
 ) -> Loop:
-    """Return a loop inside those that are open; whoever runs it counts, and calls its `end`.
+    """Open a loop inside the open ones; the caller counts its steps, and calls its `end`.
 
     Parameters
     ----------
     label, total
         As for `progress`.
     initial
-        Iterations that were done before.
+        The number of iterations done before.
     place
-        Whose loop it is, which may be begun again and again; by default the caller's.
+        The frame that contains the loop; by default the caller's.
     """
     label = _told(label)
     depth = sum(not each.over for each in _loops)
@@ -137,22 +137,23 @@ def progress(
     iterable: Iterable[Item], label: str = "", *, total: int | None = None,
     samples: int | None = None,
 ) -> Iterator[Item]:  # fmt: skip
-    """Go through `iterable`; a bar below the cell shows how far it is while the cell runs.
+    """Iterate over `iterable`; a bar below the cell shows the progress while the cell runs.
 
-    Loops may be nested, and any rank may show its own: the bar is rank zero's, the samples a second
-    are all ranks' together, and the slowest rank is named. Outside a rank it only iterates.
+    Loops may be nested, and every rank may use it: the bar shows the progress of rank 0, the
+    samples a second of all ranks together, and names the slowest rank. Outside a rank it only
+    iterates.
 
     Parameters
     ----------
     iterable
-        A loader, a range, anything.
+        A loader, a range, any iterable.
     label
-        What the bar is called.
+        The name of the bar.
     total
-        How many items there are; by default ``len(iterable)``, where it has one.
+        The number of items; by default ``len(iterable)`` if it has a length.
     samples
-        Samples in an item; by default the length of the first tensor or array found in it. A list
-        of many, or of pictures, may be the samples themselves: then it is unknown.
+        The number of samples in an item; by default the length of the first tensor or array in it.
+        It is unknown for a list of many arrays or of pictures, which may be the samples themselves.
 
     Yields
     ------
@@ -162,11 +163,11 @@ def progress(
     Raises
     ------
     TypeError
-        If `total` or `samples` is no number; an infinite one is an unknown one.
+        If `total` or `samples` is not a number; an infinite number means unknown.
     """
     if total is None:
         try:
-            total = len(iterable)  # type: ignore[arg-type]  # that is what is tried
+            total = len(iterable)  # type: ignore[arg-type]  # it may have no length
         except TypeError:
             total = None
     samples = _count("samples", samples)
@@ -196,12 +197,12 @@ def progress(
 
 
 def _told(label: str) -> str:
-    """Return a label as it can travel, and be shown."""
+    """Return a label that can be sent and shown."""
     return str(label)[:LONGEST_LABEL].encode(errors="replace").decode()
 
 
 def _count(what: str, number: SupportsFloat | None) -> int | None:
-    """Return a number of whatever kind as Python's own, which is what travels."""
+    """Return any kind of number as a Python int, which can be sent."""
     if number is None:
         return None
     try:
@@ -213,10 +214,10 @@ def _count(what: str, number: SupportsFloat | None) -> int | None:
 
 
 def samples_in(item: Any, depth: int = 4) -> int:
-    """Return how many samples a batch holds: the length of the first array in it, 0 if unknown."""
+    """Return the number of samples in a batch, by its first array's length; 0 if unknown."""
     try:
         if isinstance(item, Mapping):
-            inside = list(item.values())  # each has a name, so they are features
+            inside = list(item.values())  # named, so they are features
         elif isinstance(item, (list, tuple)):
             inside = [] if _are_pictures(item) else list(item)
         else:
@@ -229,7 +230,7 @@ def samples_in(item: Any, depth: int = 4) -> int:
 
 
 def _are_pictures(item: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether these arrays may be the samples, as pictures of several sizes are, not features."""
+    """Whether these arrays may be samples, such as pictures of several sizes, not features."""
     shapes = [each.shape for each in item if hasattr(each, "shape")]
     if len(shapes) < max(2, len(item)):
         return False
@@ -239,7 +240,7 @@ def _are_pictures(item: list[Any] | tuple[Any, ...]) -> bool:
 
 
 def bars() -> list[Bar]:
-    """Return how far this process's loops are, tqdm's too. The agent's thread."""
+    """Return the bars of this process's loops, those of tqdm included. The agent's thread."""
     ours = [loop.bar() for loop in _loops[:MOST_BARS]]
     return ours + _tqdm_bars()
 
@@ -256,12 +257,12 @@ def _tqdm_bars() -> list[Bar]:
             left = max(0, total - done) / rate if rate and total is not None else None
             found.append(Bar(label, done, total, rate, tqdm=True, left=left))
     except (AttributeError, ArithmeticError, RuntimeError, TypeError, ValueError, KeyError):
-        pass  # not there, or changed under our eyes: there is another look
+        pass  # not there, or changing now: the next look finds it
     return found[:MOST_BARS]
 
 
 def end() -> list[Bar]:
-    """Return how far the loops have come in all, and forget them. Main thread."""
+    """Return the final bars of all loops, and forget the loops. Main thread."""
     ended = [loop.bar(final=True) for loop in _loops[:MOST_BARS]]
     _loops.clear()
     pace.forget()
@@ -269,7 +270,7 @@ def end() -> list[Bar]:
 
 
 def _in_fork() -> None:
-    """Show nothing of what a rank forks."""
+    """Forget all loops in a fork of a rank."""
     _loops.clear()
     pace.forget()
 

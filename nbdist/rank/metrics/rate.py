@@ -1,8 +1,8 @@
-"""How fast a loop goes of late, told from ends of its steps and never from a part of one.
+"""Computes a loop's recent rate and remaining time, from the ends of complete steps.
 
-A step may take a millisecond or ten minutes. So the rate is made over whole steps, several of them
-however long they take: between two ends nothing is known of it and it stays as it is, while the
-time that is left counts down.
+A step may take a millisecond or ten minutes. So the rate is the mean of several complete steps,
+however long they take. Between two ends of steps the rate stays the same, and the remaining time
+counts down.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from nbdist.rank.metrics.pace import Totals
 
 SHORTEST_SECONDS = 6.0
-"""Over at least so long a rate is made, or it would jump with each short step..."""
+"""A rate covers at least this time, or it would jump with each short step..."""
 FEWEST_STEPS = 10
-"""...and over at least so many steps, of which some may take far longer than others."""
+"""...and at least this many steps, of which some may take far longer than others."""
 APART_SECONDS = 0.5
-"""Of the ends of short steps one is kept in so long."""
+"""The least time between two ends of steps that are kept."""
 STILL_SECONDS = 10.0
 STILL_STEPS = 3
-"""A loop that has not ended a step for so long, and for so many of its steps, stands still."""
+"""A loop that has not ended a step for both this time and this many usual steps stands still."""
 
 
 class Rates(NamedTuple):
-    """How a loop goes; None is what cannot be told."""
+    """The rates of a loop; None where unknown."""
 
     rate: float | None = None
     """Iterations a second."""
     samples: float | None = None
     """Samples a second."""
     waited: float | None = None
-    """Which part of the time it has waited for items."""
+    """The share of the time in which the loop waited for items."""
 
     @classmethod
     def between(cls, since: Totals, end: Totals) -> Rates:
-        """Return the rates from the end of one step to that of another."""
+        """Return the rates between the ends of two steps."""
         steps, seconds = end.steps - since.steps, end.seconds - since.seconds
         if steps <= 0 or seconds <= 0:
             return cls()
@@ -49,24 +49,24 @@ class Rates(NamedTuple):
 
 
 class Ends:
-    """The ends of steps that a loop's rate is made from.
+    """The ends of steps from which a loop's rate is computed.
 
-    The thread that runs the loop adds them; whoever reads `span` gets two that fit together.
+    The thread that runs the loop adds them; any thread can read `span`, a consistent pair.
     """
 
     def __init__(self, began: Totals) -> None:
         self.span = began, began
-        """From the end of which step to that of which other one the rate is told, the last one."""
+        """The first and last end of a step that the rate covers."""
         self._began = began
         self._kept = deque([began])
 
     def add(self, end: Totals) -> None:
-        """Take in how all stands between two steps."""
+        """Add a reading taken between two steps."""
         if end.steps <= self.span[1].steps:
-            return  # no step has ended since
+            return  # no step has ended since the last reading
         kept = self._kept
         if kept[0] is self._began and len(kept) > 1:
-            # The first step imports, compiles, connects and starts workers: the others tell more.
+            # Drop the first step, in which modules are imported, code is compiled, workers start.
             kept.popleft()
         while len(kept) > 1 and _enough(kept[1], end):
             kept.popleft()
@@ -75,13 +75,13 @@ class Ends:
             kept.append(end)
 
     def rates(self) -> Rates:
-        """Return how the loop goes of late. Any thread."""
+        """Return the recent rates. Any thread."""
         return Rates.between(*self.span)
 
     def left(self, now: float, done: int, total: int) -> float | None:
-        """Return the seconds to the end of all steps. Any thread.
+        """Return the remaining seconds of the loop. Any thread.
 
-        The step that is under way may be a long one; those after it are still to come.
+        If the running step is unusually long, at least the steps after it remain.
         """
         rate, last = self.rates().rate, self.span[1]
         if rate is None:
@@ -90,7 +90,7 @@ class Ends:
         return max(0.0, planned, (total - done - 1) / rate)
 
     def still(self, now: float) -> float | None:
-        """Return for how long no step has ended, if steps are far shorter. Any thread."""
+        """Return for how long no step has ended, if this is unusually long. Any thread."""
         rate, since = self.rates().rate, now - self.span[1].seconds
         if rate is None or since <= max(STILL_SECONDS, STILL_STEPS / rate):
             return None

@@ -1,8 +1,8 @@
-"""What a rank takes of its machine, from its job's beginning to the end, in a file of its own.
+"""Records a rank's use of CPU, memory, GPU and network during a job, in a file per rank.
 
-The thread that makes the pulses measures and writes; the user's thread only makes a `Resources` and
-ends it. All ranks keep the same whole seconds of the job, so that a mean over ranks is one over the
-same instants.
+The thread that sends the rank's pulses measures and writes; the user's thread only creates and ends
+a `Resources`. All ranks record at the same whole seconds of the job, so that a mean over ranks is a
+mean at the same time.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ LOOPBACK = re.compile(r"lo\d*")
 
 
 class Traffic(NamedTuple):
-    """Bytes that have come in and gone out, since the interfaces are up."""
+    """Bytes received and sent since the network interfaces are up."""
 
     received: int
     sent: int
 
 
 class Resources:
-    """Keeps what this process takes in one job.
+    """Records this process's use of resources in one job.
 
     Parameters
     ----------
     folder, job, rank
-        Whose file it is; nothing is written in a job's first second.
+        They name the file; nothing is written in a job's first second.
     began
         When the job began, `time.time()` of the hub.
     """
@@ -52,14 +52,14 @@ class Resources:
         self._where = folder, job, rank
         self._pid = os.getpid()
         self._at, self._spent = time.monotonic(), time.process_time()
-        """When the last values were kept, and the CPU time that this process had taken by then."""
+        """When the last values were recorded, and this process's CPU time until then."""
         self._zero = self._at - max(0.0, time.time() - began)
-        """The job's beginning on our own clock, which nobody sets."""
+        """The job's beginning on the monotonic clock, which cannot be changed."""
         self._last = self._second()
         self._most: dict[str, float] = {}
-        """By name, the most bytes that were seen since then."""
+        """For each name, the largest number of bytes since then."""
         self._uses: list[float] = []
-        """The GPU's use, as it was seen since then."""
+        """Readings of the GPU's utilization since then."""
         self._traffic: tuple[float, Traffic] | None = None
         """The interfaces' counters, and when they were read."""
         self._file = -1
@@ -67,7 +67,7 @@ class Resources:
         self._lock = threading.Lock()
 
     def look(self, taken: Vitals) -> None:
-        """Take note of a pulse, and write what is due. The thread that makes the pulses."""
+        """Add a reading, and write values when they are due. The thread that sends pulses."""
         with self._lock:
             if self._over:
                 return
@@ -77,8 +77,8 @@ class Resources:
                 self._keep(second)
 
     def end(self) -> None:
-        """Write the rest, if that is a second or more. Whoever ends the job."""
-        if os.getpid() != self._pid:  # a fork that has come here lacks the thread with the lock
+        """Write the rest, if it is a second or more. The thread that ends the job."""
+        if os.getpid() != self._pid:  # a fork lacks the thread that may hold the lock
             return
         with self._lock:
             second = int(time.monotonic() - self._zero)
@@ -115,8 +115,8 @@ class Resources:
         try:
             if self._file < 0:
                 self._file = open_to_append(resources_file(*self._where))
-            append(self._file, Frame(0, columns))  # the seconds of a job never begin anew
-        except OSError as err:  # the training is worth more
+            append(self._file, Frame(0, columns))  # the seconds go on when a job is restarted
+        except OSError as err:  # an error here must not end the training
             self._close()
             print(f"nbdist: resources of this rank are no longer recorded: {err}", file=sys.stderr)
 
@@ -126,7 +126,7 @@ class Resources:
         if before is None:
             return {}
         seconds, then = now - before[0], before[1]
-        # An interface that has gone takes its count with it.
+        # The counters can decrease when an interface is removed.
         if seconds <= 0 or counted.received < then.received or counted.sent < then.sent:
             return {}
         return {
@@ -142,10 +142,10 @@ class Resources:
 
 
 def traffic() -> Traffic:
-    """Return what this process's host has received and sent, or its container's own network.
+    """Return the bytes received and sent by this process's host or container.
 
-    What stays on the host (loopback) is left out. So are bridges, tunnels and bonds where there are
-    interfaces of hardware, which carry the same bytes.
+    Loopback is left out. If there are hardware interfaces, bridges, tunnels and bonds are left out,
+    too, because they carry the same bytes.
     """
     counters = psutil.net_io_counters(pernic=True, nowrap=False) or {}
     found = [name for name in counters if not LOOPBACK.fullmatch(name)]
@@ -158,6 +158,6 @@ def traffic() -> Traffic:
 
 @lru_cache(maxsize=1024)
 def _is_hardware(name: str) -> bool:
-    """Whether an interface is a device's, and not one half of another device's (as on Azure)."""
+    """Whether an interface is hardware, and not the slave of another device (as on Azure)."""
     place = INTERFACES / name
     return (place / "device").exists() and not (place / "master" / "device").exists()

@@ -1,4 +1,4 @@
-"""Numbers out of whatever libraries call a scalar."""
+"""Reads scalars of many libraries as numbers; on GPUs and XLA later, without waiting."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ import threading
 from typing import Any
 
 _streams: dict[Any, Any] = {}
-"""By GPU, a stream on which finished copies are fetched: the training's own is never waited for."""
+"""For each GPU, a stream on which copies are fetched, so that no one waits for the training's."""
 
 MOST_UNSENT = 1000
-"""A loop that logs more without ever ending a step (`torch_xla.sync`) does not care for graphs."""
+"""A loop that logs more than this without ending a step (`torch_xla.sync`) does not need its graphs
+kept whole."""
 
 
 class Later:
-    """A scalar that is not there yet: what computes it has only been queued."""
+    """A scalar whose computation is only queued so far."""
 
     __slots__ = ()
 
     def there(self) -> bool:
-        """Whether it can be read without waiting for the training. Any thread."""
+        """Whether the scalar can be read without waiting for the training. Any thread."""
         raise NotImplementedError
 
     def value(self) -> float:
-        """Return the number; waits if it is not there. Any thread."""
+        """Return the number, after a wait if necessary. Any thread."""
         raise NotImplementedError
 
 
 class OnGpu(Later):
-    """A scalar on a GPU: a copy of it, and when that will be there."""
+    """A scalar on a GPU: a copy, and an event that marks when the copy is finished."""
 
     __slots__ = ("_copy", "_event")
 
     def __init__(self, tensor: Any) -> None:
-        # Both are queued behind what computes the value: nothing waits here.
+        # Both are queued behind the computation of the value: nothing waits here.
         self._copy = tensor.detach().clone()
         torch = sys.modules["torch"]
         with torch.cuda.device(tensor.device):
@@ -50,21 +51,21 @@ class OnGpu(Later):
         self._event.synchronize()
         if device not in _streams:
             _streams[device] = torch.cuda.Stream(device)
-        # Alone, the stream would leave this thread on GPU 0, and every rank with memory there.
+        # Without `device`, this thread would use GPU 0, and every rank would take memory there.
         with torch.cuda.device(device), torch.cuda.stream(_streams[device]):
             return float(self._copy.item())
 
 
 class OnXla(Later):
-    """A scalar in the graph that XLA will compile: to read it here would cut the graph in two.
+    """A scalar in the graph that XLA will compile: reading it now would split the graph.
 
-    A copy of it becomes a result of the step. Our thread fetches that when the step has been sent
-    off (`torch_xla.sync`), at the end of the cell whoever ends that.
+    A copy becomes a result of the step. Our thread fetches it after the step was submitted
+    (`torch_xla.sync`); at the end of the cell the thread that ends the cell fetches it.
     """
 
     __slots__ = ("_copy", "_sent", "_thread")
     unsent = 0
-    """How many wait for the end of their step."""
+    """How many scalars wait for the end of their step."""
 
     def __init__(self, tensor: Any) -> None:
         self._copy = tensor.detach().clone()
@@ -86,17 +87,17 @@ class OnXla(Later):
 
 
 def fetched(value: float | Later) -> float:
-    """Return a number that may have to be fetched. Any thread."""
+    """Return a number, fetched from its device if necessary. Any thread."""
     return value.value() if isinstance(value, Later) else value
 
 
 def read(name: str, value: Any) -> float | Later:
-    """Return a scalar as a number, or as one that is read later.
+    """Return a scalar as a number, or as an object that is read later.
 
     Raises
     ------
     TypeError
-        If it is none; the message names it.
+        If the value is not a scalar; the message gives its name.
     """
     if isinstance(value, (int, float)):
         return _float(name, value)
@@ -115,7 +116,7 @@ def read(name: str, value: Any) -> float | Later:
 
 
 def _of_tensor(name: str, value: Any) -> float | Later:
-    # In a training loop each look at a tensor takes a microsecond: one on the CPU is read at once.
+    # Each attribute of a tensor takes a microsecond, so a tensor on the CPU is read at once.
     if not value.is_cpu:
         if not _is_number(value):
             raise TypeError(_refused(name, value))
@@ -126,9 +127,9 @@ def _of_tensor(name: str, value: Any) -> float | Later:
     try:
         return float(value.item())
     except (RuntimeError, TypeError):
-        if _is_number(value):  # then it is its device that failed
+        if _is_number(value):  # then its device has failed
             raise
-        raise TypeError(_refused(name, value)) from None  # torch says no more than we do
+        raise TypeError(_refused(name, value)) from None  # torch's message adds nothing
 
 
 def _is_number(tensor: Any) -> bool:

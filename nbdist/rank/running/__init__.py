@@ -1,1 +1,1 @@
-"""A cell running on a rank: its code, output and display."""
+"""Runs cells on a rank: execution, output, rich display, line numbers."""

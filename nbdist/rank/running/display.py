@@ -1,7 +1,7 @@
-"""Rich display on a rank: what a cell shows besides its text goes to the hub.
+"""Rich display on a rank: sends `display(...)` and a cell's value to the hub. Main thread only.
 
-It is apart from `rank.output` because it needs IPython, which takes a tenth of a second to import:
-a script that shows nothing does without. Main thread only.
+It is a module apart from `rank_output` because it needs IPython, whose import takes a tenth of a
+second: a script without rich display does not need it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 UNDERSCORE = re.compile(r"\b_\b")
-"""The last cell's value, in a cell's code."""
+"""The name `_`, which is the last cell's value, in a cell's code."""
 Show = Callable[[str, dict[str, Any]], None]
-"""Takes a message kind and its content; see `nbdist.wire.messages.Display`."""
+"""Called with a message type and its content; see `nbdist.wire.messages.Display`."""
 
 
 class _Publisher(DisplayPublisher):
-    """Takes `display(...)`, its updates and `clear_output`."""
+    """Receives `display(...)`, its updates and `clear_output`."""
 
     show: Show
     hides = WIDGET
@@ -52,38 +52,38 @@ class _Publisher(DisplayPublisher):
         self.show("clear_output", {"wait": wait})
 
     def set_parent(self, parent: dict[str, Any]) -> None:
-        """Take no notice: a `%px` cell has come that will wait for ours."""
+        """Do nothing: this is called for a `%px` cell, which will wait for ours."""
 
 
 class _Hook(DisplayHook):
-    """Takes the value of a cell's last expression."""
+    """Receives the value of a cell's last expression."""
 
     show: Show
     hides = WIDGET
     others: tuple[DisplayHook, ...] = ()
-    """Hooks that bind `_` as well."""
+    """Other hooks that bind `_`."""
     holds = False
-    """Whether `_` holds a value that may be large, or hold others."""
+    """Whether `_` is bound to a value that may be large."""
 
     def update_user_ns(self, result: Any) -> None:  # the cell's value
-        """Bind `_`, unless that is a variable of the user's. `Out` and its like stay empty.
+        """Bind `_`, unless it is a variable of the user's. `Out` and the like stay empty.
 
         A rank's last value may hold all of a model's activations.
         """
         space = self._space
-        before = space.get("_", self._)  # it is gone after `%reset`
+        before = space.get("_", self._)  # `%reset` removes it
         if any(before is hook._ for hook in (self, *self.others)) and not hasattr(builtins, "_"):
             self._ = space["_"] = result
             self.holds = type(result) not in PLAIN
 
     @property
     def _space(self) -> dict[str, Any]:
-        assert self.shell is not None  # given when it was made
+        assert self.shell is not None  # passed to the constructor
         space: dict[str, Any] = self.shell.user_ns
         return space
 
     def forget_value(self) -> None:
-        """Let go of what `_` is bound to."""
+        """Release the value of `_`."""
         if self._space.get("_") is self._:
             self._space["_"] = ""
         self._, self.holds = "", False
@@ -97,18 +97,18 @@ class _Hook(DisplayHook):
         self.show("execute_result", _bundle(format_dict, md_dict, None, self.hides))
 
     def finish_displayhook(self) -> None:
-        """Leave the log as it is: IPython would print a line break."""
+        """Print nothing, where IPython would print a line break."""
         self._is_active = False
 
     def set_parent(self, parent: dict[str, Any]) -> None:
-        """Take no notice: a `%px` cell has come that will wait for ours."""
+        """Do nothing: this is called for a `%px` cell, which will wait for ours."""
 
 
 def _bundle(
     data: dict[str, Any], metadata: dict[str, Any] | None, transient: dict[str, Any] | None,
     hidden: str,
 ) -> dict[str, Any]:  # fmt: skip
-    # A widget's own messages would not reach the notebook: what is left of it is its text.
+    # A widget's messages do not reach the notebook, so only the widget's text is shown.
     shown = {kind: value for kind, value in data.items() if kind != hidden}
     return {
         "data": json_clean(encode_images(shown)),
@@ -118,47 +118,47 @@ def _bundle(
 
 
 class RichDisplay:
-    """Sends rich display and a cell's value to us instead of the engine's own channels.
+    """Redirects rich display and a cell's value from the engine's own channels to the hub.
 
     Parameters
     ----------
     shell
-        Whose.
+        The shell.
     own
-        Whether the shell is the rank's own. In the notebook's, widgets and the pager work as ever.
+        Whether it is a rank's shell. In the notebook's shell, widgets and the pager work as usual.
     """
 
     def __init__(self, shell: InteractiveShell, *, own: bool = True) -> None:
         self._shell = shell
-        # Made once: building traitlets objects costs as much as running an empty cell.
+        # Created once: creating traitlets objects takes as long as running an empty cell.
         self._publisher = _Publisher(parent=shell, shell=shell)
         self._hook = _Hook(parent=shell, shell=shell)
         self._publisher.hides = self._hook.hides = WIDGET if own else ""
         self._hook.others = (shell.displayhook,)
         if not own:
             return
-        # `name?` and `%prun` open a pager in a notebook; here their text stands in the output.
+        # `name?` and `%prun` open a pager in a notebook; here their text goes to the output.
         shell.set_hook("show_in_pager", page.as_hook(page.display_page), priority=90)
 
     def begin(self, code: str) -> None:
-        """Let go of the last cell's value, unless it is plain or this cell asks for it."""
+        """Release the last cell's value, unless it is plain or this cell uses it."""
         if self._hook.holds and not UNDERSCORE.search(code):
             self._hook.forget_value()
 
     def forget_value(self) -> None:
-        """Let go of the last cell's value."""
+        """Release the last cell's value."""
         self._hook.forget_value()
 
     @contextmanager
     def to(self, show: Show) -> Iterator[None]:
-        """Call `show` for everything the shell displays meanwhile."""
+        """Call `show` for everything that the shell displays meanwhile."""
         shell, hook = self._shell, self._hook
         self._publisher.show = hook.show = show
         kept = shell.display_pub, shell.displayhook, shell.display_trap.hook
         shell.display_pub, shell.displayhook = self._publisher, hook
         shell.display_trap.hook = hook
         trapped = sys.displayhook
-        if trapped is kept[1]:  # within a cell of the notebook's, which has sprung the trap
+        if trapped is kept[1]:  # inside a cell of the notebook, whose display trap is active
             sys.displayhook = hook
         try:
             yield
@@ -168,7 +168,7 @@ class RichDisplay:
 
 
 def as_text(kind: str, content: dict[str, Any]) -> None:
-    """Show of the ranks whose display the notebook leaves out: its plain text, into the log."""
+    """Print the plain text of a display to the log, on ranks whose display is not shown."""
     text = content.get("data", {}).get("text/plain")
     if kind != "update_display_data" and text:
-        print(text)  # descriptor 1 is the log
+        print(text)  # file descriptor 1 is the log

@@ -1,7 +1,7 @@
-"""A cell on this rank: IPython's own `run_cell_async` on the main thread, watched and stoppable.
+"""Runs a cell on this rank, by IPython's `run_cell_async`, so that it can be interrupted.
 
-`CellRunner.run` is the only place that runs user code. The agent's thread reads `job`, `line()`
-and calls `interrupt()`; all else belongs to the main thread.
+`CellRunner.run` is the only place that runs the user's code. The agent's thread reads `job` and
+`line()`, and calls `interrupt()`; everything else belongs to the main thread.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 
 TIMED = ("<timed exec>", "<timed eval>")
-"""What IPython calls the code under `%%time`."""
+"""IPython's file names for the code under `%%time`."""
 
 
 class Place(Protocol):
-    """What a rank takes over from the notebook; see `nbdist.rank.running.mirror.Mirror`."""
+    """Copies the notebook's settings to a rank; see `nbdist.rank.running.mirror.Mirror`."""
 
     def follow(self, run: Run) -> None:
-        """Take over what has changed."""
+        """Copy what has changed in the notebook."""
 
 
 class CellRunner:
     """Runs cells one after the other in the engine's shell."""
 
     own = True
-    """Whether the shell is the rank's own, and not the notebook's."""
+    """Whether the shell is the rank's own, not the notebook's."""
 
     def __init__(
         self, rank: int, shell: InteractiveShell, mirror: Place, names: dict[str, Any]
@@ -63,12 +63,13 @@ class CellRunner:
         self._shell = shell
         self.mirror = mirror
         self._names = names
-        """What every cell finds defined, also after `%reset`."""
+        """The names that are defined for every cell, also after `%reset`."""
         self._display = RichDisplay(shell, own=self.own)
         self._log = Log()
         self._send: Callable[[Message], None]
         self.lock = asyncio.Lock()
-        """Held by whoever uses the shell: our cells, `%px` cells, the forming of groups."""
+        """Held while the shell is in use: by our cells, `%px` cells, and while groups are
+        formed."""
         self._task: asyncio.Task[ExecutionResult] | None = None
         self._filename = ""
         self._aligned = Aligned("", "")
@@ -76,36 +77,36 @@ class CellRunner:
         self._traceback: list[str] = []
         self._failed_at = 0.0
         self._showing = False
-        """Whether a traceback is being made: the cell has failed already."""
+        """Whether a traceback is being formatted: then the cell has failed already."""
         self._error_kept = False
-        """Whether IPython has the exception of an earlier cell, for `%tb`."""
+        """Whether IPython still holds the exception of an earlier cell, for `%tb`."""
         self.job = ""
-        """The job whose cell is running, '' when idle."""
+        """The job whose cell is running; '' when idle."""
         self._aborted = False
         self._freed_from: Waiting | None = None
         self._raising: BaseException | None = None
-        """What the next SIGINT raises, KeyboardInterrupt if None."""
+        """The exception that the next SIGINT raises; KeyboardInterrupt if None."""
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
         if self.own:
-            # IPython asks for it once more, and ipykernel's is made of each character, in Python.
+            # IPython calls it twice, and ipykernel's version is a slow loop over all characters.
             name_of: Any = shell.compile.get_code_name
             vars(shell.compile)["get_code_name"] = functools.lru_cache(maxsize=1)(name_of)
-            # IPython says how to leave IPython wherever code calls `sys.exit`
+            # IPython prints this warning whenever code calls `sys.exit`.
             warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)
 
     @property
     def showing(self) -> bool:
-        """Whether the cell has failed and its traceback is being made. Any thread."""
+        """Whether the cell has failed and its traceback is being formatted. Any thread."""
         return self._showing
 
     def start(self, send: Callable[[Message], None]) -> None:
-        """Send what cells show to `send`."""
+        """Send the cells' displays with `send`."""
         self._send = send
 
     @contextmanager
     def _sigint(self) -> Iterator[None]:
-        # ipyparallel's engine ignores SIGINT; within a cell it is what raises KeyboardInterrupt.
+        # ipyparallel's engine ignores SIGINT; during a cell it raises KeyboardInterrupt.
         kept = signal.signal(signal.SIGINT, self._on_sigint)
         try:
             yield
@@ -113,7 +114,7 @@ class CellRunner:
             signal.signal(signal.SIGINT, kept)
 
     def _on_sigint(self, _signum: int, frame: FrameType | None) -> None:
-        """Raise in user code that is running, cancel user code that awaits, else do nothing."""
+        """Raise in the user's code if it runs, cancel it if it awaits, else do nothing."""
         while frame is not None:
             if frame.f_code.co_filename == self._filename:
                 error, self._raising = self._raising or KeyboardInterrupt(), None
@@ -123,7 +124,7 @@ class CellRunner:
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def interrupt(self, job: str) -> None:
-        """Interrupt `job`, also when its cell has not begun yet. Any thread."""
+        """Interrupt `job`, even if its cell has not begun yet. Any thread."""
         if self.job != job:
             self._stop_early.add(job)
         elif not self._showing:
@@ -131,18 +132,18 @@ class CellRunner:
             signal.pthread_kill(self.main, signal.SIGINT)
 
     def abort(self, job: str, waiting: Waiting | None) -> None:
-        """Note that the cell of `job` is about to be freed from a collective. Any thread."""
+        """Record that the collective of `job`'s cell is about to be aborted. Any thread."""
         if self.job == job and not self._showing:
             self._aborted, self._freed_from = True, self._freed_from or waiting
 
     def fail(self, job: str, error: BaseException) -> None:
-        """Raise an error in the cell of `job`, as soon as Python runs there again. Any thread."""
+        """Raise an error in the cell of `job` as soon as it runs Python code again. Any thread."""
         if self.job == job and not self._aborted and not self._showing:
             self._raising = error
             signal.pthread_kill(self.main, signal.SIGINT)
 
     async def run(self, run: Run, formed: Callable[[], bool]) -> Done:
-        """Run one cell to its end and say how it ended."""
+        """Run one cell to its end; return how it ended."""
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
             self._freed_from, self._raising, self._failed_at = None, None, 0.0
@@ -154,20 +155,23 @@ class CellRunner:
                     result = await self._cell(run, stack)
                 fault = self._fault(result)
                 error, result.result = result.error_before_exec or result.error_in_exec, None
-            except BaseException as err:  # the hub must hear of it, whatever IPython let through
+            except (
+                BaseException
+            ) as err:  # the hub must know of any error that IPython did not handle
                 fault, error = self._plain_fault(err), err
             finally:
                 self.job = ""
                 self._stop_early.discard(run.job)
             if os.getpid() != self._pid:
-                # A child that the cell forked: its copy of the cell is over, and it is no rank.
+                # A child that the cell has forked: its copy of the cell has ended, and it is not a
+                # rank.
                 os._exit(0 if fault is None or fault.text in ("0", "None") else 1)
             if fault is not None or self._failed_at or self._error_kept:
                 self._let_go(error)
             return Done(run.job, self._log.size() if began else -1, fault, formed())
 
     def _let_go(self, error: BaseException | None) -> None:
-        """Let go of what a failed cell held, and of its exception once another cell has run."""
+        """Release a failed cell's objects, and its exception once another cell has run."""
         kept.empty_frames(error)
         failed = error is not None or bool(self._failed_at)
         if self._error_kept and not failed:
@@ -175,7 +179,7 @@ class CellRunner:
         self._error_kept = failed
 
     def forget_value(self) -> None:
-        """Let go of the last cell's value. Main thread."""
+        """Release the last cell's value. Main thread."""
         self._display.forget_value()
 
     def _begin(self, run: Run) -> None:
@@ -186,9 +190,9 @@ class CellRunner:
         self.define_names()
 
     def define_names(self) -> None:
-        """Define what the user should find defined and has not defined anew."""
+        """Define our names again, except those that the user has bound."""
         space = self._shell.user_ns
-        exiter = self._shell.exiter  # IPython's `exit`, which is back after %reset
+        exiter = self._shell.exiter  # IPython's `exit`, which `%reset` restores
         missing = {
             name: value for name, value in self._names.items() if space.get(name, exiter) is exiter
         }
@@ -213,7 +217,7 @@ class CellRunner:
         problem = None
         try:
             cell = transformed(shell, code)
-        except Exception:  # IPython shows whatever a transformer raised
+        except Exception:  # IPython shows the transformer's error
             problem = sys.exc_info()
         self._filename = shell.compile.get_code_name(code, cell, run.execution_count)
         self._task = asyncio.current_task()
@@ -223,7 +227,7 @@ class CellRunner:
             )
         finally:
             self._task = None
-            if not self.own:  # the notebook counts its cells by itself
+            if not self.own:  # the notebook keeps its own count
                 shell.execution_count = count
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", shell.last_execution_result)
@@ -238,7 +242,7 @@ class CellRunner:
         def showtraceback(*args: Any, **kwargs: Any) -> None:  # IPython's
             if _is_good_end(sys.exc_info()[1]):
                 return
-            # Making it takes a while. The fault is not a consequence of what happens meanwhile.
+            # Formatting takes a while. What happens meanwhile is not the cause of this fault.
             self._failed_at, self._showing = time.time(), True
             make_quick_to_show(sys.exc_info()[1])
             try:
@@ -249,8 +253,8 @@ class CellRunner:
         def keep(_etype: type, _evalue: BaseException, stb: list[str]) -> None:
             self._traceback = list(stb)
 
-        # Set on the instance, these hide the class's own, which would publish the traceback, make
-        # it once more for the history, and wait for a debugger's commands (`%pdb on`).
+        # Set on the instance, these override the class's methods, which would publish the
+        # traceback, format it again for the history, and start a debugger (`%pdb on`).
         ours = {
             "showtraceback": showtraceback,
             "_showtraceback": keep,
@@ -267,7 +271,7 @@ class CellRunner:
     def _fault(self, result: ExecutionResult) -> Fault | None:
         error = result.error_before_exec or result.error_in_exec
         if error is None or _is_good_end(error):
-            if self._traceback:  # of a cell within the cell, such as that of `%%capture`
+            if self._traceback:  # of a cell inside the cell, such as under `%%capture`
                 sys.stdout.write("\n".join([*self._traceback, ""]))
             return None
         line = error.lineno if isinstance(error, SyntaxError) else None
@@ -289,7 +293,7 @@ class CellRunner:
         )
 
     def _plain_fault(self, err: BaseException) -> Fault:
-        """Return a fault that IPython has not seen, or not survived."""
+        """Return the fault for an error outside IPython's own handling."""
         return Fault(
             name=type(err).__name__,
             text=text_of(err),
@@ -301,11 +305,11 @@ class CellRunner:
 
     @property
     def cell_file(self) -> str:
-        """The file name tracebacks have for the running cell. Any thread."""
+        """The running cell's file name in tracebacks. Any thread."""
         return self._filename
 
     def named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
-        """Return a frame with its cell's name in the place of a file's. Any thread."""
+        """Return a frame with the name of its cell instead of the file name. Any thread."""
         cell = self._shell.compile.format_code_name(frame.filename)
         if cell is None:
             return frame
@@ -314,11 +318,11 @@ class CellRunner:
         )
 
     def line(self) -> int | None:
-        """Return the cell's line being run now, None outside it. Any thread."""
+        """Return the cell's line that is running now, None outside the cell. Any thread."""
         return vitals.line(self.main, lambda frame: self._cell_line(frame, frame.f_lineno))
 
     def _cell_line(self, frame: FrameType, line: int) -> int | None:
-        """Return the notebook's line of a frame's line, None if the frame is not of the cell."""
+        """Return a frame's line in the notebook's cell; None if it is not the cell's frame."""
         name = frame.f_code.co_filename
         if name == self._filename:
             return self._aligned.magic_line or line
@@ -326,5 +330,5 @@ class CellRunner:
 
 
 def _is_good_end(error: BaseException | None) -> bool:
-    """Return whether it is how a script ends that has done its work: `sys.exit(main())`."""
+    """Return whether an error is the normal end of a script: `sys.exit(main())`."""
     return isinstance(error, SystemExit) and error.code in (None, 0)

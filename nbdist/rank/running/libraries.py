@@ -1,4 +1,4 @@
-"""What other libraries find in a rank when they look around: a training process, no notebook."""
+"""Makes other libraries (Lightning, accelerate, tqdm) take a rank for a training process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from nbdist.backends.choice import Backend
 
 TEXT_BARS = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnrange": "trange"}
-"""Names in `tqdm.notebook`, and those in `tqdm.std` that do the same in text."""
+"""Names in `tqdm.notebook`, and their text versions in `tqdm.std`."""
 
 
 def welcome(backend: Backend, local_rank: int) -> None:
-    """Set the place for libraries that ask where they are. Once, before any cell."""
-    # Lightning refuses strategy="ddp" where this is, which IPython sets.
+    """Prepare the process for libraries that look for a notebook. Once, before any cell."""
+    # Lightning refuses strategy="ddp" if `sys.ps1`, which IPython sets, is there.
     if hasattr(sys, "ps1"):
         del sys.ps1
     sys.modules.setdefault("tqdm.notebook", _TextBars("tqdm.notebook"))
@@ -25,20 +25,20 @@ def welcome(backend: Backend, local_rank: int) -> None:
         return
     device = str(backend.device())
     if device == "cpu":
-        # Without a GPU, accelerate joins the other ranks only when it was told to use the CPU.
+        # Without a GPU, accelerate joins the other ranks only if it is set to use the CPU.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     elif device != f"cuda:{local_rank}":
-        # Ranks share GPUs, and accelerate gives DDP the rank's number for its GPU's.
+        # Ranks share GPUs, but accelerate takes the rank's number for its GPU's number.
         os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
 
 
 class _TextBars(ModuleType):
-    """Stands for tqdm's bars that are widgets: their messages reach no front end from a rank.
+    """Replaces `tqdm.notebook`: messages of its widgets do not reach the notebook from a rank.
 
-    ``tqdm.auto``, which finds no `IProgress` here, falls back on text by itself.
+    ``tqdm.auto`` uses text bars here by itself, because it does not find `IProgress`.
     """
 
-    def __getattr__(self, name: str) -> Any:  # what tqdm has under this name
+    def __getattr__(self, name: str) -> Any:  # a name of tqdm
         if name not in TEXT_BARS:
             msg = f"{self.__name__} has no {name!r} on a rank, where bars are text"
             raise AttributeError(msg)

@@ -1,4 +1,4 @@
-"""Line numbers: a cell counts its lines on the ranks as it does in the notebook."""
+"""Shifts a cell's code so that its line numbers on the ranks are those in the notebook."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import dataclass
 
 MAGIC = re.compile(r"\s*%%(\S+)[^\n]*\n?")
 PYTHON_MAGICS = frozenset({"capture", "prun", "time", "timeit"})
-"""Cell magics with Python under them."""
+"""Cell magics with Python code below them."""
 FILLER = "# %%distributed\n"
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """A cell whose lines stand where they stand in the notebook."""
+    """A cell with the same line numbers as in the notebook."""
 
     code: str
     python: str
-    """What of it is Python for sure, aligned."""
+    """The part that is certainly Python, aligned."""
     magic_line: int | None = None
-    """Line of the cell magic it begins with; to IPython, the cell is this one line."""
+    """The line of the cell's first magic; for IPython the whole cell is this line."""
 
 
 def align(code: str, lines: int) -> Aligned:
-    """Put comments where the notebook's cell has `lines` lines before `code`.
+    """Insert a comment for each of the `lines` lines above `code` in the notebook's cell.
 
-    A cell magic must stay in front; below it go comments for its own line, too.
+    A cell magic must stay first, so the comments, and one for its own line, go below it.
     """
     if not code.strip():
         return Aligned("", "")
     head = MAGIC.match(code)
     if head is None:
-        # IPython takes away empty lines that are the first.
+        # IPython removes leading empty lines.
         empty = 0 if lines else code[: len(code) - len(code.lstrip())].count("\n")
         aligned = FILLER * (lines + empty) + "\n".join(code.split("\n")[empty:])
         return Aligned(aligned, aligned)

@@ -1,4 +1,4 @@
-"""What a rank takes over from the notebook before each cell. Main thread."""
+"""Copies the notebook's directory, path, environment and arguments to a rank. Main thread."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 PROGRAM = "cell.py"
-"""What a cell finds as its program's name, in the place of a script's."""
+"""The program name that a cell finds in `sys.argv`, instead of a script's name."""
 
 
 class Mirror:
-    """Follows what changes in the notebook; what cells change on the rank itself stays.
+    """Copies changes in the notebook before each cell; changes that cells make on the rank stay.
 
     Parameters
     ----------
     shell
         The rank's shell.
     own
-        Environment variables that say who the rank is; the notebook's are never taken over.
+        Environment variables with the rank's number and the like, which are never overwritten.
     """
 
     def __init__(self, shell: InteractiveShell, own: Iterable[str]) -> None:
@@ -38,11 +38,11 @@ class Mirror:
         self._path: list[str] | None = None
         self._environ: dict[str, str | None] = {}
         self._argv = sys.argv
-        """One list for all cells: a cell may have said `from sys import argv`."""
+        """One list for all cells: a cell may have run `from sys import argv`."""
         self._argv[:] = self._given = [PROGRAM]
 
     def follow(self, run: Run) -> None:
-        """Take over arguments, working directory, import path, environment and autoreload."""
+        """Copy arguments, working directory, import path, environment and autoreload."""
         self._take_arguments(run.arguments)
         if run.cwd and run.cwd != self._cwd:
             os.chdir(run.cwd)
@@ -58,9 +58,9 @@ class Mirror:
             self._autoreload(run.autoreload)
 
     def _take_arguments(self, arguments: list[str]) -> None:
-        """Let a cell find its own arguments, and no earlier cell's.
+        """Give a cell its own arguments, not an earlier cell's.
 
-        What a cell that had none has put there itself stays for the cells after it.
+        Arguments that a cell itself has set stay for later cells without arguments.
         """
         if arguments or len(self._given) > 1 or sys.argv == self._given:
             self._given = [PROGRAM, *arguments]
@@ -77,7 +77,7 @@ class Mirror:
             else:
                 os.environ[name] = value
             if name == "TMPDIR":
-                tempfile.tempdir = None  # to be looked for again
+                tempfile.tempdir = None  # tempfile looks for it again
         self._environ = environ
 
     def _autoreload(self, mode: str) -> None:

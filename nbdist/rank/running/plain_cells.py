@@ -1,4 +1,4 @@
-"""Cells that are plain Python, which IPython need not take apart."""
+"""Skips IPython's slow transformation for cells that are plain Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("cleanup_transforms", "line_transforms", "token_transformers")
 harmless: list[object] = [each for kind in _KINDS for each in getattr(TransformerManager(), kind)]
-"""Transformers that change nothing without what `_SPECIAL` finds: IPython's own, and ours."""
+"""Transformers, IPython's and ours, that change nothing in code that `_SPECIAL` does not match."""
 _SPECIAL = re.compile(
     r"""
     \A\s                                 # empty lines first, or indented: taken away
@@ -27,10 +27,10 @@ _SPECIAL = re.compile(
 
 
 def transformed(shell: InteractiveShell, code: str) -> str:
-    """Return the Python that IPython makes of a cell.
+    """Return the Python code that IPython makes of a cell.
 
-    Its transformers take the whole cell apart, in Python, before they know that there is nothing
-    for them to do: 10 ms for 200 lines. A cell that has nothing of theirs is left as it is.
+    IPython's transformers tokenize the whole cell, 10 ms for 200 lines, even if there is nothing to
+    transform. A cell without IPython syntax is returned as it is.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def transformed(shell: InteractiveShell, code: str) -> str:
 
 
 def _has_lines(code: str) -> bool:
-    """Whether there is more than one: one alone may be a macro, or a magic without its sign."""
+    """Whether there are several lines: a single one may be a macro, or a magic without `%`."""
     return "\n" in code[:-1]
 
 
 def _nobody_else_looks(shell: InteractiveShell) -> bool:
-    """Whether no transformer of the user's or an extension's wants to see every cell."""
+    """Whether there are no further transformers, of the user's or of an extension."""
     used = shell.input_transformer_manager
     lists = [shell.input_transformers_post, *(getattr(used, kind) for kind in _KINDS)]
     return all(each in harmless for transformers in lists for each in transformers)

@@ -1,4 +1,4 @@
-"""Questions a cell asks: on a rank nobody can answer, so they say what to do and never wait."""
+"""Replaces `input()` and `breakpoint()` in cells on a rank by errors that say what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nbdist.errors import NbdistError
 
 
 class NobodyThereError(NbdistError):
-    """A cell asked for an answer; its traceback ends in the cell and not in our code."""
+    """A cell asked for input. Its traceback ends in the cell, not in our code."""
 
     def _render_traceback_(self) -> list[str]:
         trace = self.__traceback__
@@ -33,7 +33,7 @@ class NobodyThereError(NbdistError):
 
 
 def refuse_input(prompt: object = "", /, *_: object, **__: object) -> str:
-    """Stand for `input()` and `getpass()`."""
+    """Replace `input()` and `getpass()`."""
     msg = (
         f"input({str(prompt)!r}) was called on a rank, where nobody can answer. Ask in a plain "
         "cell of the notebook and send the answer along, for instance with --env."
@@ -42,7 +42,7 @@ def refuse_input(prompt: object = "", /, *_: object, **__: object) -> str:
 
 
 def refuse_breakpoint(*_: object, **__: object) -> None:
-    """Stand for `breakpoint()` and `pdb.set_trace()`."""
+    """Replace `breakpoint()` and `pdb.set_trace()`."""
     msg = (
         "breakpoint() was called on a rank, where no debugger can attach to the cell. "
         "Use `%dist stacks` to see where every rank is, or print what you need."

@@ -1,8 +1,7 @@
-"""A rank's output during a cell: descriptors 1 and 2 are its log file.
+"""A rank's output during a cell: file descriptors 1 and 2 are its log file. Main thread.
 
-Everything here runs on the rank's main thread. Because the descriptors themselves point at the
-log, what C libraries and child processes print is in it too, in order, and the last words before
-a crash are on disk already.
+Because the file descriptors themselves point to the log, output of C libraries and child processes
+is in the log, too, in the right order, and output before a crash is on disk already.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """The rank's log file, and streams that write to it without any buffer of ours.
+    """The rank's log file, and unbuffered streams that write to it.
 
-    From the first cell on, the log has the process's output. So what a thread prints after its
-    cell is in the log too, a logging handler made in one cell writes to the same stream in the
-    next, and so does whatever the user has put in the place of `sys.stdout`.
+    From the first cell on, the log gets all output of the process. So it also contains what a
+    thread prints after its cell, and what a logging handler of an earlier cell, or the user's own
+    replacement of `sys.stdout`, writes.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class Log:
         self._fd = -1
 
     def take(self, path: str) -> None:
-        """Point descriptors 1 and 2, `sys.stdout` and `sys.stderr` at the log."""
+        """Redirect file descriptors 1 and 2, `sys.stdout` and `sys.stderr` to the log."""
         if path != self._path:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             if self._fd >= 0:
@@ -42,12 +41,12 @@ class Log:
             stream = getattr(sys, name)
             if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, _unbuffered(fd))
-        # Also when they should be there already: a cell may have redirected them for good.
+        # Always: a cell may have redirected them for good.
         os.dup2(self._fd, 1)
         os.dup2(self._fd, 2)
 
     def write_lines(self) -> None:
-        """Have `sys.stdout` write whole lines, and so forks that share it: they mix no words."""
+        """Make `sys.stdout` write whole lines, so that the output of forks is not mixed."""
         assert isinstance(sys.stdout, io.TextIOWrapper)
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
@@ -56,15 +55,15 @@ class Log:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Let go of the file; the process's output has been given to others."""
+        """Close the file; the process's output goes elsewhere already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._path, self._fd = "", -1
 
 
 @contextmanager
-def lent(out: Any, err: Any) -> Iterator[None]:  # text streams that have a descriptor
-    """Give the process's output, descriptors included, to others meanwhile."""
+def lent(out: Any, err: Any) -> Iterator[None]:  # text streams with a file descriptor
+    """Redirect the process's output, file descriptors included, to these streams meanwhile."""
     streams, saved = (sys.stdout, sys.stderr), (os.dup(1), os.dup(2))
     sys.stdout, sys.stderr = out, err
     os.dup2(out.fileno(), 1)
@@ -80,10 +79,10 @@ def lent(out: Any, err: Any) -> Iterator[None]:  # text streams that have a desc
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Give the process's output back afterwards, to whom it belonged; meanwhile a log may take it.
+    """Restore the process's output afterwards; meanwhile a `Log` may redirect it.
 
-    What was made before, a logging handler say, writes to the kernel's own streams, which do not
-    use the descriptors: these streams are redirected, too.
+    Objects made before, such as a logging handler, write to the kernel's own streams, which do not
+    use the file descriptors: these streams are redirected, too.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -103,7 +102,7 @@ def given_back() -> Iterator[None]:
 
 
 def _kernels(stream: object) -> bool:
-    """Whether this is one of a kernel's streams, which send messages."""
+    """Whether a stream is a kernel's own, which sends messages."""
     return hasattr(stream, "pub_thread")
 
 
@@ -115,8 +114,8 @@ def _write(fd: int, text: str) -> int:
 
 
 def _unbuffered(fd: int) -> io.TextIOWrapper:
-    # Straight to the descriptor: nothing waits in a buffer when the process dies, and prints keep
-    # their order with what C code writes.
+    # Unbuffered: no output is lost when the process dies, and the order with output of C code is
+    # kept.
     return io.TextIOWrapper(
         io.FileIO(fd, "w", closefd=False),
         encoding="utf-8",

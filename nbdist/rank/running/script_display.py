@@ -1,4 +1,4 @@
-"""Rich display of a script: what `display` and matplotlib show goes to the hub. Main thread."""
+"""Rich display of a script: sends `display(...)` and matplotlib figures to the hub. Main thread."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Message
 
 SHOWS = re.compile(r"\bdisplay\b|\bmatplotlib\b|\bIPython\b")
-"""A script without any of these shows nothing, and is spared a shell (some 0.1 s)."""
+"""A script without these words has no rich display, and needs no shell (0.1 s)."""
 
 
 LAST = "__nbdist_show__"
-"""What the value of a cell's last expression is handed to."""
+"""The name of the function that gets the value of a cell's last expression."""
 
 
 class Showing:
-    """Sends what a script displays to the hub, at the place of the log it belongs to.
+    """Sends a script's displays to the hub, with their positions in the log.
 
     Parameters
     ----------
     job, log
-        Which job's it is, and where its output goes.
+        The job, and the log of its output.
     send
-        Sends a message; without it the plain text of displays goes to the log.
+        Sends a message; if None, the plain text of displays goes to the log.
     """
 
     def __init__(self, job: str, log: Log, send: Callable[[Message], None] | None) -> None:
@@ -43,7 +43,7 @@ class Showing:
 
     @contextmanager
     def during(self, text: str) -> Iterator[None]:
-        """Take what the script in `text` displays meanwhile."""
+        """Receive the displays of the script in `text` meanwhile."""
         if not SHOWS.search(text):
             yield
             return
@@ -56,7 +56,7 @@ class Showing:
                 flush_figures()
 
     def value(self, value: object) -> None:
-        """Show the value of the cell's last expression, as a notebook does."""
+        """Display the value of the cell's last expression, as a notebook does."""
         if value is not None:
             with self._taking() as shell:
                 shell.displayhook(value)
@@ -84,14 +84,14 @@ class Showing:
 
 
 def last_shown(tree: ast.Module, first: int, count: int) -> ast.Module:
-    """Return a script whose cell hands the value of its last expression to `LAST`.
+    """Return a script whose cell passes the value of its last expression to `LAST`.
 
     Parameters
     ----------
     tree
-        The script; it is changed.
+        The script, changed in place.
     first, count
-        Where the cell begins in it, and how many lines it has.
+        The cell's first line in the script, and its number of lines.
     """
     lines = range(first, first + count)
     for node in ast.walk(tree):
