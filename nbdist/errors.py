@@ -1,18 +1,18 @@
-"""Errors of nbdist: each says what happened, where, and what to do."""
+"""The exceptions of nbdist; each message says what happened, where, and what to do."""
 
 from __future__ import annotations
 
 
 class NbdistError(Exception):
-    """Base of all errors nbdist raises itself."""
+    """Base class of all errors that nbdist raises."""
 
 
 class UsageError(NbdistError):
-    """What was asked for cannot be done; nothing was started."""
+    """A command or a setting is wrong or impossible here; nothing was started."""
 
 
 class LaunchError(NbdistError):
-    """Ranks could not be brought to life."""
+    """Ranks could not be started."""
 
     def _render_traceback_(self) -> list[str]:
         return f"{type(self).__name__}: {self}".splitlines()
@@ -23,4 +23,4 @@ class RankError(NbdistError):
 
 
 class Interrupted(NbdistError):
-    """A job was ended by an interrupt or its time limit."""
+    """A job was ended by an interrupt or by its time limit."""

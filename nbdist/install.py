@@ -1,9 +1,9 @@
 """``python -m nbdist.install horovod``: build Horovod for the frameworks of this Python.
 
-Horovod's last release asks its compiler for C++14, and CMake for policies that CMake 4 has dropped.
-PyTorch since 2.1 and TensorFlow since 2.16 need C++17, so that ``pip install horovod`` fails. Here
-the compiler is called through a script that asks for 17 instead. The wheel is kept, by what it was
-built for, so that another environment with the same frameworks gets it at once.
+Horovod's last release calls the compiler with C++14, and CMake with policies that CMake 4 has
+removed. PyTorch since 2.1 and TensorFlow since 2.16 need C++17, so ``pip install horovod`` fails.
+Here the compiler is called through a script that sets C++17 instead. The wheel is cached by the
+versions it was built for, so that another environment with the same frameworks gets it at once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 VERSION = "0.28.1"
 REQUIRES = ("cffi", "cloudpickle", "packaging", "psutil", "pyyaml")
-"""What Horovod asks for; installed before it is built, or setuptools would fetch them itself."""
+"""Horovod's requirements, installed before the build: otherwise setuptools downloads them."""
 BUILT_AS = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW"}
-"""What Horovod's build calls each framework."""
+"""The name of each framework in Horovod's build."""
 DISTRIBUTIONS = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
@@ -53,7 +53,7 @@ for word do
 done
 exec """
 GIGABYTES_EACH = 1.5
-"""Memory that one compiler takes."""
+"""The memory that one compiler process needs."""
 STEP = re.compile(r"\[ *(\d+)%\] (?:Building|Linking)")
 LAST_LINES = 25
 CHECK = """
@@ -67,22 +67,22 @@ print(", ".join(name for name, built in links.items() if built))
 
 
 class BuildError(NbdistError):
-    """Horovod was not built, or does not work."""
+    """Horovod could not be built or does not work."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that the build needs, and the Debian package that has it."""
+    """Something that the build needs, and the Debian package that contains it."""
 
     what: str
     package: str
 
 
-# -- what is there -----------------------------------------------------------------------------
+# -- what is installed -------------------------------------------------------------------------
 
 
 def frameworks_here() -> list[str]:
-    """Return the frameworks that this Python has and Horovod can be built for."""
+    """Return the installed frameworks for which Horovod can be built."""
     return [name for name in BUILT_AS if importlib.util.find_spec(name)]
 
 
@@ -95,7 +95,7 @@ def version_of(framework: str) -> str:
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler's command, None if there is none."""
+    """Return the command of the C++ compiler; None without a compiler."""
     named = os.environ.get("CXX")
     if named:
         return named if shutil.which(shlex.split(named)[0]) else None
@@ -105,7 +105,7 @@ def compiler() -> str | None:
 
 
 def missing(*, mpi: bool = False) -> list[Missing]:
-    """Return what the build would lack on this machine."""
+    """Return what is missing on this machine for the build."""
     python = f"python{sysconfig.get_python_version()}-dev"
     header = Path(sysconfig.get_path("include"), "Python.h")
     found = {
@@ -126,7 +126,7 @@ def _named(variable: str) -> str:
 
 
 def check(*, mpi: bool) -> None:
-    """Raise `UsageError` with all that is missing, before anything is done."""
+    """Raise `UsageError` that lists everything missing, before anything is done."""
     lacking = missing(mpi=mpi)
     if lacking:
         packages = " ".join(each.package for each in lacking)
@@ -151,7 +151,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def build_environ(frameworks: Sequence[str], *, mpi: bool, cxx: str, temp: str) -> dict[str, str]:
-    """Return the environment of the build; ``HOROVOD_...`` that the user has set goes first."""
+    """Return the environment of the build; the user's own ``HOROVOD_...`` variables go first."""
     ours = {
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
@@ -171,7 +171,7 @@ def _jobs() -> int:
 
 
 def wheel_folder(wheels: Path, frameworks: Sequence[str], *, mpi: bool) -> Path:
-    """Return where the wheel lies that was built for just this."""
+    """Return the folder of the wheel for exactly these versions and settings."""
     parts = [f"{name}-{version_of(name)}" for name in frameworks] + ["mpi"] * mpi
     chosen = sorted(item for item in os.environ.items() if item[0].startswith("HOROVOD_"))
     if chosen:
@@ -186,7 +186,7 @@ def build(frameworks: Sequence[str], folder: Path, *, mpi: bool) -> Path:
     Raises
     ------
     BuildError
-        With the end of pip's log.
+        If the build fails; the message has the end of pip's log.
     """
     say(f"Building Horovod {VERSION} for {', '.join(frameworks)}: some minutes.")
     with _temp() as temp:
@@ -195,7 +195,7 @@ def build(frameworks: Sequence[str], folder: Path, *, mpi: bool) -> Path:
         wrapper.chmod(0o700)
         environ = build_environ(frameworks, mpi=mpi, cxx=str(wrapper), temp=str(temp))
         made = temp / "made"
-        # Not from pip's own cache: it does not know what a wheel was built for.
+        # Without pip's cache, which does not know for which versions a wheel was built.
         words = ["wheel", "-v", "--no-cache-dir", "--no-build-isolation", "--no-deps",
                  "--no-binary", "horovod", "-w", str(made), f"horovod=={VERSION}"]  # fmt: skip
         with (temp / "log").open("w+", encoding="utf-8", errors="replace") as log:
@@ -205,14 +205,14 @@ def build(frameworks: Sequence[str], folder: Path, *, mpi: bool) -> Path:
                 raise BuildError(_failure(log.read()))
         folder.mkdir(parents=True, exist_ok=True)
         (wheel,) = made.glob("horovod-*.whl")
-        # Complete or not there at all, also for another who builds at the same time.
+        # Renamed when complete, as another process may build at the same time.
         shutil.copy(wheel, folder / f"{wheel.name}.{os.getpid()}")
         return (folder / f"{wheel.name}.{os.getpid()}").replace(folder / wheel.name)
 
 
 @contextlib.contextmanager
 def _temp() -> Iterator[Path]:
-    """Give a folder for all temporary files, gone afterwards, also after SIGTERM."""
+    """Make a temporary folder, which is removed afterwards, also after SIGTERM."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with tempfile.TemporaryDirectory(prefix="nbdist-horovod-") as name:
@@ -222,7 +222,7 @@ def _temp() -> Iterator[Path]:
 
 
 def _run_pip(words: list[str], environ: dict[str, str], log: object) -> int:
-    """Run pip, whose output goes to a log, and show how far the compiler is."""
+    """Run pip with its output in a log, and show the progress of the build."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pip", *words], env=environ, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -246,7 +246,7 @@ def _run_pip(words: list[str], environ: dict[str, str], log: object) -> int:
 
 
 def _progress(percent: int, shown: int) -> int:
-    """Say how far the build is, where it is not on a terminal in steps of ten."""
+    """Print the progress of the build; without a terminal, in steps of ten per cent."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r  {percent:3d} % ")
         sys.stderr.flush()
@@ -269,14 +269,14 @@ def _failure(log: str) -> str:
 
 
 def install(frameworks: Sequence[str], *, mpi: bool, wheels: Path) -> str:
-    """Install Horovod into this Python; return how its ranks can talk to each other.
+    """Install Horovod into this Python; return the links it was built with (gloo, MPI).
 
     Raises
     ------
     UsageError
         If something is missing; nothing was done.
     BuildError
-        If it could not be built, or cannot be imported.
+        If Horovod could not be built, or cannot be imported.
     """
     folder = wheel_folder(wheels, frameworks, mpi=mpi)
     wheel = next(folder.glob("horovod-*.whl"), None)
@@ -303,7 +303,7 @@ def _pip(*words: str) -> None:
 
 
 def verify(frameworks: Sequence[str]) -> str:
-    """Import Horovod as a rank would; return what links it was built with."""
+    """Import Horovod as a rank does; return the links it was built with."""
     done = subprocess.run(
         [sys.executable, "-c", CHECK, *frameworks], stdin=subprocess.DEVNULL, capture_output=True,
         text=True, check=False, cwd="/",
@@ -316,12 +316,12 @@ def verify(frameworks: Sequence[str]) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the person who waits."""
+    """Print a line to stderr."""
     sys.stderr.write(f"{text}\n")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; return the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m nbdist.install", description=main.__doc__)
     parser.description = "Install what pip alone cannot."
     parser.add_argument("package", choices=["horovod"])

@@ -1,4 +1,4 @@
-"""What can be set, all of it by environment variables that begin with ``NBDIST_``."""
+"""The settings of nbdist, all of them environment variables with the prefix ``NBDIST_``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from nbdist.backends.groups.recovery import FORCE, WAYS
 from nbdist.errors import UsageError
 
 METRICS = ("page", "widget", "picture", "end")
-"""What NBDIST_METRICS may be: how metrics are shown."""
+"""The values of NBDIST_METRICS: how metrics are shown."""
 PAGE = "NBDIST_PAGE"
-"""A Jupyter server that has our extension sets it for its kernels, to the version of its frames."""
+"""A Jupyter server with our extension sets this variable for its kernels, to the version of the
+frames that its page reads."""
 
 
 def _home() -> Path:
@@ -34,30 +35,30 @@ def _home() -> Path:
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits and places; read anew for every cluster."""
+    """Limits and folders, read again for every cluster."""
 
     home: Path = field(default_factory=_home)
-    """NBDIST_HOME: where clusters and their logs lie (`platformdirs` state folder)."""
+    """NBDIST_HOME: the folder of clusters and their logs (default: `platformdirs` state folder)."""
     hang_seconds: float = 10.0
-    """NBDIST_HANG_SECONDS: ranks that wait this long for others are reported."""
+    """NBDIST_HANG_SECONDS: ranks that wait this long for other ranks are reported."""
     grace_seconds: float = 0.15
-    """NBDIST_GRACE_SECONDS: after a rank's fault the others may end by themselves this long."""
+    """NBDIST_GRACE_SECONDS: how long the other ranks may end by themselves after a rank's fault."""
     kill_seconds: float = 5.0
-    """NBDIST_KILL_SECONDS: countdown after which a rank that cannot be interrupted is killed."""
+    """NBDIST_KILL_SECONDS: a rank that cannot be interrupted is killed after this time."""
     start_seconds: float = 180.0
-    """NBDIST_START_SECONDS: ranks must be there by then. One that dies is known at once; one that
-    imports TensorFlow from a slow disk takes minutes."""
+    """NBDIST_START_SECONDS: ranks must have started within this time. A rank that dies is noticed
+    at once, but the import of TensorFlow from a slow disk takes minutes."""
     form_seconds: float = 30.0
-    """NBDIST_FORM_SECONDS: the process group must be formed by then."""
+    """NBDIST_FORM_SECONDS: the process group must be formed within this time."""
     recovery: str = ""
-    """NBDIST_RECOVERY: how groups come back after a fault, see
-    `nbdist.backends.groups.recovery`; by itself the best way that this torch allows."""
+    """NBDIST_RECOVERY: how groups are recovered after a fault, see
+    `nbdist.backends.groups.recovery`; by default the best way that this torch allows."""
     log_days: float = 30.0
-    """NBDIST_LOG_DAYS: logs are kept this long."""
+    """NBDIST_LOG_DAYS: logs are kept for this many days."""
     log_megabytes: float = 256.0
-    """NBDIST_LOG_MEGABYTES: when a rank's log is larger, the next cell's is another file."""
+    """NBDIST_LOG_MEGABYTES: when a rank's log is larger, the next cell gets a new file."""
     log_gigabytes: float = 10.0
-    """NBDIST_LOG_GIGABYTES: all logs together may take this much, then the oldest go."""
+    """NBDIST_LOG_GIGABYTES: when all logs together are larger, the oldest are removed."""
 
     @classmethod
     def read(cls) -> Settings:
@@ -66,7 +67,7 @@ class Settings:
         Raises
         ------
         UsageError
-            If a variable does not hold a number, or one of the words it may be.
+            If a variable is not a number, or not one of the allowed words.
         """
         values: dict[str, Any] = {}
         metrics = os.environ.get("NBDIST_METRICS", "")
@@ -91,12 +92,12 @@ class Settings:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that only its owner may enter; the same holds for each made on the way to it.
+    """Make a folder, and its missing parents, that only the owner may enter.
 
     Raises
     ------
     UsageError
-        If it cannot be made.
+        If the folder cannot be made.
     """
     missing = [parent for parent in path.parents if not parent.exists()]
     try:
@@ -108,7 +109,7 @@ def make_folder(path: Path) -> None:
 
 
 def no_place(err: OSError) -> str:
-    """Say what to do where files of ours cannot be made."""
+    """Return the message for files of ours that cannot be made."""
     return (
         f"nbdist cannot make its files: {err}. `%dist jobs --clean` makes room; NBDIST_HOME names "
         "another place for them."

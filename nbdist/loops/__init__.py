@@ -1,6 +1,7 @@
-"""Other people's loops: what they tell through their own extension points becomes curves and bars.
+"""Callbacks and loggers for training loops of Lightning, Keras, transformers, accelerate.
 
-Each library has a module of its own, imported when its name is first used. All of them only call
+They use the libraries' own extension points, and turn what is logged into curves and bars. Each
+library has its own module, imported when one of its names is first used. These modules only call
 `nbdist.log` and count loops, so outside a rank they do nothing.
 """
 

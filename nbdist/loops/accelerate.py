@@ -1,4 +1,4 @@
-"""`AccelerateTracker`: what goes to `Accelerator.log`."""
+"""`AccelerateTracker`: shows values of `Accelerator.log` as curves."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nbdist.rank.metrics.logger import log
 
 
 class AccelerateTracker(GeneralTracker):
-    """Show what is given to ``accelerator.log`` as curves.
+    """Show values of ``accelerator.log`` as curves.
 
-    accelerate asks trackers on rank zero alone; what the other ranks have is gathered first, or
-    logged by `nbdist.log`. Texts are left to other trackers.
+    accelerate calls trackers on rank 0 only: gather the other ranks' values first, or log them
+    with `nbdist.log`. Strings are ignored.
 
     Examples
     --------
@@ -31,7 +31,7 @@ class AccelerateTracker(GeneralTracker):
 
     @property
     def tracker(self) -> Any:
-        """What does the logging."""
+        """The function that logs."""
         return log
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:

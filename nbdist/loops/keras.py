@@ -1,4 +1,4 @@
-"""`KerasCallback`: Keras' own training loop."""
+"""`KerasCallback`: curves and bars for Keras' ``fit`` and ``evaluate``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ VALIDATION = "val_"
 
 
 class KerasCallback(Callback):
-    """Show what ``fit`` logs as curves, and how far it is as bars.
+    """Show what ``fit`` logs as curves, and its progress as bars.
 
-    What is logged after each batch is Keras' mean over the epoch so far: ``loss`` is
-    ``train/loss``, and after each epoch ``val_loss`` is ``val/loss``. Steps are batches, counted
-    through all epochs, and on when the same callback is given to ``fit`` again. Every rank logs its
-    own values.
+    After each batch Keras' mean over the epoch so far is logged: ``loss`` becomes ``train/loss``.
+    After each epoch ``val_loss`` becomes ``val/loss``. Steps are batches, counted through all
+    epochs, and further if ``fit`` is called again with the same callback. Every rank logs its own
+    values.
 
     Examples
     --------
@@ -28,9 +28,9 @@ class KerasCallback(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._step = 0
-        """Batches so far."""
+        """The number of batches so far."""
         self._before = 0
-        """Those of earlier epochs."""
+        """The number of batches in earlier epochs."""
         self._epochs: Loop | None = None
         self._batches: Loop | None = None
         self._test: Loop | None = None
@@ -38,7 +38,7 @@ class KerasCallback(Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Open the bar of the epochs."""
         del logs
-        self._end()  # a training that was broken off
+        self._end()  # a training that was interrupted
         self._epochs = open_loop("epoch", self.params.get("epochs"))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -50,32 +50,32 @@ class KerasCallback(Callback):
         self._batches = open_loop("train", self.params.get("steps"))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count a batch, or as many as Keras runs at once, and log what it has come to."""
+        """Count the batches that Keras has run, one or several, and log its values."""
         if self._batches is not None:
             self._batches.count(batch + 1)
         log_numbers(logs or {}, self._before + batch, "train/")
         self._step = self._before + batch + 1
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Open the bar of an evaluation; how long one within ``fit`` is, Keras does not tell."""
+        """Open the bar of an evaluation; within ``fit``, Keras does not give its length."""
         del logs
         within = self._epochs is not None and not self._epochs.over
         self._test = open_loop("evaluate", None if within else self.params.get("steps"))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count a batch of it."""
+        """Count a batch of the evaluation."""
         del logs
         if self._test is not None:
             self._test.count(batch + 1)
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Close its bar."""
+        """Close the bar of the evaluation."""
         del logs
         if self._test is not None:
             self._test.end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count an epoch, and log what it was validated with."""
+        """Count an epoch, and log its validation metrics."""
         found = {
             name.removeprefix(VALIDATION): value
             for name, value in (logs or {}).items()

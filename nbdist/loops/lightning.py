@@ -1,4 +1,4 @@
-"""`LightningLogger` and `LightningProgress`: the Trainer of Lightning, under both of its names."""
+"""`LightningLogger` and `LightningProgress`: curves and bars for Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nbdist.rank.metrics.progress import Loop, open_loop, samples_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The two packages have the same classes, each its own.
+# lightning and pytorch_lightning each have their own copy of these classes.
 _OLD = "lightning" not in sys.modules and (
     "pytorch_lightning" in sys.modules or importlib.util.find_spec("lightning") is None
 )
@@ -29,13 +29,13 @@ TOTALS = {
     "test": "num_test_batches",
     "predict": "num_predict_batches",
 }
-"""By what a Trainer does, where it has the number of batches."""
+"""For each stage of a Trainer, its attribute with the number of batches."""
 
 
 class LightningLogger(_Logger):
     """Show what a LightningModule logs as curves.
 
-    Every rank logs its own values; those logged with ``sync_dist=True`` are equal on all.
+    Every rank logs its own values; values logged with ``sync_dist=True`` are equal on all ranks.
 
     Examples
     --------
@@ -50,19 +50,19 @@ class LightningLogger(_Logger):
 
     @property
     def version(self) -> str:
-        """The folder below that: one for each job."""
+        """The folder below it, one for each job."""
         return job_name()
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log the numbers among `metrics`, but the epoch that Lightning adds to them."""
+        """Log the numbers among `metrics`, except the epoch, which Lightning adds."""
         log_numbers({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
-        """Do nothing: they are in the notebook."""
+        """Do nothing: the hyperparameters are in the notebook."""
 
 
 class LightningProgress(_ProgressBar):
-    """Show how far a Trainer is as bars below the cell, in the place of Lightning's own.
+    """Show a Trainer's progress as bars below the cell, instead of Lightning's own bars.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class LightningProgress(_ProgressBar):
         self._evaluate: Loop | None = None
 
     def disable(self) -> None:
-        """Do nothing: Lightning asks all ranks but the first, and here every rank counts."""
+        """Do nothing: Lightning calls it on all ranks except 0, but here every rank counts."""
 
     def enable(self) -> None:
         """Do nothing, see `disable`."""

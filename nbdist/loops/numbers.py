@@ -1,4 +1,4 @@
-"""What trackers are given: numbers, and whatever else somebody else's tracker can show."""
+"""Logs the numbers in what a library passes to its trackers, which may contain other values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def log_numbers(values: Mapping[str, Any], step: int | None, prefix: str = "") -> None:
-    """Log the numbers of a mapping, those of mappings in it as ``outer/inner``; leave the rest."""
+    """Log the numbers in a mapping, those in inner mappings as ``outer/inner``; ignore the rest."""
     for name, value in values.items():
         if isinstance(value, dict):
             log_numbers(value, step, f"{prefix}{name}/")
         else:
-            with suppress(TypeError):  # texts and pictures, which others' trackers keep
+            with suppress(TypeError):  # strings and pictures
                 log({f"{prefix}{name}": value}, step=step)

@@ -1,4 +1,4 @@
-"""`mirror_tensorboard`: what goes to a `SummaryWriter` as a scalar is logged here, too."""
+"""`mirror_tensorboard`: also logs the scalars that are written to a `SummaryWriter`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 LIBRARIES = ("torch.utils.tensorboard", "tensorboardX")
 
 _mirrored: list[tuple[Any, str, Callable[..., Any]]] = []
-"""Class, method and what it was before; empty while nothing is mirrored."""
+"""The class, the name and the original of each replaced method; empty while not mirroring."""
 _first: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""By tag, the writer that used it first, while it lives."""
+"""For each tag, the first writer that used it, if this writer still exists."""
 
 
 class Mirror:
-    """What `mirror_tensorboard` has begun: ends with `undo`, or with its ``with`` block."""
+    """The result of `mirror_tensorboard`: ends with `undo`, or with its ``with`` block."""
 
     def __init__(self) -> None:
         self._began = not _mirrored
@@ -33,7 +33,7 @@ class Mirror:
             _begin()
 
     def undo(self) -> None:
-        """Let writers be as they were; does nothing where they are."""
+        """Restore the writers' methods; does nothing if they are restored already."""
         while _mirrored:
             setattr(*_mirrored.pop())
 
@@ -46,21 +46,21 @@ class Mirror:
 
 
 def mirror_tensorboard() -> Mirror:
-    """Log whatever this process adds as a scalar to any ``SummaryWriter``, under the same step.
+    """Log every scalar that this process adds to any ``SummaryWriter``, under the same step.
 
-    Writers of torch and of tensorboardX, those that exist and those to come; they write what they
-    always write. Two writers that use the same tag are told apart by their folders:
-    ``SummaryWriter("runs/val")`` logs its ``loss`` as ``val/loss`` if another has a ``loss``.
+    This holds for writers of torch and of tensorboardX, existing and future ones; they still write
+    their own files. Two writers with the same tag are distinguished by their folders:
+    ``SummaryWriter("runs/val")`` logs its ``loss`` as ``val/loss`` if another has one.
 
     Returns
     -------
     Mirror
-        It has `undo`, and may stand in a ``with`` statement.
+        An object with `undo`, which can be used in a ``with`` statement.
 
     Raises
     ------
     ImportError
-        If there is neither tensorboard nor tensorboardX.
+        If neither tensorboard nor tensorboardX is installed.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def _name(writer: Any, tag: str) -> str:
 
 
 def _folder(writer: Any) -> Path:
-    return Path(getattr(writer, "log_dir", None) or writer.logdir)  # torch's, tensorboardX's
+    return Path(getattr(writer, "log_dir", None) or writer.logdir)  # of torch, of tensorboardX
 
 
 def _whole(step: Any) -> int | None:

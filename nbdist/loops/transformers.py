@@ -1,4 +1,4 @@
-"""`TransformersCallback`: the Trainer of Hugging Face's transformers."""
+"""`TransformersCallback`: curves and bars for the Trainer of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from nbdist.loops.numbers import log_numbers
 from nbdist.rank.metrics.progress import Loop, open_loop
 
 SAID_ONCE = ("epoch", "total_flos", "train_loss")
-"""These, and times and rates, are told at the end and make no curve."""
+"""Values that are logged once, at the end, and make no curve; so are times and rates."""
 RATES = ("_runtime", "_per_second")
 SPLITS = ("eval", "test")
 
 
 class TransformersCallback(TrainerCallback):
-    """Show what a Trainer logs as curves, and how far training and evaluation are as bars.
+    """Show what a Trainer logs as curves, and the progress of training and evaluation as bars.
 
-    ``loss`` is ``train/loss``, ``eval_loss`` is ``eval/loss``, as in the Trainer's own reports. Its
-    values are those of all ranks together, so rank zero alone logs them; every rank has its bar.
-    The Trainer's own bar and table stay as they are (``disable_tqdm``).
+    ``loss`` becomes ``train/loss``, and ``eval_loss`` becomes ``eval/loss``, as the Trainer's own
+    reports call them. The values are those of all ranks together, so only rank 0 logs them; every
+    rank has its bar. The Trainer's own bar and table stay; ``disable_tqdm`` removes them.
 
     Examples
     --------
@@ -38,19 +38,19 @@ class TransformersCallback(TrainerCallback):
         self._train = open_loop("train", state.max_steps, state.global_step)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Time an epoch by itself: the bar goes through all of them."""
+        """Measure each epoch, because the bar covers all epochs."""
         del args, control
         if self._train is not None and _whole(state):
             self._train.begin_pass()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note that it is over."""
+        """Record the end of an epoch."""
         del args, control
         if self._train is not None:
             self._train.end_pass(whole=_whole(state))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Count a step of the optimizer, and what went into it."""
+        """Count a step of the optimizer, and its samples."""
         del control
         if self._train is not None:
             samples = args.train_batch_size * args.gradient_accumulation_steps
@@ -99,7 +99,7 @@ class TransformersCallback(TrainerCallback):
             log_numbers(kept, state.global_step)
 
     def _end(self) -> None:
-        """Close bars that are open, also those of a training that was broken off."""
+        """Close all open bars, also those of an interrupted training."""
         for loop in (self._evaluate, self._train):
             if loop is not None:
                 loop.end()
@@ -107,7 +107,7 @@ class TransformersCallback(TrainerCallback):
 
 
 def _whole(state: Any) -> bool:
-    """Whether it stands between two epochs; it may begin and end within one."""
+    """Whether the training is between two epochs; it may begin or end within an epoch."""
     return float(state.epoch or 0).is_integer()
 
 

@@ -1,1 +1,1 @@
-"""What ranks have logged: read from their files, thinned for the screen, whole for analysis."""
+"""Reads what ranks have logged: complete series, thinned curves, tables, TensorBoard."""

@@ -1,8 +1,8 @@
-"""A curve of one metric on all ranks, in a bounded number of buckets.
+"""The curve of one metric on all ranks, thinned to a bounded number of buckets.
 
-Steps fall into buckets of `stride` steps; when the last bucket is used up, neighbours are merged
-and the stride doubles. So a curve of ten points is exact, one of a million keeps the mean and the
-range of every stretch, and neither memory nor time to draw it grows. No locks: see `Metrics`.
+A bucket covers `stride` steps. When all buckets are used, neighbouring buckets are merged and the
+stride doubles. So a curve of ten points is exact, and a curve of a million points keeps the mean
+and the range of every bucket, with bounded memory and drawing time. No locks: see `Metrics`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 BUCKETS = 400
 MOST_MARKS = 20
 NEVER = np.iinfo(np.int64).min
-"""Stands where no step is known."""
+"""Marks a bucket without a step."""
 
 
 class Mark(NamedTuple):
-    """A value that is no finite number."""
+    """A value that is not finite."""
 
     step: int
     kind: str
@@ -30,12 +30,12 @@ class Mark(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A curve over all ranks as it is drawn: one number a bucket that has any."""
+    """A curve over all ranks for drawing: one point for each bucket that has values."""
 
     steps: NDArray[np.float64]
     """The last step in the bucket."""
     mean: NDArray[np.float64]
-    """NaN where no rank had a finite value."""
+    """NaN where no rank has a finite value."""
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     times: NDArray[np.float64]
@@ -43,32 +43,32 @@ class Line(NamedTuple):
 
 
 class Curve:
-    """One metric.
+    """The curve of one metric.
 
     Parameters
     ----------
     name
-        As it was logged.
+        The logged name.
     ranks
         The job's ranks.
     buckets
-        How many it has at most, an even number.
+        The maximal number of buckets, which is even.
     """
 
     def __init__(self, name: str, ranks: tuple[int, ...], buckets: int = BUCKETS) -> None:
         self.name = name
         self._ranks, self._buckets = ranks, buckets
         self._rows: dict[int, int] = {}
-        """By rank that has logged it, its row below."""
+        """For each rank that has logged this metric, its row in the arrays below."""
         self.stride = 1
         self._origin = 0
         self.points = 0
-        """How many values were logged."""
+        """The number of logged values."""
         self.changes = 0
-        """Another number after every change."""
+        """Increases with every change."""
         self.marks: list[Mark] = []
         self.last: dict[int, tuple[int, float]] = {}
-        """By rank, the step and value logged last."""
+        """For each rank, the last step and value."""
         self._at = np.full(self._buckets, NEVER, np.int64)
         self._at_known = np.zeros(self._buckets, np.bool_)
         self._count = np.zeros((0, self._buckets))
@@ -81,14 +81,14 @@ class Curve:
         self, lengths: dict[int, int], steps: NDArray[np.int64], values: NDArray[np.float64],
         times: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        """Take in values of several ranks.
+        """Add values of several ranks.
 
         Parameters
         ----------
         lengths
-            How many of the values are each rank's, in their order.
+            The number of values of each rank, in their order.
         steps, values, times
-            One after the other, shape ``[sum of lengths]``.
+            The ranks' arrays one after the other, shape ``[sum of lengths]``.
         """
         rows = np.repeat([self._row(rank) for rank in lengths], list(lengths.values()))
         ends = np.cumsum(list(lengths.values()))
@@ -97,7 +97,7 @@ class Curve:
         self._fit(int(steps.min()), int(steps.max()))
         self.points += len(steps)
         self.changes += 1
-        # Unsigned: the farthest two steps are farther from each other than int64 can tell.
+        # Unsigned: the distance of two steps can be larger than int64.
         away = steps.view(np.uint64) - np.uint64(self._origin % 2**64)
         buckets = (away // np.uint64(self.stride)).astype(np.int64)
         np.maximum.at(self._at, buckets, steps)
@@ -115,7 +115,7 @@ class Curve:
         np.maximum.at(self._high.reshape(-1), at, values)
 
     def rewind(self, rank: int, step: int) -> None:
-        """Forget a rank's values from this step on: it has begun anew there."""
+        """Drop a rank's values from this step on, where the rank has restarted."""
         if rank in self._rows:
             self.changes += 1
             first = max(0, (step - self._origin) // self.stride)
@@ -206,7 +206,7 @@ class Curve:
         known = self._at_known
         count = self._count.sum(axis=0)[known]
         low, high = self._low.min(axis=0)[known], self._high.max(axis=0)[known]
-        # Every rank counts the same, also one that logs more often.
+        # Every rank has the same weight, even if it logs more often.
         with np.errstate(all="ignore"):
             means = self._total / self._count
             there = self._count > 0
@@ -216,20 +216,20 @@ class Curve:
         return Line(self._at[known].astype(np.float64), mean[known], low, high, times)
 
     def of(self, rank: int) -> NDArray[np.float64]:
-        """Return a rank's mean in each bucket of `line`, NaN where it has none."""
+        """Return a rank's mean in each bucket of `line`, NaN where the rank has no value."""
         row = self._rows[rank]
         with np.errstate(invalid="ignore", divide="ignore"):
             mean: NDArray[np.float64] = (self._total[row] / self._count[row])[self._at_known]
         return mean
 
     def times_of(self, rank: int) -> NDArray[np.float64]:
-        """Return when a rank has logged last in each bucket of `line`, NaN where it has not."""
+        """Return a rank's last time in each bucket of `line`, NaN where the rank has no value."""
         times = self._time[self._rows[rank]][self._at_known]
         return np.where(np.isfinite(times), times, np.nan)
 
     @property
     def range(self) -> tuple[float | None, float | None]:
-        """The smallest and the largest finite value, None before any."""
+        """The smallest and the largest finite value; None without values."""
         there = self._count > 0
         if not there.any():
             return None, None
@@ -237,7 +237,7 @@ class Curve:
 
     @property
     def latest(self) -> float | None:
-        """The mean over ranks of what each has logged last, None before any."""
+        """The mean of the ranks' last values; None without values."""
         values = [value for _, value in self.last.values()]
         with np.errstate(all="ignore"):
             return float(np.mean(values)) if values else None

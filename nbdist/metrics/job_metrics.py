@@ -1,4 +1,4 @@
-"""`Metrics`: what the ranks of a job have logged. Any thread."""
+"""`Metrics`: reads what the ranks of a job have logged, as curves and as series. Any thread."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MOST_CURVES, FEWEST_CURVES = 1000, 100
-"""Names that have a curve, the first ones: no page shows more."""
+"""The number of names with a curve, the first ones: no page shows more."""
 MOST_ROWS = 16_000
-"""Ranks of all curves together: each takes 16 kB."""
+"""The most rows, one for each rank of each curve; a row takes 16 kB."""
 PIECE = 1 << 20
-"""Bytes of a rank that are read at a time, so that a long job's need not lie in memory."""
+"""Bytes that are read of a rank at a time, so that a long job's files do not fill the memory."""
 
 MANY_RANKS = 32
 RESOURCE_BUCKETS = 128
-"""Points of a curve of resources; half as many with `MANY_RANKS`. Its panel is a small one."""
+"""Points of a curve of resources, whose panel is small; half of them with more than
+`MANY_RANKS`."""
 
 Batch = dict[str, dict[int, tuple[list[bytes], list[bytes], list[bytes]]]]
-"""By name and rank: columns of steps, of values and of times."""
+"""For each name and rank: the columns of steps, values and times."""
 
 
 class Metrics:
-    """The metrics of one job: whole series by name, and thinned curves for the screen.
+    """The metrics of one job: complete series by name, and thinned curves for the screen.
 
     Parameters
     ----------
     folder, job, ranks
-        Whose files are read; more may be added to them at any time.
+        They name the files to read, which may still grow.
     file
-        Where a rank's file lies.
+        Returns the path of a rank's file.
     kind
-        What is in it, in a word.
+        What the files contain, in a word.
     buckets
-        Points that a curve has at most.
+        The maximal number of points of a curve.
 
     Examples
     --------
@@ -64,19 +65,19 @@ class Metrics:
         self._read_to = dict.fromkeys(ranks, 0)
         self._starts = dict.fromkeys(ranks, 0)
         self._fresh: dict[int, set[str]] = {}
-        """By rank that was started anew, the names it has logged since."""
+        """For each restarted rank, the names it has logged since."""
         self._curves: dict[str, Curve] = {}
         self._further: dict[str, None] = {}
-        """Names without a curve, in their order."""
+        """Names without a curve, in order."""
         self.broken: dict[int, str] = {}
-        """By rank whose file cannot be read, why."""
+        """For each rank whose file cannot be read, the reason."""
         self._lock = threading.Lock()
         self._whole: tuple[int, dict[str, Series]] = 0, {}
 
     # -- curves --------------------------------------------------------------------------------
 
     def read(self) -> bool:
-        """Take in what has been logged since; return whether there was anything."""
+        """Read what was logged since the last call; return whether there was anything."""
         with self._lock:
             found = False
             while batch := self._read_piece():
@@ -85,26 +86,26 @@ class Metrics:
             return found
 
     def _read_piece(self) -> Batch:
-        """Return what is next of each rank; one that cannot be read is named in `broken`."""
+        """Return each rank's next values; a rank whose file cannot be read goes to `broken`."""
         batch: Batch = {}
         for rank in self._ranks:
             try:
                 self._read_rank(rank, batch)
                 self.broken.pop(rank, None)
-            except (OSError, msgspec.MsgspecError) as err:  # the others' are worth showing
+            except (OSError, msgspec.MsgspecError) as err:  # the other ranks are still shown
                 self.broken[rank] = str(err)
         return batch
 
     def curves(self) -> list[Curve]:
-        """Return a curve for each name, as of the last `read`, in the order of their first value.
+        """Return the curves as of the last `read`, in the order of their first values.
 
-        They go on changing with the next `read`, which must be on the same thread.
+        The next `read` changes them, so it must be on the same thread.
         """
         with self._lock:
             return list(self._curves.values())
 
     def further(self) -> list[str]:
-        """Return the names that have no curve, as of the last `read`: there are too many."""
+        """Return the names without a curve, since there are too many, as of the last `read`."""
         with self._lock:
             return list(self._further)
 
@@ -117,7 +118,7 @@ class Metrics:
                 file.seek(self._read_to[rank])
                 data = file.read(PIECE)
                 length = HEAD_BYTES + int.from_bytes(data[:HEAD_BYTES], "little")
-                data += file.read(max(0, length - len(data)))  # a frame may be longer
+                data += file.read(max(0, length - len(data)))  # a frame may be longer than a piece
         except FileNotFoundError:
             return
         begin = self._read_to[rank]
@@ -169,7 +170,7 @@ class Metrics:
 
     @property
     def names(self) -> list[str]:
-        """The names that have been logged."""
+        """The logged names."""
         return list(self._series())
 
     def __getitem__(self, name: str) -> Series:
@@ -178,7 +179,7 @@ class Metrics:
         Raises
         ------
         KeyError
-            If nothing was logged under it; the message lists what was.
+            If nothing was logged under this name; the message lists the names.
         """
         found = self._series()
         if name not in found:
@@ -196,7 +197,7 @@ class Metrics:
         return len(self._series())
 
     def last(self, name: str) -> float:
-        """Return the mean over ranks of what each has logged last under a name."""
+        """Return the mean of the ranks' last values of a name."""
         found = self[name]
         return float(np.mean([found.of(rank).values[-1] for rank in np.unique(found.ranks)]))
 
@@ -206,7 +207,7 @@ class Metrics:
         Raises
         ------
         ImportError
-            Where pandas is not installed.
+            If pandas is not installed.
         """
         import pandas as pd  # a user's choice
 
@@ -227,6 +228,6 @@ class Metrics:
 
 
 def resources(folder: Path, job: str, ranks: tuple[int, ...]) -> Metrics:
-    """Return what each rank of a job takes of its machine; see `nbdist.job.job.Job.resources`."""
+    """Return the resource use of a job's ranks; see `nbdist.job.job.Job.resources`."""
     buckets = RESOURCE_BUCKETS if len(ranks) <= MANY_RANKS else RESOURCE_BUCKETS // 2
     return Metrics(folder, job, ranks, file=resources_file, kind="resources", buckets=buckets)

@@ -1,4 +1,4 @@
-"""The last values of a job's first metrics, read as they come. One thread."""
+"""Follows the last values of a job's first metrics on one rank. One thread."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST = 4
-"""Names that are followed."""
+"""The number of names that are followed."""
 VALUE = struct.Struct("=d")
 
 
 class Last:
-    """Follows what one rank logs.
+    """Follows the values that one rank logs.
 
     Parameters
     ----------
     folder, job, rank
-        Whose file is read.
+        They name the file to read.
     """
 
     def __init__(self, folder: Path, job: str, rank: int) -> None:
@@ -34,8 +34,8 @@ class Last:
         self._values: dict[str, float | None] = {}
 
     def values(self) -> dict[str, float | None]:
-        """Return the last value by name; None stands for one that is not finite."""
-        # A file that is no such file, or none at all, must not keep the rest from being shown.
+        """Return the last value of each name, None if it is not finite."""
+        # A missing or broken file must not prevent the rest from being shown.
         with contextlib.suppress(OSError, msgspec.MsgspecError, struct.error):
             if self._path.stat().st_size > self._read_to:
                 self._read()

@@ -1,4 +1,4 @@
-"""Every value a job has logged, for analysis in the notebook."""
+"""Complete series of everything that a job has logged, for analysis, pandas and CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PIECE = 1 << 18
-"""Characters of a CSV file that are handed on at once."""
+"""About how many characters of a CSV file are passed on at a time."""
 COLUMNS = ("name", "rank", "step", "time", "value")
 
 
@@ -34,14 +34,14 @@ class Series(NamedTuple):
     values: NDArray[np.float64]
 
     def of(self, rank: int) -> Series:
-        """Return what one rank has logged."""
+        """Return the values of one rank."""
         mine = self.ranks == rank
         return Series(*(array[mine] for array in self))
 
     def mean(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the steps, ascending, and the mean over ranks of the values at each.
+        """Return the steps, ascending, and the mean over ranks at each step.
 
-        A rank that has logged a step more than once counts with the last value.
+        If a rank has logged a step more than once, its last value counts.
         """
         pairs = np.stack([self.ranks, self.steps])
         _, last = np.unique(pairs[:, ::-1], axis=1, return_index=True)
@@ -50,12 +50,12 @@ class Series(NamedTuple):
         return steps, np.bincount(where, self.values[kept]) / np.bincount(where)
 
     def max(self) -> float:
-        """Return the largest value of any rank, NaN if none is a number."""
+        """Return the largest value of all ranks; NaN if there is no number."""
         return float(np.fmax.reduce(self.values))
 
 
 def load(files: dict[int, Path]) -> dict[str, Series]:
-    """Read all series of a job, given its ranks' files."""
+    """Read all series of a job from its ranks' files."""
     parts: dict[str, dict[int, list[tuple[bytes, bytes, bytes]]]] = {}
     for rank, path in files.items():
         try:
@@ -91,7 +91,7 @@ def rows(series: dict[str, Series]) -> Iterable[tuple[Any, ...]]:
 
 
 def lines(files: dict[int, Path]) -> Iterator[str]:
-    """Return all values as the lines of a CSV file, rank by rank and piece by piece."""
+    """Yield the text of a CSV file with all values, rank by rank, in pieces."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -112,7 +112,7 @@ def lines(files: dict[int, Path]) -> Iterator[str]:
 
 
 def write_csv(series: dict[str, Series], path: Path) -> None:
-    """Write all values into a file with a line of titles."""
+    """Write all values into a CSV file with a header line."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)

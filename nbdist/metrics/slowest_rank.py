@@ -1,4 +1,4 @@
-"""Which rank holds the others up."""
+"""Finds the rank that slows down the others."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SLOWER = 0.1
-"""A rank that holds the others up for that part of a step is told of."""
+"""A rank is reported if it delays the others by at least this share of a step..."""
 SHORTEST = 0.001
-"""Seconds; what is less comes and goes with what else the machine does."""
+"""...and by at least this many seconds, as shorter delays come from other load."""
 
 
 class Slowest(NamedTuple):
-    """A rank that stands out."""
+    """A rank that is clearly slower than the others."""
 
     rank: int
     seconds: float
-    """How much longer than usual it takes over a step."""
+    """How much longer than usual its steps take."""
     share: float
-    """Which part of a step that is."""
+    """The same as a share of a step."""
 
     def __str__(self) -> str:
         more = f"{in_milliseconds(self.seconds)} ms/step slower than the median"
@@ -30,16 +30,16 @@ class Slowest(NamedTuple):
 
 
 def slowest(own: dict[int, float], whole: dict[int, float] | None = None) -> Slowest | None:
-    """Return the slowest rank, if it stands out.
+    """Return the slowest rank, if it is clearly slower than the others.
 
     Parameters
     ----------
     own
-        Seconds a step by rank, without what it waits for other ranks.
+        The seconds a step of each rank, without waits for other ranks.
     whole
-        The same with all waits, where `own` is without.
+        The seconds a step with all waits; by default `own`.
     """
-    if len(own) < 2:  # noqa: PLR2004  # one is not slower than others
+    if len(own) < 2:  # noqa: PLR2004  # one rank cannot be slower than others
         return None
     rank = max(own, key=own.__getitem__)
     more = own[rank] - _usual(step for other, step in own.items() if other != rank)
@@ -50,6 +50,6 @@ def slowest(own: dict[int, float], whole: dict[int, float] | None = None) -> Slo
 
 
 def _usual(steps: Iterable[float]) -> float:
-    """Return the median, the lower one of two."""
+    """Return the median; the lower of the two middle values for an even number."""
     found = sorted(steps)
     return found[(len(found) - 1) // 2]

@@ -1,4 +1,4 @@
-"""A job's metrics as TensorBoard reads them. Only in TensorBoard's own process, see `board`."""
+"""Writes a job's metrics as TensorBoard's event files, in the process `tensorboard_process`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ VERSION = "brain.Event:2"
 
 
 class Events:
-    """Writes what the ranks of a job have logged into event files, a run for each rank.
+    """Writes what the ranks of a job have logged into event files, one run for each rank.
 
     Parameters
     ----------
     folder, job
-        Whose files are read; ranks may come later.
+        They name the files to read; ranks may come later.
     target
-        Where the runs are made.
+        The folder for the runs.
     """
 
     def __init__(self, folder: Path, job: str, target: Path) -> None:
@@ -34,7 +34,7 @@ class Events:
         self._runs: dict[str, _Run] = {}
 
     def read(self, enough: Callable[[], bool]) -> None:
-        """Write what has been logged since, or a part of it if `enough` says so meanwhile."""
+        """Write what was logged since the last call; stop early when `enough` returns True."""
         for path in sorted(self._folder.glob(f"metrics{self._job}.*")):
             if path.name not in self._runs:
                 self._runs[path.name] = _Run(path, self._target / f"rank{path.suffix[1:]}")
@@ -42,7 +42,7 @@ class Events:
 
 
 class _Run:
-    """One rank's."""
+    """The run of one rank."""
 
     def __init__(self, source: Path, target: Path) -> None:
         self._source, self._read_to, self._start = source, 0, 0
@@ -73,7 +73,7 @@ class _Run:
 
 
 def _begin_anew(file: BinaryIO, columns: list[Column]) -> None:
-    """Have TensorBoard forget what was logged from there on before the job was started anew."""
+    """Make TensorBoard drop later values from before the job's restart."""
     first = min(min(array("q", column.steps)) for column in columns)
     _write(file, Event(step=first, session_log=SessionLog(status=SessionLog.START)))
 

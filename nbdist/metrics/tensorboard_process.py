@@ -1,8 +1,8 @@
-"""TensorBoard on one job's metrics: a process of its own, which ends with the one that started it.
+"""The process that runs TensorBoard on one job's metrics, and ends with its parent process.
 
 ``python -m nbdist.metrics.tensorboard_process FOLDER JOB TARGET PORT PARENT`` prints a line of JSON
-when it serves (``url``) or cannot (``error``). It ends when its input does, or its parent; `TARGET`
-goes with it.
+when TensorBoard serves (``url``) or cannot serve (``error``). The process ends when its input is
+closed or its parent ends, and removes `TARGET`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 END_SECONDS = 2.0
-"""Whoever writes has this long to leave the folder alone."""
+"""How long the end waits for the writing thread before it removes the folder."""
 FIRST_SECONDS = 3.0
-"""What has been logged before is written for so long before the page is shown."""
+"""How long earlier values are written before the page is shown."""
 
 
 class _End:
-    """Ends this process, in good order and only once."""
+    """Ends this process in an orderly way, and only once."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -47,7 +47,7 @@ class _End:
         os._exit(code)
 
     def with_parent(self, parent: int) -> None:
-        """Wait until nobody wants this process any more, and end it. A thread of its own."""
+        """Wait until our input is closed or the parent has ended, then end. In its own thread."""
         while os.getppid() == parent:  # a fork of the parent may hold our input open
             ready, _, _ = select.select([0], [], [], LOOK_SECONDS)
             if ready:
@@ -56,7 +56,7 @@ class _End:
 
 
 def main(folder: Path, job: str, target: Path, port: int, parent: int) -> None:
-    """Serve until the end."""
+    """Run TensorBoard until this process is ended."""
     end = _End(target)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end.now).start())
     threading.Thread(target=end.with_parent, args=(parent,), daemon=True).start()
@@ -73,7 +73,7 @@ def main(folder: Path, job: str, target: Path, port: int, parent: int) -> None:
     _tell(url=url)
     while not end.asked.wait(LOOK_SECONDS):
         _write(events, end, end.asked.is_set)
-    threading.Event().wait()  # the other thread ends us
+    threading.Event().wait()  # the other thread ends this process
 
 
 def _serve(runs: Path, job: str, port: int) -> str:
@@ -93,7 +93,7 @@ def _write(events: Events, end: _End, enough: Callable[[], bool]) -> None:
 
 
 def _tell(**what: str) -> None:
-    print(json.dumps(what), flush=True)  # noqa: T201  # who started us reads it
+    print(json.dumps(what), flush=True)  # noqa: T201  # for the parent process
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Quantization on ranks: calibration data and batches are split over them, statistics are not.
+"""Quantization on ranks: data are split over the ranks, and statistics are combined.
 
-The quantization itself is torchao's, neural-compressor's, which rests on it, or TensorFlow's. Each
+The quantization itself is that of torchao, neural-compressor (based on torchao) or TensorFlow. Each
 part is imported when its name is first used.
 """
 

@@ -1,4 +1,4 @@
-"""Calibration for post-training quantization, the data shared out over ranks."""
+"""`calibrate`: post-training quantization with the calibration data split over ranks."""
 
 from __future__ import annotations
 
@@ -31,31 +31,30 @@ def calibrate(
     *,
     process_group: ProcessGroup | None = None,
 ) -> None:
-    """Calibrate a prepared model on each rank's part of the data, as if one rank had seen it all.
+    """Calibrate a prepared model on each rank's part of the data, as one rank on all data would.
 
-    Afterwards the observers on every rank know what those on all ranks have seen, so scales and
-    zero points, and with them the converted model, are the same on every rank, and are those that
-    one rank gets from the same batches. What the observers had seen before is forgotten. All ranks
-    call this at once.
+    Afterwards the observers on every rank have the statistics of all ranks. So scales, zero points
+    and the converted model are the same on every rank, and the same as one rank gets from the same
+    batches. Earlier statistics of the observers are discarded. Every rank must call this function.
 
     Parameters
     ----------
     model
-        What torchao's ``prepare_pt2e`` or neural-compressor's ``prepare`` has made, with observers
+        The result of torchao's ``prepare_pt2e`` or neural-compressor's ``prepare``, with observers
         of minimum and maximum, of their moving average (over the first batch of each rank, then
-        the second of each, as `ShardedBatchSampler` deals them out) or of a histogram.
+        the second batch of each rank, the order of `ShardedBatchSampler`) or of a histogram.
     run_fn
-        Called with the model, it runs it on this rank's part of the calibration data, which may be
-        nothing. With histograms it is called twice and must show the same data: the first time
-        gives the range that all ranks share, the second counts within it.
+        Called with the model, to run the model on this rank's part of the calibration data, which
+        may be empty. With histograms it is called twice, and must use the same data: the first
+        call finds the range over all ranks, the second call counts within this range.
     process_group
-        The ranks that calibrate together; by default all.
+        The ranks that calibrate together; by default all ranks.
 
     Raises
     ------
     UsageError
-        If there are observers whose statistics cannot be combined, or ranks differ in their
-        observers. Nothing was changed.
+        If the statistics of an observer cannot be combined, or the ranks have different observers.
+        Nothing was changed.
 
     Examples
     --------
@@ -76,7 +75,9 @@ def calibrate(
     _run(model, run_fn, forwards, averages)
     _combine(kept, everyone)
     if histograms:
-        forwards = {one.observer: _pass_by for one in kept.values()}  # they know it all by now
+        forwards = {
+            one.observer: _pass_by for one in kept.values()
+        }  # their statistics are complete
         _run(model, run_fn, forwards | {one.observer: one.count for one in histograms.values()})
         _add(histograms, everyone)
 
@@ -88,7 +89,7 @@ def _run(
     forwards: Forwards,
     averages: Sequence[Average] = (),
 ) -> None:
-    """Run the model, with other forwards in these observers."""
+    """Run the model with replaced `forward` methods of these observers."""
 
     def next_batch(*_: object) -> None:
         for one in averages:
@@ -96,7 +97,7 @@ def _run(
 
     hook = model.register_forward_pre_hook(next_batch)
     for module, forward in forwards.items():
-        module.forward = forward  # the instance's own, found before the class's
+        module.forward = forward  # on the instance, before the class's own
     try:
         run_fn(model)
     finally:
@@ -110,9 +111,9 @@ def _pass_by(x: Tensor) -> Tensor:
 
 
 def _agreed(model: nn.Module, everyone: Ranks) -> dict[str, Any]:
-    """Return the model's observers, after all ranks have found the same and none that is odd.
+    """Return the model's observers, after a check that all ranks have the same ones.
 
-    What is wrong on one rank is raised on all, so that none waits for it.
+    An error on one rank is raised on all ranks, so that no rank waits.
     """
     found = observers.find(model)
     problem = None

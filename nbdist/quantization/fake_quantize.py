@@ -1,4 +1,4 @@
-"""Quantization-aware training on ranks: fake quantization that sees the batches of all."""
+"""`sync_fake_quantize`: quantization-aware training with ranges over the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 FAKES = ("FakeQuantize", "FusedMovingAvgObsFakeQuantize")
 OBSERVERS = EXTREMES + AVERAGES
-"""What their input's minimum and maximum are all they look at."""
+"""Observers that use only the minimum and maximum of their input."""
 
 
 def sync_fake_quantize(model: nn.Module, *, process_group: ProcessGroup | None = None) -> nn.Module:
-    """Let the fake quantization of a model see the batches of all ranks, in every step.
+    """Make a model's fake quantization use the batches of all ranks in every step.
 
-    Left alone, each rank's scales follow its own part of a batch, and what is kept in the end is
-    rank 0's. After this they follow the minimum and maximum over all ranks, before the step uses
-    them, so N ranks train the model that one rank trains with batches N times as large, but for
-    the order in which gradients are added. It is to fake quantization what `SyncBatchNorm` is to
-    batch norm, and in the same way ranks must run the model equally often while observers are
+    Otherwise each rank's scales follow its own part of a batch, and only those of rank 0 are kept
+    in the end. After this call the scales follow the minimum and maximum over all ranks, before the
+    step uses them. So N ranks train the same model as one rank with batches N times as large, apart
+    from the order in which gradients are added. This is to fake quantization what `SyncBatchNorm`
+    is to batch norm; likewise, all ranks must run the model equally often while observers are
     enabled.
 
     Parameters
     ----------
     model
-        What torchao's ``prepare_qat_pt2e`` has made, not yet in a `DistributedDataParallel`. It
-        is changed in place.
+        The result of torchao's ``prepare_qat_pt2e``, not yet in a `DistributedDataParallel`. It is
+        changed in place.
     process_group
-        The ranks that train together; by default all.
+        The ranks that train together; by default all ranks.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def sync_fake_quantize(model: nn.Module, *, process_group: ProcessGroup | None =
     Raises
     ------
     UsageError
-        If there is no fake quantization in it, or one of an unknown kind; nothing was changed.
+        If the model has no fake quantization, or one of an unknown kind; nothing was changed.
     """
     fakes = _find(model)
     odd = {
@@ -65,14 +65,14 @@ def sync_fake_quantize(model: nn.Module, *, process_group: ProcessGroup | None =
         observer = fake.activation_post_process
         hooks = observer._forward_pre_hooks.values()  # noqa: SLF001  # torch has no public list
         if any(isinstance(hook, _Everywhere) for hook in hooks):
-            continue  # it does already
+            continue  # it is synchronised already
         observer.register_forward_pre_hook(_Everywhere(process_group))
         _put(model, fake, _unfused(fake))
     return model
 
 
 def _find(model: nn.Module) -> dict[str, Any]:
-    """Return what quantizes and has an observer, each once."""
+    """Return the fake-quantize modules that have an observer, each once."""
     bases = tuple(
         base
         for library in LIBRARIES
@@ -90,35 +90,35 @@ def _find(model: nn.Module) -> dict[str, Any]:
 
 
 def _unfused(fake: Any) -> nn.Module:
-    """Return the same without the fused kind's C++, which observes by itself.
+    """Return the module as its base class, without the fused C++ code, which observes by itself.
 
-    Its base class leaves that to the observer, and uses the very scales that conversion will: the
-    fused kind's differ from them by 1/255 where a scheme is symmetric.
+    The base class uses the observer, and exactly the scales that the conversion uses: for a
+    symmetric scheme those of the fused class differ by 1/255.
     """
-    plain = sys.modules[type(fake).__module__].FakeQuantize  # which that kind is derived from
+    plain = sys.modules[type(fake).__module__].FakeQuantize  # its base class
     made: nn.Module = plain.__new__(plain)
     made.__dict__.update(fake.__dict__)
     return made
 
 
 def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put a module in another one's place, or places: it may be shared."""
+    """Replace a module by another, in all places if it is shared."""
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module is old:
             model.set_submodule(name, new)
 
 
 class _Everywhere:
-    """Gives an observer the minimum and maximum over ranks in place of what this rank has.
+    """A hook that replaces an observer's input by the minimum and maximum over all ranks.
 
-    Only what an observer has been given is changed, how it goes on from there is its own affair.
+    Only the input is changed; the observer processes it as usual.
     """
 
     def __init__(self, group: ProcessGroup | None) -> None:
         self._group = group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Everywhere:
-        """Return itself: a copy of the model belongs to the same ranks."""
+        """Return this hook: a copy of the model belongs to the same ranks."""
         return self
 
     def __call__(self, observer: Any, args: tuple[Tensor]) -> tuple[Tensor]:

@@ -1,4 +1,4 @@
-"""Quantization-aware training of Keras models under Horovod: quantizers that see all batches."""
+"""`sync_quantizers`: quantization-aware training of Keras models over all Horovod ranks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 QUANTIZERS = ("MovingAverageQuantizer", "AllValuesQuantizer", "LastValueQuantizer")
 KNOWN = (*QUANTIZERS, "_Everywhere")
-"""And what has been put around them before."""
+"""The known quantizers, and our wrapper around them."""
 
 
 def sync_quantizers(model: Any) -> Any:
-    """Let the quantizers of a Keras model's activations see the batches of all ranks.
+    """Make the quantizers of a Keras model's activations use the batches of all ranks.
 
-    It is to tensorflow_model_optimization's ``quantize_model`` what `sync_fake_quantize` is to
-    torchao's ``prepare_qat_pt2e``: ranges follow the minimum and maximum over ranks in every step
-    of the training. Weights are the same on all ranks, and so are their ranges.
+    This is to tensorflow_model_optimization's ``quantize_model`` what `sync_fake_quantize` is to
+    torchao's ``prepare_qat_pt2e``: in every training step, ranges follow the minimum and maximum
+    over all ranks. Weights, and so their ranges, are the same on all ranks anyway.
 
     Parameters
     ----------
     model
-        What ``quantize_model`` has made. It is changed in place. Train it with
+        The result of ``quantize_model``, which is changed in place. Train it with
         `horovod.tensorflow.keras.DistributedOptimizer`; convert it, or save its weights.
 
     Returns
@@ -35,7 +35,7 @@ def sync_quantizers(model: Any) -> Any:
     Raises
     ------
     UsageError
-        If it has no such quantizer, or one of another kind; nothing was changed.
+        If the model has no such quantizer, or one of another kind; nothing was changed.
     """
     places = list(_places(model))
     kinds = [(holder, key, quantizer) for holder, key, quantizer in places if quantizer is not None]
@@ -58,7 +58,7 @@ def sync_quantizers(model: Any) -> Any:
 
 
 def _places(model: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Find where the layers keep them, as container, key and quantizer."""
+    """Yield the quantizers in the layers, each with its container and key."""
     for layer in model.layers:
         names = vars(layer)
         if type(layer).__name__ == "QuantizeLayer":
@@ -71,7 +71,7 @@ def _places(model: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 class _Everywhere:
-    """A quantizer that finds its range in the batches of all ranks."""
+    """A quantizer whose range covers the batches of all ranks."""
 
     def __init__(self, quantizer: Any) -> None:
         self._quantizer = quantizer
@@ -83,7 +83,7 @@ class _Everywhere:
 
             own = tf.stop_gradient(tf.stack([-tf.reduce_min(inputs), tf.reduce_max(inputs)]))
             low, high = tf.unstack(tf.reduce_max(hvd.allgather(own[None]), axis=0))
-            # It takes what it needs from two values; then it quantizes with what it has found.
+            # First update the range from these two values, then quantize with this range.
             self._quantizer(tf.stack([-low, high]), True, weights, **options)
         return self._quantizer(inputs, False, weights, **options)
 

@@ -1,4 +1,4 @@
-"""What the observers of a prepared model have seen, and how it is put together over ranks."""
+"""Finds the observers of a prepared model, and combines their statistics over ranks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 LIBRARIES = ("torchao.quantization.pt2e", "torch.ao.quantization")
-"""Where observers come from; the second is the older one, deprecated and much the same."""
+"""Libraries with observers; the second is older, deprecated and much the same."""
 BASES = ("ObserverBase", "AffineQuantizedObserverBase", "FakeQuantizeBase")
 
 EXTREMES = ("MinMaxObserver", "PerChannelMinMaxObserver")
 AVERAGES = ("MovingAverageMinMaxObserver", "MovingAveragePerChannelMinMaxObserver")
 HISTOGRAMS = ("HistogramObserver",)
 NOTHING = ("PlaceholderObserver", "NoopObserver", "FixedQParamsObserver", "ReuseInputObserver")
-"""By name, not by `isinstance`: a moving average is derived from an observer of extremes."""
+"""Classes by name, not by `isinstance`: the moving averages are subclasses of the extremes."""
 
 
 def find(model: nn.Module) -> dict[str, Any]:
-    """Return the observers of a model by name, each once, those aside that keep no statistics."""
+    """Return a model's observers by name, each once, without those that keep no statistics."""
     bases = tuple(_bases())
     return {
         name: module
@@ -37,7 +37,7 @@ def find(model: nn.Module) -> dict[str, Any]:
 
 
 def check(observers: dict[str, Any]) -> None:
-    """Raise `UsageError` if there is one whose statistics cannot be combined."""
+    """Raise `UsageError` if the statistics of an observer cannot be combined."""
     if not observers:
         raise UsageError(
             "the model has no observers: prepare it first, with torchao's prepare_pt2e for example"
@@ -54,13 +54,13 @@ def check(observers: dict[str, Any]) -> None:
 
 
 def kind(observer: object) -> str:
-    """Return what an observer is."""
+    """Return the name of an observer's class."""
     return type(observer).__name__
 
 
 def _bases() -> Iterator[type]:
     for library in LIBRARIES:
-        module = sys.modules.get(library)  # a model that has observers of it has imported it
+        module = sys.modules.get(library)  # imported, if the model has its observers
         for base in BASES:
             if hasattr(module, base):
                 yield getattr(module, base)
@@ -71,14 +71,14 @@ def _keeps_nothing(observer: object) -> bool:
 
 
 class Extremes:
-    """The smallest and largest values that an observer of a minimum and maximum has seen."""
+    """The statistics of an observer of minimum and maximum."""
 
     def __init__(self, observer: Any) -> None:
         self.observer = observer
 
     def begin(self) -> None:
-        """Forget what was seen before."""
-        if hasattr(self.observer, "ch_axis"):  # has no channels until it sees some
+        """Discard earlier statistics."""
+        if hasattr(self.observer, "ch_axis"):  # the number of channels is not known yet
             self.observer.min_val.resize_(0)
             self.observer.max_val.resize_(0)
         else:
@@ -86,14 +86,14 @@ class Extremes:
             self.observer.max_val.fill_(-torch.inf)
 
     def seen(self) -> Any:
-        """Return what this rank has seen, something false if nothing."""
+        """Return this rank's statistics; None if it has seen no data."""
         low, high = self.observer.min_val, self.observer.max_val
         if not low.numel() or bool((low > high).all()):
             return None
         return low.cpu(), high.cpu()
 
     def combine(self, seen: list[Any]) -> None:
-        """Take in what all ranks have seen."""
+        """Set the combined statistics of all ranks."""
         pairs = [pair for pair in seen if pair is not None]
         if not pairs:
             return
@@ -106,8 +106,8 @@ class Extremes:
 class Average(Extremes):
     """A moving average over ranks, which depends on the order of the batches.
 
-    It is taken over the first batch of each rank, then the second of each, and so on: the order in
-    which one rank sees what `ShardedBatchSampler` deals out.
+    The order is the first batch of each rank, then the second batch of each rank, and so on: the
+    order in which one rank sees the batches that `ShardedBatchSampler` distributes.
     """
 
     def __init__(self, observer: Any) -> None:
@@ -115,35 +115,34 @@ class Average(Extremes):
         self._batches: list[list[Tensor]] = []
 
     def next_batch(self) -> None:
-        """Note that what is seen from now on belongs to another batch."""
+        """Start a new batch."""
         self._batches.append([])
 
     def note(self, x: Tensor) -> Tensor:
-        """Take the place of the observer's `forward` while the model runs."""
-        if not self._batches:  # a part of the model was run by itself
+        """Replace the observer's `forward` while the model runs."""
+        if not self._batches:  # only a part of the model was run
             self.next_batch()
         both = extremes(self.observer, x)
         self._batches[-1].append(stand_in(self.observer, both, x.dim()).cpu())
         return x
 
     def seen(self) -> list[list[Tensor]]:
-        """Return the extremes of what this rank has seen, batch by batch."""
+        """Return the extremes of this rank's data, batch by batch."""
         return self._batches
 
     def combine(self, seen: list[Any]) -> None:
-        """Take in what all ranks have seen."""
+        """Set the combined statistics of all ranks."""
         for batches in zip_longest(*seen, fillvalue=()):
             for tensor in chain.from_iterable(batches):
                 self.observer(tensor.to(self.observer.min_val.device))
 
 
 class Histogram(Extremes):
-    """A histogram over ranks: first the range of them all, then counts within it.
+    """A histogram over ranks, in two passes: first the range over all ranks, then the counts.
 
-    torch's own goes through the data once. It stretches the histogram whenever the range grows,
-    which spreads counts over bins they do not belong to, and depends on the order of the batches.
-    Counts in bins that stand from the beginning are whole numbers: their sum is the same in any
-    order.
+    Torch's own histogram takes one pass. It stretches its bins when the range grows, which spreads
+    counts over wrong bins and depends on the order of the batches. With fixed bins the counts are
+    integers, and their sum does not depend on the order.
     """
 
     def __init__(self, observer: Any) -> None:
@@ -152,7 +151,7 @@ class Histogram(Extremes):
         self._counts = torch.zeros(observer.bins, dtype=torch.float64)
 
     def stretch(self, x: Tensor) -> Tensor:
-        """Take the place of the observer's `forward` in the first pass."""
+        """Replace the observer's `forward` in the first pass."""
         values = _finite(x)
         if values.numel():
             low, high = torch.aminmax(values)
@@ -162,11 +161,11 @@ class Histogram(Extremes):
         return x
 
     def count(self, x: Tensor) -> Tensor:
-        """Take the place of the observer's `forward` in the second pass."""
+        """Replace the observer's `forward` in the second pass."""
         values = _finite(x)
         if values.numel():
             low, high = self.observer.min_val.item(), self.observer.max_val.item()
-            inside = values.clamp(low, high)  # a GPU's last bits may differ between the passes
+            inside = values.clamp(low, high)  # on a GPU the last bits may differ between passes
             self._counts += torch.histc(inside, self.observer.bins, low, high).cpu()
         self.counted += values.numel()
         return x
@@ -176,13 +175,13 @@ class Histogram(Extremes):
         return self._counts
 
     def add(self, counts: list[Tensor]) -> None:
-        """Take in the counts of all ranks."""
+        """Set the sum of the counts of all ranks."""
         total = torch.stack(counts).sum(0)
         self.observer.histogram.resize_(total.shape).copy_(total)
 
 
 def _finite(x: Tensor) -> Tensor:
-    """Leave infinities out, as torch's histogram does: they will be clipped anyway."""
+    """Leave out infinities, as torch's histogram does: they are clipped anyway."""
     values = x.detach().float()
     finite = values.abs() != torch.inf
     return values if bool(finite.all()) else values[finite]
@@ -201,8 +200,8 @@ def extremes(observer: Any, x: Tensor) -> Tensor:
 
 
 def stand_in(observer: Any, both: Tensor, dims: int) -> Tensor:
-    """Return a tensor of so many dimensions in which the observer finds these extremes."""
-    if bool((both[0] > both[1]).any()):  # there was nothing
+    """Return a tensor with this number of dimensions and these extremes."""
+    if bool((both[0] > both[1]).any()):  # there were no values
         return both.new_empty(0)
     if not hasattr(observer, "ch_axis"):
         return both

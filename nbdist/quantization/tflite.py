@@ -1,8 +1,8 @@
-"""Post-training quantization by TensorFlow's converter, the representative data split over ranks.
+"""`convert_tflite`: TensorFlow's converter with the representative data split over ranks.
 
-The converter finds the smallest and largest value of each tensor and then chooses scales. It offers
-no way in between the two, so one of its methods is replaced while it runs, and only in the
-TensorFlow this was made with, 2.14: with another that lacks what is needed an error says so.
+The converter finds the smallest and largest value of each tensor, and then chooses scales. There is
+no hook between these two steps, so one of its methods is replaced while it runs. This was written
+for TensorFlow 2.14; in a release that lacks the needed names, an error says so.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NEEDED = ("_quantize", "_experimental_calibrate_only", "experimental_new_quantiz
 def convert_tflite(converter: Any) -> bytes:
     """Do what ``converter.convert()`` does, with each rank's part of the representative data.
 
-    The model is the same on every rank, and is that which one rank makes from all of the data. All
-    ranks call this at once.
+    The converted model is the same on every rank, and the same as one rank makes from all data.
+    Every rank must call this function.
 
     Parameters
     ----------
     converter
-        A `tf.lite.TFLiteConverter` that quantizes to eight bits; its ``representative_dataset``
-        yields this rank's part, which may be nothing: ``data.shard(hvd.size(), hvd.rank())``.
+        A `tf.lite.TFLiteConverter` that quantizes to eight bits. Its ``representative_dataset``
+        yields this rank's part, which may be empty: ``data.shard(hvd.size(), hvd.rank())``.
 
     Returns
     -------
@@ -50,11 +50,11 @@ def convert_tflite(converter: Any) -> bytes:
     try:
         return bytes(converter.convert())
     finally:
-        del vars(converter)["_quantize"]  # the class's own is found again
+        del vars(converter)["_quantize"]  # the class's own method is used again
 
 
 class _Quantize:
-    """Takes the place of the converter's method: calibrates, combines over ranks, quantizes."""
+    """Replaces the converter's method: calibrates, combines over ranks, quantizes."""
 
     def __init__(self, converter: Any) -> None:
         self._converter = converter
@@ -88,7 +88,7 @@ def _tensors(model: Any) -> Iterator[Any]:
 
 
 def _digest(model: Any) -> str:
-    """Return what tells models and their weights apart; names differ between equal ones."""
+    """Return a digest of a model's tensors and weights, without names, which may differ."""
     hasher = hashlib.blake2b(digest_size=8)
     for tensor in _tensors(model):
         content = model.buffers[tensor.buffer].data

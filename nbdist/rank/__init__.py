@@ -1,1 +1,1 @@
-"""What runs inside a training process; light, since it sits in somebody's training."""
+"""Code that runs inside a rank, a user's training process; its imports must stay light."""

@@ -1,4 +1,4 @@
-"""A rank on the persistent cluster: an ordinary ipyparallel engine with our agent in it."""
+"""The main program of a persistent rank: an ipyparallel engine with our agent in it."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from nbdist.rank.values.pickles import serve_workers
 
 
 class RankEngine(IPEngine):
-    """Starts the agent as soon as the engine has its shell."""
+    """An engine that starts our agent when its shell exists."""
 
     spec: RankSpec
 
     def parse_command_line(self, argv: Any = None) -> None:  # traitlets' name
-        """Do nothing: there is no command line, and to get ready for one takes 10 ms."""
+        """Do nothing: there is no command line, and parsing takes 10 ms."""
 
-    async def complete_registration(self, *args: Any) -> None:  # passed through
-        """Finish ipyparallel's own start, then meet the hub."""
+    async def complete_registration(self, *args: Any) -> None:  # passed on
+        """Finish ipyparallel's own start, then start the agent."""
         with _without_debugger():
             await super().complete_registration(*args)
         try:
             start_agent(self.spec, self.kernel, self.loop)
-        except Exception:  # ipyparallel would bury it under its own exit
+        except Exception:  # ipyparallel would hide the error
             traceback.print_exc(file=sys.__stderr__)
             os._exit(1)
 
 
 @contextmanager
 def _without_debugger() -> Iterator[None]:
-    """Keep ipykernel from loading a debugger that nothing could attach to: 40 MB in every rank."""
+    """Keep ipykernel from loading debugpy, which is unusable here and takes 40 MB a rank."""
     name = "debugpy"
     absent = name not in sys.modules
     if absent:
-        sys.modules[name] = None  # type: ignore[assignment]  # makes its import fail
+        sys.modules[name] = None  # type: ignore[assignment]  # its import fails then
     try:
         yield
     finally:
@@ -60,8 +60,8 @@ def _without_debugger() -> Iterator[None]:
             del sys.modules[name]
 
 
-def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
-    """Make this engine a rank: names in its namespace, its backend, its agent. Main thread."""
+def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # ipyparallel has no types
+    """Make this engine a rank: define its names, create backend and agent. Main thread."""
     shell = kernel.shell
     backend = choice.load(
         spec.backend, rank=spec.rank, local_rank=spec.local_rank, world_size=spec.world_size,
@@ -72,7 +72,7 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
         "local_rank": spec.local_rank,
         "world_size": spec.world_size,
         "device": backend.device(),
-        # As in a script; IPython's own would end the rank.
+        # As in a script; IPython's own `exit` would end the rank.
         "exit": sys.exit,
         "quit": sys.exit,
     } | backend.names()
@@ -88,14 +88,14 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # untyped
 
 
 REGISTER_SECONDS = 120.0
-"""The controller has this long to answer; ipyparallel's 5 s are short where cores are, and
-even 30 s were too short once."""
+"""Time limit for the controller's answer; ipyparallel's 5 s, and even 30 s, were too short on busy
+machines."""
 LOOP_STOPPED = "Event loop stopped"
-"""How tornado complains of what the agent does when it is told to quit."""
+"""Tornado's error message when the agent stops the event loop to end the rank."""
 
 
 def main(spec: RankSpec) -> None:
-    """Be a rank until told to quit."""
+    """Run a rank until it is told to quit."""
     folder = Path(spec.folder)
     log = os.open(folder / f"rank{spec.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -104,7 +104,8 @@ def main(spec: RankSpec) -> None:
     os.environ.update(spec.torchrun_environ() | spec.environ)
     if spec.cwd:
         os.chdir(spec.cwd)
-    # DataLoader workers that are killed cannot remove what they made; the supervisor can.
+    # Killed DataLoader workers leave temporary files, which the supervisor removes with this
+    # folder.
     process.current_process()._config["tempdir"] = spec.temp  # type: ignore[attr-defined]
     vitals.answer_stack_signal(str(folder / f"rank{spec.rank}.stacks"))
     torch = sys.modules.get("torch")
@@ -120,7 +121,7 @@ def main(spec: RankSpec) -> None:
     config.IPEngine.cluster_id = spec.cluster_id
     config.IPEngine.log_level = 30
     config.IPEngine.timeout = REGISTER_SECONDS
-    # The supervisor sees the controller die; an engine must not leave because it was frozen.
+    # The supervisor notices the controller's death; an engine must not end because it was frozen.
     config.IPEngine.max_heartbeat_misses = 0
     config.ProfileDir.location = spec.profile_dir
     config.HistoryManager.hist_file = ":memory:"
@@ -135,10 +136,10 @@ def main(spec: RankSpec) -> None:
 
 
 def _let_forks_be_ended() -> None:
-    """Let SIGTERM end what cells fork; ipyparallel's handler would speak up there, or lose it.
+    """Let SIGTERM end processes that cells fork, instead of calling ipyparallel's handler there.
 
-    The signal waits while a fork is made: one that came before the handler is gone would be taken
-    by it, and whoever sent it (a pool that ends its workers) would wait for good.
+    The signal is blocked during a fork. Otherwise the handler could still receive it in the child,
+    and the sender (a pool that ends its workers) would wait forever.
     """
 
     def block() -> None:

@@ -1,7 +1,7 @@
-"""ipyparallel's own work on this engine, such as `%px`: its turn, its whole output, its signals.
+"""Serves ipyparallel's own requests (`%px`) on a rank: turns, complete output, signals.
 
-Streams are read by a thread each; all else belongs to the main thread, except that signals arrive
-on ipykernel's control thread.
+Each stream has a thread that reads it, and signals arrive on ipykernel's control thread; everything
+else belongs to the main thread.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CATCH_UP_SECONDS = 5.0
 
 
 class EngineStream(OutStream):
-    """The engine's stdout or stderr, with a descriptor for all that does not print through Python.
+    """The engine's stdout or stderr, with a file descriptor for output that bypasses Python.
 
-    ipykernel's own watching of the descriptors cannot be waited for: what C code prints last would
-    come after its cell, and be lost.
+    ipykernel also watches file descriptors, but one cannot wait for it: the last output of C code
+    would arrive after its cell, and be lost.
     """
 
     def __init__(self, session: Any, pub_thread: Any, name: str) -> None:  # ipykernel's
@@ -41,11 +41,11 @@ class EngineStream(OutStream):
         threading.Thread(target=self._listen, name=f"nbdist-{name}", daemon=True).start()
 
     def fileno(self) -> int:
-        """Return a descriptor whose text goes where `write` goes."""
+        """Return a file descriptor whose text goes where `write` goes."""
         return self._to
 
     def catch_up(self) -> None:
-        """Wait until what was written to the descriptor is here, and has been sent."""
+        """Wait until the text written to the file descriptor was read and sent."""
         self._marked.clear()
         os.write(self._to, self._mark)
         self._marked.wait(CATCH_UP_SECONDS)
@@ -66,7 +66,7 @@ class EngineStream(OutStream):
 
 
 def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped kernel
-    """Let ipyparallel's requests and our cells take turns, each with its own output."""
+    """Make ipyparallel's requests and our cells run in turn, each with its own output."""
     execute, apply = kernel.do_execute, kernel.do_apply
     out, err = sys.stdout, sys.stderr
     assert isinstance(out, EngineStream)  # config.IPEngine.out_stream_factory
@@ -75,7 +75,7 @@ def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped ker
     @contextmanager
     def as_engine() -> Iterator[None]:
         with lent(out, err):
-            kernel.shell.set_parent(kernel.get_parent("shell"))  # also of the streams just lent
+            kernel.shell.set_parent(kernel.get_parent("shell"))  # of the streams, too
             try:
                 yield
             finally:
@@ -92,11 +92,11 @@ def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped ker
             return apply(*args, **kwargs)
 
     async def signal_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """Do what ipyparallel's nanny process does elsewhere."""
+        """Send the signal, as ipyparallel's nanny process does otherwise."""
         wanted = parent["content"]["sig"]
         os.kill(os.getpid(), getattr(signal, wanted) if isinstance(wanted, str) else wanted)
         if not wanted:
-            # Our client's way to learn that it hears this engine, see `nbdist.notebook.clients`.
+            # Tells our client that it receives this engine's output, see `nbdist.notebook.clients`.
             content = {"name": "stdout", "text": "here\n"}
             kernel.session.send(kernel.iopub_socket, "stream", content, parent=parent)
         kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=parent, ident=ident)

@@ -1,4 +1,4 @@
-"""Which rank a launcher has made of this process, told to its script in torchrun's words."""
+"""Sets torchrun's environment variables (RANK, WORLD_SIZE...) for a script under any launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 THEIRS = {
     "horovodrun": (
         ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-        # What runs under mpirun knows nothing of the above: Open MPI, then MPICH and its kin.
+        # Under mpirun these variables are missing: Open MPI's, then those of MPICH and its
+        # relatives.
         (
             "OMPI_COMM_WORLD_RANK",
             "OMPI_COMM_WORLD_SIZE",
@@ -20,13 +21,13 @@ THEIRS = {
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     )
 }
-"""By launcher, the names it may use for the same."""
+"""For each launcher, the variables it may use instead of `OURS`."""
 
 
 def take(launcher: str) -> int:
-    """Set what torchrun would have set; return this process's rank.
+    """Set the variables that torchrun sets; return this process's rank.
 
-    A program that makes its own workers finds nothing of the kind.
+    A program that starts its own workers does not get them.
     """
     if launcher == "python":
         return 0
@@ -37,16 +38,16 @@ def take(launcher: str) -> int:
             )
             break
     local, _, size = os.environ.get(LOCAL, "").partition("/")
-    if local:  # an agent of its own has told it that it is alone on its host
+    if local:  # a rank with its own agent appears to be alone on its host
         os.environ |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": size}
     return int(os.environ["RANK"])
 
 
 def size() -> int:
-    """Return how many ranks there are."""
+    """Return the number of ranks."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def starts() -> int:
-    """Return how often all ranks were started before."""
+    """Return how often the ranks were restarted."""
     return int(os.environ.get(ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)

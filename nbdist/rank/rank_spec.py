@@ -1,4 +1,4 @@
-"""What a process must know to become a rank."""
+"""`RankSpec`: everything that a new process needs to become a persistent rank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nbdist.backends.groups.recovery import Recovery
 from nbdist.wire.channel import Keys
 
 CLUSTER_NAME = "TORCHELASTIC_RUN_ID"
+"""Environment variable with the cluster's id, in every rank and in processes that ranks start."""
 JOB_NAME = "NBDIST_JOB"
-"""The same of programs that libraries shall not take for a launcher's."""
-"""Environment variable that holds the cluster's id in every rank and in what ranks start."""
+"""The same for programs that libraries must not take for a launcher's workers."""
 
 
 class RankSpec(msgspec.Struct, frozen=True):
-    """Handed to a rank at birth over a private socket, never on a command line or in a file."""
+    """Passed to a new rank over a private socket, never on a command line or in a file."""
 
     rank: int
     local_rank: int
@@ -24,31 +24,31 @@ class RankSpec(msgspec.Struct, frozen=True):
     local_world_size: int
     host: str
     incarnation: int
-    """How many processes have been this rank before."""
+    """How many processes were this rank before."""
     backend: str
     recovery: Recovery
-    """What this torch allows, as far as a rank must know it to begin."""
+    """The result of the probe of torch so far."""
     url: str
-    """Where the hub listens."""
+    """The address where the hub listens."""
     keys: Keys
     cells: str
-    """Path of the hub's socket for cells."""
+    """The path of the hub's socket for cells."""
     folder: str
-    """The cluster's own folder: engine logs and stack dumps of this host."""
+    """The cluster's folder, with engine logs and stack dumps of this host."""
     temp: str
-    """Where multiprocessing may keep its sockets; removed with the cluster."""
+    """The folder for multiprocessing's sockets; removed with the cluster."""
     engine: str
     """ipyparallel's connection info for engines, as JSON."""
     profile_dir: str
     cluster_id: str
     cwd: str
     environ: dict[str, str]
-    """Variables set besides the torchrun ones."""
+    """Further environment variables, besides torchrun's."""
     threads: int
-    """Threads each rank may use for one operation (cores shared out over the host's ranks)."""
+    """Threads that a rank may use for an operation: the cores divided by the host's ranks."""
 
     def torchrun_environ(self) -> dict[str, str]:
-        """Return the variables a torchrun worker finds, so that other libraries feel at home."""
+        """Return the environment variables of a torchrun worker, which libraries expect."""
         names = {
             "RANK": self.rank,
             "LOCAL_RANK": self.local_rank,
@@ -61,12 +61,12 @@ class RankSpec(msgspec.Struct, frozen=True):
             "ROLE_NAME": "nbdist",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": 0,
-            # Nothing listens there: rank 0 of whoever meets there must. So children that ranks
-            # start, `mp.spawn` with a port of its own say, do not wait for a store of ours.
+            # No agent serves a store at this port, so rank 0 must start one. Processes that ranks
+            # start (for example `mp.spawn` with its own port) then do not wait for our store.
             "TORCHELASTIC_USE_AGENT_STORE": False,
             CLUSTER_NAME: self.cluster_id,
-            # Equal on all ranks, also on one that was replaced: scripts and libraries compare it,
-            # or put it into names that ranks share.
+            # Equal on all ranks, also on a replaced one: scripts and libraries compare it, or use
+            # it in names that ranks share.
             "TORCHELASTIC_RESTART_COUNT": 0,
             "TORCHELASTIC_MAX_RESTARTS": 0,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", self.threads),

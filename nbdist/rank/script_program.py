@@ -1,4 +1,4 @@
-"""What a rank of a script must know, and where the cell stands in it."""
+"""`Program`: the file that a script's ranks read; maps the script's lines to the cell's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WORKER = re.compile(
     r"^-- Process (?P<number>\d+) terminated with the following error:\n(?P<traceback>.*)",
     re.MULTILINE | re.DOTALL,
 )
-"""How `torch.multiprocessing` tells of a process that it has started."""
+"""The message of `torch.multiprocessing` about a failed process."""
 PLACE = re.compile(r'(?P<indent>\s+)File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<rest>.*)')
 
 
 class Worker(NamedTuple):
-    """How a process that the script has started itself failed."""
+    """The failure of a process that the script has started."""
 
     told: str
     traceback: list[str]
@@ -36,56 +36,56 @@ class Worker(NamedTuple):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """Read by every rank from a private file in the job's folder, gone when the job has ended."""
+    """The description of a script's job, in a private file that is removed after the job."""
 
     job: str
     url: str
-    """Where the hub listens."""
+    """The address where the hub listens."""
     keys: Keys
     path: str
     """The script."""
     cell_line: int
-    """The script's line at which the cell's first line stands."""
+    """The line of the script with the cell's first line."""
     cell_lines: int
-    """How many lines the cell has."""
+    """The number of lines of the cell."""
     lines: int
-    """How many lines of the notebook's cell stand before those."""
+    """The number of lines above them in the notebook's cell."""
     shows_last: bool
-    """Whether the cell ends with an expression whose value a notebook shows."""
+    """Whether the cell ends with an expression whose value a notebook displays."""
     label: str
-    """What tracebacks call the cell: ``Cell In[5]``."""
+    """The cell's name in tracebacks: ``Cell In[5]``."""
     launcher: str
-    """Which launcher starts it."""
+    """The launcher's name."""
     shown: int
-    """The rank whose rich display is shown."""
+    """The rank whose rich display the notebook shows."""
     returning: list[int]
-    """Ranks whose names are returned."""
+    """The ranks that return values of names to the notebook."""
     returns: list[str]
     arguments: list[str]
-    """What it finds in `sys.argv` behind its name."""
+    """The script's arguments, `sys.argv[1:]`."""
     cwd: str
     sys_path: list[str]
     temp: str
-    """Where multiprocessing may keep its sockets; removed when the job has ended."""
+    """The folder for multiprocessing's sockets; removed after the job."""
     loopback: bool
-    """Whether all ranks are on this machine, so that nobody else may reach their sockets."""
+    """Whether all ranks are on this machine, so that their sockets listen on loopback only."""
     began: float
     """When the job began, `time.time()` of the hub."""
 
     @property
     def folder(self) -> Path:
-        """The job's folder, where its logs lie."""
+        """The job's folder, which contains its logs."""
         return Path(self.path).parent
 
     def compiled(self) -> CodeType:
-        """Return the script as code whose file name is the script's path."""
+        """Compile the script, with its path as the file name."""
         tree = ast.parse(Path(self.path).read_bytes(), self.path)
         if self.shows_last:
             tree = last_shown(tree, self.cell_line, self.cell_lines)
         return compile(tree, self.path, "exec", dont_inherit=True)
 
     def line_of(self, filename: str, line: int | None) -> int | None:
-        """Return the notebook's line of a place in the script, None outside the cell."""
+        """Return the cell's line for a line in the script, None outside the cell."""
         if filename != self.path or line is None:
             return None
         inside = line - self.cell_line
@@ -100,7 +100,7 @@ class Program(msgspec.Struct, frozen=True):
         return found
 
     def traceback_of(self, error: BaseException) -> list[str]:
-        """Return a traceback from the script on, with the cell's own lines."""
+        """Return an error's traceback, from the script's frame on, with the cell's line numbers."""
         told = traceback.TracebackException.from_exception(error)
         self._rewrite(told, set())
         return "".join(told.format()).splitlines()
@@ -117,7 +117,7 @@ class Program(msgspec.Struct, frozen=True):
                 self._rewrite(other, seen)
 
     def worker_in(self, text: str) -> Worker | None:
-        """Return how a process that the script has made failed, if an error's text tells it."""
+        """Return the failure of a process that the script has started, if the text contains it."""
         found = WORKER.search(text)
         if found is None:
             return None
@@ -135,7 +135,7 @@ class Program(msgspec.Struct, frozen=True):
         return Worker(f"process {found['number']}: {last}", lines, line)
 
     def named(self, frame: traceback.FrameSummary) -> traceback.FrameSummary:
-        """Return a frame with the cell's name and line in the place of the script's."""
+        """Return a frame with the cell's name and line instead of the script's."""
         line = self.line_of(frame.filename, frame.lineno)
         if line is None:
             return frame
@@ -144,12 +144,12 @@ class Program(msgspec.Struct, frozen=True):
         )
 
     def line_now(self, thread: int) -> int | None:
-        """Return the cell's line a thread is at, None outside the cell. Any thread."""
+        """Return the cell's line that a thread runs, None outside the cell. Any thread."""
         return vitals.line(
             thread, lambda frame: self.line_of(frame.f_code.co_filename, frame.f_lineno)
         )
 
 
-# Made here, before there are threads: msgspec (0.22) crashes where two threads are the first to
-# decode a type. So is each decoder in nbdist of what several threads may read.
+# Created at import, before there are threads: msgspec (0.22) crashes if two threads decode a type
+# for the first time at once. So is every decoder in nbdist that several threads use.
 decode_program = msgspec.json.Decoder(Program).decode

@@ -1,8 +1,8 @@
-"""A rank of a script: what a launcher starts in place of the script, which it then runs.
+"""The main program of a script's rank: a launcher starts it, and it runs the script.
 
-Run as ``python -m nbdist.rank.script_rank FILE``, or called in a process that was forked from the
-warm one. It is the launcher's worker in every respect (its exit code, its signals); besides, its
-output goes to its log and the hub hears how it goes.
+It runs as ``python -m nbdist.rank.script_rank FILE``, or in a fork of the warm process. For the
+launcher it behaves like the script itself (exit code, signals). In addition its output goes to its
+log, and it reports to the hub.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from nbdist.wire.group_reports import Waiting
 
 STOP_SECONDS = 10.0
-"""The launcher has this long to end a rank that was interrupted, before it ends by itself."""
+"""How long an interrupted rank waits for the launcher to end it, before it ends by itself."""
 RETURN_SECONDS = 600.0
-"""The hub has this long to take what is returned."""
+"""Time limit for the hub to fetch the returned values."""
 
 
 def main(path: str) -> None:
-    """Run the script of a job as one of its ranks, and end as the script does."""
+    """Run the script of a job as one of its ranks, and exit with the script's exit code."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     program = decode_program(Path(path).read_bytes())
@@ -72,24 +72,24 @@ def main(path: str) -> None:
             fault = _take_part(program, rank, log, reporter)
         finally:
             reporter.close()
-    except NbdistError as error:  # what was asked for cannot be on this host
+    except NbdistError as error:  # the request is impossible on this host
         print(f"nbdist: {error}", file=sys.stderr)
         sys.exit(1)
     except BaseException as error:
-        if _by_launcher(error):  # before the script began: an exit code would look like a fault
+        if _by_launcher(error):  # before the script began: an exit code would count as a failure
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        traceback.print_exc()  # a fault of ours; the launcher would keep it to itself
+        traceback.print_exc()  # our own error, which the launcher would not print
         raise
     if process.parent_process() is not None:
-        # multiprocessing ends what it has forked without them, and some (wandb) need theirs.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise in them
+        # multiprocessing ends its forks without exit handlers, which some libraries (wandb) need.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TorchElastic's handler would raise there
         atexit._run_exitfuncs()
     sys.exit(0 if fault is None else LOST if LOST_TEXT.search(fault.text) else 1)
 
 
 def run(path: str) -> NoReturn:
-    """Do the same in a process that is there for it, and that this ends."""
+    """Do the same as `main`, and end the process."""
     code = 0
     try:
         main(path)
@@ -99,7 +99,7 @@ def run(path: str) -> NoReturn:
 
 
 def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fault | None:
-    """Run the script, tell how it ended, hand over what is returned."""
+    """Run the script, report how it ended, offer the returned values."""
     process = os.getpid()
     space, error = _run(program, rank == program.shown, log, reporter)
     if os.getpid() != process:
@@ -114,7 +114,7 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
         with suppress(KeyboardInterrupt):
             taken(RETURN_SECONDS)
     if reporter.interrupted.is_set():
-        # To end by itself would look like a failure that asks for a restart.
+        # Wait for the launcher's SIGTERM: an own exit would count as a failure and cause a restart.
         sys.stdout.flush()
         sys.stderr.flush()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -126,9 +126,9 @@ def _take_part(program: Program, rank: int, log: Log, reporter: Reporter) -> Fau
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End a process that the script has forked and that came to the script's end, too.
+    """End a fork of the script that has reached the script's end.
 
-    It must not go where only the rank may: to the hub, and back into the launcher's code.
+    It must not report to the hub, nor return into the launcher's code, as only the rank may.
     """
     if isinstance(error, Exception):
         traceback.print_exception(error)
@@ -139,13 +139,13 @@ def _end_fork(error: BaseException | None) -> NoReturn:
 
 
 def _prepare(program: Program) -> Callable[[], Waiting | None]:
-    """Make this process what the script expects; return what tells of collectives."""
+    """Prepare this process for the script; return a function that finds waits in collectives."""
     os.chdir(program.cwd)
     process.ORIGINAL_DIR = program.cwd  # type: ignore[attr-defined]  # spawned workers: ''
     sys.path[:] = [str(program.folder), *program.sys_path]
     sys.argv[:] = [program.path, *program.arguments]
-    tempfile.tempdir = None  # a launcher we were forked from has one of its own
-    if os.path.isdir(program.temp):  # noqa: PTH112  # another host may not have been able to
+    tempfile.tempdir = None  # the launcher that forked us has set another one
+    if os.path.isdir(program.temp):  # noqa: PTH112  # another host may not have it
         process.current_process()._config["tempdir"] = program.temp  # type: ignore[attr-defined]
     reseed()
     gpus.take()
@@ -167,9 +167,9 @@ def _prepare(program: Program) -> Callable[[], Waiting | None]:
 
 
 def _choose_interface(program: Program) -> None:
-    """Let gloo use the network by which the hub is found; by itself it looks up our host's name.
+    """Make gloo use the network to the hub; by default it looks up this host's own name.
 
-    Each host may call its interface differently, which Horovod does not expect.
+    The interface may have another name on each host, which Horovod does not expect.
     """
     name = interface_towards(program.url.rpartition(":")[0].removeprefix("tcp://"))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
@@ -179,7 +179,7 @@ def _choose_interface(program: Program) -> None:
 
 
 def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
-    """Make torch what the script expects, if it is there; return what tells of its collectives."""
+    """Prepare torch, if installed; return a function that finds waits in its collectives."""
     try:
         import torch
 
@@ -189,8 +189,8 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
         return lambda: None
     recorder.hold_few()
     threads = os.environ.get("OMP_NUM_THREADS")
-    # Set after torch was imported, where this process was forked. It may be a list, a number for
-    # each level of nested regions; what is neither OpenMP leaves alone, too.
+    # In a fork torch was imported before this was set. The value may be a list with a number for
+    # each level of nested regions; like OpenMP, we ignore other values.
     outermost = (threads or "").partition(",")[0].strip()
     if outermost.isdecimal() and int(outermost):
         torch.set_num_threads(int(outermost))
@@ -199,11 +199,11 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
         from nbdist.backends.torch_private import hooks
 
         hooks.quiet_gloo()
-    with suppress(Exception):  # a torch whose insides have moved runs scripts all the same
+    with suppress(Exception):  # another torch may have other private parts; scripts run anyway
         from nbdist.backends.torch_private import rendezvous
 
         rendezvous.keep_stores_private(loopback=program.loopback)
-    with suppress(Exception):  # see above: waits for other ranks stay unknown
+    with suppress(Exception):  # as above: waits for other ranks stay unknown
         from nbdist.backends.torch_private import timed_waits
 
         timed_waits.time_waits()
@@ -213,7 +213,7 @@ def _settle_torch(program: Program) -> Callable[[], Waiting | None]:
 def _run(
     program: Program, shown: bool, log: Log, reporter: Reporter
 ) -> tuple[dict[str, Any], BaseException | None]:
-    """Run the script as Python would; return its names, and what ended it if that was an error."""
+    """Run the script as Python does; return its names, and the error that ended it or None."""
     module = ModuleType("__main__")
     module.__file__ = program.path
     sys.modules["__main__"] = module
@@ -224,25 +224,25 @@ def _run(
         if program.shows_last:
             space[LAST] = showing.value
         with showing.during(text):
-            exec(program.compiled(), space)  # noqa: S102  # this is what we are for
+            exec(program.compiled(), space)  # noqa: S102  # the user's script
     except SystemExit as end:
         return space, None if end.code in (None, 0) else end
-    except BaseException as error:  # whatever the script raises is its end, and is told
+    except BaseException as error:  # any error ends the script, and is reported
         _end_undisturbed()
         return space, error
     return space, None
 
 
 def _end_undisturbed() -> None:
-    """Keep SIGTERM away: the launcher ends ranks that fail by themselves just then.
+    """Block SIGTERM: after a failure elsewhere the launcher ends also ranks that fail themselves.
 
-    It kills those that take too long.
+    The launcher kills ranks that take too long.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 def _by_launcher(error: BaseException) -> bool:
-    """Whether this is how TorchElastic's handler of SIGTERM ends a worker."""
+    """Whether TorchElastic's handler of SIGTERM has raised this error."""
     return type(error).__name__ == "SignalException"
 
 
@@ -252,7 +252,7 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
     traceback, text = program.traceback_of(error), text_of(error)
     line = program.cell_line_of(error.__traceback__)
     worker = program.worker_in(text)
-    if worker is not None:  # the error is its, and what was raised here only says so
+    if worker is not None:  # the worker's error is the cause of the one raised here
         text, traceback, line = worker.told, worker.traceback, worker.line or line
     return Fault(
         name=type(error).__name__,
@@ -260,17 +260,17 @@ def _fault(program: Program, error: BaseException, reporter: Reporter) -> Fault:
         traceback=traceback,
         line=line,
         at=at,
-        # The launcher ends by SIGTERM what another rank's failure has left.
+        # The launcher ends the other ranks by SIGTERM when one has failed.
         aborted=reporter.interrupted.is_set() or _by_launcher(error),
     )
 
 
 def _offer(space: dict[str, Any], program: Program, reporter: Reporter) -> Callable[[float], bool]:
-    """Pack names for the notebook; return what waits until it has taken them."""
+    """Pack names for the notebook; return a function that waits until they are fetched."""
     from nbdist.rank.looking.rank_names import Names
     from nbdist.wire.shared_memory import Blocks
 
-    shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # all that is looked at
+    shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # as `Names` uses it
     ours = Names(shell, None if program.loopback else Blocks(program.folder))
     packed, taken = ours.offer(program.returns), threading.Event()
     reporter.answers |= {"offer": lambda **_: packed, "let_go": taken.set}
@@ -278,9 +278,9 @@ def _offer(space: dict[str, Any], program: Program, reporter: Reporter) -> Calla
 
 
 def _leave(code: int) -> NoReturn:
-    """End as a forked worker does: with exit handlers, but without taking the interpreter down.
+    """End as a forked worker does: with exit handlers, but without Python's normal shutdown.
 
-    While that is taken down, gloo's threads may abort a process that has kept its group.
+    During this shutdown gloo's threads may abort a process that still has its process group.
     """
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:

@@ -1,4 +1,4 @@
-"""What a page shows of a job, and the bytes in which that travels.
+"""Collects what a page shows of a job, and encodes it for the page.
 
-The kernel and the Jupyter server both use it: nothing here imports torch, IPython or ipywidgets.
+Both the kernel and the Jupyter server use it, so nothing here imports torch, IPython or ipywidgets.
 """

@@ -1,4 +1,4 @@
-"""What there is to see of a job: its loops, its ranks, its curves. No widget, no picture."""
+"""Collects what a view shows of a live job: loops, ranks, curves. Without drawing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_NAMED = 6
 
 
 class Seen(NamedTuple):
-    """Everything a view shows."""
+    """Everything that a view shows of a job."""
 
     title: str
     state: str
@@ -33,16 +33,16 @@ class Seen(NamedTuple):
     panels: list[Panel]
     note: str
     folder: str = ""
-    """The name of the job's folder; with its id it names the job for the server."""
+    """The name of the job's folder, which with the job's id identifies the job for the server."""
     job: str = ""
     resources: Sequence[Panel] = ()
-    """What its ranks take of their machines, second by second."""
+    """The ranks' use of resources, second by second."""
     began: float = 0.0
-    """When its ranks began, in seconds since 1970; 0 if that is not known."""
+    """When the ranks began, in seconds since 1970; 0 if unknown."""
 
 
 def has_something(job: Job) -> bool:
-    """Whether a job has logged anything, or shows how far it is."""
+    """Whether a job has logged anything or shows a progress bar."""
     return any(not bar.tqdm for pulse in list(job.pulses.values()) for bar in pulse.bars) or any(
         points_file(job.folder, job.id, rank).exists()
         for rank in job.ranks
@@ -51,7 +51,7 @@ def has_something(job: Job) -> bool:
 
 
 def look(job: Job) -> Seen:
-    """Return how a job stands, its metrics as of the last `Metrics.read`."""
+    """Return the present state of a job, with its metrics as of the last `Metrics.read`."""
     job.resources.read()
     shown, further = panels(job.metrics.curves())
     pulses = dict(job.pulses)
@@ -77,7 +77,7 @@ def look(job: Job) -> Seen:
 
 
 def unreadable(*sources: Metrics) -> str:
-    """Name the ranks whose files cannot be read, '' if all can."""
+    """Name the ranks whose files cannot be read; '' if all can be read."""
     broken = {rank: why for source in sources for rank, why in source.broken.items()}
     if not broken:
         return ""
@@ -86,7 +86,7 @@ def unreadable(*sources: Metrics) -> str:
 
 
 def left_out(names: list[str]) -> str:
-    """Name the metrics there is no room for."""
+    """Name the metrics for which there is no room."""
     if not names:
         return ""
     more = ", …" if len(names) > MOST_NAMED else ""

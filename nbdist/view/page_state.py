@@ -1,15 +1,14 @@
-"""What the page gets: everything it shows and lets a person do, in one run of bytes.
+"""Encodes a job's view for the page as binary frames: a complete one, then only changes.
 
-``uint32 n | n bytes of JSON | float64 numbers | float32 numbers``, little-endian; the JSON is
-padded so that the numbers are aligned. Numbers follow each other in the order in which the JSON
-names what has any: of each curve its steps and times, then those of its ranks, among the float64;
-its mean, low and high, then its ranks' values, among the float32.
+A frame is ``uint32 n | n bytes of JSON | float64 numbers | float32 numbers``, little-endian; the
+JSON is padded so that the numbers are aligned. The numbers are in the order of the curves in the
+JSON. The float64 numbers are, for each curve, its steps and times, then those of its ranks. The
+float32 numbers are, for each curve, its mean, low and high, then the values of its ranks.
 
-A whole frame holds all there is, so a view that opens late needs nothing else. A later frame for
-the same page holds only what is new: of a curve without news nothing but its name, of any other one
-the points from the first that differs from what the page has. Resources are null where they have no
-news, which is most of the time: they are told less often than metrics, and to the rest of the page
-they do not matter.
+A whole frame contains everything, so a view that opens late needs nothing else. A later frame for
+the same page contains only changes: for an unchanged curve only its name, for any other curve the
+points from the first one that differs from what the page has. Resources are null if there is no
+change to send, which is most of the time, because they are sent less often than metrics.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ if TYPE_CHECKING:
 VERSION = 2
 HEAD_BYTES = 4
 MOST_NUMBERS = 24_000
-"""Numbers of single ranks' curves that a state has room for; with more they are thinned."""
+"""The most numbers in single ranks' curves of a frame; more points are thinned."""
 FEWEST = 24
-"""Points of a rank's curve that are always sent."""
+"""The least number of points of a rank's curve after thinning."""
 SAME_TIME_SECONDS = 1.0
-"""A rank whose times are closer than this to those of its curve is sent without its own."""
+"""A rank whose times differ by less from those of its curve is sent without its own times."""
 METRICS, RESOURCES = "metrics", "resources"
 MOST_APART = 64
-"""With more ranks the page gets the mean and the range of resources alone."""
+"""With more ranks than this, the page gets only the mean and the range of resources."""
 RANKS_A_SECOND = 8
-"""Resources of so many are told in a second: of 64 ranks every 8 s."""
+"""How many ranks' resources are sent in a second: those of 64 ranks every 8 s."""
 NO_LIMIT = 1 << 30
 
 
 def packed(seen: Seen) -> bytes:
-    """Return the whole state of a view."""
+    """Return a view as one whole frame."""
     return Frames().frame(seen)
 
 
 class _Rank(NamedTuple):
-    """The curve of one rank; without steps or times of its own it has those of its metric."""
+    """The curve of one rank; steps and times are None if equal to those of its metric."""
 
     values: NDArray[np.float32]
     steps: NDArray[np.float64] | None
@@ -67,7 +66,7 @@ class _Rank(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """What a page has of a curve."""
+    """The state of a curve on a page."""
 
     changes: int
     room: int
@@ -78,16 +77,16 @@ class _Sent(NamedTuple):
 
 
 class Frames:
-    """Makes the frames for one page, which has to take all of them in their order."""
+    """Makes the frames for one page, which must process all of them in order."""
 
     def __init__(self) -> None:
         self._sent: dict[Key, _Sent] = {}
         self._begun = False
         self._due = 0.0
-        """When resources are told next."""
+        """When resources are sent next."""
 
     def frame(self, seen: Seen) -> bytes:
-        """Return what the page does not have yet; the first frame is a whole one."""
+        """Return the changes since the last frame; the first frame is a whole one."""
         lines = sum(len(curve.ranks) for panel in seen.panels for _, curve in panel.curves)
         news = _News(self._sent)
         header = {
@@ -125,12 +124,12 @@ class Frames:
 
 
 class _News:
-    """Collects what a page lacks.
+    """Collects the changes for a page.
 
     Parameters
     ----------
     before
-        What it has.
+        The curves as the page has them.
     """
 
     def __init__(self, before: dict[Key, _Sent]) -> None:
@@ -140,20 +139,20 @@ class _News:
         self.singles: list[Numbers] = []
 
     def keep(self, kind: str) -> None:
-        """Say nothing of curves of a kind: the page has them."""
+        """Send nothing about the curves of a kind, which stay as the page has them."""
         self.sent |= {key: sent for key, sent in self._before.items() if key[0] == kind}
 
     def panels(self, kind: str, panels: Sequence[Panel], room: int) -> list[dict[str, Any]]:
-        """Put in what is new in panels, and return what the page must know of them.
+        """Collect the changes of panels; return their description for the JSON.
 
         Parameters
         ----------
         kind
-            `METRICS` or `RESOURCES`, which may have the same names.
+            `METRICS` or `RESOURCES`, whose names may be equal.
         panels
-            As they are now.
+            The present panels.
         room
-            Points that a rank's curve may have; with 0 ranks have none.
+            The most points of a rank's curve; 0 sends no curves of ranks.
         """
         return [
             {
@@ -200,7 +199,7 @@ class _News:
 
 
 def _sent(curve: Curve, room: int) -> _Sent:
-    """Return a curve as the page will have it."""
+    """Return a curve in the form in which it is sent."""
     line = curve.line
     facts: dict[str, Any] = {
         "stride": curve.stride,
@@ -232,10 +231,10 @@ def _rank_of(curve: Curve, line: Line, rank: int, chosen: NDArray[np.int64] | No
 
 
 def _thinned(length: int, room: int) -> NDArray[np.int64] | None:
-    """Return which points of a rank's curve are sent, None for all.
+    """Return the indices of the points of a rank's curve to send, None for all.
 
-    Points that were chosen stay chosen as the curve grows, until it has to be thinned further; the
-    last one is always there, because that is where a person looks.
+    A chosen point stays chosen while the curve grows, until the curve must be thinned further. The
+    last point is always sent, because it is the most interesting one.
     """
     if length <= room:
         return None
@@ -245,11 +244,11 @@ def _thinned(length: int, room: int) -> NDArray[np.int64] | None:
 
 
 def _first_change(before: Sequence[Numbers], now: Sequence[Numbers]) -> int:
-    """Return the first place where any of several arrays is not what it was."""
+    """Return the first index at which any of several arrays has changed."""
     length = min(len(before[0]), len(now[0]))
     differs = np.zeros(length, np.bool_)
     for old, new in zip(before, now, strict=True):
-        # By their bits: NaN is the same as NaN.
+        # Compare bits: NaN equals NaN.
         bits = np.int64 if new.itemsize == 8 else np.int32  # noqa: PLR2004  # bytes
         differs |= old[:length].view(bits) != new[:length].view(bits)
     return int(differs.argmax()) if differs.any() else length

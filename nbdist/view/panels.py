@@ -1,4 +1,4 @@
-"""Which curves share a panel."""
+"""Groups curves into panels by their names."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from nbdist.metrics.curves import Curve
 
 SPLITS = ("train", "training", "val", "valid", "validation", "test", "eval", "dev")
-"""Words for a part of the data: the same metric on several parts belongs into one panel."""
+"""Names of parts of the data; the same metric on several parts shares a panel."""
 MOST_PANELS = 100
 MOST_CURVES = 8
-"""Panels of a view, and curves of a panel; all others are named, and are in `Job.metrics`."""
+"""The most panels of a view and curves of a panel; other metrics are only named, and are in
+`Job.metrics`."""
 RESOURCES = {
     "CPU, % of one core": {CPU: "mean"},
     "Memory, bytes": {MEMORY: "mean"},
@@ -21,7 +22,7 @@ RESOURCES = {
     "GPU memory, bytes": {GPU_MEMORY: "mean"},
     "Network of the host, bytes/s": {RECEIVED: "received", SENT: "sent"},
 }
-"""By panel of resources, its curves by name, and their labels."""
+"""For each panel of resources, the names of its curves with their labels."""
 
 
 class Panel(NamedTuple):
@@ -32,10 +33,10 @@ class Panel(NamedTuple):
 
 
 def place(name: str) -> tuple[str, str]:
-    """Return the panel a metric belongs to, and its label there.
+    """Return the panel of a metric, and the metric's label there.
 
-    ``train/loss``, ``val/loss``, ``loss/test`` and ``loss`` are all on the panel ``loss``; of any
-    other two parts the first is the panel: ``grad/norm`` is on ``grad``.
+    ``train/loss``, ``val/loss``, ``loss/test`` and ``loss`` are all on the panel ``loss``.
+    Otherwise the panel is the part before the last slash: ``grad/norm`` is on ``grad``.
     """
     first, slash, rest = name.rpartition("/")
     if not slash:
@@ -46,7 +47,7 @@ def place(name: str) -> tuple[str, str]:
 
 
 def panels(curves: list[Curve]) -> tuple[list[Panel], list[str]]:
-    """Return the panels that are shown, and the names of metrics there is no room for."""
+    """Return the panels, and the names of the metrics for which there is no room."""
     found: dict[str, Panel] = {}
     left_out = []
     for curve in curves:
@@ -62,7 +63,7 @@ def panels(curves: list[Curve]) -> tuple[list[Panel], list[str]]:
 
 
 def resource_panels(curves: list[Curve]) -> list[Panel]:
-    """Return the panels of what ranks take of their machines, those that have curves."""
+    """Return the panels of resources that have curves."""
     known = {curve.name: curve for curve in curves}
     found = [
         Panel(title, [(label, known[name]) for name, label in labels.items() if name in known])

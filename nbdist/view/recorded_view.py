@@ -1,4 +1,4 @@
-"""What there is to see of a job whose record somebody has read: the Jupyter server's view of it."""
+"""Collects what a view shows of a job, from the state file: the Jupyter server's view."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from nbdist.published.state_file import BarRecord
 
 RUNNING, LOST, UNKNOWN = "running", "lost", "unknown"
-"""Whether whoever runs a job does so, has died, or says nothing of the job any more."""
+"""The process that runs a job is running, has died, or no longer reports the job."""
 
 
 class Known(NamedTuple):
-    """A job's record, and how its process stands."""
+    """A job's record, with the state of the process that runs it."""
 
     job: JobRecord
     process: str
-    """The id of the process that has told of it."""
+    """The id of the process that has published the record."""
     kind: str
     """kernel or keeper."""
     pid: int
     stands: str
     """`RUNNING`, `LOST` or `UNKNOWN`."""
     left: int | None
-    """Of a process that has died, how many of its ranks still run; None if nobody knows."""
+    """How many ranks of a dead process still run; None if unknown."""
     at: float
-    """When it was told last, in seconds since 1970."""
+    """When the record was published last, in seconds since 1970."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class Known(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether there is no more to come."""
+        """Whether no more news of the job will come."""
         return self.ended or self.stands == LOST
 
     @property
@@ -52,7 +52,7 @@ class Known(NamedTuple):
         return self.job.state not in ("queued", "running")
 
     def left_behind(self, *, runs: bool) -> Known:
-        """Return what is known of it when nobody tells of it any more.
+        """Return the state of the job after its record has disappeared.
 
         Parameters
         ----------
@@ -65,12 +65,12 @@ class Known(NamedTuple):
             return self._replace(left=None)
         if runs:
             return self._replace(stands=UNKNOWN, left=None)
-        # It has left no file: it has ended in good order, or its file was cleared away.
+        # Without a file the process has ended normally, or its file was removed.
         return self._replace(stands=LOST, left=None, pid=0)
 
 
 def seen_of(known: Known, metrics: Metrics, resources: Metrics) -> Seen:
-    """Return how a job stands, its metrics and resources as of the last `Metrics.read`."""
+    """Return the state of a job, with metrics and resources as of the last `Metrics.read`."""
     job = known.job
     shown, further = panels(metrics.curves())
     goes_on = known.ended or known.stands == RUNNING
@@ -97,24 +97,24 @@ def seen_of(known: Known, metrics: Metrics, resources: Metrics) -> Seen:
 
 def _seconds(known: Known, shown: list[Panel]) -> float:
     job = known.job
-    if job.seconds is not None or known.ended:  # it may have ended before it began
+    if job.seconds is not None or known.ended:  # a job may end before it begins
         return job.seconds or 0.0
     until = time.time()
-    if known.stands != RUNNING:  # its last sign of life
+    if known.stands != RUNNING:  # the last sign of life counts
         logged = [curve.line.times.max(initial=0) for panel in shown for _, curve in panel.curves]
         until = max([known.at, *map(float, logged)])
     return max(0.0, until - (job.began or job.created))
 
 
 def _unseen(known: Known) -> str:
-    """Say that there are no curves because nothing can be read, '' if it can."""
+    """Return a note if the job's files cannot be read, else ''."""
     if known.job.state == "queued" or Path(known.job.folder).is_dir():
         return ""
     return f"The files of job {known.job.id} cannot be seen from the Jupyter server"
 
 
 def _why(known: Known) -> str:
-    """Say why a job's end is not known."""
+    """Return a note about why the job's end is unknown."""
     if known.stands == UNKNOWN:
         return "Showing last known state"
     who = "Keeper of the detached job" if known.kind == KEEPER else "Kernel"

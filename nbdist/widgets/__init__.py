@@ -1,1 +1,1 @@
-"""A job's metrics in the notebook: live while it runs, a picture when it is over."""
+"""Shows a job's metrics in the notebook: live while it runs, then as a picture and tables."""

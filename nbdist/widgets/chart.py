@@ -1,8 +1,8 @@
-"""The live metrics on a page: what its one trait says is all there is to draw.
+"""`Chart`: the widget of live metrics (anywidget), whose only trait contains all that it draws.
 
-The drawing is done by an ES module, bundled out of `labextension/src/metrics` into `static/`, which
-anywidget hands to whatever front end there is; nothing is fetched from anywhere. It never asks the
-kernel, which is busy running the cell.
+An ES module draws it, bundled from `labextension/src/metrics` into `static/`. anywidget passes this
+module to any front end, and nothing is downloaded. The module never asks the kernel, which is busy
+running the cell.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from nbdist.errors import NbdistError
 from nbdist.widgets.page import MODULE, STYLE, built
 
 MOST_LEFT = 4
-"""Charts of jobs that are over and are still there for pages that were reloaded."""
+"""How many charts of finished jobs are kept open, for reloaded pages."""
 
 
 class Chart(anywidget.AnyWidget):
-    """Progress bars, curves, and tables of the ranks and of the last values.
+    """Progress bars, curves, and tables of ranks and last values.
 
-    Zoom, hidden curves and the other choices of whoever looks live in the page and outlast every
-    new `state`; send at most some four a second.
+    Zoom, hidden curves and other choices of the user are kept in the page, and survive every new
+    `state`. Send at most about four states a second.
 
     Raises
     ------
@@ -35,7 +35,7 @@ class Chart(anywidget.AnyWidget):
     _esm = MODULE if built() else ""
     _css = STYLE if built() else ""
     state = traitlets.Bytes().tag(sync=True)
-    """What is shown, see `nbdist.view.page_state`."""
+    """The frame that is shown, see `nbdist.view.page_state`."""
 
     def __init__(self, state: bytes = b"") -> None:
         if not self._esm:
@@ -47,10 +47,10 @@ class Chart(anywidget.AnyWidget):
         super().__init__(state=state)
 
     def leave(self) -> None:
-        """Be done with it, but leave what it shows to pages that were reloaded, for a while.
+        """End the chart, but keep it open for a while for reloaded pages. Any thread.
 
-        They show what was saved, which is this widget: whatever replaced it in its cell never
-        reaches them. Any thread.
+        A reloaded page shows the saved output, which is this widget; it does not receive what has
+        replaced the widget in the cell.
         """
         with _lock:
             _left.append(self)

@@ -1,4 +1,4 @@
-"""The table of a comparison, and a picture of it."""
+"""Shows a comparison in a notebook: a picture above its table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_DRAWN = 9
-"""Metrics that have a panel; all have a column."""
+"""The most metrics with a panel; all metrics have a column."""
 LONGEST = 24
-"""Characters of a name that a panel has room for."""
+"""The most characters of a name in a panel."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,7 +30,7 @@ class Compared(Comparison):
         return pictured(self, "Throughput, time a step and metrics by way", self._parts())
 
     def _parts(self) -> list[Callable[[Axes], None]]:
-        """Return what draws the panels there is something for."""
+        """Return functions that draw the panels for which there are values."""
         rates = [way.pace.samples_per_second for way in self.rows]
         epochs = [way.pace.epoch_seconds for way in self.rows]
         parts = [*self._bars("samples/s", rates), *self._bars("s/epoch", epochs)]
@@ -57,14 +57,14 @@ class Compared(Comparison):
 
 
 def _bars(axes: Axes, title: str, names: Sequence[str], values: Sequence[float | None]) -> None:
-    """Draw a bar for each way; none where its value is unknown."""
+    """Draw a bar for each variant with a known value."""
     long = [math.nan if value is None or math.isinf(value) else value for value in values]
     axes.barh(range(len(names)), long, color=COLOURS[0], height=0.6)
     _name_bars(axes, title, names)
 
 
 def _name_bars(axes: Axes, title: str, names: Sequence[str]) -> None:
-    """Put a name at each bar, the first at the top."""
+    """Label each bar with its name, the first at the top."""
     dress(axes, title)
     short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
     axes.set_yticks(range(len(names)), short)

@@ -1,6 +1,6 @@
-"""A job's metrics as a picture and a table, which need no kernel, no script and no trust.
+"""Draws a job's metrics as a picture and HTML tables, which need no kernel and no scripts.
 
-The picture is made without pyplot, and the notebook's own figures and settings are not touched.
+The picture is made without pyplot, so the notebook's own figures and settings do not change.
 """
 
 from __future__ import annotations
@@ -40,45 +40,45 @@ if TYPE_CHECKING:
     from nbdist.view.panels import Panel
 
 COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b3478c", "#7a5c00", "#5a4fcf", "#0d8ba1", "#6b6b6b")
-"""Those of the page on a light ground, see `labextension/src/metrics/style.css`."""
+"""The page's colours in its light theme, see `labextension/src/metrics/style.css`."""
 INK = "#222222"
 COLUMNS = 3
 MOST_DRAWN = 12
-"""Panels of a picture; the metrics of all are in the table."""
+"""The most panels of a picture; the table contains all metrics."""
 WIDE, HIGH = 3.2, 2.3
-"""Inches of a panel."""
+"""The size of a panel in inches."""
 DPI, SHARP = 80, 2
-"""Dots an inch as shown, and how many of the picture's there are for each."""
+"""Dots an inch on the screen, and the picture's pixels for each dot."""
 TONES = 64
-"""Colours of a picture: lines, bands and the edges of letters need no more."""
+"""The number of colours of a picture, enough for lines, bands and the edges of letters."""
 HUGE = 1e300
-"""Matplotlib cannot draw what is much larger."""
+"""The largest value that is drawn: Matplotlib cannot draw much larger ones."""
 LONGEST = 32
-"""Characters of a name that a panel has room for."""
+"""The most characters of a name in a panel."""
 FEW_POINTS = 30
-"""Fewer are marked one by one: a single one between two gaps has no line."""
+"""With fewer points each has a marker: a single point between two gaps has no line."""
 MANY_RANKS = 8
-"""With more, the table of ranks is folded."""
+"""With more ranks, their table is folded."""
 
 
 def prepare() -> None:
-    """Load what draws pictures, which takes most of a second. Any thread."""
+    """Import matplotlib, which takes most of a second. Any thread."""
     fonts = logging.getLogger("matplotlib.font_manager")
     level = fonts.level
-    fonts.setLevel(logging.ERROR)  # it would tell the cell that it looks for fonts, once ever
+    fonts.setLevel(logging.ERROR)  # else its first search for fonts prints a message in the cell
     try:
         import matplotlib.backends.backend_agg
         import matplotlib.figure  # noqa: F401
     finally:
         fonts.setLevel(level)
-    # Names in scripts that matplotlib has no font for are told in the table beside the picture.
+    # Names that matplotlib has no font for are readable in the table next to the picture.
     warnings.filterwarnings("ignore", "Glyph .* missing from", module=r"nbdist\.widgets")
 
 
 def bundle(seen: Seen) -> dict[str, str]:
-    """Return a view as front ends without our extension take it: the data by kind.
+    """Return a view for front ends without our extension, as a MIME bundle.
 
-    The picture is in the HTML alone: notebooks would hold it twice.
+    The picture is in the HTML only: otherwise notebooks would contain it twice.
     """
     data = {"text/plain": as_text(seen)}
     image, width = "", 0
@@ -90,12 +90,12 @@ def bundle(seen: Seen) -> dict[str, str]:
 
 
 def draw(panels: list[Panel]) -> tuple[bytes, int, int]:
-    """Return a PNG of the panels, and the width and height it is shown at."""
+    """Return a PNG of the panels, and the width and height at which to show it."""
     return painted([partial(_draw_panel, panel=panel) for panel in panels])
 
 
 def painted(parts: list[Callable[[Axes], None]]) -> tuple[bytes, int, int]:
-    """Return a PNG of axes that these draw, and the width and height it is shown at."""
+    """Return a PNG of axes drawn by these functions, and the width and height to show it at."""
     prepare()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -111,7 +111,7 @@ def painted(parts: list[Callable[[Axes], None]]) -> tuple[bytes, int, int]:
     for axes in grid[len(parts) :]:
         axes.set_visible(False)
     for text in figure.findobj(Text):
-        # As it was logged, whatever the notebook's own settings; a tick's is like the first one's.
+        # Plain text, whatever the notebook's own settings; other ticks copy the first one.
         text.set_usetex(False)
         text.set_parse_math(False)
     with io.BytesIO() as file, np.errstate(all="ignore"):
@@ -120,8 +120,8 @@ def painted(parts: list[Callable[[Axes], None]]) -> tuple[bytes, int, int]:
 
 
 def _small(file: io.BytesIO) -> bytes:
-    """Return a PNG of the colours that matter: a third of the bytes, and none that is missed."""
-    from PIL import Image  # matplotlib brings it
+    """Return the picture as a PNG with few colours, which is a third of the size."""
+    from PIL import Image  # installed with matplotlib
 
     with Image.open(file) as image, io.BytesIO() as small:
         image.convert("RGB").quantize(
@@ -143,7 +143,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             axes.fill_between(line.steps, low, high, color=colour, alpha=0.2, linewidth=0)
         for mark in curve.marks:
             axes.axvline(mark.step, color=colour, linestyle=":", linewidth=1)
-    # A lone curve has no legend to be named in.
+    # A single curve has no legend, so the title names it.
     alone = len(panel.curves) == 1
     dress(axes, _label(panel.curves[0][1].name if alone else panel.title))
     axes.set_xlabel("step", fontsize=8, color=INK)
@@ -152,7 +152,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _label(text: str) -> str:
-    """Return a name as it fits into a panel; matplotlib hides those that begin with `_`."""
+    """Return a name that fits a panel; matplotlib hides labels that begin with `_`."""
     short = "".join(each if each.isprintable() else " " for each in text)
     if len(short) > LONGEST:
         short = short[: LONGEST - 1] + "…"
@@ -160,16 +160,16 @@ def _label(text: str) -> str:
 
 
 def plain_numbers() -> ScalarFormatter:
-    """Return what writes the numbers at an axis, without TeX."""
+    """Return a formatter for the numbers at an axis, without TeX."""
     from matplotlib.ticker import ScalarFormatter
 
     return ScalarFormatter(useMathText=False, usetex=False)
 
 
 def dress(axes: Axes, title: str) -> None:
-    """Set what the notebook's own matplotlib settings might have otherwise.
+    """Set everything on axes that the notebook's matplotlib settings might change.
 
-    Changing those, even for a moment, would show in figures that are drawn meanwhile.
+    The settings themselves are not changed, as that would affect figures drawn meanwhile.
     """
     axes.set_facecolor("white")
     axes.set_title(title, fontsize=9, fontweight="bold", loc="left", color=INK)

@@ -1,4 +1,4 @@
-"""The page's part of the live metrics: where it lies, and whether it is there."""
+"""The paths of the live metrics' JavaScript and CSS, and whether they were built."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MODULE, STYLE = STATIC / "metrics.js", STATIC / "metrics.css"
 
 
 def built() -> bool:
-    """Whether the page's part is there; it is not where nbdist was installed without Node.js."""
+    """Whether JavaScript and CSS exist; they do not if nbdist was installed without Node.js."""
     return _there(MODULE, STYLE)
 
 
-@functools.cache  # every cell asks
+@functools.cache  # called for every cell
 def _there(*files: Path) -> bool:
     return all(file.exists() for file in files)

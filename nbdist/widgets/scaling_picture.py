@@ -1,4 +1,4 @@
-"""The table of a series of runs, and a picture of it."""
+"""Shows a scaling series (`--scale`) in a notebook: a picture above its table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PARTS = ("compute", "data", "communication")
 
 
 def bundle(scaling: Scaling) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return a table and its picture as front ends take it: the data by kind, and its metadata."""
+    """Return a table and its picture as a MIME bundle and its metadata."""
     return pictured(scaling, "Throughput and time a step by ranks", _parts(scaling.rows))
 
 
 def pictured(
     table: Scaling | Comparison, about: str, parts: list[Callable[[Axes], None]]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return a table below a picture with these panels, as front ends take it."""
+    """Return a table below a picture with these panels, as a MIME bundle and its metadata."""
     data, metadata = {"text/plain": repr(table)}, {}
     image = ""
     if parts:
@@ -43,7 +43,7 @@ def pictured(
 
 
 def _parts(rows: list[Row]) -> list[Callable[[Axes], None]]:
-    """Return what draws the panels there is something for."""
+    """Return functions that draw the panels for which there are values."""
     parts: list[Callable[[Axes], None]] = []
     fast = [row for row in rows if row.samples_per_second]
     if fast:
@@ -81,9 +81,9 @@ def _step(axes: Axes, rows: list[Row]) -> None:
 
 
 def stacked(rows: list[Row]) -> Iterator[tuple[str, str, list[float], list[float]]]:
-    """Yield what a step's time consists of: name and colour, where its bars begin, their length.
+    """Yield the parts of a step's time: name, colour, where the bars begin, and their lengths.
 
-    Both are in milliseconds, with a number for each row.
+    Begins and lengths are in milliseconds, with a number for each row.
     """
     low = [0.0] * len(rows)
     for name, colour in zip(PARTS, COLOURS, strict=False):
@@ -96,5 +96,5 @@ def stacked(rows: list[Row]) -> Iterator[tuple[str, str, list[float], list[float
 
 
 def _is_split(row: Row) -> bool:
-    """Whether it is known where a step's time goes."""
+    """Whether the parts of a step's time are known."""
     return None not in (row.compute, row.data, row.communication)

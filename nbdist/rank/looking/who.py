@@ -120,9 +120,7 @@ def free(shell: InteractiveShell, forget: Callable[[], None]) -> Freed:
     cuda = gpu.in_use()
     if cuda is not None:
         cuda.empty_cache()
-    trim = getattr(
-        ctypes.CDLL(None), "malloc_trim", None
-    )  # glibc only: other libraries return memory themselves
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)
     return Freed(State(), before, memory())
