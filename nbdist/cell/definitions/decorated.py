@@ -176,7 +176,7 @@ def functions_in(value: Any, depth: int = 4) -> Iterator[FunctionType]:
 
 
 def _closed_over(function: FunctionType) -> Iterator[object]:
-    """Return what a function holds of the functions it was defined in."""
+    """Yield the values of a function's closure."""
     for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not filled yet
+        with contextlib.suppress(ValueError):  # an empty cell
             yield cell.cell_contents
