@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from nbdist.metrics.points_file import Column, Frame, append, open_to_append, points_file
 from nbdist.published import state_file as records
 from nbdist.published.state_file import BarRecord, JobRecord, RankRecord
 from nbdist.rank.metrics.logger import PACK_SECONDS
 from nbdist.rank.metrics.resource_file import Resources
 from nbdist.rank.speaker import PULSE_SECONDS
 from nbdist.wire.activity import Vitals
-from nbdist.wire.logged_points import Column, Frame, append, open_to_append, points_file
 
 NAMES, HERTZ = 10, 20
 JOB = "1"

@@ -19,13 +19,13 @@ from nbdist.job.job import Job
 from nbdist.machine import leftovers, process_lives
 from nbdist.machine.process_lives import Place, started
 from nbdist.metrics.last_values import Last
+from nbdist.metrics.points_file import points_file
 from nbdist.published import state_file as records
 from nbdist.published.beacon import Beacon
 from nbdist.published.records import ShownJob
 from nbdist.server import page_commands
 from nbdist.server.page_commands import Deaf
 from nbdist.server.processes import Processes
-from nbdist.wire.logged_points import points_file
 from tests.helpers.states import NOBODY, job_in, put, state_of
 from tests.helpers.waiting import Deadline
 

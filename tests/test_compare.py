@@ -15,11 +15,11 @@ from nbdist.errors import LaunchError, UsageError
 from nbdist.job.job import Job
 from nbdist.job.throughput import comparison, measured
 from nbdist.launchers.scripts import horovodrun
+from nbdist.metrics.points_file import Column, Frame, framed, points_file
 from nbdist.rank.looking.vitals import where
 from nbdist.rank.metrics import pace, progress
 from nbdist.widgets.comparison_picture import Compared
 from nbdist.wire.activity import Pace, Vitals
-from nbdist.wire.logged_points import Column, Frame, framed, points_file
 from nbdist.wire.messages import Pulse
 from tests.helpers.faults import shown
 from tests.helpers.notebook import on_ranks, plain

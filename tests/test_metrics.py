@@ -18,11 +18,11 @@ import nbdist
 from nbdist.metrics import job_metrics as collected
 from nbdist.metrics.curves import Curve
 from nbdist.metrics.job_metrics import Metrics
+from nbdist.metrics.points_file import Column, Frame, framed, points_file
 from nbdist.rank.metrics import logger as recording
 from nbdist.view.job_view import Seen
 from nbdist.view.page_state import Frames, packed
 from nbdist.view.panels import panels
-from nbdist.wire.logged_points import Column, Frame, framed, points_file
 from tests.helpers.waiting import until
 
 if TYPE_CHECKING:

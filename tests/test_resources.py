@@ -14,6 +14,7 @@ import pytest
 from nbdist.job.rows import RankRow
 from nbdist.metrics.curves import Curve
 from nbdist.metrics.job_metrics import Metrics, resources
+from nbdist.metrics.resource_names import EVERY_SECOND_UNTIL, RAREST, UNITS, interval
 from nbdist.rank.metrics import resource_file as measuring
 from nbdist.rank.metrics.resource_file import Resources, Traffic
 from nbdist.view import page_state as view_state
@@ -21,7 +22,6 @@ from nbdist.view.job_view import Seen
 from nbdist.view.page_state import Frames, packed
 from nbdist.view.panels import panels, resource_panels
 from nbdist.wire.activity import Vitals
-from nbdist.wire.resource_names import EVERY_SECOND_UNTIL, RAREST, UNITS, interval
 from tests.helpers.notebook import on_ranks
 from tests.test_metrics import unpacked
 from tests.test_metrics_shown import LAUNCHERS, flags

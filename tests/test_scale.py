@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from nbdist.job.job import Job
 from nbdist.job.throughput import scaling
+from nbdist.metrics.points_file import Column, Frame, framed, points_file
 from nbdist.rank.looking.vitals import where
 from nbdist.wire.activity import Pace, Vitals
-from nbdist.wire.logged_points import Column, Frame, framed, points_file
 from nbdist.wire.messages import Pulse
 from tests.helpers.faults import shown
 from tests.helpers.notebook import complete, on_ranks, plain

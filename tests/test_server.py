@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,22 @@ ROUTES = [
     ("GET", "processes/aa/logs/7/0"),
     ("GET", "metrics/some-folder/7.csv"),
 ]
+
+
+FOREIGN = """
+import importlib, pkgutil, sys
+import nbdist.server
+for module in pkgutil.iter_modules(nbdist.server.__path__):
+    importlib.import_module(f"nbdist.server.{module.name}")
+rooms = "launchers", "wire", "hub", "rank", "notebook", "magics", "widgets"
+unwanted = "torch", "ipykernel", "matplotlib", *(f"nbdist.{room}" for room in rooms)
+print(*(name for name in unwanted if name in sys.modules))
+"""
+
+
+def test_the_servers_process_has_neither_launchers_nor_the_wire() -> None:
+    look = [sys.executable, "-c", FOREIGN]
+    assert subprocess.check_output(look, text=True).split() == []
 
 
 @pytest.fixture

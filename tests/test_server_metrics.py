@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from nbdist.metrics.points_file import Column, Frame, framed, points_file
 from nbdist.published import state_file as records
 from nbdist.published.state_file import RankRecord
 from nbdist.server import followed_metrics as followed
-from nbdist.wire.logged_points import Column, Frame, framed, points_file
 from tests.helpers.states import API, NOBODY, job_in, put, state_of
 from tests.helpers.waiting import allowed
 from tests.test_metrics import unpacked

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.detached import job_folders as keeping
-from nbdist.detached import returned_values
+from nbdist.detached import pulses_file, returned_values
 from nbdist.detached.job_story import End, Quiet, Reader, Told
 from nbdist.errors import NbdistError
 from nbdist.job import report
@@ -58,7 +58,7 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
         end = await _until_end(job, kept, output)
         job.state, job.seconds, job.began = end.state, end.seconds, end.began
         job.errors, job.notes, job.restarts = end.errors, end.notes, end.restarts
-        job.pulses.update(keeping.pulses(job.folder))
+        job.pulses.update(pulses_file.read(job.folder))
         job.parts = {rank: end.parts.get(rank, (0, 0)) for rank in job.ranks}
         while not output.finish() and job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
@@ -91,7 +91,7 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
             look_at = time.monotonic() + ALIVE_SECONDS
             kept = keeping.read(job.folder)
             job.state, job.began = kept.state, kept.began
-            job.pulses.update(keeping.pulses(job.folder))
+            job.pulses.update(pulses_file.read(job.folder))
         for record in story.new():
             if isinstance(record, End):
                 return record

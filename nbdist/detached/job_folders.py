@@ -2,6 +2,9 @@
 
 Any process of the same user may read this, on any host that shares the folder; only the job's
 keeper writes it. Any thread.
+
+The Jupyter server's process imports this module. Other files of such a folder, whose content needs
+launchers or the wire, have modules of their own: `keeper_order`, `pulses_file`.
 """
 
 from __future__ import annotations
@@ -16,16 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nbdist.hub.running.launch_plan import Plan
 from nbdist.machine import leftovers
 from nbdist.machine.operating_system import write_whole
 from nbdist.machine.process_lives import FORGOTTEN_SECONDS, SILENT_SECONDS
-from nbdist.wire.messages import Pulse
 
 if TYPE_CHECKING:
     from nbdist.settings import Settings
 
-STATE, ORDER, STOP, PULSES = "job.json", "order.json", "stop", "pulses.json"
+STATE, STOP = "job.json", "stop"
 VERSION = 1
 STARTING = "starting"
 OVER = ("done", "failed", "interrupted", "timed out")
@@ -62,16 +63,8 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
         return self.state in OVER
 
 
-class Order(msgspec.Struct):
-    """What a keeper is started with; read once."""
-
-    kept: Kept
-    plan: Plan
-
-
 # Any thread; see `nbdist.rank.script_program`.
 _decode = msgspec.json.Decoder(Kept).decode
-_decode_pulses = msgspec.json.Decoder(dict[int, Pulse]).decode
 
 
 class Unreadable(msgspec.Struct):
@@ -100,13 +93,6 @@ def read(folder: Path) -> Kept:
         If that cannot be read.
     """
     return _decode((folder / STATE).read_bytes())
-
-
-def pulses(folder: Path) -> dict[int, Pulse]:
-    """Return what each rank was doing when last heard of, as far as that can be read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return _decode_pulses((folder / PULSES).read_bytes())
-    return {}
 
 
 def all_kept(settings: Settings) -> tuple[dict[Path, Kept], list[Unreadable]]:

@@ -12,12 +12,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from nbdist.detached import job_folders as keeping
-from nbdist.detached import returned_values
-from nbdist.detached.job_folders import Order
+from nbdist.detached import keeper_order, pulses_file, returned_values
 from nbdist.detached.job_story import End, Writer
 from nbdist.errors import NbdistError
 from nbdist.hub.running.script_run import ScriptRun
@@ -31,7 +29,10 @@ from nbdist.published.beacon import Beacon, Commands
 from nbdist.published.records import ShownJob
 from nbdist.published.state_file import Record
 from nbdist.settings import Settings
-from nbdist.wire.messages import Pulse
+
+if TYPE_CHECKING:
+    from nbdist.detached.keeper_order import Order
+    from nbdist.wire.messages import Pulse
 
 LOOK_SECONDS = 0.2
 STACKS_SECONDS = 10.0
@@ -90,7 +91,7 @@ class Keeper:
         pulses = dict(self._job.pulses)
         if pulses != self._pulses:
             self._pulses = pulses
-            keeping.write(self._folder, keeping.PULSES, pulses)
+            pulses_file.write(self._folder, pulses)
 
     def _write_end(self) -> None:
         """Write what is returned, then how it ended: who sees that sees all."""
@@ -136,9 +137,7 @@ def main(folder: Path) -> None:
     """Keep the job in this folder."""
     for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal's; handled, so that ranks are not
         signal.signal(signum, lambda *_: None)  # born with them ignored
-    path = folder / keeping.ORDER
-    order = msgspec.json.decode(path.read_bytes(), type=Order)
-    path.unlink()
+    order = keeper_order.take(folder)
     leftovers.sign(folder)
     asyncio.run(Keeper(folder, order).keep())
     leftovers.disown(folder)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.job.job import how_died
+from nbdist.job.job import Death, how_died
 from nbdist.machine.amounts import in_time
 from nbdist.metrics.slowest_rank import slowest
-from nbdist.wire.messages import Fault
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
@@ -108,10 +107,10 @@ def row(job: Job, rank: int, pulse: Pulse | None) -> RankRow:
 
 def _state(job: Job, rank: int, pulse: Pulse | None) -> str:
     fault = job.errors.get(rank)
-    if isinstance(fault, Fault):
-        return f"{fault.name}" + ("" if fault.line is None else f" in line {fault.line}")
-    if fault is not None:
+    if isinstance(fault, Death):
         return how_died(fault)
+    if fault is not None:
+        return f"{fault.name}" + ("" if fault.line is None else f" in line {fault.line}")
     if job.seconds is not None:
         return job.state
     if pulse is None:

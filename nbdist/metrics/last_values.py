@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nbdist.wire.logged_points import points_file, whole_frames
+from nbdist.metrics.points_file import points_file, whole_frames
 
 if TYPE_CHECKING:
     from pathlib import Path

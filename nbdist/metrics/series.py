@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbdist.wire.logged_points import stored_frames, whole_frames
+from nbdist.metrics.points_file import stored_frames, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from nbdist.wire.logged_points import Column, whole_frames
+from nbdist.metrics.points_file import Column, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from nbdist.detached import attached_view
+from nbdist.detached import attached_view, keeper_order
 from nbdist.detached import job_folders as keeping
-from nbdist.detached.job_folders import Kept, Order, Unreadable
+from nbdist.detached.job_folders import Kept, Unreadable
+from nbdist.detached.keeper_order import Order
 from nbdist.errors import LaunchError, UsageError
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.output import OUTPUTS
@@ -61,7 +62,7 @@ def detach(
     )  # fmt: skip
     try:
         keeping.write(folder, keeping.STATE, kept)
-        keeping.write(folder, keeping.ORDER, Order(kept, plan))
+        keeper_order.give(folder, Order(kept, plan))
         _start(folder, kept.id, settings.start_seconds)
     except LaunchError:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,8 @@
 """The Jupyter server's part of the sidebar: it reads files of state, and hands commands on.
 
-Nothing here imports torch, the magics or the widgets: it lives in the server's process, which may
-be of another environment than the kernels'.
+It lives in the server's process, which may be of another environment than the kernels'. So nothing
+here imports torch, the launchers, the wire, the hub, the magics or the widgets, and nothing that is
+imported here does (`tests/test_server.py` looks).
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ import msgspec
 
 from nbdist.errors import UsageError
 from nbdist.metrics.job_metrics import Metrics, resources
+from nbdist.metrics.points_file import points_file
 from nbdist.metrics.series import lines
 from nbdist.view.page_state import Frames
 from nbdist.view.recorded_view import Known, seen_of
-from nbdist.wire.logged_points import points_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from nbdist.job import rows
 from nbdist.job.job import name_ranks
 from nbdist.machine.amounts import counted
+from nbdist.metrics.points_file import points_file
 from nbdist.view.panels import Panel, panels, resource_panels
-from nbdist.wire.logged_points import points_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

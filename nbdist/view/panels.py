@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.wire.resource_names import CPU, GPU, GPU_MEMORY, MEMORY, RECEIVED, SENT
+from nbdist.metrics.resource_names import CPU, GPU, GPU_MEMORY, MEMORY, RECEIVED, SENT
 
 if TYPE_CHECKING:
     from nbdist.metrics.curves import Curve

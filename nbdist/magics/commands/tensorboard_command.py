@@ -12,8 +12,8 @@ from IPython.display import display
 
 from nbdist.magics.commands.arguments import UsageMistake
 from nbdist.magics.commands.logs_command import find_job
+from nbdist.metrics.points_file import points_file
 from nbdist.notebook import boards, current_cluster
-from nbdist.wire.logged_points import points_file
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job

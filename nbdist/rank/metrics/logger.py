@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist.machine.amounts import counted
+from nbdist.metrics.points_file import Column, Frame, append, open_to_append, points_file
 from nbdist.rank.metrics.scalars import fetched, read
-from nbdist.wire.logged_points import Column, Frame, append, open_to_append, points_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

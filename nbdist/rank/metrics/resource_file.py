@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from nbdist.wire.logged_points import Column, Frame, append, open_to_append, resources_file
-from nbdist.wire.resource_names import CPU, GPU, GPU_MEMORY, MEMORY, RECEIVED, SENT, interval
+from nbdist.metrics.points_file import Column, Frame, append, open_to_append, resources_file
+from nbdist.metrics.resource_names import CPU, GPU, GPU_MEMORY, MEMORY, RECEIVED, SENT, interval
 
 if TYPE_CHECKING:
     from nbdist.wire.activity import Vitals

@@ -1,0 +1,31 @@
+"""What each rank of a detached job was doing when last heard of: a file that its keeper renews."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbdist.detached.job_folders import write as write_file
+from nbdist.wire.messages import Pulse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "pulses.json"
+
+# Any thread; see `nbdist.rank.script_program`.
+_decode = msgspec.json.Decoder(dict[int, Pulse]).decode
+
+
+def write(folder: Path, pulses: dict[int, Pulse]) -> None:
+    """Write what each rank was doing. Keeper's own."""
+    write_file(folder, FILE, pulses)
+
+
+def read(folder: Path) -> dict[int, Pulse]:
+    """Return what each rank was doing, as far as that can be read. Any thread."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return _decode((folder / FILE).read_bytes())
+    return {}
