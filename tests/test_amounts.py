@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbdist.machine.amounts import counted, in_bytes, in_digits, in_rate, in_time
-from nbdist.magics.showing import plain_table
+from nbdist.machine.amounts import counted, in_bytes, in_digits, in_rate, in_time, known
 
 TABLE = json.loads((Path(__file__).parent / "amounts.json").read_text())
 """What the page's own test reads, too."""
@@ -21,7 +20,7 @@ def test_durations(seconds: float, words: str) -> None:
 
 @pytest.mark.parametrize(("size", "words"), TABLE["sizes"])
 def test_sizes(size: int, words: str) -> None:
-    assert in_bytes(size) == plain_table.size(size) == words
+    assert in_bytes(size) == known(size, in_bytes) == words
 
 
 @pytest.mark.parametrize(("value", "words"), TABLE["digits"])
@@ -38,6 +37,11 @@ def test_how_many_there_are() -> None:
     assert [counted(number, "rank") for number in (0, 1, 2, 1000)] == [
         "0 ranks", "1 rank", "2 ranks", "1,000 ranks",
     ]  # fmt: skip
+
+
+def test_what_nobody_knows_is_said() -> None:
+    assert known(None, in_bytes) == "n/a"
+    assert known(0, in_bytes) == "0 B"
 
 
 def test_what_is_no_number_is_no_error() -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbdist.errors import UsageError
+from nbdist.machine.amounts import counted
 
 AXIS = "data"
 """The name of the mesh's only axis."""
@@ -215,4 +216,4 @@ def _check_number(wanted: int | None, kind: str, count: int) -> None:
 
 
 def _in_words(count: int, kind: str) -> str:
-    return f"{count} {kind} device{'s' * (count > 1)}"
+    return counted(count, f"{kind} device")

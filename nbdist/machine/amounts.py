@@ -2,6 +2,9 @@
 
 `labextension/src/amounts.ts` does the same for the page, and one table, `tests/amounts.json`, tests
 both. All round a half up, which `format` and JavaScript's `toFixed` do not.
+
+`humanize` is not used. It writes what the page does not ("2 minutes and 5 seconds", and "512.3 MB"
+with a tenth whatever the size), and it knows neither rates nor figures of three digits.
 """
 
 from __future__ import annotations
@@ -9,6 +12,12 @@ from __future__ import annotations
 import math
 import re
 import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Number = TypeVar("Number", int, float)
 
 UNKNOWN = "n/a"
 """What a table has in place of an amount that nobody knows."""
@@ -85,6 +94,21 @@ def in_rate(rate: float, label: str = "") -> str:
 def in_percent(share: float) -> str:
     """Write a number of percent."""
     return f"{_rounded(share)} %"
+
+
+def in_share(share: float) -> str:
+    """Write a part of a whole, which is 1, as a number of percent."""
+    return in_percent(100 * share)
+
+
+def in_value(value: float) -> str:
+    """Write a value that a cell has logged, with four digits: ``0.03125``, ``1.2e-05``."""
+    return f"{value:.4g}"
+
+
+def known(amount: Number | None, write: Callable[[Number], str]) -> str:
+    """Write an amount as a table has it, also one that nobody knows."""
+    return UNKNOWN if amount is None else write(amount)
 
 
 def counted(number: int, what: str) -> str:

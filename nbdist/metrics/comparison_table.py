@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nbdist.machine.amounts import UNKNOWN
-from nbdist.metrics.html_tables import Table
-from nbdist.metrics.scaling_table import Row, milliseconds, number
+from nbdist.machine.amounts import in_digits, in_milliseconds, in_value, known
+from nbdist.metrics.figures_table import Table
+from nbdist.metrics.scaling_table import Row
 
 LONGEST = 40
 """Characters of a name that the table has room for."""
@@ -80,11 +80,11 @@ class Comparison(Table[Way]):
         pace = row.pace
         last = (row.metrics.get(name) for name in self.metrics)
         name = " ".join(row.name.split())
+        parts = pace.step_seconds, pace.compute, pace.data, pace.communication
         return (
             name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", str(pace.ranks),
-            number(pace.samples_per_second), number(pace.speed_up),
-            number(pace.epoch_seconds),
-            *(milliseconds(part) for part in (pace.step_seconds, pace.compute, pace.data)),
-            milliseconds(pace.communication),
-            *(UNKNOWN if value is None else f"{value:.4g}" for value in last),
+            known(pace.samples_per_second, in_digits), known(pace.speed_up, in_digits),
+            known(pace.epoch_seconds, in_digits),
+            *(known(part, in_milliseconds) for part in parts),
+            *(known(value, in_value) for value in last),
         )  # fmt: skip

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nbdist.machine.amounts import UNKNOWN, counted, in_digits, in_percent
-from nbdist.metrics.html_tables import Table
-from nbdist.metrics.scaling_table import number
+from nbdist.machine.amounts import counted, in_digits, in_share, known
+from nbdist.metrics.figures_table import Table
 
 TITLES = ("workers", "samples/s", "MB/s", "first batch (s)")
 WITH_FILES = ("files MB/s", "of the storage's speed")
@@ -57,7 +56,7 @@ class Reading(Table[Row]):
     def _words(self) -> list[str]:
         told = [
             f"the files alone, read by {threads(each.threads)}: "
-            f"{number(each.megabytes_per_second)} MB/s"
+            f"{in_digits(each.megabytes_per_second)} MB/s"
             for each in self.storage
         ]
         return [*told, *self.notes]
@@ -67,9 +66,9 @@ class Reading(Table[Row]):
 
     def _cells(self, row: Row) -> tuple[str, ...]:
         cells = (
-            str(row.workers), number(row.samples_per_second), number(row.megabytes_per_second),
-            in_digits(row.first_batch), number(row.file_megabytes_per_second),
-            UNKNOWN if row.of_storage is None else in_percent(100 * row.of_storage),
+            str(row.workers), known(row.samples_per_second, in_digits),
+            known(row.megabytes_per_second, in_digits), in_digits(row.first_batch),
+            known(row.file_megabytes_per_second, in_digits), known(row.of_storage, in_share),
         )  # fmt: skip
         return cells[: len(self._titles())]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbdist.machine.amounts import UNKNOWN, in_digits, in_milliseconds, in_percent
-from nbdist.metrics.html_tables import Table
+from nbdist.machine.amounts import in_digits, in_milliseconds, in_share, known
+from nbdist.metrics.figures_table import Table
 
 TITLES = (
     "ranks", "samples/s", "speed-up", "efficiency", "ms/step", "compute", "data",
@@ -62,20 +62,11 @@ class Scaling(Table[Row]):
         return TITLES
 
     def _cells(self, row: Row) -> tuple[str, ...]:
+        parts = row.step_seconds, row.compute, row.data, row.communication
         by = f" (+{in_milliseconds(row.slower_by or 0)} ms)"
         return (
-            str(row.ranks), number(row.samples_per_second), number(row.speed_up),
-            UNKNOWN if row.efficiency is None else in_percent(100 * row.efficiency),
-            *(milliseconds(part) for part in (row.step_seconds, row.compute, row.data)),
-            milliseconds(row.communication), "" if row.slowest is None else f"{row.slowest}{by}",
+            str(row.ranks), known(row.samples_per_second, in_digits),
+            known(row.speed_up, in_digits), known(row.efficiency, in_share),
+            *(known(part, in_milliseconds) for part in parts),
+            "" if row.slowest is None else f"{row.slowest}{by}",
         )  # fmt: skip
-
-
-def number(value: float | None) -> str:
-    """Return a figure with three digits."""
-    return UNKNOWN if value is None else in_digits(value)
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Return a time as a table has it."""
-    return UNKNOWN if seconds is None else in_milliseconds(seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.machine.amounts import in_milliseconds, in_percent
+from nbdist.machine.amounts import in_milliseconds, in_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ class Slowest(NamedTuple):
 
     def __str__(self) -> str:
         more = f"{in_milliseconds(self.seconds)} ms/step slower than the median"
-        return f"Rank {self.rank} is the slowest: {more} ({in_percent(100 * self.share)})."
+        return f"Rank {self.rank} is the slowest: {more} ({in_share(self.share)})."
 
 
 def slowest(own: dict[int, float], whole: dict[int, float] | None = None) -> Slowest | None:

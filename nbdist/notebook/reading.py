@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import UsageError
-from nbdist.machine.amounts import counted, in_percent
+from nbdist.machine.amounts import counted, in_share
 from nbdist.metrics.reading_table import Reading, Row, Storage, threads
 from nbdist.rank.metrics.progress import samples_in
 
@@ -295,12 +295,12 @@ def _about_memory(rows: list[Row], storage: list[Storage]) -> list[str]:
             "Whether the files came from the storage or from the system's memory is unknown here."
         ]
     few = [
-        f"{in_percent(100 * min(1.0, each.from_storage or 0.0))} with {threads(each.threads)}"
+        f"{in_share(min(1.0, each.from_storage or 0.0))} with {threads(each.threads)}"
         for each in storage
         if (each.from_storage or 0.0) < FROM_MEMORY
     ]
     few += [
-        f"{in_percent(100 * min(1.0, row.from_storage))} with {counted(row.workers, 'worker')}"
+        f"{in_share(min(1.0, row.from_storage))} with {counted(row.workers, 'worker')}"
         for row in rows
         if row.from_storage is not None and row.from_storage < FROM_MEMORY
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.job.job import name_ranks
 from nbdist.job.rows import BarRow, RankRow
+from nbdist.machine.amounts import counted
 from nbdist.published.state_file import KEEPER, JobRecord, RankRecord
 from nbdist.view.job_view import Seen, left_out, unreadable
 from nbdist.view.panels import Panel, panels, resource_panels
@@ -122,7 +123,7 @@ def _why(known: Known) -> str:
     if known.left == 0:
         told += ": all ranks exited"
     elif known.left:
-        told += f": {known.left} rank{'s' * (known.left > 1)} still running"
+        told += f": {counted(known.left, 'rank')} still running"
     return f"{told}. Showing last known state"
 
 

@@ -25,8 +25,10 @@ from nbdist.machine.amounts import (
     in_percent,
     in_rate,
     in_time,
+    in_value,
+    known,
 )
-from nbdist.metrics.html_tables import html_table, on_ground
+from nbdist.machine.tables import html_table, on_ground
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +216,7 @@ def as_html(seen: Seen, image: str, width: int) -> str:
             f'src="data:image/png;base64,{image}">'
         )
         if more := len(_curves(seen.panels)) - len(drawn):
-            parts.append(f"<div>The table has {more} more metric{'s' * (more > 1)}</div>")
+            parts.append(f"<div>The table has {counted(more, 'more metric')}</div>")
     if _curves(seen.panels):
         rows = [(*_metric_row(curve), _marked(curve)) for curve in _curves(seen.panels)]
         parts.append(html_table((*TITLES, ""), rows, "Metrics"))
@@ -258,7 +260,8 @@ def _bar_lines(seen: Seen) -> list[str]:
 
 def _metric_row(curve: Curve) -> tuple[str, ...]:
     low, high = curve.range
-    return curve.name, _number(curve.latest), _number(low), _number(high), f"{curve.points:,}"
+    values = (known(value, in_value) for value in (curve.latest, low, high))
+    return curve.name, *values, f"{curve.points:,}"
 
 
 def _marked(curve: Curve) -> str:
@@ -271,15 +274,6 @@ def _marked(curve: Curve) -> str:
 def _rank_row(row: RankRow) -> tuple[str, ...]:
     return (
         f"{row.rank} {row.host}".strip(), row.device or UNKNOWN, row.state,
-        _known(row.step, in_milliseconds), _known(row.cpu, in_percent),
-        _known(row.memory, in_bytes), _known(row.gpu, in_percent),
-        _known(row.gpu_memory, in_bytes),
+        known(row.step, in_milliseconds), known(row.cpu, in_percent),
+        known(row.memory, in_bytes), known(row.gpu, in_percent), known(row.gpu_memory, in_bytes),
     )  # fmt: skip
-
-
-def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.4g}"
-
-
-def _known(amount: float | None, write: Callable[[float], str]) -> str:
-    return UNKNOWN if amount is None else write(amount)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nbdist.errors import NbdistError
-from nbdist.job.job import show_ranks
+from nbdist.job.job import name_ranks
 from nbdist.wire.inspection import Completions, Freed, Holdings, Seen, State
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def compare(
     differs = []
     missing = [rank for rank in asked if rank not in seen]
     if missing:
-        differs.append(f"{_ranks(missing)}: missing")
+        differs.append(f"{name_ranks(missing)}: missing")
     for what, of in _FIELDS:
         known = {rank: one for rank, one in seen.items() if of(one) or rank not in busy}
         found = _groups(known, of)
@@ -206,10 +206,6 @@ def _tell(groups: dict[str, list[int]], what: str) -> list[str]:
     usual = Counter({key: len(ranks) for key, ranks in groups.items()}).most_common(1)[0][0]
     odd = [(ranks, key) for key, ranks in groups.items() if key != usual]
     return [
-        f"{_ranks(ranks)}: " + (f"{what} {key or 'none'}" if what else "other values")
+        f"{name_ranks(ranks)}: " + (f"{what} {key or 'none'}" if what else "other values")
         for ranks, key in odd
     ]
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {show_ranks(ranks)}"

@@ -9,8 +9,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist.job.job import show_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.machine.quoted_code import plain
+from nbdist.machine.tables import text_table
 from nbdist.magics.commands.arguments import ranks_list
-from nbdist.magics.showing.plain_table import table
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def inventory(found: Inventory, patterns: list[str]) -> str:
     lines = []
     if found.variables:
         head = ("name", "type", "shape", "dtype", "device", "size", "between the ranks")
-        lines.append(table([head, *map(_row, found.variables)]))
+        lines.append(text_table(head, [_row(variable) for variable in found.variables]))
     elif patterns:
         lines.append(f"No variable on the ranks fits {' '.join(patterns)}.")
     else:
@@ -91,7 +91,8 @@ def free(args: Any) -> None:
     gpu = any(row[2] for row in rows)
     if rows:
         head = ("rank", "memory", "GPU, by tensors", "GPU, by torch")
-        print(table([head[: 4 if gpu else 2], *(row[: 4 if gpu else 2] for row in rows)]))
+        columns = 4 if gpu else 2
+        print(text_table(head[:columns], [row[:columns] for row in rows]))
     for rank, one in sorted(found.items()):
         if one.after is None:
             print(f"{who_is_busy(rank, one.state)}: left alone")

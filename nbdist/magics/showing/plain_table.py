@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.detached.job_folders import id_of
 from nbdist.job.job import Job, how_died, show_ranks
-from nbdist.machine.amounts import UNKNOWN, clock, in_bytes, in_percent, in_time
+from nbdist.machine.amounts import UNKNOWN, clock, in_bytes, in_percent, in_time, known
+from nbdist.machine.tables import text_table
 
 if TYPE_CHECKING:
     from nbdist.detached.job_folders import Kept, Unreadable
@@ -21,28 +22,19 @@ MOST_WIDE = 50
 def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
     """Return a row for each rank."""
     titles = ("rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU memory", "state")
-    rows: list[tuple[str, ...]] = [titles]
+    rows = []
     for rank in ranks:
         seen = vitals.get(rank.rank, {})
         memory = seen.get("unique") or seen.get("rss")
         rows.append(
             (
                 str(rank.rank), rank.host, str(rank.pid), seen.get("device", UNKNOWN),
-                percent(seen.get("cpu")), size(memory), percent(seen.get("gpu")),
-                size(seen.get("gpu_memory")), _state(rank, seen),
+                known(seen.get("cpu"), in_percent), known(memory, in_bytes),
+                known(seen.get("gpu"), in_percent),
+                known(seen.get("gpu_memory"), in_bytes), _state(rank, seen),
             )
         )  # fmt: skip
-    return table(rows)
-
-
-def percent(share: float | None) -> str:
-    """Write a share as a table has it."""
-    return UNKNOWN if share is None else in_percent(share)
-
-
-def size(count: int | None) -> str:
-    """Write a number of bytes as a table has it."""
-    return UNKNOWN if count is None else in_bytes(count)
+    return text_table(titles, rows)
 
 
 def _state(rank: Rank, seen: dict[str, Any]) -> str:
@@ -72,13 +64,15 @@ def job_table(jobs: list[Job]) -> str:
         )
         for job in jobs
     ]  # fmt: skip
-    return table([titles, *rows])
+    return text_table(titles, rows)
 
 
 def detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -> str:
     """Return a row for each detached job, given with its state in words."""
-    titles = ("job", "launcher", "ranks", "host", "state", "started", "took", "first line")
-    rows: list[tuple[str, ...]] = [(*titles, "result")]
+    titles = (
+        "job", "launcher", "ranks", "host", "state", "started", "took", "first line", "result",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
     for kept, state in jobs:
         took = kept.seconds if kept.ended or kept.began is None else time.time() - kept.began
         rows.append(
@@ -92,7 +86,7 @@ def detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -
         (id_of(broken.folder), *[""] * 3, "cannot be read", *[""] * 3, shortened(broken.why))
         for broken in unreadable
     ]
-    return table(rows)
+    return text_table(titles, rows)
 
 
 def first_line(code: str) -> str:
@@ -126,14 +120,4 @@ def job_page(job: Job) -> str:
         lines += ["", *str(job.error).splitlines()]
     lines += ["", *(f"    {line}" for line in job.code.splitlines()), ""]
     lines += [f"rank {rank}: {job.log(rank)}" for rank in job.ranks]
-    return "\n".join(lines)
-
-
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Align columns by their widest cell."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     return "\n".join(lines)

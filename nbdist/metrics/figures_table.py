@@ -1,4 +1,4 @@
-"""Tables in plain text, and in HTML without scripts and style sheets, which needs no trust."""
+"""A table of figures that the Python API returns: for a person, for a program, for pandas."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from nbdist.machine.tables import html_table, on_ground, text_table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Row = TypeVar("Row")
-CELL = "padding:1px 10px 1px 0;text-align:"
-GROUND = "background-color:#ffffff;color:#222222;padding:4px 8px"
-"""As the pictures have it: some front ends (VS Code) show dark text on a dark ground otherwise."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +47,7 @@ class Table(ABC, Generic[Row]):
         return pd.DataFrame([self._fields(row) for row in self.rows])
 
     def __repr__(self) -> str:
-        return "\n".join([text_table(self._titles(), self._lines()), *self._words()])
+        return "\n".join([text_table(self._titles(), self._lines(), figures=True), *self._words()])
 
     def _repr_html_(self) -> str:
         words = "".join(f"<div>{html.escape(line)}</div>" for line in self._words())
@@ -69,36 +68,3 @@ class Table(ABC, Generic[Row]):
 
     @abstractmethod
     def _cells(self, row: Row) -> tuple[str, ...]: ...
-
-
-def on_ground(inside: str) -> str:
-    """Return HTML that brings its own ground and colour, to be read in any theme."""
-    return f'<div style="{GROUND}">{inside}</div>'
-
-
-def html_table(titles: tuple[str, ...], rows: list[tuple[str, ...]], caption: str) -> str:
-    """Return a table; its first column names things, the others are numbers."""
-
-    def line(cells: tuple[str, ...], kind: str) -> str:
-        sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
-        inside = "".join(
-            # A title that says nothing is none.
-            f'<{kind if cell else "td"} style="{CELL}{side}">{html.escape(cell)}'
-            f"</{kind if cell else 'td'}>"
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        # JupyterLab has a ground of its own for every other row, dark in its dark theme.
-        return f'<tr style="background-color:transparent">{inside}</tr>'
-
-    body = "".join(line(row, "td") for row in rows)
-    return f'<table aria-label="{caption}" style="color:inherit">{line(titles, "th")}{body}</table>'
-
-
-def text_table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Return a table in plain text, its columns to the right."""
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (titles, *rows)
-    ]
-    return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""How tables are written: in plain text, and in HTML without scripts and style sheets.
+
+Such HTML needs no trust in the notebook that shows it. Every table of nbdist is written here.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+Cells = tuple[str, ...]
+CELL = "padding:1px 10px 1px 0;text-align:"
+GROUND = "background-color:#ffffff;color:#222222;padding:4px 8px"
+"""As the pictures have it: some front ends (VS Code) show dark text on a dark ground otherwise."""
+
+
+def text_table(titles: Cells, rows: Sequence[Cells], *, figures: bool = False) -> str:
+    """Return a table in plain text.
+
+    Parameters
+    ----------
+    titles
+        What stands above the columns.
+    rows
+        As many cells each.
+    figures
+        Whether its cells are numbers, which are aligned to the right; words are to the left.
+    """
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    align = str.rjust if figures else str.ljust
+    lines = [
+        "  ".join(align(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (titles, *rows)
+    ]
+    return "\n".join(lines)
+
+
+def html_table(titles: Cells, rows: Sequence[Cells], caption: str) -> str:
+    """Return a table in HTML; its first column names things, the others are numbers."""
+
+    def line(cells: Cells, kind: str) -> str:
+        sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
+        inside = "".join(
+            # A title that says nothing is none.
+            f'<{kind if cell else "td"} style="{CELL}{side}">{html.escape(cell)}'
+            f"</{kind if cell else 'td'}>"
+            for cell, side in zip(cells, sides, strict=True)
+        )
+        # JupyterLab has a ground of its own for every other row, dark in its dark theme.
+        return f'<tr style="background-color:transparent">{inside}</tr>'
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<table aria-label="{caption}" style="color:inherit">{line(titles, "th")}{body}</table>'
+
+
+def on_ground(inside: str) -> str:
+    """Return HTML that brings its own ground and colour, to be read in any theme."""
+    return f'<div style="{GROUND}">{inside}</div>'
