@@ -29,7 +29,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quickstart lab check test coverage coverage-report programs storm test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo quickstart lab check test coverage coverage-report programs storm docs test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,13 @@ programs: env ## draw notebooks that nobody has seen, and compare what they comp
 
 storm: env ## throw faults into N trainings, drawn by chance (N=300 SEED=1), and tell which do not recover
 	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1)
+
+docs: .venv-docs/made ## build the site, reference made from the code included, into build/docs/index.html
+	.venv-docs/bin/python -m sphinx -q -W --keep-going -c docs . build/docs
+
+.venv-docs/made: pyproject.toml constraints.txt tools/make-env
+	PYTHON="$(PYTHON)" tools/make-env docs
+	@touch $@
 
 test-browser: env ## of these, tests/test_pages.py alone: real JupyterLab and Notebook pages (ARGS="-g dark")
 	tools/page browser $(ARGS)
@@ -165,6 +172,6 @@ dist: env ## build sdist and wheel into dist/, check and install them; CONTRIBUT
 	$(BIN)/python tools/check_dist.py dist
 
 clean: ## remove .venv and all that was built
-	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* .venv-oldest .venv-newest .venv-gpu build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
+	rm -rf .venv .venv-xla .venv-tensorflow .venv-torch-* .venv-oldest .venv-newest .venv-gpu .venv-docs build dist .mypy_cache .pytest_cache .ruff_cache nbdist/labextension nbdist/widgets/static
 	rm -rf labextension/node_modules labextension/.yarn labextension/lib
 	rm -rf tests/browser/node_modules tests/browser/.yarn tests/browser/results

@@ -13,7 +13,9 @@ from nbdist.backends.groups.recovery import FORCE, WAYS
 from nbdist.errors import UsageError
 
 METRICS = ("page", "widget", "picture", "end")
-"""The values of NBDIST_METRICS: how metrics are shown."""
+"""NBDIST_METRICS: how metrics are shown: `page` (by nbdist's extension of JupyterLab), `widget` (by
+ipywidgets), `picture` (drawn again every few seconds) or `end` (once, when the cell has ended). The
+default is the best of these that the front end can show."""
 PAGE = "NBDIST_PAGE"
 """A Jupyter server with our extension sets this variable for its kernels, to the version of the
 frames that its page reads."""
@@ -38,27 +40,32 @@ class Settings:
     """Limits and folders, read again for every cluster."""
 
     home: Path = field(default_factory=_home)
-    """NBDIST_HOME: the folder of clusters and their logs (default: `platformdirs` state folder)."""
+    """NBDIST_HOME: the folder of clusters and of the logs of jobs, a path that begins with `/` or
+    `~`. The default is a folder `nbdist` in the user's state folder."""
     hang_seconds: float = 10.0
-    """NBDIST_HANG_SECONDS: ranks that wait this long for other ranks are reported."""
+    """NBDIST_HANG_SECONDS: ranks that wait this many seconds for other ranks are reported."""
     grace_seconds: float = 0.15
-    """NBDIST_GRACE_SECONDS: how long the other ranks may end by themselves after a rank's fault."""
+    """NBDIST_GRACE_SECONDS: after a rank's fault the other ranks have this many seconds to end by
+    themselves."""
     kill_seconds: float = 5.0
-    """NBDIST_KILL_SECONDS: a rank that cannot be interrupted is killed after this time."""
+    """NBDIST_KILL_SECONDS: a rank that cannot be interrupted is killed after this many seconds; the
+    cell counts them down."""
     start_seconds: float = 180.0
-    """NBDIST_START_SECONDS: ranks must have started within this time. A rank that dies is noticed
-    at once, but the import of TensorFlow from a slow disk takes minutes."""
+    """NBDIST_START_SECONDS: ranks must have started within this many seconds. A rank that dies is
+    known at once; a rank that imports TensorFlow from a slow disk takes minutes."""
     form_seconds: float = 30.0
-    """NBDIST_FORM_SECONDS: the process group must be formed within this time."""
+    """NBDIST_FORM_SECONDS: the process group must be formed within this many seconds."""
     recovery: str = ""
-    """NBDIST_RECOVERY: how groups are recovered after a fault, see
-    `nbdist.backends.groups.recovery`; by default the best way that this torch allows."""
+    """NBDIST_RECOVERY: the way to begin with when process groups are recovered after a fault:
+    `in-place`, `anew` or `replace`. The default is the best way that this torch allows."""
     log_days: float = 30.0
     """NBDIST_LOG_DAYS: logs are kept for this many days."""
     log_megabytes: float = 256.0
-    """NBDIST_LOG_MEGABYTES: when a rank's log is larger, the next cell gets a new file."""
+    """NBDIST_LOG_MEGABYTES: when the log of a rank is larger than this (1 MB is 10⁶ bytes), the
+    next cell gets a new file."""
     log_gigabytes: float = 10.0
-    """NBDIST_LOG_GIGABYTES: when all logs together are larger, the oldest are removed."""
+    """NBDIST_LOG_GIGABYTES: when all logs together are larger than this (1 GB is 10⁹ bytes), the
+    oldest are removed."""
 
     @classmethod
     def read(cls) -> Settings:

@@ -24,7 +24,9 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+)$", flags=re.MULTILINE)
 GUIDES = ROOT / "docs" / "guides"
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
+    path
+    for pages in ("*.md", "docs/**/*.md", ".github/**/*.md", "notebooks/*.ipynb")
+    for path in ROOT.glob(pages)
 )
 MADE_LATER = {
     ".venv/bin/pytest",

@@ -23,6 +23,9 @@ CANARY_SECONDS = 10.0
 KILL_SECONDS = 5.0
 """What does not die of SIGKILL in this time waits in the system, for a disk that has gone."""
 CGROUPS = Path("/sys/fs/cgroup")
+NO_FORK = "NBDIST_NO_FORK"
+"""NBDIST_NO_FORK: with any value, ranks are started as new processes, not as forks of the warm
+process."""
 
 
 def adopt_orphans() -> None:
@@ -160,8 +163,8 @@ def torch_version() -> str:
 
 def why_not_fork(*, canary: bool = True) -> str:
     """Say why ranks cannot be forked from this process, '' if they can."""
-    if os.environ.get("NBDIST_NO_FORK"):
-        return "NBDIST_NO_FORK is set"
+    if os.environ.get(NO_FORK):
+        return f"{NO_FORK} is set"
     if not hasattr(os, "fork") or sys.platform == "darwin":
         return f"{sys.platform} cannot fork a process with these libraries safely"
     with contextlib.suppress(OSError):
