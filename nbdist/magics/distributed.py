@@ -41,6 +41,7 @@ from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
 from nbdist.notebook import current_cluster
+from nbdist.notebook.cell_options import CellOptions
 from nbdist.notebook.names_both_ways import Parsed, wanted_on_ranks
 from nbdist.rank.running.lines import align
 from nbdist.rank.running.plain_cells import transformed
@@ -262,20 +263,20 @@ def _submit(
     else:
         cluster = current_cluster.fresh_cluster(wanted)
     cluster.names_between.forget(shell.user_ns)
-    job = cluster.submit(
-        cell,
+    options = CellOptions(
         ranks=args.ranks,
         timeout=args.timeout,
-        output=args.output,
+        args=args.arguments,
         number=cell_number(shell),
         lines=lines_before(args),
+        output=args.output,
         autoreload=autoreload_mode(shell),
         viewed=True,
         wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
         background=args.background,
-        args=args.arguments,
     )
+    job = cluster.submit_cell(cell, options)
     if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt says it
         notice(f"On {name_ranks(job.ranks)}:")
     return job, cluster.names_between

@@ -10,9 +10,13 @@ from nbdist.errors import LaunchError
 from nbdist.job.job import name_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import ipyparallel
+
+    from nbdist.hub.link.ranks import Rank
+    from nbdist.launchers.host.engines import Host
 
 CLIENTS, SECONDS = 10, 3.0
 """How often, and how long, a client waits for its engines. One that comes just when an engine does
@@ -22,6 +26,40 @@ REPLACED_SECONDS = 60.0
 LOOK_SECONDS = 0.002
 ASK_SECONDS = 0.1
 """How long an engine's answer may take on its way, before it is asked again."""
+
+
+class ClientOfRanks:
+    """The one client of a cluster's ranks, made when somebody first asks for it. Any thread."""
+
+    def __init__(self) -> None:
+        self._client: ipyparallel.Client | None = None
+        self._heard: set[tuple[str, int]] = set()
+        """Hosts and pids of the ranks whose output is known to reach the client."""
+
+    def get(self, host: Host, ranks: Sequence[Rank]) -> ipyparallel.Client:
+        """Return a client that knows all these ranks and hears what they print.
+
+        Raises
+        ------
+        LaunchError
+            If ipyparallel's controller has died, or has lost ranks.
+        """
+        host.check_controller()
+        if self._client is None:
+            self._client = connect(host.connection_file("client"), len(ranks))
+            self._heard = set()
+        elif len(self._client.ids) < len(ranks):
+            wait_for_replaced(self._client, len(ranks))
+        processes = {(rank.host, rank.pid) for rank in ranks}
+        if processes != self._heard and hears(self._client):
+            self._heard = processes
+        return self._client
+
+    def close(self) -> None:
+        """Close the client, if there is one; the next `get` makes another."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
 
 def connect(connection_file: Path, np: int) -> ipyparallel.Client:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.backends.choice import BACKENDS
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub import living
-from nbdist.hub.asking import replacing, stacks
+from nbdist.hub.asking import replacing, variables
 from nbdist.hub.link import forming
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.running.cell_run import Run
@@ -18,29 +18,26 @@ from nbdist.job.job import WITH_CLUSTER, Job, check_idle, name_ranks, next_job_i
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.machine.amounts import counted
 from nbdist.machine.gpus import environ_for
-from nbdist.notebook import clients
-from nbdist.notebook.inspecting import Inspecting
+from nbdist.notebook import inspecting
+from nbdist.notebook.cell_options import CellOptions
+from nbdist.notebook.clients import ClientOfRanks
 from nbdist.notebook.names_both_ways import Names
-from nbdist.notebook.sharing import Sharing
 from nbdist.published import kernel
-from nbdist.rank.looking.vitals import STACKS_SIGNAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import ipyparallel
 
-    from nbdist.cell.names.bringing import Wanted
     from nbdist.hub.link.ranks import Rank
+    from nbdist.wire.inspection import Completions, Freed
 
 _ids = itertools.count(1)
-ASK_SECONDS = 3.0
-"""A rank that has not answered by then is left out."""
 END_SECONDS = 5.0
 """Jobs of a cluster that is stopped end by then."""
 
 
-class Cluster(Sharing, Inspecting):
+class Cluster:
     """A persistent cluster of ranks on this machine.
 
     Parameters
@@ -87,9 +84,7 @@ class Cluster(Sharing, Inspecting):
         self.id, self.created = str(next(_ids)), time.time()
         self._numbers = itertools.count(1)
         self._jobs: list[Job] = []
-        self._client: ipyparallel.Client | None = None
-        self._heard: set[tuple[str, int]] = set()
-        """Hosts and pids of the ranks whose output is known to reach the client."""
+        self._client = ClientOfRanks()
         self._changing = threading.RLock()
         """Held by whoever starts or ends all ranks: cells, and commands from outside."""
         self.hub = living.take()
@@ -145,40 +140,23 @@ class Cluster(Sharing, Inspecting):
         ranks: Iterable[int] | None = None,
         timeout: float | None = None,
         args: Sequence[str] = (),
-        number: int | None = None,
-        lines: int = 0,
-        output: str = "rank0",
-        autoreload: str = "",
-        viewed: bool = False,
-        wanted: Wanted | None = None,
-        returns: Sequence[str] = (),
-        background: bool = False,
     ) -> Job:
         """Start a cell without waiting; it queues behind those its ranks are busy with.
-
-        The job it returns is the handle: `Job.done`, `Job.wait` and `Job.cancel`.
 
         Parameters
         ----------
         code, ranks, timeout, args
             As in `run`.
-        number
-            The cell's execution count, which its tracebacks name; counted here by default.
-        lines
-            Lines of the notebook's cell before `code`, for the line numbers of tracebacks.
-        output
-            What a viewer sees: ``rank0`` (the first of the ranks), ``all`` (every line labelled)
-            or ``collapse`` (lines that are equal on all ranks once).
-        autoreload
-            Mode of IPython's autoreload to follow, ``''`` for none.
-        viewed
-            Whether the caller will take all of `Job.events`.
-        wanted
-            Names of the notebook to bring where the ranks lack them.
-        returns
-            Names to pack for the notebook after the cell; see `Job.take_returned`.
-        background
-            Whether the notebook goes on meanwhile, so that advice to interrupt would not help.
+
+        Returns
+        -------
+        Job
+            The handle on the cell: `Job.done`, `Job.wait` and `Job.cancel`.
+        """
+        return self.submit_cell(code, CellOptions(ranks=ranks, timeout=timeout, args=args))
+
+    def submit_cell(self, code: str, options: CellOptions) -> Job:
+        """Do what `submit` does, with all that the magics can ask for.
 
         Raises
         ------
@@ -186,23 +164,30 @@ class Cluster(Sharing, Inspecting):
             If something cannot be brought; nothing was started.
         """
         self._check_alive()
-        chosen = self._chosen(ranks)
+        chosen, wanted = self._chosen(options.ranks), options.wanted
         bringing = None if wanted is None else self.names_between.pack(wanted, chosen)
         job = Job(
-            id=next_job_id(), code=code, ranks=chosen, number=number or next(self._numbers),
-            lines=lines, viewed=viewed, background=background, folder=self.hub.logs.folder,
+            id=next_job_id(), code=code, ranks=chosen, number=options.number or next(self._numbers),
+            lines=options.lines, viewed=options.viewed, background=options.background,
+            folder=self.hub.logs.folder,
         )  # fmt: skip
         run = Run(
-            self.hub, job, output=output, arguments=args, autoreload=autoreload, timeout=timeout,
-            bringing=bringing, returns=returns,
+            self.hub, job, output=options.output, arguments=options.args,
+            autoreload=options.autoreload, timeout=options.timeout, bringing=bringing,
+            returns=options.returns,
         )  # fmt: skip
+        self._begin(job, run)
+        return job
+
+    def _begin(self, job: Job, run: Run) -> None:
+        """Hand a job to the hub's thread."""
         loop = self.hub.loop
 
         def press(why: str) -> None:
             loop.call_soon_threadsafe(run.press, why)
 
         job.on_cancel = press
-        job.on_stacks = lambda: self.stacks(chosen)
+        job.on_stacks = lambda: self.stacks(job.ranks)
         try:
             with uninterrupted():
                 self._jobs.append(job)
@@ -211,7 +196,6 @@ class Cluster(Sharing, Inspecting):
         except KeyboardInterrupt:  # who called does not get the job, and could not stop it
             job.cancel()
             raise
-        return job
 
     def jobs(self) -> list[Job]:
         """Return the jobs of this cluster, the oldest first."""
@@ -221,6 +205,83 @@ class Cluster(Sharing, Inspecting):
         """Return the jobs that run or wait on any of these ranks (all by default)."""
         wanted = set(range(self.np) if ranks is None else ranks)
         return [job for job in self._jobs if not job.done and wanted & set(job.ranks)]
+
+    # -- variables ---------------------------------------------------------------------------
+
+    def push(self, **names: Any) -> None:
+        """Bind copies of these values on every rank, whatever it has under their names.
+
+        Raises
+        ------
+        UsageError
+            If one cannot travel; nothing was bound.
+        """
+        self.send(names)
+
+    def pull(self, name: str, ranks: int | Iterable[int] = 0) -> Any:  # whatever it is bound to
+        """Return a copy of what a name is bound to: on one rank, or by rank if several are named.
+
+        Raises
+        ------
+        UsageError
+            If it is not there or cannot travel.
+        """
+        if isinstance(ranks, int):
+            return self.fetch([name], ranks)[name]
+        return {rank: self.fetch([name], rank)[name] for rank in self._chosen(ranks)}
+
+    def send(self, values: dict[str, Any], ranks: Iterable[int] | None = None) -> list[str]:
+        """Do what `push` does, on some ranks; return what to tell of it."""
+        self._check_alive()
+        return self.names_between.push(values, self._chosen(ranks))
+
+    def fetch(self, names: Sequence[str], rank: int) -> dict[str, Any]:
+        """Return copies of one rank's variables, those that are shared by several names once."""
+        self._check_alive()
+        return self.names_between.pull(names, self._chosen([rank])[0])
+
+    def who(
+        self, *patterns: str, ranks: Iterable[int] | None = None, most: int | None = None
+    ) -> variables.Inventory:
+        """List the ranks' variables and where ranks differ; a busy rank is not disturbed.
+
+        Parameters
+        ----------
+        patterns
+            Names, or patterns such as ``opt*``; without any, all variables that are not private,
+            a module, a function or a class.
+        ranks
+            The ranks to ask; all by default.
+        most
+            How many variables to describe; all by default.
+
+        Returns
+        -------
+        Inventory
+            Its `variables`, and the ranks whose values could not be compared.
+        """
+        self._check_alive()
+        return hub_loop().wait(variables.who(self.hub, self._chosen(ranks), patterns, most))
+
+    def free(self, ranks: Iterable[int] | None = None) -> tuple[dict[int, Freed], dict[int, str]]:
+        """Have idle ranks give back all the memory that no variable needs.
+
+        Returns
+        -------
+        tuple of dict
+            By rank, memory before and after (neither where it is busy); and why a rank did not
+            answer.
+        """
+        self._check_alive()
+        return hub_loop().wait(variables.free(self.hub, self._chosen(ranks)))
+
+    def complete(self, code: str, cursor: int, ranks: Iterable[int] | None = None) -> Completions:
+        """Return what the ranks offer at a place of a cell, within a third of a second."""
+        return inspecting.complete(self.hub, self._chosen(ranks), code, cursor)
+
+    def names(self) -> list[str]:
+        """Return the names that cells have bound on the ranks."""
+        return inspecting.names(self.hub)
 
     # -- ranks ---------------------------------------------------------------------------------
 
@@ -239,16 +300,7 @@ class Cluster(Sharing, Inspecting):
             If ipyparallel's controller has died, or has lost ranks; our own cells do not need it.
         """
         self._check_alive()
-        self.hub.host.check_controller()
-        if self._client is None:
-            self._client = clients.connect(self.hub.host.connection_file("client"), self.np)
-            self._heard = set()
-        elif len(self._client.ids) < self.np:
-            clients.wait_for_replaced(self._client, self.np)
-        processes = {(rank.host, rank.pid) for rank in self.ranks}
-        if processes != self._heard and clients.hears(self._client):
-            self._heard = processes
-        return self._client
+        return self._client.get(self.hub.host, self.ranks)
 
     def interrupt(self) -> None:
         """Interrupt every job that runs or waits."""
@@ -319,18 +371,11 @@ class Cluster(Sharing, Inspecting):
 
     def vitals(self) -> dict[int, dict[str, Any]]:
         """Ask every rank what it is doing; one that does not answer is left out."""
-        answers = hub_loop().wait(self.hub.call_all(self._living(), "vitals", timeout=ASK_SECONDS))
-        return {rank: answer for rank, answer in answers.items() if isinstance(answer, dict)}
+        return inspecting.vitals(self.hub)
 
     def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, str]:
         """Return the Python stacks of living ranks, also of one whose main thread is stuck."""
-        hub, chosen = self.hub, self._chosen(ranks)
-
-        def dump(rank: int) -> None:
-            hub.host.signal(hub.ranks[rank].pid, STACKS_SIGNAL)
-
-        living = [rank for rank in self._living() if rank in chosen]
-        return hub_loop().wait(stacks.of(hub.line, hub.host.folder, living, dump))
+        return inspecting.stacks(self.hub, self._chosen(ranks))
 
     def _chosen(self, ranks: Iterable[int] | None) -> tuple[int, ...]:
         """Return the ranks meant, all by default."""
@@ -343,9 +388,6 @@ class Cluster(Sharing, Inspecting):
             raise UsageError(msg)
         return chosen
 
-    def _living(self) -> list[int]:
-        return [rank.rank for rank in self.ranks if rank.alive]
-
     # -- its end -------------------------------------------------------------------------------
 
     @property
@@ -357,13 +399,6 @@ class Cluster(Sharing, Inspecting):
     def lost(self) -> bool:
         """Whether its warm process, and all ranks with it, is gone."""
         return self.hub.host.warm.gone.is_set()
-
-    def names(self) -> list[str]:
-        """Return the names that cells have bound on the ranks."""
-        answers = hub_loop().wait(self.hub.call_all(self._living(), "names", timeout=ASK_SECONDS))
-        return sorted(
-            {name for names in answers.values() if isinstance(names, list) for name in names}
-        )
 
     def resize(self, np: int) -> None:
         """End all ranks and start `np` new ones.
@@ -382,14 +417,14 @@ class Cluster(Sharing, Inspecting):
                 self.np = size
                 self._renew()
                 return
-            self._drop_client()
+            self._client.close()
             hub_loop().wait(self.hub.empty())
             self.np = size
             hub_loop().wait(forming.start(self.hub, size, self.backend, self.env))
 
     def _renew(self) -> None:
         """Start all over after the warm process or the controller was lost."""
-        self._drop_client()
+        self._client.close()
         living.release(self.hub)
         self.hub = living.take()
         self.names_between = Names(self.hub, self.gpus)
@@ -405,15 +440,10 @@ class Cluster(Sharing, Inspecting):
             unfinished = self.unfinished()
             for job in unfinished:
                 job.on_cancel(WITH_CLUSTER)
-            self._drop_client()
+            self._client.close()
             living.release(self.hub)
             for job in unfinished:
                 job.until_end(END_SECONDS)
-
-    def _drop_client(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
     def _check_alive(self) -> None:
         if self.stopped:

@@ -1,83 +1,63 @@
-"""`Cluster.who`, `free` and `complete`: looking at ranks without disturbing them. Any thread."""
+"""What `nbdist.Cluster` tells of its ranks, without disturbing them. Any thread."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nbdist.hub.asking import variables as side_by_side
+from nbdist.hub.asking import stacks as stacks_of_ranks
+from nbdist.hub.asking import variables
 from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.rank.looking.vitals import STACKS_SIGNAL
 from nbdist.wire.inspection import Completions, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nbdist.hub.hub import Hub
-    from nbdist.wire.inspection import Freed
 
+ASK_SECONDS = 3.0
+"""A rank that has not answered by then is left out."""
 COMPLETE_SECONDS = 0.3
 NAME = re.compile(r"(?<![.'\"/%!?\\])\b[^\W\d]\w*$|(?<![.'\"/%!?\\\w])$")
 """Where a name can stand, and how far it is written."""
 
 
-class Inspecting(ABC):
-    """What `nbdist.Cluster` tells of its ranks' memory."""
+def vitals(hub: Hub) -> dict[int, dict[str, Any]]:
+    """Ask every living rank what it is doing; a rank that does not answer is left out."""
+    answers = hub_loop().wait(hub.call_all(living_ranks(hub), "vitals", timeout=ASK_SECONDS))
+    return {rank: answer for rank, answer in answers.items() if isinstance(answer, dict)}
 
-    hub: Hub
 
-    @abstractmethod
-    def _chosen(self, ranks: Iterable[int] | None) -> tuple[int, ...]: ...
+def stacks(hub: Hub, ranks: Iterable[int]) -> dict[int, str]:
+    """Return the Python stacks of living ranks, also of a rank whose main thread is stuck."""
 
-    @abstractmethod
-    def _check_alive(self) -> None: ...
+    def dump(rank: int) -> None:
+        hub.host.signal(hub.ranks[rank].pid, STACKS_SIGNAL)
 
-    def who(
-        self, *patterns: str, ranks: Iterable[int] | None = None, most: int | None = None
-    ) -> side_by_side.Inventory:
-        """List the ranks' variables and where ranks differ; a busy rank is not disturbed.
+    wanted = set(ranks)
+    chosen = [rank for rank in living_ranks(hub) if rank in wanted]
+    return hub_loop().wait(stacks_of_ranks.of(hub.line, hub.host.folder, chosen, dump))
 
-        Parameters
-        ----------
-        patterns
-            Names, or patterns such as ``opt*``; without any, all variables that are not private,
-            a module, a function or a class.
-        ranks
-            The ranks to ask; all by default.
-        most
-            How many variables to describe; all by default.
 
-        Returns
-        -------
-        Inventory
-            Its `variables`, and the ranks whose values could not be compared.
-        """
-        self._check_alive()
-        return hub_loop().wait(side_by_side.who(self.hub, self._chosen(ranks), patterns, most))
+def names(hub: Hub) -> list[str]:
+    """Return the names that cells have bound on the ranks."""
+    answers = hub_loop().wait(hub.call_all(living_ranks(hub), "names", timeout=ASK_SECONDS))
+    return sorted({name for found in answers.values() if isinstance(found, list) for name in found})
 
-    def free(self, ranks: Iterable[int] | None = None) -> tuple[dict[int, Freed], dict[int, str]]:
-        """Have idle ranks give back all the memory that no variable needs.
 
-        Returns
-        -------
-        tuple of dict
-            By rank, memory before and after (neither where it is busy); and why a rank did not
-            answer.
-        """
-        self._check_alive()
-        return hub_loop().wait(side_by_side.free(self.hub, self._chosen(ranks)))
+def complete(hub: Hub, ranks: Sequence[int], code: str, cursor: int) -> Completions:
+    """Return what the ranks offer at a place of a cell, within a third of a second."""
+    line = code[:cursor].rpartition("\n")[2]
+    found = NAME.search(line)
+    prefix = found[0] if found else None
+    question = variables.complete(hub, ranks, code, cursor, prefix, COMPLETE_SECONDS)
+    try:
+        return hub_loop().wait(question, 2 * COMPLETE_SECONDS)
+    except TimeoutError:  # the hub is busy itself
+        return Completions(State())
 
-    def complete(self, code: str, cursor: int, ranks: Iterable[int] | None = None) -> Completions:
-        """Return what the ranks offer at a place of a cell, within a third of a second."""
-        line = code[:cursor].rpartition("\n")[2]
-        found = NAME.search(line)
-        prefix = found[0] if found else None
-        try:
-            return hub_loop().wait(
-                side_by_side.complete(
-                    self.hub, self._chosen(ranks), code, cursor, prefix, COMPLETE_SECONDS
-                ),
-                2 * COMPLETE_SECONDS,
-            )
-        except TimeoutError:  # the hub is busy itself
-            return Completions(State())
+
+def living_ranks(hub: Hub) -> list[int]:
+    """Return the numbers of the ranks that are alive, in their order."""
+    return [rank for rank in sorted(hub.ranks) if hub.ranks[rank].alive]

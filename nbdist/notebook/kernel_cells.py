@@ -37,7 +37,7 @@ class Prepared:
     runtime
         What it runs on.
     code, number, lines, timeout, output
-        As in `nbdist.notebook.clusters.Cluster.submit`.
+        As in `nbdist.notebook.cell_options.CellOptions`.
     arguments
         What the cell's program finds in `sys.argv` behind its name.
 

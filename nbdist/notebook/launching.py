@@ -21,6 +21,7 @@ from nbdist.job.report import first_of
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.launchers.scripts.hosts import check_slots, far, hosts_named, taken
 from nbdist.notebook import script_cells
+from nbdist.notebook.cell_options import CellOptions
 from nbdist.notebook.clusters import Cluster
 from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.refusals import why_not
@@ -211,7 +212,7 @@ class Call:
         cluster = Cluster(size, backend=self.backend)
         try:
             cluster.push(call=(self.function, self.args))
-            job = cluster.submit(ON_ENGINES, timeout=self.timeout, viewed=True)
+            job = cluster.submit_cell(ON_ENGINES, CellOptions(timeout=self.timeout, viewed=True))
             _show_until_end(job)
             if job.error is not None:
                 _raise_own(job, lambda rank: cluster.pull("raised", rank))
