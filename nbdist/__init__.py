@@ -73,10 +73,10 @@ def __getattr__(name: str) -> Any:  # whatever the name stands for
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics, and start what the first cell will need (``%load_ext nbdist``)."""
-    from nbdist.hub import living  # for notebooks only
+    from nbdist.notebook.session import session  # for notebooks only
 
     # First of all: torch is imported there, for a second or more, while the rest is imported here.
-    living.prepare()
+    session.begin()
     from nbdist.magics import register
 
     register(shell)

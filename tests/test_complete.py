@@ -47,7 +47,7 @@ TAB = {
 }
 
 
-PATIENCE = "import nbdist.notebook.inspecting\nnbdist.notebook.inspecting.COMPLETE_SECONDS = {}"
+PATIENCE = "from nbdist.notebook import inspecting\ninspecting.COMPLETE_SECONDS = {}"
 """Who presses Tab waits for a third of a second; a busy machine may need longer."""
 
 

@@ -22,7 +22,7 @@ from nbdist.hub.link.ranks import Rank
 from nbdist.launchers import rank_counts
 from nbdist.machine import gpus
 from nbdist.notebook import scaling
-from nbdist.notebook.current_cluster import Wish
+from nbdist.notebook.session import Wish
 from nbdist.published.records import rank_of_cluster
 from nbdist.rank.metrics import gpu
 from nbdist.rank.metrics.meter import Meter

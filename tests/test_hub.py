@@ -68,7 +68,9 @@ def lone(start_shared: KernelFactory) -> Kernel:
     """Return a kernel with nbdist loaded and no cluster, for scripts."""
     kernel = start_shared()
     kernel.run("%load_ext nbdist\nimport nbdist, os, psutil, time")
-    kernel.run("from nbdist.hub import living; from nbdist.hub.running import script_run")
+    kernel.run(
+        "from nbdist.notebook.session import session; from nbdist.hub.running import script_run"
+    )
     return kernel
 
 
@@ -77,7 +79,7 @@ def bare(start_shared: KernelFactory, without_torch: dict[str, str]) -> Kernel:
     """Return a kernel with nbdist loaded that finds no torch, for clusters without a backend."""
     kernel = start_shared(env=without_torch)
     kernel.run("%load_ext nbdist\nimport nbdist, os, psutil, signal, time")
-    kernel.run("from nbdist.hub import hub, living")
+    kernel.run("from nbdist.hub import hub; from nbdist.notebook.session import session")
     return kernel
 
 
@@ -114,7 +116,7 @@ def replaced(kernel: Kernel, flags: str) -> str:
     """Kill the warm process that nothing has used yet; return what a cell prints then."""
     kernel.run("%unload_ext nbdist\n%load_ext nbdist")
     kernel.run(
-        "warm = living._preparing.result().host.warm\nwhile not warm.pid: time.sleep(0.02)\n"
+        "warm = session.hubs._preparing.result().host.warm\nwhile not warm.pid: time.sleep(0.02)\n"
         "psutil.Process(warm.pid).kill()\nwhile not warm.gone.is_set(): time.sleep(0.02)"
     )
     return on_ranks(kernel, "print('again')", flags).stdout
@@ -205,7 +207,7 @@ def test_a_rank_that_is_stopped_is_ended_with_its_cluster(bare: Kernel) -> None:
 
 
 def test_a_script_that_a_clusters_warm_process_runs_ends_with_it(lone: Kernel) -> None:
-    lone.run("while living.host().scripts: time.sleep(0.02)  # those of other tests end")
+    lone.run("while session.hubs.host().scripts: time.sleep(0.02)  # those of other tests end")
     on_ranks(lone, "pass", "-np 1 --launcher engines --backend none")
     body = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.02)"
     cell = lone.run(distributed(body, f"{WITHOUT_CLUSTER} --async"))
@@ -241,7 +243,7 @@ def test_a_script_that_cannot_be_started_says_why(lone: Kernel) -> None:
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     assert "torchrun could not be started: ModuleNotFoundError: No module named" in told
     lone.run("script_run.StartLauncher = order")
-    lone.run("temp = living.host().temp\naway = temp.rename(f'{temp}.away')")
+    lone.run("temp = session.hubs.host().temp\naway = temp.rename(f'{temp}.away')")
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     lone.run("away.rename(temp)")
     assert "nbdist cannot make its files: " in told

@@ -84,7 +84,8 @@ def module(kernel: Kernel, name: str, text: str = GOOD) -> Path:
 
 def warm_pid(kernel: Kernel) -> int:
     """Return the warm process."""
-    return int(kernel.run("from nbdist.hub import living; print(living.host().warm.pid)").text)
+    kernel.run("from nbdist.notebook.session import session")
+    return int(kernel.run("print(session.hubs.host().warm.pid)").text)
 
 
 def listed(kernel: Kernel) -> str:
@@ -200,7 +201,7 @@ def test_a_new_warm_process_is_told_again(plain: Kernel) -> None:
     module(plain, "told_again")
     plain.run("%dist preload told_again")
     os.kill(warm_pid(plain), signal.SIGKILL)
-    plain.run("while living.hosts(): time.sleep(0.01)")
+    plain.run("while session.hubs.hosts(): time.sleep(0.01)")
     cell = on_ranks(plain, "import sys; print(sys.modules['told_again'].pid)", SCRIPT)
     assert cell.stdout == f"{warm_pid(plain)}\n"
 

@@ -172,8 +172,8 @@ def test_files_called_like_modules_and_a_folder_that_goes(
 
 ENDED_FIRST = """
 import time
-from nbdist.hub import living
-make = living.host
+from nbdist.notebook.session import session
+make = session.hubs.host
 
 def host():
     made = make()
@@ -181,7 +181,7 @@ def host():
         time.sleep(0.01)
     return made
 
-living.host = host
+session.hubs.host = host
 """
 
 

@@ -13,7 +13,7 @@ from nbdist.backends import xla
 from nbdist.backends.choice import check_fit
 from nbdist.errors import UsageError
 from nbdist.notebook import current_cluster
-from nbdist.notebook.current_cluster import Wish
+from nbdist.notebook.session import Wish, session
 from tests.helpers.kernel import Kernel
 from tests.helpers.notebook import on_ranks
 
@@ -43,11 +43,11 @@ def test_another_torch_than_it_was_built_for_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_the_kernel_is_xlas_own_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current_cluster, "_last", Wish(np=2))
+    monkeypatch.setattr(session, "last", Wish(np=2))
 
     def chosen(backend: str | None, launcher: str | None = None) -> tuple[str | None, str | None]:
         found = current_cluster.wished(Wish(backend=backend, launcher=launcher))
-        monkeypatch.setattr(current_cluster, "_last", found)
+        monkeypatch.setattr(session, "last", found)
         return found.backend, found.launcher
 
     assert chosen("xla") == ("xla", "kernel")

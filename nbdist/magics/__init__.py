@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.magics.auto_cells import add_auto, remove_auto
+from nbdist.magics.commands.arguments import parse
 from nbdist.magics.commands.dist import DistMagics
 from nbdist.magics.distributed import DistributedMagics
 from nbdist.magics.px_magics import register_px, unregister_px
 from nbdist.magics.showing.background import add_display, remove_display
 from nbdist.magics.tab_completion import add_completer, remove_completer
-from nbdist.notebook import boards, current_cluster
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -22,13 +23,12 @@ def register(shell: InteractiveShell) -> None:
     register_px(shell)
     add_completer(shell)
     add_display(shell)
-    add_auto(shell)
+    add_auto(shell, lambda flags: parse(DistributedMagics.distributed, flags))
 
 
 def unregister(shell: InteractiveShell) -> None:
     """End the clusters and forget the magics."""
-    current_cluster.forget()
-    boards.stop_boards()
+    session.end()
     remove_auto(shell)
     remove_completer(shell)
     remove_display(shell)

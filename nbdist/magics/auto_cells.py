@@ -12,11 +12,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbdist.magics.commands.arguments import DASHES, UsageMistake, parse
-from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.commands.arguments import DASHES, UsageMistake
 from nbdist.rank.running import plain_cells
 from nbdist.rank.running.lines import MAGIC, PYTHON_MAGICS
 
@@ -101,7 +101,20 @@ class Auto:
 
 @magics_class
 class LocalMagics(Magics):
-    """The cell magic that keeps a cell here."""
+    """The cell magic that keeps a cell here, and the mode that it is for.
+
+    Parameters
+    ----------
+    shell
+        IPython's.
+    check_flags
+        Raises `UsageMistake` for what are no flags of ``%%distributed``.
+    """
+
+    def __init__(self, shell: Any, check_flags: Callable[[str], Any]) -> None:
+        super().__init__(shell)
+        self.auto = Auto(shell)
+        self.check_flags = check_flags
 
     @cell_magic
     def local(self, line: str, cell: str) -> None:
@@ -112,24 +125,17 @@ class LocalMagics(Magics):
         self.shell.run_cell(cell)
 
 
-_auto: Auto | None = None
-
-
-def add_auto(shell: Any) -> None:  # IPython's shell
-    """Make ``%%local`` known, and the mode ready to be switched on."""
-    global _auto  # a process has one shell
-    _auto = Auto(shell)
-    shell.register_magics(LocalMagics)
+def add_auto(shell: Any, check_flags: Callable[[str], Any]) -> None:  # IPython's shell
+    """Make ``%%local`` known, and the mode ready to be switched on; see `LocalMagics`."""
+    shell.register_magics(LocalMagics(shell, check_flags))
     shell.input_transformers_cleanup.append(strip_local)
     plain_cells.harmless.append(strip_local)
 
 
 def remove_auto(shell: Any) -> None:  # IPython's shell
     """Take both away."""
-    global _auto  # see add_auto
-    if _auto is not None:
-        _auto.switch_off()
-    _auto = None
+    _ours(shell).auto.switch_off()
+    del shell.magics_manager.registry[LocalMagics.__name__]
     shell.input_transformers_cleanup.remove(strip_local)
     plain_cells.harmless.remove(strip_local)
     shell.magics_manager.magics["cell"].pop("local", None)
@@ -137,7 +143,12 @@ def remove_auto(shell: Any) -> None:  # IPython's shell
 
 def auto_flags() -> str | None:
     """Return the flags plain cells run with on the ranks, None while they run here."""
-    return None if _auto is None else _auto.flags
+    return _ours(get_ipython()).auto.flags
+
+
+def _ours(shell: Any) -> LocalMagics:  # IPython's shell, which keeps our magics
+    found: LocalMagics = shell.magics_manager.registry[LocalMagics.__name__]
+    return found
 
 
 @magic_arguments("dist auto")
@@ -152,11 +163,12 @@ def auto(args: Any) -> None:
     `%%time`, `%%timeit`, `%%capture` and `%%prun` go with their cells. Cells with other cell
     magics, and those that hold only lines of `%dist`, stay where they are.
     """
-    assert _auto is not None  # `%dist` comes with the mode
+    ours = _ours(get_ipython())
+    mode = ours.auto
     flags = shlex.join([*args.flags, *([DASHES, *args.arguments] if args.arguments else [])])
     if args.state == "on":
-        parse(DistributedMagics.distributed, flags)
-        _auto.switch_on(flags)
+        ours.check_flags(flags)
+        mode.switch_on(flags)
         how = f" with {flags}" if flags else ""
         print(
             f"Plain cells run on the ranks from now on{how}. A cell that begins with %%local stays "
@@ -166,9 +178,9 @@ def auto(args: Any) -> None:
         msg = f"nothing is expected after {args.state!r}; flags follow `on`"
         raise UsageMistake(msg)
     elif args.state == "off":
-        _auto.switch_off()
+        mode.switch_off()
         print("Cells run in the notebook's kernel again.")
-    elif _auto.flags is None:
+    elif mode.flags is None:
         print("off: cells run in the notebook's kernel.")
     else:
-        print(f"on: plain cells run on the ranks, as with %%distributed {_auto.flags}".rstrip())
+        print(f"on: plain cells run on the ranks, as with %%distributed {mode.flags}".rstrip())

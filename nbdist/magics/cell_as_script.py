@@ -24,6 +24,7 @@ from nbdist.magics.commands.arguments import LAUNCHER_FLAGS, UsageMistake
 from nbdist.magics.commands.attach_command import tell_of
 from nbdist.notebook import current_cluster, script_cells
 from nbdist.notebook.detached_jobs import detach
+from nbdist.notebook.session import Wish, session
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +45,7 @@ FLAGS = {
 """Flags that mean something to some launchers only."""
 
 
-def launches_script(args: argparse.Namespace, wish: current_cluster.Wish) -> bool:
+def launches_script(args: argparse.Namespace, wish: Wish) -> bool:
     """Whether a cell with these flags is a script, and not one for the engines.
 
     Raises
@@ -64,9 +65,7 @@ def launches_script(args: argparse.Namespace, wish: current_cluster.Wish) -> boo
     return True
 
 
-def with_own_workers(
-    args: argparse.Namespace, wish: current_cluster.Wish, parsed: Parsed
-) -> tuple[current_cluster.Wish, str]:
+def with_own_workers(args: argparse.Namespace, wish: Wish, parsed: Parsed) -> tuple[Wish, str]:
     """Return the wish of a cell that makes its own workers, and what to tell of it.
 
     Ranks, and torchrun's variables in their environment, would be in the way of these workers.
@@ -87,7 +86,7 @@ def with_own_workers(
     )
 
 
-def check_detached(args: argparse.Namespace, wish: current_cluster.Wish) -> current_cluster.Wish:
+def check_detached(args: argparse.Namespace, wish: Wish) -> Wish:
     """Return the wish of a cell; if its job is to be detached, that has to be a script.
 
     Raises
@@ -115,7 +114,7 @@ def check_detached(args: argparse.Namespace, wish: current_cluster.Wish) -> curr
 def submit_script(
     shell: Any,  # IPython's
     args: argparse.Namespace,
-    wish: current_cluster.Wish,
+    wish: Wish,
     cell: str,
     parsed: Parsed,
     lines: int,
@@ -172,14 +171,14 @@ def submit_script(
         ))  # fmt: skip
         return None
     if not own:  # the next cell is for ranks again
-        current_cluster.remember(wish)
+        session.last = wish
     return script_cells.submit(
         script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
         background=args.background,
     )  # fmt: skip
 
 
-def _with_gpus(wish: current_cluster.Wish, hosts: dict[str, int]) -> dict[str, str]:
+def _with_gpus(wish: Wish, hosts: dict[str, int]) -> dict[str, str]:
     """Return what ranks get into their environment; each host knows its own GPUs."""
     if wish.gpus is None or not hosts:
         return gpus.environ_for(wish.gpus, wish.env)

@@ -25,6 +25,7 @@ from nbdist.magics.showing.area import NotebookArea, TerminalArea
 from nbdist.magics.showing.front_end import in_notebook, metrics_how
 from nbdist.magics.showing.job_output import notice, pass_on
 from nbdist.notebook import current_cluster, kernel_cells
+from nbdist.notebook.session import Wish, session
 from nbdist.widgets.live_metrics import LiveMetrics
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check_flags(args: argparse.Namespace) -> None:
 def run_inside(
     shell: Any,  # IPython's
     args: argparse.Namespace,
-    wish: current_cluster.Wish,
+    wish: Wish,
     cell: str,
     lines: int,
 ) -> None:
@@ -89,7 +90,7 @@ def run_inside(
         raise UsageMistake(f"{listed} cannot be returned: the cell has bound no such name.")
 
 
-def _runtime(wish: current_cluster.Wish) -> tuple[Any, str]:
+def _runtime(wish: Wish) -> tuple[Any, str]:
     """Return XLA's runtime, and what to tell of it if it has just been started."""
     if wish.np is not None:
         check_size(wish.np)
@@ -97,11 +98,9 @@ def _runtime(wish: current_cluster.Wish) -> tuple[Any, str]:
     before = kernel_cells.running()
     usual = now.np or default_size(now.gpus, now.env)
     if before is None:
-        current_cluster.remember(
-            now
-        )  # also where XLA does not start: the next cell is not for ranks
+        session.last = now  # also where XLA does not start: the next cell is not for ranks
     runtime = kernel_cells.runtime_for(wish.np, usual, wish.env or {})
-    current_cluster.remember(replace(now, np=runtime.count))
+    session.last = replace(now, np=runtime.count)
     if before is not None:
         return runtime, ""
     return runtime, f"XLA runs in this kernel on {runtime.devices}, until the kernel ends."

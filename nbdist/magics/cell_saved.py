@@ -12,6 +12,7 @@ from nbdist.errors import NbdistError, UsageError
 from nbdist.machine.amounts import in_bytes
 from nbdist.magics.commands.arguments import UsageMistake
 from nbdist.notebook import current_cluster
+from nbdist.notebook.session import Wish
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def save(
     shell: Any,
     args: argparse.Namespace,
-    wish: current_cluster.Wish,
+    wish: Wish,
     parsed: Parsed,
     cell: str,
     lines: int,

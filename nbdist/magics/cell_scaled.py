@@ -16,6 +16,7 @@ from nbdist.magics.commands.arguments import UsageMistake
 from nbdist.magics.showing.job_output import notice
 from nbdist.notebook import current_cluster
 from nbdist.notebook.scaling import cautions
+from nbdist.notebook.session import Wish, session
 from nbdist.widgets.scaling_picture import bundle
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def check_alone(args: argparse.Namespace) -> None:
 
 def run_series(
     args: argparse.Namespace,
-    wish: current_cluster.Wish,
+    wish: Wish,
     run: Callable[[int], Job | None],
     *,
     on_engines: bool,
@@ -91,7 +92,7 @@ def run_series(
     finally:
         if done:
             found = scaling(done, notes)
-            current_cluster.jobs()[-1].scaling = found
+            session.jobs()[-1].scaling = found
             data, metadata = bundle(found)
             display(data, raw=True, metadata=metadata)
 
@@ -107,7 +108,7 @@ def _check_sizes(args: argparse.Namespace) -> None:
 
 def _lost_names() -> list[str]:
     """Return what the present ranks know; raise if they are busy."""
-    if not current_cluster.has_cluster() or current_cluster.cluster().lost:
+    if not session.has_cluster() or current_cluster.cluster().lost:
         return []
     check_idle(current_cluster.cluster().unfinished())
     return current_cluster.cluster().names()

@@ -43,6 +43,7 @@ from nbdist.magics.showing.starting import says_that_it_waits
 from nbdist.notebook import current_cluster
 from nbdist.notebook.cell_options import CellOptions
 from nbdist.notebook.names_both_ways import Parsed, wanted_on_ranks
+from nbdist.notebook.session import Wish, session
 from nbdist.rank.running.lines import align
 from nbdist.rank.running.plain_cells import transformed
 
@@ -212,7 +213,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     return job if args.background else None
 
 
-def _runs_inside(wish: current_cluster.Wish) -> bool:
+def _runs_inside(wish: Wish) -> bool:
     """Whether a cell runs in the kernel itself."""
     try:
         return current_cluster.wished(wish).launcher == "kernel"
@@ -239,7 +240,7 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
 
 def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: float) -> None:
     """Stop a job that a cell has begun when it was interrupted before anybody showed the job."""
-    for job in current_cluster.jobs():
+    for job in session.jobs():
         # One that has ended otherwise than by the interrupt was shown.
         if job.created >= since and (not job.done or job.state == "interrupted"):
             job.abandon()
@@ -248,7 +249,7 @@ def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: fl
 
 
 def _submit(
-    shell: InteractiveShell, args: argparse.Namespace, wanted: current_cluster.Wish, cell: str,
+    shell: InteractiveShell, args: argparse.Namespace, wanted: Wish, cell: str,
     parsed: Parsed,
 ) -> tuple[Job | None, Between]:  # fmt: skip
     """Start a cell's job, none if it is detached; return what takes in what it returns, too."""
@@ -287,10 +288,10 @@ def lines_before(args: argparse.Namespace) -> int:
     return 0 if args.whole_cell else 1
 
 
-def wish(args: argparse.Namespace) -> current_cluster.Wish:
+def wish(args: argparse.Namespace) -> Wish:
     """Return what a line of flags asks of the cluster."""
     env = None if args.env is None else dict(args.env)
-    return current_cluster.Wish(args.np, args.backend, args.launcher, args.gpus, env)
+    return Wish(args.np, args.backend, args.launcher, args.gpus, env)
 
 
 def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's shell

@@ -15,6 +15,7 @@ from nbdist.magics.commands.dist import COMMANDS
 from nbdist.magics.commands.preload_command import modules_like
 from nbdist.magics.distributed import DistributedMagics
 from nbdist.notebook import current_cluster, detached_jobs
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -118,7 +119,7 @@ def _offers(before: list[str], context: CompletionContext) -> list[str]:
 def _jobs(command: str) -> list[str]:
     """Return the ids a command takes, the latest first."""
     kept = [kept.id for kept, _ in detached_jobs.listed()[0]]
-    ours = [job.id for job in current_cluster.jobs()] if command != "attach" else []
+    ours = [job.id for job in session.jobs()] if command != "attach" else []
     return [*reversed(kept), *reversed(ours)]
 
 

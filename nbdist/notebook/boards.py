@@ -23,6 +23,7 @@ from nbdist.errors import LaunchError, UsageError
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import private
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
@@ -104,27 +105,15 @@ class Board:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-_boards: dict[str, Board] = {}
-"""By job."""
-
-
 def open_board(job: Job, port: int = 0) -> Board:
     """Return the TensorBoard of a job, started if there is none or it is to have another port."""
-    known = _boards.get(job.id)
+    known = session.boards.get(job.id)
     if known is not None:
         if known.alive and (not port or known.url.endswith(f":{port}/")):
             return known
-        stop_boards(job.id)
-    board = _boards[job.id] = Board(job, port)
+        session.stop_boards(job.id)
+    board = session.boards[job.id] = Board(job, port)
     return board
-
-
-def stop_boards(job: str | None = None) -> list[str]:
-    """End the TensorBoard of a job, or all; return the jobs that had one."""
-    found = [id_ for id_ in _boards if job in (None, id_)]
-    for id_ in found:
-        _boards.pop(id_).stop()
-    return found
 
 
 def _check_installed() -> None:

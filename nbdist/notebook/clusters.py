@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.backends.choice import BACKENDS
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub import living
 from nbdist.hub.asking import replacing, variables
 from nbdist.hub.link import forming
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
@@ -22,7 +21,7 @@ from nbdist.notebook import inspecting
 from nbdist.notebook.cell_options import CellOptions
 from nbdist.notebook.clients import ClientOfRanks
 from nbdist.notebook.names_both_ways import Names
-from nbdist.published import kernel
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,15 +86,15 @@ class Cluster:
         self._client = ClientOfRanks()
         self._changing = threading.RLock()
         """Held by whoever starts or ends all ranks: cells, and commands from outside."""
-        self.hub = living.take()
+        self.hub = session.hubs.take()
         try:
             hub_loop().wait(forming.start(self.hub, size, backend, environ))
         except BaseException:  # an interrupt, too, must leave nothing behind
-            living.release(self.hub)
+            session.hubs.release(self.hub)
             raise
         self.names_between = Names(self.hub, gpus)
-        _clusters.append(self)
-        kernel.show_cluster(self)
+        session.clusters.append(self)
+        session.published.show_cluster(self)
 
     # -- cells ---------------------------------------------------------------------------------
 
@@ -191,7 +190,7 @@ class Cluster:
         try:
             with uninterrupted():
                 self._jobs.append(job)
-                kernel.show_job(job, self.launcher, self.id)
+                session.published.show_job(job, self.launcher, self.id)
                 hub_loop().soon(run.run())
         except KeyboardInterrupt:  # who called does not get the job, and could not stop it
             job.cancel()
@@ -393,7 +392,7 @@ class Cluster:
     @property
     def stopped(self) -> bool:
         """Whether it has been stopped, by whoever may."""
-        return self not in _clusters
+        return self not in session.clusters
 
     @property
     def lost(self) -> bool:
@@ -425,8 +424,8 @@ class Cluster:
     def _renew(self) -> None:
         """Start all over after the warm process or the controller was lost."""
         self._client.close()
-        living.release(self.hub)
-        self.hub = living.take()
+        session.hubs.release(self.hub)
+        self.hub = session.hubs.take()
         self.names_between = Names(self.hub, self.gpus)
         hub_loop().wait(forming.start(self.hub, self.np, self.backend, self.env))
 
@@ -435,13 +434,13 @@ class Cluster:
         with self._changing:
             if self.stopped:
                 return
-            _clusters.remove(self)
-            kernel.hide_cluster(self)
+            session.clusters.remove(self)
+            session.published.hide_cluster(self)
             unfinished = self.unfinished()
             for job in unfinished:
                 job.on_cancel(WITH_CLUSTER)
             self._client.close()
-            living.release(self.hub)
+            session.hubs.release(self.hub)
             for job in unfinished:
                 job.until_end(END_SECONDS)
 
@@ -453,13 +452,3 @@ class Cluster:
     def __repr__(self) -> str:
         state = "stopped" if self.stopped else "lost" if self.lost else "running"
         return f"<nbdist.Cluster {counted(self.np, 'rank')}, {self.backend}, {state}>"
-
-
-_clusters: list[Cluster] = []
-
-
-def stop_all() -> None:
-    """End every cluster of this process, and what was prepared for one."""
-    for cluster in reversed(_clusters.copy()):
-        cluster.stop()
-    living.drop_prepared()

@@ -11,9 +11,9 @@ from nbdist.errors import UsageError
 from nbdist.job.job import Job
 from nbdist.job.throughput import comparison
 from nbdist.launchers.scripts.launcher import launcher
-from nbdist.notebook.current_cluster import Wish
 from nbdist.notebook.launching import Call
 from nbdist.notebook.scaling import cautions
+from nbdist.notebook.session import Wish
 from nbdist.widgets.comparison_picture import Compared
 
 if TYPE_CHECKING:

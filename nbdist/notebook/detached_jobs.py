@@ -19,6 +19,7 @@ from nbdist.job.output import OUTPUTS
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.machine.operating_system import environ_anywhere, private
 from nbdist.notebook.script_cells import make_folder
+from nbdist.notebook.session import session
 from nbdist.settings import Settings, no_place
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.02
 LEAVE_SECONDS = 20.0
 """A job's keeper ends its own processes after it has told how the job has ended."""
-_handles: dict[str, Job] = {}
-"""By id, a job that somebody here has asked for and that nobody looks at."""
 
 
 def detach(
@@ -160,12 +159,12 @@ def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = 
     if output not in (None, *OUTPUTS):
         raise UsageError(f"output={output!r} is none of {', '.join(OUTPUTS)}")
     folder, kept = find(id_)
-    if not viewed and kept.id in _handles:
-        return _handles[kept.id]
+    if not viewed and kept.id in session.attached:
+        return session.attached[kept.id]
     job = attached_view.make_job(folder, kept, viewed=viewed)
     job.task = hub_loop().soon(attached_view.follow(job, kept, output or kept.output))
     if not viewed:
-        _handles[kept.id] = job
+        session.attached[kept.id] = job
     return job
 
 
@@ -189,5 +188,5 @@ def clean(id_: str | None = None) -> list[Kept]:
         time.sleep(0.05)
     removed = keeping.clean(settings, only)
     for kept in removed:
-        _handles.pop(kept.id, None)
+        session.attached.pop(kept.id, None)
     return removed

@@ -13,7 +13,7 @@ from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.running.kernel_run import InsideRun
 from nbdist.job.job import Job, next_job_id
-from nbdist.published import kernel
+from nbdist.notebook.session import session
 from nbdist.rank.kernel_rank import InsideRunner, Signals, in_main_thread
 from nbdist.settings import Settings
 from nbdist.wire import messages
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from nbdist.backends.xla import Runtime
 
-__all__ = ["Prepared", "jobs", "running", "runtime_for"]
-_jobs: list[Job] = []
+__all__ = ["Prepared", "running", "runtime_for"]
 
 
 class Prepared:
@@ -56,7 +55,7 @@ class Prepared:
                 "an XLA cell runs on the main thread of the notebook's kernel, and not in a "
                 "subshell or a fork"
             )
-        if any(not job.done for job in _jobs):
+        if any(not job.done for job in session.kernel_jobs):
             raise UsageError("an XLA cell runs already, and this one was begun within it")
         settings = Settings.read()
         self._logs = Logs(settings)
@@ -71,8 +70,8 @@ class Prepared:
         self._run = hub_loop().wait(self._made(output, timeout, settings.hang_seconds))
         self.job.on_cancel = self._press
         self.job.on_stacks = lambda: {0: self._runner.stacks()}
-        _jobs.append(self.job)
-        kernel.show_job(self.job, "kernel")
+        session.kernel_jobs.append(self.job)
+        session.published.show_job(self.job, "kernel")
 
     async def _made(self, output: str, timeout: float | None, patience: float) -> InsideRun:
         return InsideRun(self.job, output, timeout, patience, self._runner, self._signals)
@@ -101,11 +100,6 @@ class Prepared:
         finally:
             self._signals.close()
             self._logs.close()
-
-
-def jobs() -> list[Job]:
-    """Return all that have run here, the oldest first."""
-    return list(_jobs)
 
 
 def runtime_for(wanted: int | None, usual: int, environ: dict[str, str]) -> Runtime:

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.errors import UsageError
-from nbdist.hub import living
 from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,14 +62,15 @@ def begin(modules: Sequence[str], limit: float) -> Future[Cost]:
             raise UsageError(f"{name!r} is not the name of a module")
     if not modules:
         raise UsageError("no module is named")
-    host = living.host()  # so that there is one
+    host = session.hubs.host()  # so that there is one
     return hub_loop().soon(_on_all(host, list(dict.fromkeys(modules)), limit))
 
 
 async def _on_all(host: Host, modules: list[str], limit: float) -> Cost:
-    hosts = living.hosts() or [host]  # this one has ended meanwhile, and tells why
+    hosts = session.hubs.hosts() or [host]  # this one has ended meanwhile, and tells why
     done = await asyncio.gather(*(_on(host, modules, limit) for host in hosts))
-    living.preloaded[:] = dict.fromkeys([*living.preloaded, *modules])
+    there = session.hubs.preloaded
+    there[:] = dict.fromkeys([*there, *modules])
     return Cost(max(one.seconds for one in done), max(one.grown for one in done))
 
 
@@ -85,4 +86,4 @@ async def _on(host: Host, modules: list[str], limit: float) -> Preloaded:
 
 def preloaded() -> list[str]:
     """Return the modules that ranks find imported, in the order they were asked for."""
-    return list(living.preloaded)
+    return list(session.hubs.preloaded)

@@ -12,8 +12,8 @@ from nbdist.launchers.rank_counts import check_size, core_count
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
 from nbdist.metrics.scaling_table import Scaling
-from nbdist.notebook.current_cluster import Wish
 from nbdist.notebook.launching import Call
+from nbdist.notebook.session import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Protocol
 
-from nbdist.hub import living
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.running.launch_plan import SCRIPT
 from nbdist.hub.running.script_run import ScriptRun
 from nbdist.job.job import Job, next_job_id
 from nbdist.job.output import Output
-from nbdist.published import kernel
+from nbdist.notebook.session import session
 from nbdist.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from nbdist.hub.running.launch_plan import Plan
     from nbdist.launchers.host.engines import Host
-
-_jobs: list[Job] = []
 
 
 class Writable(Protocol):
@@ -74,15 +71,15 @@ def submit(
         id=next_job_id(), code=code, ranks=tuple(range(plan.np)), number=number, lines=lines,
         viewed=viewed, background=background, folder=logs.folder,
     )  # fmt: skip
-    host = living.host()
+    host = session.hubs.host()
     try:
         with uninterrupted():
             hub_loop().wait(_start(host, job, plan, logs, settings.hang_seconds))
-            _jobs.append(job)
+            session.script_jobs.append(job)
     except KeyboardInterrupt:  # who called does not get the job, and could not stop it
         job.cancel()
         raise
-    kernel.show_job(job, plan.launcher)
+    session.published.show_job(job, plan.launcher)
     return job
 
 
@@ -115,13 +112,3 @@ async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: flo
     job.on_stacks = lambda: hub_loop().wait(run.stacks())
     job.task = loop.create_task(run.run())
     job.task.add_done_callback(lambda _: logs.close())
-
-
-def unfinished() -> list[Job]:
-    """Return those that run."""
-    return [job for job in _jobs if not job.done]
-
-
-def jobs() -> list[Job]:
-    """Return all that were launched, the oldest first."""
-    return list(_jobs)

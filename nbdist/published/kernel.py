@@ -7,9 +7,7 @@ may: no cell, and nothing that the notebook's main thread alone may touch.
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
 import re
 import sys
 import threading
@@ -65,63 +63,100 @@ class Shown(Protocol):
         """Return where the ranks are."""
 
 
-_clusters: dict[str, Shown] = {}
-_jobs: list[ShownJob] = []
-_beacon: Beacon | None = None
-_changing = threading.Lock()
+class Published:
+    """What others see of this process, from its first cluster or job to `end`."""
 
+    def __init__(self) -> None:
+        self._clusters: dict[str, Shown] = {}
+        self._jobs: list[ShownJob] = []
+        self._beacon: Beacon | None = None
+        self._changing = threading.Lock()
+        """Held by whoever adds a job or makes the beacon."""
 
-def show_cluster(cluster: Shown) -> None:
-    """Let a cluster be seen, until `hide_cluster`. Any thread."""
-    _clusters[cluster.id] = cluster
-    _begin()
+    def show_cluster(self, cluster: Shown) -> None:
+        """Let a cluster be seen, until `hide_cluster`. Any thread."""
+        self._clusters[cluster.id] = cluster
+        self._begin()
 
+    def hide_cluster(self, cluster: Shown) -> None:
+        """Let a cluster be seen no more."""
+        self._clusters.pop(cluster.id, None)
+        hub_loop().loop.call_soon_threadsafe(changes.happened)
 
-def hide_cluster(cluster: Shown) -> None:
-    """Let a cluster be seen no more."""
-    _clusters.pop(cluster.id, None)
-    hub_loop().loop.call_soon_threadsafe(changes.happened)
+    def show_job(self, job: Job, launcher: str, cluster: str = "") -> None:
+        """Let a job be seen, also when it has ended, for a while."""
+        with self._changing:
+            ended = [each for each in self._jobs if each.job.done]
+            for old in ended[:-MOST_ENDED]:
+                self._jobs.remove(old)
+            self._jobs.append(ShownJob(job, launcher, cluster))
+        self._begin()
 
+    def _begin(self) -> None:
+        with self._changing:
+            if self._beacon is None:
+                commands: Commands = {
+                    "interrupt": self._interrupt,
+                    "stop": self._stop,
+                    "restart": self._restart,
+                    "stacks": self._stacks,
+                }
+                self._beacon = Beacon(self._tell, commands)
+                hub_loop().soon(self._beacon.start())
 
-def show_job(job: Job, launcher: str, cluster: str = "") -> None:
-    """Let a job be seen, also when it has ended, for a while."""
-    with _changing:
-        ended = [each for each in _jobs if each.job.done]
-        for old in ended[:-MOST_ENDED]:
-            _jobs.remove(old)
-        _jobs.append(ShownJob(job, launcher, cluster))
-    _begin()
+    def end(self) -> None:
+        """Remove what others see, as the process exits."""
+        if self._beacon is not None:
+            hub_loop().wait(self._beacon.stop(), EXIT_SECONDS)
 
+    # -- what is seen; the hub's thread --------------------------------------------------------
 
-def _begin() -> None:
-    global _beacon  # one for the process
-    with _changing:
-        if _beacon is None:
-            _beacon = Beacon(_tell, COMMANDS)
-            hub_loop().soon(_beacon.start())
-            atexit.register(_end, os.getpid())
+    def _tell(self) -> Record | None:
+        clusters = [_cluster(each) for each in list(self._clusters.values())]
+        jobs = self._recent()
+        if not clusters and not jobs:
+            return None
+        return records.of_this_process(
+            records.KERNEL, kernel=_kernel(), clusters=clusters, jobs=jobs
+        )
 
+    def _recent(self) -> list[JobRecord]:
+        """Return all jobs that have not ended, and the last of those that have."""
+        listed = list(self._jobs)
+        ended = [each for each in listed if each.job.done][-MOST_ENDED:]
+        return [each.record() for each in listed if each in ended or not each.job.done]
 
-def _end(pid: int) -> None:
-    if _beacon is not None and os.getpid() == pid:  # a fork has it too, and it is not its own
-        hub_loop().wait(_beacon.stop(), EXIT_SECONDS)
+    # -- what may be done; any thread ----------------------------------------------------------
 
+    def _named(self, cluster: str) -> Shown:
+        if cluster not in self._clusters:
+            raise UsageError(f"cluster {cluster} was stopped")
+        return self._clusters[cluster]
 
-# -- what is seen; the hub's thread ----------------------------------------------------------------
+    def _job(self, job: str) -> Job:
+        for each in self._jobs.copy():  # other threads add to it
+            if each.job.id == job:
+                return each.job
+        raise UsageError(f"job {job} is not known any more")
 
+    def _interrupt(self, job: str) -> None:
+        self._job(job).cancel()
 
-def _tell() -> Record | None:
-    clusters, jobs = [_cluster(each) for each in list(_clusters.values())], _recent()
-    if not clusters and not jobs:
-        return None
-    return records.of_this_process(records.KERNEL, kernel=_kernel(), clusters=clusters, jobs=jobs)
+    def _stop(self, cluster: str) -> None:
+        self._named(cluster).stop()
 
+    def _restart(self, cluster: str, rank: int) -> dict[str, Any]:
+        found = self._named(cluster)
+        for job in found.unfinished():  # it would wait for its end, perhaps for ever
+            raise UsageError(
+                f"job {job.id} ({job.state}) is on this cluster: rank {rank} can be replaced when "
+                "that has ended; interrupt it first"
+            )
+        return {"lacks": sorted(found.restart([rank]).get(rank, {}))}
 
-def _recent() -> list[JobRecord]:
-    """Return all jobs that have not ended, and the last of those that have."""
-    listed = list(_jobs)
-    ended = [each for each in listed if each.job.done][-MOST_ENDED:]
-    return [each.record() for each in listed if each in ended or not each.job.done]
+    def _stacks(self, cluster: str = "", job: str = "") -> dict[str, Any]:
+        found = self._job(job).stacks() if job else self._named(cluster).stacks()
+        return {"stacks": {str(rank): text for rank, text in found.items()}}
 
 
 @functools.cache
@@ -145,50 +180,3 @@ def _cluster(cluster: Shown) -> ClusterRecord:
         root=(warm.pid, warm.created), folder=str(cluster.hub.host.folder),
         ranks=[shown.rank_of_cluster(rank) for rank in cluster.ranks],
     )  # fmt: skip
-
-
-# -- what may be done; any thread ------------------------------------------------------------------
-
-
-def _named(cluster: str) -> Shown:
-    if cluster not in _clusters:
-        raise UsageError(f"cluster {cluster} was stopped")
-    return _clusters[cluster]
-
-
-def _job(job: str) -> Job:
-    for each in _jobs.copy():  # other threads add to it
-        if each.job.id == job:
-            return each.job
-    raise UsageError(f"job {job} is not known any more")
-
-
-def _interrupt(job: str) -> None:
-    _job(job).cancel()
-
-
-def _stop(cluster: str) -> None:
-    _named(cluster).stop()
-
-
-def _restart(cluster: str, rank: int) -> dict[str, Any]:
-    found = _named(cluster)
-    for job in found.unfinished():  # it would wait for its end, perhaps for ever
-        raise UsageError(
-            f"job {job.id} ({job.state}) is on this cluster: rank {rank} can be replaced when that "
-            "has ended; interrupt it first"
-        )
-    return {"lacks": sorted(found.restart([rank]).get(rank, {}))}
-
-
-def _stacks(cluster: str = "", job: str = "") -> dict[str, Any]:
-    found = _job(job).stacks() if job else _named(cluster).stacks()
-    return {"stacks": {str(rank): text for rank, text in found.items()}}
-
-
-COMMANDS: Commands = {
-    "interrupt": _interrupt,
-    "stop": _stop,
-    "restart": _restart,
-    "stacks": _stacks,
-}

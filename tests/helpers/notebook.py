@@ -50,7 +50,7 @@ ANSWERS_LATE = "import nbdist.rank.agent\nnbdist.rank.agent.INSPECT_SECONDS = 20
 
 def forget_environment(kernel: Kernel) -> None:
     """Let the next cell have no `--env` but its own: each one keeps that of the cell before."""
-    kernel.run("from nbdist.notebook import current_cluster\ncurrent_cluster._last.env = None")
+    kernel.run("from nbdist.notebook.session import session\nsession.last.env = None")
 
 
 def in_background_until(kernel: Kernel, body: str, flags: str, lines: Sequence[int]) -> None:

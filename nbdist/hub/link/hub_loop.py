@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -109,14 +110,16 @@ def uninterrupted() -> Iterator[None]:
         kept(signal.SIGINT, None)
 
 
-_current: HubLoop | None = None
 _making = threading.Lock()
+"""Held by whoever asks for the thread: two that ask at once get the same one."""
+
+
+@functools.cache
+def _only() -> HubLoop:
+    return HubLoop()
 
 
 def hub_loop() -> HubLoop:
     """Return this process's hub thread."""
-    global _current  # one thread for the process
     with _making:
-        if _current is None:
-            _current = HubLoop()
-        return _current
+        return _only()

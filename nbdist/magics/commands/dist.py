@@ -30,8 +30,9 @@ from nbdist.magics.commands.tensorboard_command import tensorboard
 from nbdist.magics.commands.who_command import free, who
 from nbdist.magics.distributed import wish
 from nbdist.magics.showing.plain_table import detached_table, job_page, job_table, rank_table
-from nbdist.notebook import current_cluster, detached_jobs, kernel_cells, script_cells
+from nbdist.notebook import current_cluster, detached_jobs, kernel_cells
 from nbdist.notebook.clusters import END_SECONDS
+from nbdist.notebook.session import session
 from nbdist.rank.values.pickles import namespace
 
 Command = Callable[..., None]
@@ -66,7 +67,7 @@ def status(args: Any) -> None:
     runtime = kernel_cells.running()
     if runtime is not None:
         _say(f"XLA runs in this kernel on {runtime.devices}, as rank 0 of 1.")
-        if not current_cluster.has_cluster():
+        if not session.has_cluster():
             return
     cluster = current_cluster.cluster()
     table = rank_table(cluster.ranks, cluster.vitals())
@@ -94,7 +95,7 @@ def start(args: Any) -> None:
 def stop(args: Any) -> None:
     """Stop the cluster; variables on its ranks are lost."""
     del args
-    running = script_cells.unfinished()
+    running = session.running_scripts()
     if not running:
         current_cluster.cluster()
     for job in running:
@@ -139,7 +140,7 @@ def restart(args: Any) -> None:
 def interrupt(args: Any) -> None:
     """Interrupt the jobs that run or wait, also in the background."""
     del args
-    running = [job for job in current_cluster.jobs() if not job.done]
+    running = [job for job in session.jobs() if not job.done]
     if not running:
         current_cluster.cluster()
     for job in running:
@@ -159,7 +160,7 @@ def cancel(args: Any) -> None:
 
 
 def _says_how(job: Job) -> str:
-    if job in current_cluster.jobs():
+    if job in session.jobs():
         return "its cell says"
     return f"`%dist attach {job.id}` shows"
 
@@ -180,8 +181,8 @@ def jobs(args: Any) -> None:
         _say(job_page(find_job(args.job)))
     else:
         found, unreadable = detached_jobs.listed()
-        if current_cluster.jobs() or not (found or unreadable):
-            _say(job_table(current_cluster.jobs()))
+        if session.jobs() or not (found or unreadable):
+            _say(job_table(session.jobs()))
         if found or unreadable:
             _say(f"\nDetached:\n{detached_table(found, unreadable)}")
 

@@ -14,7 +14,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist.errors import UsageError
 from nbdist.machine import amounts
 from nbdist.magics.commands.arguments import UsageMistake
-from nbdist.notebook import current_cluster, detached_jobs
+from nbdist.notebook import detached_jobs
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ def _pattern(text: str | None) -> re.Pattern[str]:
 
 def find_job(id_: str | None) -> Job:
     """Return the job with this id, also one that was detached; the notebook's last by default."""
-    known = current_cluster.jobs()
+    known = session.jobs()
     if id_ is None and known:
         return known[-1]
     if id_ is None:

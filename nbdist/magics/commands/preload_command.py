@@ -10,7 +10,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.magics.commands.arguments import seconds
-from nbdist.notebook import current_cluster, preloading
+from nbdist.notebook import preloading
+from nbdist.notebook.session import session
 
 PATIENCE_SECONDS = 1.5
 """An import that takes longer is told of before it is done."""
@@ -48,7 +49,7 @@ def preload(args: Any) -> None:
 
 
 def _older() -> str:
-    return " Those that run do not: %dist restart." if current_cluster.has_cluster() else ""
+    return " Those that run do not: %dist restart." if session.has_cluster() else ""
 
 
 def modules_like(text: str) -> list[str]:

@@ -9,7 +9,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.errors import NbdistError
 from nbdist.magics.commands.logs_command import find_job
-from nbdist.notebook import current_cluster, script_cells
+from nbdist.notebook import current_cluster
+from nbdist.notebook.session import session
 
 
 @magic_arguments("dist stacks")
@@ -19,8 +20,8 @@ def stacks(args: Any) -> None:
     if args.job is not None:
         _show("", find_job(args.job).stacks())
         return
-    running = script_cells.unfinished()
-    if current_cluster.has_cluster() or not running:
+    running = session.running_scripts()
+    if session.has_cluster() or not running:
         _show("", current_cluster.cluster().stacks())
     for job in running:
         with suppress(NbdistError):  # it has ended just now

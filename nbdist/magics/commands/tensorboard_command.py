@@ -13,7 +13,8 @@ from IPython.display import display
 from nbdist.magics.commands.arguments import UsageMistake
 from nbdist.magics.commands.logs_command import find_job
 from nbdist.metrics.points_file import points_file
-from nbdist.notebook import boards, current_cluster
+from nbdist.notebook import boards
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
@@ -40,7 +41,7 @@ def _port(text: str) -> int:
 def tensorboard(args: Any) -> None:
     """Show a job's metrics in TensorBoard, a run for each rank; they grow while it runs."""
     if args.stop:
-        stopped = boards.stop_boards(args.job)
+        stopped = session.stop_boards(args.job)
         told = f"TensorBoard was ended for job {', '.join(stopped)}."
         print(told if stopped else "No TensorBoard of ours is running.")
         return
@@ -57,7 +58,7 @@ def _has_metrics(job: Job) -> bool:
 
 
 def _last() -> Job:
-    for job in reversed(current_cluster.jobs()):
+    for job in reversed(session.jobs()):
         if _has_metrics(job):
             return job
     raise UsageMistake("no job has logged anything yet: see nbdist.log")

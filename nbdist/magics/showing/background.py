@@ -19,6 +19,7 @@ from nbdist.machine.amounts import clock, in_time
 from nbdist.magics.showing.area import area_of
 from nbdist.magics.showing.front_end import in_notebook, metrics_how
 from nbdist.magics.showing.job_output import pass_on
+from nbdist.notebook.session import session
 from nbdist.widgets.live_metrics import LiveMetrics
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ SHOWN_SECONDS = 10.0
 """All a job has printed is in its cell this long after its end, or somebody is very slow."""
 
 log = logging.getLogger("nbdist")
-_followed: dict[str, Follower] = {}
 
 
 class Follower:
@@ -55,7 +55,7 @@ class Follower:
         self._area.headline(told(job))
         self._live = LiveMetrics(job, self._area, metrics_how(shell))
         self._unbound = True
-        _followed[job.id] = self
+        session.followers[job.id] = self
         job.on_waited = self._waited
         shell.events.register("pre_run_cell", self._before_a_cell)
         name = f"nbdist-job-{job.id}"
@@ -126,8 +126,7 @@ def add_display(shell: InteractiveShell) -> None:
 
 
 def remove_display(shell: InteractiveShell) -> None:
-    """Show jobs by their plain text again, and forget those that were followed."""
-    _followed.clear()
+    """Show jobs by their plain text again."""
     if in_notebook(shell):
         _formatter(shell).pop(Job, None)
 
@@ -139,7 +138,7 @@ def _formatter(shell: InteractiveShell) -> IPythonDisplayFormatter:
 
 
 def _display(job: Job) -> None:
-    follower = _followed.get(job.id)
+    follower = session.followers.get(job.id)
     if follower is None:
         display({"text/plain": repr(job)}, raw=True)
     else:

@@ -11,6 +11,7 @@ from nbdist.errors import NbdistError
 from nbdist.hub.running.cell_run import START_PATIENCE, STARTING, waits_for
 from nbdist.magics.showing.area import area_of
 from nbdist.notebook import current_cluster
+from nbdist.notebook.session import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def says_that_it_waits(shell: InteractiveShell, wish: current_cluster.Wish) -> Iterator[None]:
+def says_that_it_waits(shell: InteractiveShell, wish: Wish) -> Iterator[None]:
     """Say below the running cell that it waits for ranks, until they are there. Its thread.
 
     That thread waits, so another one says it.
