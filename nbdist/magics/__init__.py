@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.magics.auto_cells import add_auto, remove_auto
 from nbdist.magics.commands.arguments import parse
+from nbdist.magics.commands.auto_command import add_auto, remove_auto
 from nbdist.magics.commands.dist import DistMagics
 from nbdist.magics.distributed import DistributedMagics
 from nbdist.magics.px_magics import register_px, unregister_px

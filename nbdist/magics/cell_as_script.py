@@ -29,8 +29,8 @@ from nbdist.notebook.session import Wish, session
 if TYPE_CHECKING:
     import argparse
 
+    from nbdist.cell.names.wanted_names import Parsed
     from nbdist.job.job import Job
-    from nbdist.notebook.names_both_ways import Parsed
 
 FLAGS = {
     "cold": ("--cold", "torchrun", "horovodrun", "python"),

@@ -14,8 +14,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.getipython import get_ipython
-
 from nbdist.cell.definitions.defined import cell_number
 from nbdist.errors import UsageError
 from nbdist.hub.link.hub_loop import hub_loop
@@ -104,24 +102,6 @@ def _runtime(wish: Wish) -> tuple[Any, str]:
     if before is not None:
         return runtime, ""
     return runtime, f"XLA runs in this kernel on {runtime.devices}, until the kernel ends."
-
-
-def restart_kernel() -> str:
-    """End this kernel so that its server starts it anew; return what to tell.
-
-    Raises
-    ------
-    UsageMistake
-        If this is no kernel.
-    """
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        raise UsageMistake("this is no kernel but a terminal: leave it and start IPython again")
-    kernel.do_shutdown(restart=True)
-    return (
-        "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "
-        "restart it within seconds; elsewhere, start it from the menu."
-    )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from nbdist.notebook.session import Wish
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.notebook.names_both_ways import Parsed
+    from nbdist.cell.names.wanted_names import Parsed
 
 
 def save(

@@ -13,6 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.cell.definitions.defined import cell_number
+from nbdist.cell.names.wanted_names import Parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job.job import name_ranks
 from nbdist.job.output import OUTPUTS
@@ -34,15 +35,15 @@ from nbdist.magics.commands.arguments import (
     ranks_list,
     seconds,
     sizes_list,
+    wish,
     words_list,
 )
-from nbdist.magics.returned_names import FromScript, bind_returned
+from nbdist.magics.commands.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
 from nbdist.notebook import current_cluster
 from nbdist.notebook.cell_options import CellOptions
-from nbdist.notebook.names_both_ways import Parsed, wanted_on_ranks
 from nbdist.notebook.session import Wish, session
 from nbdist.rank.running.lines import align
 from nbdist.rank.running.plain_cells import transformed
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.job.job import Job
-    from nbdist.magics.returned_names import Between
+    from nbdist.magics.commands.returned_names import Between
 
 
 class CellSyntaxError(UsageError):
@@ -116,7 +117,7 @@ class DistributedMagics(Magics):
         help="flags of torchrun's or horovodrun's own, in quotes",
     )  # fmt: skip
     @argument("--cold", action="store_true", help="launch a script by the plain command line")
-    @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see `magics.auto`
+    @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see commands.auto_command
     @argument(
         "--save", metavar="FILE",
         help="run nothing; write the cell and what it uses as a script for use without nbdist",
@@ -286,12 +287,6 @@ def _submit(
 def lines_before(args: argparse.Namespace) -> int:
     """Return how many lines of the notebook's cell stand before what runs on the ranks."""
     return 0 if args.whole_cell else 1
-
-
-def wish(args: argparse.Namespace) -> Wish:
-    """Return what a line of flags asks of the cluster."""
-    env = None if args.env is None else dict(args.env)
-    return Wish(args.np, args.backend, args.launcher, args.gpus, env)
 
 
 def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's shell

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from IPython.core.completer import SimpleCompletion, completion_matcher
 
 from nbdist.errors import NbdistError
-from nbdist.magics.auto_cells import auto_flags, is_plain
 from nbdist.magics.commands.arguments import DASHES, ranks_list
+from nbdist.magics.commands.auto_command import auto_flags, is_plain
 from nbdist.magics.commands.dist import COMMANDS
 from nbdist.magics.commands.preload_command import modules_like
 from nbdist.magics.distributed import DistributedMagics

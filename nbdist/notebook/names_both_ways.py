@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names import bringing as bring
 from nbdist.cell.names.sent_versions import Known
-from nbdist.cell.names.used_names import mentioned, used
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over
 from nbdist.hub.link.hub_loop import hub_loop
@@ -28,14 +26,6 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 10.0
 """A rank's agent answers in a thread of its own, in a fraction of a millisecond."""
-
-
-class Parsed(NamedTuple):
-    """A cell as the notebook's IPython reads it."""
-
-    source: str
-    """Its Python; empty where it is something else, such as a `%%bash` cell."""
-    code: CodeType
 
 
 class Names:
@@ -151,47 +141,3 @@ def cannot_return(offer: Offer) -> str:
         f"`{name}` cannot be returned from rank {offer.rank}: {why}."
         for name, why in offer.refused.items()
     )
-
-
-def wanted_by(
-    shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
-) -> bring.Wanted | None:
-    """Return what a cell wants from the notebook; None if nothing.
-
-    A cell for ranks that stay may want more: see `wanted_on_ranks`.
-
-    Parameters
-    ----------
-    shell
-        The notebook's IPython shell.
-    cell
-        The cell.
-    forced
-        Names to bring whatever the ranks have.
-    automatic
-        Whether to look for names the cell uses.
-    """
-    wanted = wanted_on_ranks(shell, cell, forced=forced, automatic=automatic)
-    return wanted if wanted.forced or wanted.surely or wanted.maybe else None
-
-
-def wanted_on_ranks(
-    shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
-) -> bring.Wanted:
-    """Return what a cell wants from the notebook, and its code, which may use what ranks have.
-
-    Parameters
-    ----------
-    shell, cell, forced, automatic
-        As in `wanted_by`.
-    """
-    wanted = bring.Wanted(
-        shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden,
-        automatic=automatic,
-    )  # fmt: skip
-    # First what is quick, and enough for most cells.
-    if automatic and any(wanted.has(name) for name in mentioned(cell.code)):
-        found = used(cell.source, cell.code)
-        wanted.surely = [name for name in found.surely if wanted.has(name)]
-        wanted.maybe = [name for name in found.maybe if wanted.has(name)]
-    return wanted

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from nbdist.cell.definitions.defined import Notebook, cell_number
 from nbdist.cell.names.bringing import IPYTHONS
 from nbdist.cell.names.used_names import used
+from nbdist.cell.names.wanted_names import Parsed, wanted_by
 from nbdist.cell.script import script_files
 from nbdist.cell.script.assembly import Assembly, data_folder
 from nbdist.cell.script.order import Parts
 from nbdist.cell.script.parts import Gathering
 from nbdist.cell.script.translate import Around, Translated, bound_names, shows_value, translate
 from nbdist.errors import UsageError
-from nbdist.notebook.names_both_ways import Parsed, wanted_by
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.running.lines import MAGIC, align
 

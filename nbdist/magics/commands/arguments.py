@@ -14,6 +14,7 @@ from IPython.core.magic_arguments import argument
 from nbdist.backends.choice import FITTING, LAUNCHERS
 from nbdist.errors import UsageError
 from nbdist.machine.quoted_code import plain
+from nbdist.notebook.session import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,3 +198,9 @@ def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
     ):  # fmt: skip
         magic = decorate(magic)
     return magic
+
+
+def wish(args: argparse.Namespace) -> Wish:
+    """Return what a line of flags asks of the cluster."""
+    env = None if args.env is None else dict(args.env)
+    return Wish(args.np, args.backend, args.launcher, args.gpus, env)

@@ -11,7 +11,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist.job.job import name_ranks
 from nbdist.job.output import OUTPUTS
 from nbdist.machine.amounts import counted, in_time
-from nbdist.magics.returned_names import FromScript, bind_returned
+from nbdist.magics.commands.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.job_output import bundle, notice, show
 from nbdist.notebook import detached_jobs
 from nbdist.rank.values.pickles import namespace

@@ -14,21 +14,21 @@ from nbdist.hub.link.forming import restarted
 from nbdist.job.job import WITH_CLUSTER, Job, show_ranks
 from nbdist.machine.amounts import in_time
 from nbdist.machine.quoted_code import plain
-from nbdist.magics.auto_cells import auto
-from nbdist.magics.cell_in_kernel import restart_kernel
 from nbdist.magics.commands.arguments import (
     UsageMistake,
     cluster_arguments,
     parse,
     ranks_list,
+    wish,
 )
 from nbdist.magics.commands.attach_command import attach
+from nbdist.magics.commands.auto_command import auto
 from nbdist.magics.commands.logs_command import find_job, logs
 from nbdist.magics.commands.preload_command import preload
+from nbdist.magics.commands.restart_kernel import restart_kernel
 from nbdist.magics.commands.stacks_command import stacks
 from nbdist.magics.commands.tensorboard_command import tensorboard
 from nbdist.magics.commands.who_command import free, who
-from nbdist.magics.distributed import wish
 from nbdist.magics.showing.plain_table import detached_table, job_page, job_table, rank_table
 from nbdist.notebook import current_cluster, detached_jobs, kernel_cells
 from nbdist.notebook.clusters import END_SECONDS

@@ -1,0 +1,25 @@
+"""``%dist restart kernel``: the notebook's own process, anew."""
+
+from __future__ import annotations
+
+from IPython.core.getipython import get_ipython
+
+from nbdist.magics.commands.arguments import UsageMistake
+
+
+def restart_kernel() -> str:
+    """End this kernel so that its server starts it anew; return what to tell.
+
+    Raises
+    ------
+    UsageMistake
+        If this is no kernel.
+    """
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        raise UsageMistake("this is no kernel but a terminal: leave it and start IPython again")
+    kernel.do_shutdown(restart=True)
+    return (
+        "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "
+        "restart it within seconds; elsewhere, start it from the menu."
+    )
