@@ -117,7 +117,7 @@ class DistributedMagics(Magics):
         help="flags of torchrun's or horovodrun's own, in quotes",
     )  # fmt: skip
     @argument("--cold", action="store_true", help="launch a script by the plain command line")
-    @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # see commands.auto_command
+    @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # for `%dist auto`
     @argument(
         "--save", metavar="FILE",
         help="run nothing; write the cell and what it uses as a script for use without nbdist",
