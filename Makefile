@@ -156,9 +156,10 @@ build/page-checked: $(PAGE_CHECKED) | .venv/lab
 	@# Without a Node.js both have said so, and done nothing.
 	@mkdir -p build && [ ! -d labextension/node_modules ] || touch $@
 
-format: env ## format the sources and mend what ruff can mend
+format: env ## format the sources and mend what ruff can mend; write the table of rooms
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+	$(BIN)/python tools/rooms.py
 	tools/page format
 
 bench: env ## measure beside the peers, print the table, write benchmarks/RESULTS.md

@@ -18,6 +18,7 @@ import nbdist
 from nbdist.magics.commands.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
 from nbdist.settings import Settings
+from tools import rooms
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -28,6 +29,8 @@ PAGES = sorted(
     for pages in ("*.md", "docs/**/*.md", ".github/**/*.md", "notebooks/*.ipynb")
     for path in ROOT.glob(pages)
 )
+ARCHITECTURE = sorted(ROOT.glob("docs/architecture/*.md"))
+ROOTS = (ROOT, ROOT / "nbdist", ROOT / "labextension" / "src")
 MADE_LATER = {
     ".venv/bin/pytest",
     "build/gpu-rehearsal.md",
@@ -168,6 +171,18 @@ def test_files_that_contributing_names_are_there() -> None:
         name for name in named if not any(list(folder.glob(name.strip("/"))) for folder in folders)
     }
     assert missing == set()
+
+
+@pytest.mark.parametrize("page", ARCHITECTURE, ids=lambda page: page.stem)
+def test_modules_that_the_architecture_names_are_there(page: Path) -> None:
+    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", page.read_text()))
+    assert {name for name in named if not any((r / name).exists() for r in ROOTS)} == set()
+
+
+def test_the_table_of_rooms_is_that_of_the_code() -> None:
+    page = rooms.PAGE.read_text()
+    assert rooms.BLOCK.search(page)
+    assert rooms.with_table(page) == page, "run: python tools/rooms.py"
 
 
 def test_make_lists_its_targets() -> None:
