@@ -33,6 +33,7 @@ ARCHITECTURE = sorted(ROOT.glob("docs/architecture/*.md"))
 ROOTS = (ROOT, ROOT / "nbdist", ROOT / "labextension" / "src")
 MADE_LATER = {
     ".venv/bin/pytest",
+    "build/docs/index.html",
     "build/gpu-rehearsal.md",
     "dist/",
     "nbdist/labextension/",
