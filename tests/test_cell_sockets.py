@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbdist.hub.link.line import Line
+from nbdist.wire.encoding import decode_to_agent, encode_to_hub
 from nbdist.wire.framing import HEAD_BYTES, MAX_MESSAGE, Stream
-from nbdist.wire.messages import Display, Done, Hello, Run, decode_to_agent, encode_to_hub
+from nbdist.wire.messages import Display, Done, Hello, Run
 from tests.helpers.notebook import on_ranks
 from tests.helpers.waiting import Deadline, allowed
 
@@ -208,7 +209,7 @@ DEAF = """
     decode = speaker.decode_to_agent
     def deaf(data):
         message = decode(data)
-        if getattr(message, "method", "") == "heard": time.sleep(0.2)
+        if type(message).__name__ == "Received": time.sleep(0.2)
         return message
     speaker.decode_to_agent = deaf
 """

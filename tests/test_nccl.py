@@ -24,6 +24,7 @@ from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import forming
 from nbdist.hub.link.ranks import Rank
 from nbdist.wire.group_reports import Digest, GroupInfo
+from nbdist.wire.rank_calls import ListGroups
 from tests.helpers.notebook import new_ranks, on_ranks
 from tests.helpers.waiting import allowed, within
 
@@ -585,8 +586,8 @@ def test_without_a_sound_rank_nothing_is_advised_that_does_not_help() -> None:
 
 
 async def _sharing(devices: list[str], backend: str) -> list[str]:
-    async def call(rank: int, method: str) -> list[GroupInfo]:
-        assert (rank, method) == (0, "groups")
+    async def call(rank: int, question: ListGroups) -> list[GroupInfo]:
+        assert (rank, question) == (0, ListGroups())
         return [GroupInfo("0", list(range(len(devices))), backend, 600.0, world=True)]
 
     ranks = {rank: Rank(rank, device=device) for rank, device in enumerate(devices)}

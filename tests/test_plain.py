@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nbdist.wire.messages import Display, decode_to_hub, encode_to_hub
+from nbdist.wire.encoding import decode_to_hub, encode_to_hub
+from nbdist.wire.messages import Display
 from tests.helpers.faults import shown
 from tests.helpers.notebook import on_ranks
 

@@ -35,7 +35,7 @@ BREAK_GIVING = f"""{BREAK_ALL}
 import gc
 if rank == 1:
     (agent,) = (each for each in gc.get_objects() if type(each).__name__ == "Agent")
-    agent._on_main["give"] = broken
+    agent._answers.names.give = broken
 """
 TOMORROW = """
 def change():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbdist.hub.link.line import Heard
-    from nbdist.wire.messages import ToAgent
+    from nbdist.wire.encoding import ToAgent
 
 MANY, THREADS = 5_000, 4
 

@@ -21,20 +21,20 @@ from nbdist.launchers.host.engines import Host, make_specs
 from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
 from nbdist.wire.messages import (
     PROTOCOL,
-    UNASKED,
     Abort,
-    Call,
     Display,
     Done,
     Hello,
     Pulse,
     Quit,
+    Received,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbdist.settings import Settings
+    from nbdist.wire.rank_calls import Call
 
 QUIT_SECONDS = 1.0
 SCRIPTS_SECONDS = 5.0
@@ -131,7 +131,7 @@ class Hub:
             if message.job in self.running:
                 self.running[message.job].done(rank.rank, message)
         elif isinstance(message, Display):
-            self.send(number, Call(UNASKED, "heard"))  # it waits, or its next print is first
+            self.send(number, Received())  # it waits, or its next print is first
             if message.job in self.running:
                 self.running[message.job].display(rank.rank, message)
         elif isinstance(message, Pulse):
@@ -251,12 +251,10 @@ class Hub:
             )
             raise LaunchError(msg)
 
-    async def demand(self, ranks: Iterable[int], method: str, **args: Any) -> None:
+    async def demand(self, ranks: Iterable[int], call: Call[Any]) -> None:
         """Have all these ranks do something together; raise what the first one met."""
         calls = {
-            self.loop.create_task(
-                self.call(rank, method, timeout=self.settings.form_seconds, **args)
-            ): rank
+            self.loop.create_task(self.call(rank, call, timeout=self.settings.form_seconds)): rank
             for rank in ranks
         }
         ended, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)

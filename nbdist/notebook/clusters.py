@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import ipyparallel
 
     from nbdist.hub.link.ranks import Rank
-    from nbdist.wire.inspection import Completions, Freed
+    from nbdist.wire.inspection import Completions, Condition, Freed
 
 _ids = itertools.count(1)
 END_SECONDS = 5.0
@@ -368,7 +368,7 @@ class Cluster:
         """Return how process groups and models come back after a fault, in words."""
         return forming.in_words(self.hub)
 
-    def vitals(self) -> dict[int, dict[str, Any]]:
+    def vitals(self) -> dict[int, Condition]:
         """Ask every rank what it is doing; one that does not answer is left out."""
         return inspecting.vitals(self.hub)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbdist.hub.asking import stacks as stacks_of_ranks
 from nbdist.hub.asking import variables
 from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.hub.link.line import given
 from nbdist.rank.looking.vitals import STACKS_SIGNAL
 from nbdist.wire.inspection import Completions, State
+from nbdist.wire.rank_calls import ListNames, TellCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nbdist.hub.hub import Hub
+    from nbdist.wire.inspection import Condition
+    from nbdist.wire.rank_calls import Answer, Call
 
 ASK_SECONDS = 3.0
 """A rank that has not answered by then is left out."""
@@ -23,10 +27,9 @@ NAME = re.compile(r"(?<![.'\"/%!?\\])\b[^\W\d]\w*$|(?<![.'\"/%!?\\\w])$")
 """Where a name can stand, and how far it is written."""
 
 
-def vitals(hub: Hub) -> dict[int, dict[str, Any]]:
+def vitals(hub: Hub) -> dict[int, Condition]:
     """Ask every living rank what it is doing; a rank that does not answer is left out."""
-    answers = hub_loop().wait(hub.call_all(living_ranks(hub), "vitals", timeout=ASK_SECONDS))
-    return {rank: answer for rank, answer in answers.items() if isinstance(answer, dict)}
+    return _from_living(hub, TellCondition())
 
 
 def stacks(hub: Hub, ranks: Iterable[int]) -> dict[int, str]:
@@ -42,8 +45,12 @@ def stacks(hub: Hub, ranks: Iterable[int]) -> dict[int, str]:
 
 def names(hub: Hub) -> list[str]:
     """Return the names that cells have bound on the ranks."""
-    answers = hub_loop().wait(hub.call_all(living_ranks(hub), "names", timeout=ASK_SECONDS))
-    return sorted({name for found in answers.values() if isinstance(found, list) for name in found})
+    lists = _from_living(hub, ListNames()).values()
+    return sorted({name for found in lists for name in found})
+
+
+def _from_living(hub: Hub, call: Call[Answer]) -> dict[int, Answer]:
+    return given(hub_loop().wait(hub.call_all(living_ranks(hub), call, timeout=ASK_SECONDS)))
 
 
 def complete(hub: Hub, ranks: Sequence[int], code: str, cursor: int) -> Completions:

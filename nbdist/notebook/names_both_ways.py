@@ -18,6 +18,7 @@ from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
 from nbdist.wire.parcel import Offer
+from nbdist.wire.rank_calls import BindParcel, FindVersions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -57,10 +58,8 @@ class Names:
             if not names:
                 return [{} for _ in chosen]
             living = [rank for rank in chosen if self._hub.ranks[rank].alive]
-            question = self._hub.call_all(
-                living, "holds", timeout=ASK_SECONDS, names=names, edited=edited
-            )
-            answers = hub_loop().wait(question)
+            question = FindVersions(names, edited)
+            answers = hub_loop().wait(self._hub.call_all(living, question, timeout=ASK_SECONDS))
             silent = [rank for rank in living if isinstance(answers[rank], NoAnswer)]
             if silent:
                 # Copies of what it may have would come apart from what holds the originals.
@@ -70,8 +69,8 @@ class Names:
                     "why, and --no-bring brings none"
                 )
             # One that is dead is replaced, and is sent all.
-            found = [answers.get(rank) for rank in chosen]
-            return [answer if isinstance(answer, dict) else {} for answer in found]
+            found = [answers.get(rank, {}) for rank in chosen]
+            return [{} if isinstance(answer, NbdistError) else answer for answer in found]
 
         return bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
 
@@ -91,7 +90,7 @@ class Names:
                     raise NbdistError(f"rank {gone[0]} has died; the next cell replaces it")
                 run = place(hub)
                 told = await hand_over(hub, ranks, bringing, run)
-                await hub.demand(ranks, "bind", parcel=bringing.parcel.id)
+                await hub.demand(ranks, BindParcel(bringing.parcel.id))
                 return told
         finally:
             bringing.close()

@@ -7,40 +7,26 @@ done here.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
 
 from nbdist.errors import NbdistError
-from nbdist.machine import sockets
 from nbdist.machine.amounts import in_time
+from nbdist.rank.call_answers import Answers, AtOnce, IfIdle
 from nbdist.rank.cell_socket import CellSocket
 from nbdist.rank.looking import vitals
-from nbdist.rank.looking.completion import Completing
-from nbdist.rank.looking.rank_names import Names
-from nbdist.rank.looking.who import Who, free
 from nbdist.rank.metrics import gpu, logger, pace, progress
 from nbdist.rank.metrics.resource_file import Resources
 from nbdist.rank.speaker import Speaker, hello
 from nbdist.rank.values.user_errors import text_of
 from nbdist.wire.activity import Vitals
-from nbdist.wire.inspection import Completions, Freed, State
-from nbdist.wire.messages import (
-    Abort,
-    Call,
-    Interrupt,
-    Message,
-    Pulse,
-    Quit,
-    Reply,
-    Run,
-)
-from nbdist.wire.parcel import Parcel
+from nbdist.wire.messages import Abort, Interrupt, Message, Pulse, Quit, Reply, Run
+from nbdist.wire.rank_calls import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +36,9 @@ if TYPE_CHECKING:
     from nbdist.backends.choice import Backend
     from nbdist.rank.rank_spec import RankSpec
     from nbdist.rank.running.execute import CellRunner
+    from nbdist.wire.encoding import ToAgent
     from nbdist.wire.group_reports import Waiting
-    from nbdist.wire.messages import ToAgent
+    from nbdist.wire.rank_calls import AnyCall
 
 INSPECT_SECONDS = 1.0
 """A look at the user's values that could not begin by then is left undone."""
@@ -82,59 +69,23 @@ class Agent(Speaker):
             hello(spec.rank, spec.incarnation, spec.host, self._device),
         )  # fmt: skip
         self._loop, self._runner, self._backend = loop, runner, backend
-        self._names = Names(shell)
         self._cells = CellSocket(spec, self._run_cell, loop.stop)
         self._displayed = False
         """Whether the running cell has displayed something."""
         runner.start(self._display)
-        engine = {thread.ident for thread in threading.enumerate() if thread.ident} - {runner.main}
-        who, completing = Who(shell), Completing(shell)
-        self._now: dict[str, Callable[..., Any]] = {
-            "open_store": self._open_store,
-            "heard": self._heard.set,
-            "stacks": lambda: vitals.stacks(runner.main, engine, runner.cell_file, runner.named),
-            "vitals": self._vitals,
-            "holds": self._names.holds,
-            "let_go": self._names.let_go,
-            "starting_with": completing.names,
-            "glance": lambda **args: who.glance(self._busy(), **args),
-        }
-        self._on_main: dict[str, Callable[..., Any]] = {
-            "form": self._form,
-            "sharers": lambda path: backend.sharers(shell.user_ns, path),
-            "groups": backend.groups,
-            "weigh": lambda: backend.weigh(shell.user_ns),
-            "checksums": lambda: backend.checksums(shell.user_ns),
-            "sync": lambda **args: backend.sync(shell.user_ns, **args),
-            "names": self._names.mine,
-            "give": self._names.give,
-            "take": self._names.take,
-            "receive": self._receive,
-            "bind": self._names.bind,
-            "drop": self._names.drop,
-            "offer": self._names.offer,
-        }
-        self._if_idle: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-            "who": (who.look, self._now["glance"]),
-            "complete": (completing.complete, lambda **_: Completions(self._busy())),
-            "free": (
-                lambda: free(shell, runner.forget_value),
-                lambda: Freed(self._busy()),
-            ),
-        }
-        """What is done on the main thread if it is idle, and what is answered if it is busy."""
+        self._answers = Answers(shell, runner, backend, self._doing)
 
     def _hear(self, message: ToAgent) -> None:
-        if isinstance(message, Quit):
-            self.end()
-            self._loop.add_callback(self._loop.stop)
-        elif isinstance(message, Interrupt):
-            self._runner.interrupt(message.job)
-        elif isinstance(message, Abort):
-            if self._runner.job == message.job:
+        match message:
+            case Quit():
+                self.end()
+                self._loop.add_callback(self._loop.stop)
+            case Interrupt():
+                self._runner.interrupt(message.job)
+            case Abort() if self._runner.job == message.job:
                 self._free(message.job)
-        elif isinstance(message, Call):
-            self._call(message)
+            case Ask():
+                self._take(message.id, message.call)
 
     def _free(self, job: str) -> None:
         """Free the main thread from whatever collective it waits in."""
@@ -148,13 +99,14 @@ class Agent(Speaker):
             self._runner.interrupt(job)
         self._backend.abort()
 
-    def _call(self, message: Call) -> None:
-        if message.method in self._now:
-            self._answer(message, self._now[message.method])
-        elif message.method in self._if_idle:
-            self._inspect(message)
+    def _take(self, number: int, call: AnyCall) -> None:
+        if isinstance(call, AtOnce):
+            self._answer(number, partial(self._answers.at_once, call))
+        elif isinstance(call, IfIdle):
+            self._look(number, call)
         else:
-            self._loop.add_callback(self._call_on_main, message)
+            work = partial(self._answers.on_main, call)
+            self._loop.add_callback(self._answer_on_main, number, work)
 
     def _display(self, message: Message) -> None:
         self._displayed = True
@@ -162,7 +114,7 @@ class Agent(Speaker):
 
     async def _run_cell(self, message: Run) -> None:
         self._displayed = False
-        self._names.bind(message.parcel)
+        self._answers.names.bind(message.parcel)
         logger.begin(message.logs, message.job, self._rank)
         self.resources = resources = Resources(message.logs, message.job, self._rank, message.began)
         done = await self._runner.run(message, self._backend.formed)
@@ -179,56 +131,34 @@ class Agent(Speaker):
                     self._doing(), job=message.job, bars=bars, paces=paces
                 )
                 send(last)
-        self._names.let_go_of_rebound()
+        self._answers.names.let_go_of_rebound()
         send(done)
 
-    def _inspect(self, call: Call) -> None:
+    def _look(self, number: int, call: IfIdle) -> None:
         if self._runner.lock.locked():
-            self._answer(call, self._if_idle[call.method][1])
+            self._answer(number, partial(self._answers.busy, call))
         else:
             late = time.monotonic() + INSPECT_SECONDS
-            self._loop.add_callback(self._inspect_on_main, call, late)
+            self._loop.add_callback(self._look_on_main, number, call, late)
 
-    def _inspect_on_main(self, call: Call, late: float) -> None:
+    def _look_on_main(self, number: int, call: IfIdle, late: float) -> None:
         # It may have had to wait for a cell, and must not make the next one wait for an answer that
         # nobody waits for. All is done before the loop runs on, so it needs no turn.
-        idle, busy = self._if_idle[call.method]
         in_time = time.monotonic() < late and not self._runner.lock.locked()
-        self._answer(call, idle if in_time else busy)
+        work = self._answers.idle if in_time else self._answers.busy
+        self._answer(number, partial(work, call))
 
-    def _busy(self) -> State:
-        return State(busy=True, line=self._runner.line() if self._runner.job else None)
-
-    async def _call_on_main(self, call: Call) -> None:
+    async def _answer_on_main(self, number: int, work: Callable[[], object]) -> None:
         async with self._runner.lock:
-            self._answer(call, self._on_main[call.method])
+            self._answer(number, work)
 
-    def _answer(self, call: Call, work: Callable[..., Any]) -> None:
+    def _answer(self, number: int, work: Callable[[], object]) -> None:
         try:
-            self.send(Reply(call.id, work(**call.args)))
+            self.send(Reply(number, work()))
         except NbdistError as err:
-            self.send(Reply(call.id, error=str(err)))
+            self.send(Reply(number, error=str(err)))
         except BaseException as err:  # a user's SystemExit, too, must not be this rank's end
-            self.send(Reply(call.id, error=f"{type(err).__name__}: {text_of(err)}"))
-
-    def _receive(self, parcel: dict[str, Any], run: dict[str, Any]) -> list[str]:
-        # As the cell will find it: what is unpickled may import from there.
-        self._runner.mirror.follow(msgspec.convert(run, Run))
-        return self._names.receive(msgspec.convert(parcel, Parcel))
-
-    def _open_store(self) -> tuple[int, int]:
-        """Open the store of the next generation; return its port, and one for who needs another."""
-        self._reserved = sockets.reserve()
-        return self._backend.open_store(), self._reserved.getsockname()[1]
-
-    def _form(
-        self, port: int, master_port: int, generation: int, way: str, fsdp: str
-    ) -> dict[str, Any]:
-        lost = self._backend.form(port, generation, way, self._namespace, fsdp=fsdp)
-        self._backend.meet_at(master_port)
-        os.environ["MASTER_PORT"] = str(master_port)
-        broken, self._backend.broken_off = sorted(self._backend.broken_off), set()
-        return {"lost": lost, "broken_off": broken}
+            self.send(Reply(number, error=f"{type(err).__name__}: {text_of(err)}"))
 
     def _pulse(self) -> Pulse | None:
         if self._runner.job:
@@ -264,16 +194,3 @@ class Agent(Speaker):
     def _on(self) -> str:
         """Return what this rank computes on: what it was given, or a GPU that a cell has taken."""
         return self._device if self._meter.device == "cpu" else self._meter.device
-
-    def _vitals(self) -> dict[str, Any]:
-        pulse = self._doing()
-        return vitals.memory() | {
-            "cpu": pulse.vitals.cpu,
-            "gpu": pulse.vitals.gpu,
-            "gpu_memory": pulse.vitals.gpu_memory,
-            "job": pulse.job,
-            "line": pulse.line,
-            "where": pulse.where,
-            "waiting": pulse.waiting,
-            "device": pulse.device,
-        }

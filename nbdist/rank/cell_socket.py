@@ -11,8 +11,9 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from nbdist.wire.encoding import decode_to_agent, encode_to_hub
 from nbdist.wire.framing import Stream
-from nbdist.wire.messages import Hello, Run, decode_to_agent, encode_to_hub
+from nbdist.wire.messages import Hello, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
@@ -15,14 +15,17 @@ from nbdist.rank import launched_place
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import logger, pace, progress
 from nbdist.rank.speaker import Speaker
-from nbdist.wire.messages import Call, Hello, Interrupt, Pulse, Reply
+from nbdist.wire.messages import Hello, Interrupt, Pulse, Reply
+from nbdist.wire.rank_calls import Ask, OfferNames, ReleaseOffer, TellStacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbdist.rank.script_program import Program
+    from nbdist.wire.encoding import ToAgent
     from nbdist.wire.group_reports import Waiting
-    from nbdist.wire.messages import ToAgent
+    from nbdist.wire.parcel import Offer
+    from nbdist.wire.rank_calls import AnyCall
 
 FLUSH_SECONDS = 10.0
 """The hub has this long to take the last words of a rank that ends.
@@ -62,11 +65,10 @@ class Reporter(Speaker):
         self.interrupted = threading.Event()
         self._over = False
         """Whether the last pulse has been made, which none may follow."""
-        self.answers: dict[str, Callable[..., Any]] = {
-            "stacks": self._stacks,
-            "heard": self._heard.set,
-        }
-        """What the hub may ask for, besides."""
+        self.offered: Offer | None = None
+        """What the script returns, as soon as that is packed; the main thread sets it."""
+        self.taken = threading.Event()
+        """Set when the notebook has it."""
 
     def close(self) -> None:
         """End when all that was queued has been sent, and has left this process."""
@@ -77,14 +79,26 @@ class Reporter(Speaker):
             self._context.term()
 
     def _hear(self, message: ToAgent) -> None:
-        if isinstance(message, Interrupt):
-            self.interrupted.set()
-            signal.pthread_kill(self._main, signal.SIGINT)
-        elif isinstance(message, Call):
-            try:
-                self.send(Reply(message.id, self.answers[message.method](**message.args)))
-            except Exception as err:  # whatever it is, the hub must hear of it
-                self.send(Reply(message.id, error=f"{type(err).__name__}: {err}"))
+        match message:
+            case Interrupt():
+                self.interrupted.set()
+                signal.pthread_kill(self._main, signal.SIGINT)
+            case Ask():
+                try:
+                    self.send(Reply(message.id, self._answer(message.call)))
+                except Exception as err:  # whatever it is, the hub must hear of it
+                    self.send(Reply(message.id, error=f"{type(err).__name__}: {err}"))
+
+    def _answer(self, call: AnyCall) -> object:
+        match call:
+            case TellStacks():
+                return call.answer(self._stacks())
+            case OfferNames() if self.offered is not None:
+                return call.answer(self.offered)
+            case ReleaseOffer():
+                self.taken.set()
+                return call.answer(None)
+        raise NotImplementedError(f"a script's rank has no answer to {type(call).__name__} now")
 
     def _stacks(self) -> str:
         return vitals.stacks(self._main, (), self._program.path, self._program.named)

@@ -272,9 +272,8 @@ def _offer(space: dict[str, Any], program: Program, reporter: Reporter) -> Calla
 
     shell: Any = SimpleNamespace(user_ns=space, user_ns_hidden={})  # as `Names` uses it
     ours = Names(shell, None if program.loopback else Blocks(program.folder))
-    packed, taken = ours.offer(program.returns), threading.Event()
-    reporter.answers |= {"offer": lambda **_: packed, "let_go": taken.set}
-    return taken.wait
+    reporter.offered = ours.offer(program.returns)
+    return reporter.taken.wait
 
 
 def _leave(code: int) -> NoReturn:

@@ -20,12 +20,13 @@ import zmq
 
 from nbdist.rank.metrics.meter import Meter
 from nbdist.wire import channel
-from nbdist.wire.messages import Hello, Message, Pulse, decode_to_agent, encode_to_hub
+from nbdist.wire.encoding import decode_to_agent, encode_to_hub
+from nbdist.wire.messages import Hello, Message, Pulse, Received
 
 if TYPE_CHECKING:
     from nbdist.rank.metrics.resource_file import Resources
     from nbdist.wire.channel import Keys
-    from nbdist.wire.messages import ToAgent
+    from nbdist.wire.encoding import ToAgent
 
 PULSE_SECONDS = 0.5
 SOON_SECONDS = 1.0
@@ -58,8 +59,8 @@ class Speaker(ABC):
         self._wake, self._woken = socket.socketpair()
         for end in (self._wake, self._woken):
             end.setblocking(False)
-        self._heard = threading.Event()
-        self._waits = threading.RLock()  # held by the one thread that waits for `_heard`
+        self._received = threading.Event()
+        self._waits = threading.RLock()  # held by the one thread that waits for `_received`
         self._end = threading.Event()
         self._meter = Meter()
         self._complained = False
@@ -68,7 +69,7 @@ class Speaker(ABC):
 
     @abstractmethod
     def _hear(self, message: ToAgent) -> None:
-        """Do what the hub asks for. The thread's own."""
+        """Do what the hub asks for; `Received` has been seen to. The thread's own."""
 
     @abstractmethod
     def _pulse(self) -> Pulse | None:
@@ -82,16 +83,16 @@ class Speaker(ABC):
     def send_now(self, message: Message) -> None:
         """Send a message and wait until the hub has it, so that no output overtakes it.
 
-        Any thread. The hub answers "heard", and `_hear` sets `_heard`.
+        Any thread. The hub answers `Received`, which sets `_received`.
         """
         # In a fork this thread is not there, and nobody hears the message.
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             self.send(message)
             return
         with self._waits:
-            self._heard.clear()
+            self._received.clear()
             self.send(message)
-            self._heard.wait(SOON_SECONDS)
+            self._received.wait(SOON_SECONDS)
 
     def start(self) -> None:
         """Begin to speak."""
@@ -146,7 +147,11 @@ class Speaker(ABC):
         # Whatever torch raises while the main thread changes what is looked at: a rank whose agent
         # has ended can be neither freed nor stopped.
         try:
-            self._hear(message)
+            match message:
+                case Received():
+                    self._received.set()
+                case _:
+                    self._hear(message)
         except Exception:  # it is in the rank's log, and the next message is heard
             traceback.print_exc()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from nbdist.wire.messages import Pulse
+
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     """A variable as one rank has it; what does not apply is empty."""
@@ -62,6 +64,14 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of its GPU, by live tensors; None where it uses none."""
     reserved: int | None = None
     """Of its GPU, by torch in all."""
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """What a rank is doing, and what it takes of its machine."""
+
+    doing: Pulse
+    """Also of an idle rank, whose job is ''."""
+    memory: Memory
 
 
 class Freed(msgspec.Struct, frozen=True, omit_defaults=True):

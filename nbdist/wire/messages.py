@@ -12,12 +12,9 @@ import msgspec
 
 from nbdist.wire.activity import Bar, Pace, Vitals
 from nbdist.wire.group_reports import Waiting
-from nbdist.wire.stand_ins import plain
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the messages below, said in `Hello`."""
-UNASKED = -1
-"""Number of a `Call` whose answer nobody waits for."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -66,12 +63,8 @@ class Abort(Message, frozen=True):
     why: str
 
 
-class Call(Message, frozen=True):
-    """Ask the rank for something besides a cell; answered by `Reply`."""
-
-    id: int
-    method: str
-    args: dict[str, Any] = {}
+class Received(Message, frozen=True):
+    """The hub has a display, so that the rank may print what follows it."""
 
 
 class Quit(Message, frozen=True):
@@ -94,14 +87,6 @@ class Hello(Message, frozen=True):
     """How many ranks there are, where they come and go; 0 if the hub has asked for them."""
     place: str = ""
     """Where its pid counts, see `process_lives`; '' if that is where the hub has started it."""
-
-
-class Frame(Message, frozen=True):
-    """One line of a traceback that lies in the cell."""
-
-    line: int
-    function: str
-    source: str = ""
 
 
 class Fault(Message, frozen=True):
@@ -165,27 +150,9 @@ class Pulse(Message, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Answer to a `Call`."""
+    """Answer to an `Ask`; see `nbdist.wire.rank_calls`."""
 
     id: int
     value: Any = None
     error: str = ""
-
-
-ToAgent = Run | Interrupt | Abort | Call | Quit
-ToHub = Hello | Done | Display | Pulse | Reply
-
-encode_to_agent = msgspec.msgpack.Encoder().encode
-decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
-decode_to_hub = msgspec.msgpack.Decoder(ToHub).decode
-
-
-def encode_to_hub(message: Message) -> bytes:
-    """Encode a message; what a user's code put into it may be odd, and it travels all the same.
-
-    Not so to an agent: code must arrive as it is or not at all.
-    """
-    try:
-        return encode_to_agent(message)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # a lone surrogate is the second
-        return encode_to_agent(plain(message))
+    """Why there is no value, '' if there is."""

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.rank.values.parcels import map_blocks
-from nbdist.wire import messages
+from nbdist.wire.messages import Run
 from nbdist.wire.parcel import Offer, Parcel
+from nbdist.wire.rank_calls import (
+    UNASKED,
+    Ask,
+    DropParcel,
+    OfferNames,
+    ReceiveParcel,
+    ReleaseOffer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nbdist.hub.hub import Hub
     from nbdist.hub.link.line import Line
@@ -30,17 +38,15 @@ class Packed(Protocol):
     def parcel(self) -> Parcel:
         """What ranks receive."""
 
-    def told(self, answers: dict[int, Any]) -> list[str]:
-        """Return what to tell of it, given what each rank has answered."""
+    def told(self, bound: Mapping[int, list[str]]) -> list[str]:
+        """Return what to tell of it, given the names that each rank is to bind."""
 
     def close(self) -> None:
         """Let go of the memory that holds it."""
 
 
-async def hand_over(
-    hub: Hub, ranks: Iterable[int], bringing: Packed, run: messages.Run
-) -> list[str]:
-    """Have ranks take in names, all or none; they are bound by `Run.parcel`, or by `bind`.
+async def hand_over(hub: Hub, ranks: Iterable[int], bringing: Packed, run: Run) -> list[str]:
+    """Have ranks take in names, all or none; they are bound by `Run.parcel`, or by `BindParcel`.
 
     Returns
     -------
@@ -55,20 +61,22 @@ async def hand_over(
     ranks = list(ranks)
     try:
         answers = await hub.call_all(
-            ranks, "receive", timeout=LONG_SECONDS, parcel=bringing.parcel, run=run
+            ranks, ReceiveParcel(bringing.parcel, run), timeout=LONG_SECONDS
         )
     except asyncio.CancelledError:
         # Stopped by the user. What ranks have taken in, or still do, they give up again.
         for rank in ranks:
-            hub.send(rank, messages.Call(messages.UNASKED, "drop"))
+            hub.send(rank, Ask(UNASKED, DropParcel()))
         raise
     finally:
         bringing.close()
-    for answer in answers.values():
+    bound: dict[int, list[str]] = {}
+    for rank, answer in answers.items():
         if isinstance(answer, NbdistError):
-            await hub.call_all(ranks, "drop")
+            await hub.call_all(ranks, DropParcel())
             raise UsageError(f"{answer}\nNothing was brought or started.")
-    return bringing.told(answers)
+        bound[rank] = answer
+    return bringing.told(bound)
 
 
 def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:
@@ -78,7 +86,7 @@ def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:
 
 
 async def ask_for(line: Line, rank: int, names: list[str], *, copied: bool = False) -> Offer:
-    """Have a rank pack names, and map what it holds for us until `let_go`.
+    """Have a rank pack names, and map what it holds for us until `ReleaseOffer`.
 
     The notebook may take its time to unpack it, and the rank's next cell may return others. What
     may come from another host is `copied`.
@@ -88,11 +96,10 @@ async def ask_for(line: Line, rank: int, names: list[str], *, copied: bool = Fal
     NbdistError
         If there is not enough memory.
     """
-    found: Any = await line.call(rank, "offer", timeout=LONG_SECONDS, names=names)
-    offer = msgspec.convert(found | {"rank": rank}, Offer)
+    offer = await line.call(rank, OfferNames(names), timeout=LONG_SECONDS)
     try:
         buffers = map_blocks(offer.parcel, copied=copied)
     finally:
         # A script's rank ends right then, and its answer may be lost with it.
-        await line.call_all([rank], "let_go", timeout=LET_GO_SECONDS)
-    return msgspec.structs.replace(offer, buffers=buffers)
+        await line.call_all([rank], ReleaseOffer(), timeout=LET_GO_SECONDS)
+    return msgspec.structs.replace(offer, rank=rank, buffers=buffers)

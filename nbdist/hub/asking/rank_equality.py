@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
 from nbdist.job.job import name_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.wire.group_reports import NO_WAY, Digest
+from nbdist.wire.rank_calls import DigestModels, WeighModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbdist.hub.hub import Hub
+    from nbdist.wire.rank_calls import Answer, Call
 
 ANSWER_SECONDS = 20.0
 """A look at what there is takes milliseconds; a rank may have other things to finish first."""
@@ -81,32 +81,29 @@ async def compare(
 async def _digests(
     hub: Hub, ranks: list[int], pressed: asyncio.Event, tell: Callable[[str], None]
 ) -> Told:
-    weights = await _from_all(hub, ranks, "weigh", ANSWER_SECONDS, pressed)
+    weights = await _from_all(hub, ranks, WeighModels(), ANSWER_SECONDS, pressed)
     most = max(weights.values(), default=0)
     if most > TOLD_BYTES:
         tell(f"What the ranks train is compared ({in_bytes(most)} on a rank).")
     limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
-    answers = await _from_all(hub, ranks, "checksums", limit, pressed)
-    return {
-        rank: msgspec.convert(answer, dict[str, Digest], from_attributes=True)
-        for rank, answer in answers.items()
-    }
+    return await _from_all(hub, ranks, DigestModels(), limit, pressed)
 
 
 async def _from_all(
-    hub: Hub, ranks: list[int], method: str, limit: float, pressed: asyncio.Event
-) -> dict[int, Any]:  # what the method returns
-    asking = hub.loop.create_task(hub.call_all(ranks, method, timeout=limit))
+    hub: Hub, ranks: list[int], call: Call[Answer], limit: float, pressed: asyncio.Event
+) -> dict[int, Answer]:
+    asking = hub.loop.create_task(hub.call_all(ranks, call, timeout=limit))
     stop = hub.loop.create_task(pressed.wait())
     await asyncio.wait({asking, stop}, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if not asking.done():
         asking.cancel()
         raise NbdistError("you stopped it")
-    answers = asking.result()
-    for answer in answers.values():
+    answers: dict[int, Answer] = {}
+    for rank, answer in asking.result().items():
         if isinstance(answer, NbdistError):
             raise answer
+        answers[rank] = answer
     return answers
 
 

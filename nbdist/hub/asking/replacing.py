@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nbdist.errors import UsageError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
+from nbdist.hub.link.line import given
 from nbdist.job.job import name_ranks, show_ranks
 from nbdist.job.report import said_of
 from nbdist.machine.amounts import counted
-from nbdist.wire.group_reports import GroupInfo
+from nbdist.wire.rank_calls import FindSharers, ListGroups, SyncModel
 
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
@@ -40,8 +39,7 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
         why: dict[str, str] = {}
         if like is not None:
             why = await copies.copy_names(hub, like, ranks)
-            names = set(await hub.call(like, "names"))
-            lacking = {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+            lacking = await copies.lacking(hub, like, ranks)
         if like is not None or hub.uncompared:
             hub.notes += await rank_equality.compare(hub, words=rank_equality.UNLIKE)
     return {
@@ -68,7 +66,7 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         if hub.stale:
             await forming.form(hub)
         # A model of another group, under the same name on another rank, is another model.
-        sharers = await hub.call_all(hub.ranks, "sharers", path=path)
+        sharers = await hub.call_all(hub.ranks, FindSharers(path))
         if source not in sharers:
             raise UsageError(
                 f"there is no rank {source}; this cluster has {counted(hub.size, 'rank')}"
@@ -79,19 +77,17 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         members = [rank for rank, told in sharers.items() if told == sharers[source]]
         lacking = [rank for rank, told in sharers.items() if told is None]
         group = "" if len(members) == hub.size else await _group_of(hub, path, members, lacking)
-        await hub.demand(members, "sync", path=path, source=source, group=group)
+        await hub.demand(members, SyncModel(path, source, group))
         return members
 
 
 async def _group_of(hub: Hub, path: str, members: list[int], lacking: list[int]) -> str:
     """Return the name of the process group that just these ranks have."""
-    answers = await hub.call_all(members, "groups")
+    answers = await hub.call_all(members, ListGroups())
     named = [
-        {group.name for group in msgspec.convert(answer, list[GroupInfo], from_attributes=True)
-         if sorted(group.ranks) == members}
-        for answer in answers.values()
-        if isinstance(answer, list)
-    ]  # fmt: skip
+        {group.name for group in groups if sorted(group.ranks) == members}
+        for groups in given(answers).values()
+    ]
     common = set.intersection(*named) if named else set()
     if not common and lacking and len(members) == 1:
         raise UsageError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from nbdist.rank.looking.vitals import STACKS_SIGNAL
+from nbdist.wire.rank_calls import TellStacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,7 +40,7 @@ async def of(
     """
     dumps = {rank: folder / f"rank{rank}.stacks" for rank in ranks}
     before = {rank: _size(path) for rank, path in dumps.items()}
-    answers = await line.call_all(dumps, "stacks", timeout=STACKS_SECONDS)
+    answers = await line.call_all(dumps, TellStacks(), timeout=STACKS_SECONDS)
     found: dict[int, str] = {}
     for rank, answer in answers.items():
         if isinstance(answer, str):

@@ -8,18 +8,25 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
+from nbdist.hub.link.line import NoAnswer, given
 from nbdist.job.job import name_ranks
-from nbdist.wire.inspection import Completions, Freed, Holdings, Seen, State
+from nbdist.wire.inspection import Completions, Freed, Seen, State
+from nbdist.wire.rank_calls import (
+    CompleteCode,
+    DescribeVariables,
+    FindNames,
+    FreeMemory,
+    GlanceAtVariables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from nbdist.hub.hub import Hub
+    from nbdist.wire.rank_calls import Answer, Call
 
 WHO_SECONDS = 4.0
 """An idle rank has answered by then; see `nbdist.rank.looking.who` for its own limits."""
@@ -69,12 +76,13 @@ async def who(
 ) -> Inventory:
     """Ask the ranks for their variables."""
     living = [rank for rank in ranks if hub.ranks[rank].alive]
-    ask = {"patterns": list(patterns), "most": 1 << 30 if most is None else most}
+    wanted, described = list(patterns), 1 << 30 if most is None else most
     idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
-    found, silent = await _ask(hub, idle, "who", Holdings, WHO_SECONDS, ask)
+    found, silent = await _ask(hub, idle, DescribeVariables(wanted, described), WHO_SECONDS)
     # Of the idle ones, those whose main thread is in something that is no cell of ours.
     others = [rank for rank in living if rank not in found]
-    glances, silent = await _ask(hub, others, "glance", Holdings, GLANCE_SECONDS, ask)
+    glance = GlanceAtVariables(wanted, described)
+    glances, silent = await _ask(hub, others, glance, GLANCE_SECONDS)
     found |= glances
     silent |= {rank: f"rank {rank} is dead" for rank in ranks if rank not in living}
     busy = {rank: one.state for rank, one in found.items() if one.state.busy}
@@ -95,8 +103,8 @@ async def free(hub: Hub, ranks: Sequence[int]) -> tuple[dict[int, Freed], dict[i
     idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
     busy = [rank for rank in living if rank not in idle]
     (found, silent), (others, mute) = await asyncio.gather(
-        _ask(hub, idle, "free", Freed, FREE_SECONDS, {}),
-        _ask(hub, busy, "free", Freed, GLANCE_SECONDS, {}),
+        _ask(hub, idle, FreeMemory(), FREE_SECONDS),
+        _ask(hub, busy, FreeMemory(), GLANCE_SECONDS),
     )
     return found | others, silent | mute | {
         rank: f"rank {rank} is dead" for rank in ranks if rank not in living
@@ -121,36 +129,36 @@ async def complete(
     """
     living = [rank for rank in ranks if hub.ranks[rank].alive]
     idle = [rank for rank in living if hub.ranks[rank].state == "idle"][:1]
-    place = {"code": code, "cursor": cursor, "within": seconds}
     named = living if prefix is not None else []
     names, found = await asyncio.gather(
-        hub.call_all(named, "starting_with", timeout=seconds, prefix=prefix),
-        hub.call_all(idle, "complete", timeout=seconds, **place),
+        hub.call_all(named, FindNames(prefix or ""), timeout=seconds),
+        hub.call_all(idle, CompleteCode(code, cursor, within=seconds), timeout=seconds),
     )
     offered = Completions(State())
-    for answer in found.values():
-        if not isinstance(answer, NbdistError):
-            offered = msgspec.convert(answer, Completions)
+    for answer in given(found).values():
+        offered = answer
     known = {text for text, _ in offered.texts}
     if prefix is None or (known and offered.back != len(prefix)):
         return offered
-    more = {name for answer in names.values() if isinstance(answer, list) for name in answer}
+    more = {name for found in given(names).values() for name in found}
     texts = offered.texts + [(name, "variable") for name in sorted(more - known)]
     return Completions(State(), len(prefix), texts)
 
 
 async def _ask(
-    hub: Hub, ranks: Sequence[int], method: str, kind: Any, seconds: float, args: dict[str, Any]
-) -> tuple[dict[int, Any], dict[int, str]]:
+    hub: Hub, ranks: Sequence[int], call: Call[Answer], seconds: float
+) -> tuple[dict[int, Answer], dict[int, str]]:
     """Ask ranks; return the answers, and why the others gave none."""
-    answers = await hub.call_all(ranks, method, timeout=seconds, **args)
-    found, silent = {}, {}
-    for rank, answer in answers.items():
-        if isinstance(answer, NbdistError):
-            late = str(answer).startswith(f"rank {rank} did not answer")
-            silent[rank] = f"rank {rank} does not answer ({HELD})" if late else str(answer)
-        else:
-            found[rank] = msgspec.convert(answer, kind)
+    found: dict[int, Answer] = {}
+    silent: dict[int, str] = {}
+    for rank, answer in (await hub.call_all(ranks, call, timeout=seconds)).items():
+        match answer:
+            case NoAnswer():
+                silent[rank] = f"rank {rank} does not answer ({HELD})"
+            case NbdistError():
+                silent[rank] = str(answer)
+            case _:
+                found[rank] = answer
     return found, silent
 
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
+from nbdist.wire.rank_calls import GiveNames, ListNames, TakeNames
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nbdist.hub.hub import Hub
+
+
+async def lacking(hub: Hub, like: int, ranks: Iterable[int]) -> dict[int, set[str]]:
+    """Return for each of these ranks the names that rank `like` has and it has not."""
+    names = await hub.call(like, ListNames())
+    theirs = {rank: await hub.call(rank, ListNames()) for rank in ranks}
+    return {rank: {*names} - {*own} for rank, own in theirs.items()}
 
 
 async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
@@ -20,7 +30,7 @@ async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
     dict
         Why a variable could not be copied, by name.
     """
-    names = await hub.call(source, "names")
+    names = await hub.call(source, ListNames())
     refused = await _copy(hub, source, ranks, names)
     if "" in refused:
         # Something cannot be rebuilt on the new rank: find out what, copy the rest.
@@ -35,9 +45,9 @@ async def _copy(hub: Hub, source: int, ranks: list[int], names: list[str]) -> di
     path = hub.host.folder / f"names-{source}.pickle"
     seconds = hub.settings.form_seconds
     try:
-        given = await hub.call(source, "give", timeout=seconds, path=str(path), names=names)
-        refused: dict[str, str] = dict(given)
-        for answer in (await hub.call_all(ranks, "take", timeout=seconds, path=str(path))).values():
+        refused = await hub.call(source, GiveNames(str(path), names), timeout=seconds)
+        answers = await hub.call_all(ranks, TakeNames(str(path)), timeout=seconds)
+        for answer in answers.values():
             if isinstance(answer, NbdistError):
                 refused[""] = str(answer)
     finally:

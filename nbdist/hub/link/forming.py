@@ -11,8 +11,6 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nbdist.backends.choice import check_torch
 from nbdist.backends.groups.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
@@ -23,7 +21,14 @@ from nbdist.job.report import said_of
 from nbdist.launchers.scripts import horovodrun
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted, in_time
-from nbdist.wire.group_reports import GroupInfo
+from nbdist.wire.rank_calls import (
+    FormGroup,
+    GiveNames,
+    ListGroups,
+    ListNames,
+    OpenStore,
+    TakeNames,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,8 +93,7 @@ async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
     others = [rank for rank in hub.ranks if rank not in ranks]
     if not others:
         return {rank: set() for rank in ranks}
-    names = set(await hub.call(others[0], "names"))
-    return {rank: names - set(await hub.call(rank, "names")) for rank in ranks}
+    return await copies.lacking(hub, others[0], ranks)
 
 
 async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
@@ -175,7 +179,7 @@ async def _sharing(hub: Hub) -> list[str]:
     used = {(rank.host, rank.device) for rank in on_gpus}
     if hub.backend != "ddp" or not used or len(used) == hub.size:
         return []
-    world, *_ = msgspec.convert(await hub.call(0, "groups"), list[GroupInfo], from_attributes=True)
+    world, *_ = await hub.call(0, ListGroups())
     hub.sharing = world.backend
     told = f"{counted(hub.size, 'rank')} share {counted(len(used), 'GPU')}"
     slower = f"{told}. The process group uses {world.backend}, for nccl wants a GPU for each rank."
@@ -206,25 +210,21 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
     on_gpus = any(rank.device.startswith("cuda") for rank in hub.ranks.values())
     seconds = hub.settings.form_seconds * (GPU_PATIENCE if on_gpus else 1)
     try:
-        port, master_port = await hub.call(0, "open_store", timeout=seconds)
+        ports = await hub.call(0, OpenStore(), timeout=seconds)
     except NbdistError as err:
         raise NotFormed(str(err), [0], stuck=True) from err
-    args = {
-        "port": port, "master_port": master_port, "generation": hub.generation, "way": way,
-        "fsdp": recovery.fsdp,
-    }  # fmt: skip
+    order = FormGroup(ports, hub.generation, way, recovery.fsdp)
     calls = {
-        hub.loop.create_task(hub.call(rank, "form", timeout=seconds, **args)): rank
-        for rank in hub.ranks
+        hub.loop.create_task(hub.call(rank, order, timeout=seconds)): rank for rank in hub.ranks
     }
     ended, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
     problems = {calls[call]: call.exception() for call in ended if call.exception()}
     if not problems:
         answers = {rank: call.result() for call, rank in calls.items()}
         hub.broken_off |= {
-            r: each["broken_off"] for r, each in answers.items() if each["broken_off"]
+            rank: formed.broken_off for rank, formed in answers.items() if formed.broken_off
         }
-        return {name: why for each in answers.values() for name, why in each["lost"].items()}
+        return {name: why for formed in answers.values() for name, why in formed.lost.items()}
     why = str(next(iter(problems.values())))
     await hub.free({calls[call]: call for call in waiting}, why)
     stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)
@@ -291,8 +291,8 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
 async def _give(hub: Hub, rank: int, path: Path) -> dict[str, str] | None:
     """Have a rank write down its variables; return what cannot be, None if it does not answer."""
     try:
-        names = await hub.call(rank, "names", timeout=GIVE_SECONDS)
-        return dict(await hub.call(rank, "give", timeout=GIVE_SECONDS, path=str(path), names=names))
+        names = await hub.call(rank, ListNames(), timeout=GIVE_SECONDS)
+        return await hub.call(rank, GiveNames(str(path), names), timeout=GIVE_SECONDS)
     except NbdistError:
         return None
 
@@ -304,7 +304,7 @@ async def _take(
     problem = "it did not answer any more"
     if refused is not None:
         seconds = hub.settings.form_seconds
-        answers = await hub.call_all([rank], "take", timeout=seconds, path=str(path))
+        answers = await hub.call_all([rank], TakeNames(str(path)), timeout=seconds)
         problem = str(answers[rank]) if isinstance(answers[rank], NbdistError) else ""
     why: dict[str, str] = refused or {}
     source = min(set(hub.ranks) - set(wrong), default=None)

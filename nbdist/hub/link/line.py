@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import zmq
@@ -19,23 +19,15 @@ from nbdist.job import changes
 from nbdist.machine.amounts import in_time
 from nbdist.machine.sockets import LOOPBACK
 from nbdist.wire.channel import Keys, Listener
-from nbdist.wire.messages import (
-    Call,
-    Display,
-    Done,
-    Hello,
-    Message,
-    Pulse,
-    Reply,
-    Run,
-    decode_to_hub,
-    encode_to_agent,
-)
+from nbdist.wire.encoding import decode_to_hub, encode_to_agent
+from nbdist.wire.messages import Display, Done, Hello, Message, Pulse, Reply, Run
+from nbdist.wire.rank_calls import AnyCall, Ask
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.wire.framing import Stream
+    from nbdist.wire.rank_calls import Answer, Call
 
 CALL_SECONDS = 5.0
 
@@ -44,6 +36,11 @@ Heard = Hello | Done | Display | Pulse
 
 class NoAnswer(NbdistError):
     """A rank did not answer in time."""
+
+
+def given(answers: dict[int, Answer | NbdistError]) -> dict[int, Answer]:
+    """Return the answers of those ranks that have given one; see `Line.call_all`."""
+    return {rank: answer for rank, answer in answers.items() if not isinstance(answer, NbdistError)}
 
 
 class Line:
@@ -83,7 +80,7 @@ class Line:
         self._lost: set[int] = set()
         """Ranks that have died and have no successor yet."""
         self._call_ids = itertools.count(1)
-        self._calls: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self._calls: dict[int, tuple[int, asyncio.Future[object]]] = {}
         self._loop.add_reader(self._listener.socket.FD, self._pump)
         self._cells = None if cells is None else CellSockets(cells, self._hear_of_cells)
         self._cell_streams: dict[int, Stream] = {}
@@ -151,10 +148,11 @@ class Line:
                 self.expect(rank, incarnation)
             if self._names.get(rank) != name:
                 continue
-            if isinstance(message, Reply):
-                self._answered(rank, message)
-            else:
-                self._hear(rank, incarnation, message)
+            match message:
+                case Reply():
+                    self._answered(rank, message)
+                case _:
+                    self._hear(rank, incarnation, message)
 
     def _is_new(self, rank: int, incarnation: int) -> bool:
         known = self._names.get(rank)
@@ -169,52 +167,44 @@ class Line:
         else:
             future.set_result(reply.value)
 
-    async def call(
-        self,
-        rank: int,
-        method: str,
-        *,
-        timeout: float = CALL_SECONDS,
-        **args: Any,
-    ) -> Any:  # whatever the method returns
-        """Ask a rank and wait for the answer.
+    async def call(self, rank: int, call: Call[Answer], *, timeout: float = CALL_SECONDS) -> Answer:
+        """Ask a rank and wait for the answer, which is of the call's own type.
 
         Raises
         ------
         NbdistError
-            If the rank raised, died or did not answer in time.
+            If the rank raised, died, did not answer in time, or answered something else.
         """
         if rank in self._lost:
             raise NbdistError(f"rank {rank} has died")
         number = next(self._call_ids)
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[object] = self._loop.create_future()
         self._calls[number] = rank, future
-        self.send(rank, Call(number, method, args))
+        self.send(rank, Ask(number, cast("AnyCall", call)))  # all that are made are among them
+        name = type(call).__name__
         try:
-            return await asyncio.wait_for(future, timeout)
+            return call.read(await asyncio.wait_for(future, timeout))
         except asyncio.TimeoutError:
-            msg = f"rank {rank} did not answer `{method}` within {in_time(timeout)}"
+            msg = f"rank {rank} did not answer `{name}` within {in_time(timeout)}"
             raise NoAnswer(msg) from None
+        except msgspec.ValidationError as err:
+            raise NbdistError(f"rank {rank} answered `{name}` wrongly: {err}") from err
         finally:
             self._calls.pop(number, None)
 
     async def call_all(
-        self,
-        ranks: Iterable[int],
-        method: str,
-        *,
-        timeout: float = CALL_SECONDS,
-        **args: Any,
-    ) -> dict[int, Any]:
+        self, ranks: Iterable[int], call: Call[Answer], *, timeout: float = CALL_SECONDS
+    ) -> dict[int, Answer | NbdistError]:
         """Ask several ranks at once; each answer is a value or the `NbdistError` it met."""
+
+        async def answer(rank: int) -> Answer | NbdistError:
+            try:
+                return await self.call(rank, call, timeout=timeout)
+            except NbdistError as err:
+                return err
+
         ranks = list(ranks)
-        answers = await asyncio.gather(
-            *(self.call(rank, method, timeout=timeout, **args) for rank in ranks),
-            return_exceptions=True,
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, NbdistError):
-                raise answer
+        answers = await asyncio.gather(*map(answer, ranks))
         return dict(zip(ranks, answers, strict=True))
 
     def lost(self, rank: int) -> None:

@@ -28,7 +28,7 @@ from nbdist.launchers.scripts.launcher import Launch, launcher
 from nbdist.machine.operating_system import private
 from nbdist.rank.script_program import Program
 from nbdist.settings import no_place
-from nbdist.wire.messages import UNASKED, Call, Display, Done, Fault, Hello, Interrupt, Pulse
+from nbdist.wire.messages import Display, Done, Fault, Hello, Interrupt, Pulse, Received
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -83,7 +83,7 @@ class ScriptRun:
             return
         elif isinstance(message, Display):
             self._output.display(message)
-            self._line.send(rank, Call(UNASKED, "heard"))
+            self._line.send(rank, Received())
         elif isinstance(message, Pulse):
             ranks.pulsed(rank, message)
         elif isinstance(message, Done):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbdist.detached.job_folders import id_of
 from nbdist.job.job import Job, how_died, show_ranks
@@ -13,41 +13,46 @@ from nbdist.machine.tables import text_table
 if TYPE_CHECKING:
     from nbdist.detached.job_folders import Kept, Unreadable
     from nbdist.hub.link.ranks import Rank
+    from nbdist.wire.inspection import Condition
 
 
 MOST_WIDE = 50
 """Characters of a line of code or of a message that a table has room for."""
 
 
-def rank_table(ranks: list[Rank], vitals: dict[int, dict[str, Any]]) -> str:
+def rank_table(ranks: list[Rank], conditions: dict[int, Condition]) -> str:
     """Return a row for each rank."""
     titles = ("rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU memory", "state")
     rows = []
     for rank in ranks:
-        seen = vitals.get(rank.rank, {})
-        memory = seen.get("unique") or seen.get("rss")
-        rows.append(
-            (
-                str(rank.rank), rank.host, str(rank.pid), seen.get("device", UNKNOWN),
-                known(seen.get("cpu"), in_percent), known(memory, in_bytes),
-                known(seen.get("gpu"), in_percent),
-                known(seen.get("gpu_memory"), in_bytes), _state(rank, seen),
-            )
-        )  # fmt: skip
+        told = conditions.get(rank.rank)
+        place = (str(rank.rank), rank.host, str(rank.pid))
+        rows.append((*place, *_taken(told), _state(rank, told)))
     return text_table(titles, rows)
 
 
-def _state(rank: Rank, seen: dict[str, Any]) -> str:
+def _taken(told: Condition | None) -> tuple[str, str, str, str, str]:
+    if told is None:
+        return (UNKNOWN,) * 5
+    memory, takes = told.memory, told.doing.vitals
+    return (
+        told.doing.device, known(takes.cpu, in_percent),
+        in_bytes(memory.unique or memory.rss), known(takes.gpu, in_percent),
+        known(takes.gpu_memory, in_bytes),
+    )  # fmt: skip
+
+
+def _state(rank: Rank, told: Condition | None) -> str:
     if rank.death is not None:
         return f"dead: {how_died(rank.death)}"
-    if rank.state == "busy" and not seen:
+    if rank.state == "busy" and told is None:
         return "busy, does not answer (it may hold the GIL)"
-    if not seen.get("job"):
+    if told is None or not told.doing.job:
         return rank.state
-    line = f"running line {seen['line']} of the cell" if seen.get("line") else "running"
-    waiting = seen.get("waiting")
-    if waiting:
-        return f"{line}, in {waiting['op']} for {in_time(int(waiting['since']))}"
+    doing = told.doing
+    line = f"running line {doing.line} of the cell" if doing.line else "running"
+    if doing.waiting is not None:
+        return f"{line}, in {doing.waiting.op} for {in_time(int(doing.waiting.since))}"
     return line
 
 

@@ -16,6 +16,7 @@ from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.user_errors import CannotTravel
+from nbdist.wire.parcel import Offer
 from nbdist.wire.shared_memory import Blocks
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Names:
 
     # -- on their way to the notebook ----------------------------------------------------------
 
-    def offer(self, names: list[str]) -> dict[str, Any]:
+    def offer(self, names: list[str]) -> Offer:
         """Pack values for the notebook; also return why some could not be packed."""
         self._offered.close()
         space = self._shell.user_ns
@@ -153,7 +154,7 @@ class Names:
                 packing.add(name, space[name])
         sizes = {item.name: item.size for item in packing.items.values()}
         parcel = packing.close(self._offered, self.holds(there))
-        return {"parcel": parcel, "refused": refused, "sizes": sizes}
+        return Offer(parcel, refused, sizes)
 
     def let_go(self) -> None:
         """Release the offered values, which the notebook has now. Any thread."""

@@ -9,11 +9,12 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
 from nbdist.backends.groups import wait_time
+from nbdist.wire.inspection import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -99,7 +100,7 @@ def where(main: int) -> str:
     return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
 
 
-def memory() -> dict[str, Any]:
+def memory() -> Memory:
     """Return this process's memory in bytes: resident (rss) and not shared (uss)."""
     full = psutil.Process().memory_full_info()
-    return {"rss": full.rss, "unique": getattr(full, "uss", None)}
+    return Memory(full.rss, getattr(full, "uss", None))

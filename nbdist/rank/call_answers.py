@@ -1,0 +1,198 @@
+"""What a rank that stays answers to each call of the hub's, and on which of its threads.
+
+Each `match` names all calls of its kind: mypy finds a call that is missing, a field that there is
+not, and an answer of another type than the call's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from nbdist.machine import sockets
+from nbdist.rank.looking import vitals
+from nbdist.rank.looking.completion import Completing
+from nbdist.rank.looking.rank_names import Names
+from nbdist.rank.looking.who import Who, free
+from nbdist.wire.inspection import Completions, Condition, Freed, State
+from nbdist.wire.rank_calls import (
+    BindParcel,
+    CompleteCode,
+    DescribeVariables,
+    DigestModels,
+    DropParcel,
+    FindNames,
+    FindSharers,
+    FindVersions,
+    Formed,
+    FormGroup,
+    FreeMemory,
+    GiveNames,
+    GlanceAtVariables,
+    ListGroups,
+    ListNames,
+    OfferNames,
+    OpenStore,
+    Ports,
+    ReceiveParcel,
+    ReleaseOffer,
+    SyncModel,
+    TakeNames,
+    TellCondition,
+    TellStacks,
+    WeighModels,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbdist.backends.choice import Backend
+    from nbdist.rank.running.execute import CellRunner
+    from nbdist.wire.messages import Pulse
+
+AtOnce = (
+    OpenStore | TellStacks | TellCondition | FindVersions | ReleaseOffer | FindNames
+    | GlanceAtVariables
+)  # fmt: skip
+"""Answered by the agent's thread, whatever the main thread does."""
+IfIdle = DescribeVariables | CompleteCode | FreeMemory
+"""Done by the main thread if it is idle; if it is busy, the agent's thread answers with less."""
+OfGroup = FormGroup | ListGroups | FindSharers | SyncModel | WeighModels | DigestModels
+OfNames = (
+    ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
+)  # fmt: skip
+OnMain = OfGroup | OfNames
+"""Done by the main thread as soon as no cell runs there."""
+
+
+class Answers:
+    """Answers for one rank.
+
+    Parameters
+    ----------
+    shell, runner, backend
+        The rank's own.
+    doing
+        Returns what the rank is doing; called by the agent's thread.
+    """
+
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        runner: CellRunner,
+        backend: Backend,
+        doing: Callable[[], Pulse],
+    ) -> None:
+        self._shell, self._runner, self._backend, self._doing = shell, runner, backend, doing
+        self._who, self._completing = Who(shell), Completing(shell)
+        self._engine = {thread.ident for thread in threading.enumerate() if thread.ident}
+        self._engine -= {runner.main}
+        self.names = Names(shell)
+
+    def at_once(self, call: AtOnce) -> object:
+        """Answer now. Agent's thread."""
+        match call:
+            case OpenStore():
+                return call.answer(self._open_store())
+            case TellStacks():
+                return call.answer(self._stacks())
+            case TellCondition():
+                return call.answer(Condition(self._doing(), vitals.memory()))
+            case FindVersions():
+                return call.answer(self.names.holds(call.names, call.edited))
+            case ReleaseOffer():
+                self.names.let_go()
+                return call.answer(None)
+            case FindNames():
+                return call.answer(self._completing.names(call.prefix))
+            case GlanceAtVariables():
+                return call.answer(self._who.glance(self._busy(), call.patterns, call.most))
+
+    def idle(self, call: IfIdle) -> object:
+        """Answer by a look at the user's values. Main thread, no cell running."""
+        match call:
+            case DescribeVariables():
+                return call.answer(self._who.look(call.patterns, call.most))
+            case CompleteCode():
+                found = self._completing.complete(call.code, call.cursor, call.within)
+                return call.answer(found)
+            case FreeMemory():
+                return call.answer(free(self._shell, self._runner.forget_value))
+
+    def busy(self, call: IfIdle) -> object:
+        """Answer without a look at the user's values. Any thread."""
+        match call:
+            case DescribeVariables():
+                return call.answer(self._who.glance(self._busy(), call.patterns, call.most))
+            case CompleteCode():
+                return call.answer(Completions(self._busy()))
+            case FreeMemory():
+                return call.answer(Freed(self._busy()))
+
+    def on_main(self, call: OnMain) -> object:
+        """Do what is asked for. Main thread, no cell running."""
+        return self._of_group(call) if isinstance(call, OfGroup) else self._of_names(call)
+
+    def _of_group(self, call: OfGroup) -> object:
+        backend, space = self._backend, self._shell.user_ns
+        match call:
+            case FormGroup():
+                return call.answer(self._form(call))
+            case ListGroups():
+                return call.answer(backend.groups())
+            case FindSharers():
+                return call.answer(backend.sharers(space, call.path))
+            case SyncModel():
+                backend.sync(space, call.path, call.source, call.group)
+                return call.answer(None)
+            case WeighModels():
+                return call.answer(backend.weigh(space))
+            case DigestModels():
+                return call.answer(backend.checksums(space))
+
+    def _of_names(self, call: OfNames) -> object:
+        names = self.names
+        match call:
+            case ListNames():
+                return call.answer(names.mine())
+            case ReceiveParcel():
+                # As the cell will find it: what is unpickled may import from there.
+                self._runner.mirror.follow(call.run)
+                return call.answer(names.receive(call.parcel))
+            case BindParcel():
+                names.bind(call.parcel)
+                return call.answer(None)
+            case DropParcel():
+                names.drop()
+                return call.answer(None)
+            case OfferNames():
+                return call.answer(names.offer(call.names))
+            case GiveNames():
+                return call.answer(names.give(call.path, call.names))
+            case TakeNames():
+                return call.answer(names.take(call.path))
+
+    def _open_store(self) -> Ports:
+        self._reserved = sockets.reserve()
+        return Ports(self._backend.open_store(), self._reserved.getsockname()[1])
+
+    def _form(self, call: FormGroup) -> Formed:
+        backend, ports = self._backend, call.ports
+        lost = backend.form(
+            ports.store, call.generation, call.way, self._shell.user_ns, fsdp=call.fsdp
+        )
+        backend.meet_at(ports.master)
+        os.environ["MASTER_PORT"] = str(ports.master)
+        broken, backend.broken_off = sorted(backend.broken_off), set()
+        return Formed(lost, broken)
+
+    def _stacks(self) -> str:
+        runner = self._runner
+        return vitals.stacks(runner.main, self._engine, runner.cell_file, runner.named)
+
+    def _busy(self) -> State:
+        runner = self._runner
+        return State(busy=True, line=runner.line() if runner.job else None)

@@ -1,0 +1,39 @@
+"""Which messages go each way on the wire, and how they become bytes: msgpack, with a tag each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nbdist.wire.messages import (
+    Abort,
+    Display,
+    Done,
+    Hello,
+    Interrupt,
+    Message,
+    Pulse,
+    Quit,
+    Received,
+    Reply,
+    Run,
+)
+from nbdist.wire.rank_calls import Ask
+from nbdist.wire.stand_ins import plain
+
+ToAgent = Run | Interrupt | Abort | Ask | Received | Quit
+ToHub = Hello | Done | Display | Pulse | Reply
+
+encode_to_agent = msgspec.msgpack.Encoder().encode
+decode_to_agent = msgspec.msgpack.Decoder(ToAgent).decode
+decode_to_hub = msgspec.msgpack.Decoder(ToHub).decode
+
+
+def encode_to_hub(message: Message) -> bytes:
+    """Encode a message; what a user's code put into it may be odd, and it travels all the same.
+
+    Not so to an agent: code must arrive as it is or not at all.
+    """
+    try:
+        return encode_to_agent(message)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # a lone surrogate is the second
+        return encode_to_agent(plain(message))
