@@ -126,20 +126,22 @@ class Hub:
 
     def _hear_agent(self, number: int, _incarnation: int, message: Heard) -> None:
         rank = self.ranks[number]
-        if isinstance(message, Done):
-            rank.state, rank.pulse = "idle", None
-            if message.job in self.running:
-                self.running[message.job].done(rank.rank, message)
-        elif isinstance(message, Display):
-            self.send(number, Received())  # it waits, or its next print is first
-            if message.job in self.running:
-                self.running[message.job].display(rank.rank, message)
-        elif isinstance(message, Pulse):
-            rank.gpu_memory, rank.device = message.vitals.gpu_memory, message.device or rank.device
-            if message.job in self.running:
-                self.running[message.job].pulsed(rank.rank, message)
-        else:
-            self._arrived(rank, message)
+        match message:
+            case Done():
+                rank.state, rank.pulse = "idle", None
+                if message.job in self.running:
+                    self.running[message.job].done(rank.rank, message)
+            case Display():
+                self.send(number, Received())  # it waits, or its next print is first
+                if message.job in self.running:
+                    self.running[message.job].display(rank.rank, message)
+            case Pulse():
+                rank.gpu_memory = message.vitals.gpu_memory
+                rank.device = message.device or rank.device
+                if message.job in self.running:
+                    self.running[message.job].pulsed(rank.rank, message)
+            case Hello():
+                self._arrived(rank, message)
 
     def _arrived(self, rank: Rank, hello: Hello) -> None:
         arrival = self._arrivals.get(rank.rank)

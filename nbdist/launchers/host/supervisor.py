@@ -199,32 +199,34 @@ class Supervisor:
 
     def _refuse(self, order: Order, why: str) -> None:
         """Tell the kernel that an order could not be executed."""
-        if isinstance(order, StartRank):
-            self.tell(Refused(_name_of(order.spec), why))
-        elif isinstance(order, StartLauncher):
-            self.tell(Refused(order.name, why))
-        elif isinstance(order, StartController):
-            self.tell(Refused(CONTROLLER, why))
-        elif isinstance(order, Preload):
-            self.tell(Preloaded(order.id, why))
+        match order:
+            case StartRank():
+                self.tell(Refused(_name_of(order.spec), why))
+            case StartLauncher():
+                self.tell(Refused(order.name, why))
+            case StartController():
+                self.tell(Refused(CONTROLLER, why))
+            case Preload():
+                self.tell(Preloaded(order.id, why))
 
     def _do(self, order: Order) -> None:
-        if isinstance(order, StartController):
-            self._children.start(CONTROLLER, lambda: child_bodies.controller(order))
-        elif isinstance(order, Signal):
-            self._children.signal(order.pid, order.signum)
-        elif isinstance(order, End):
-            self._children.end(order.pid, order.grace)
-        elif not self._ready:
-            self._waiting.append(order)
-        elif isinstance(order, Preload):
-            self._preloads.begin(order)
-        elif isinstance(order, StopPreload):
-            self._preloads.stop(order.id)
-        elif isinstance(order, StartLauncher):
-            self._start_launcher(order)
-        elif isinstance(order, StartRank):
-            self._start_rank(order.spec)
+        match order:
+            case StartController():
+                self._children.start(CONTROLLER, lambda: child_bodies.controller(order))
+            case Signal():
+                self._children.signal(order.pid, order.signum)
+            case End():
+                self._children.end(order.pid, order.grace)
+            case _ if not self._ready:
+                self._waiting.append(order)
+            case Preload():
+                self._preloads.begin(order)
+            case StopPreload():
+                self._preloads.stop(order.id)
+            case StartLauncher():
+                self._start_launcher(order)
+            case StartRank():
+                self._start_rank(order.spec)
 
     def tell(self, word: Word) -> None:
         """Send a message to the kernel, if it is still alive."""

@@ -153,21 +153,22 @@ class WarmProcess:
             self._inbox = self._inbox[end:]
 
     def _hear(self, word: Warm | Probed | Preloaded | Started | Died | Refused) -> None:
-        if isinstance(word, Warm):
-            self.warm.set_result(word)
-            return
-        if isinstance(word, Probed):
-            self.probed.set_result(word.recovery)
-            return
-        if isinstance(word, Preloaded):
-            if word.id in self._preloads:
-                self._preloads[word.id].set_result(word)
-            return
-        if isinstance(word, Started):
-            self.children[word.pid] = word.created
-        elif isinstance(word, Died):
-            self.children.pop(word.pid, None)
-        self._tell(word)
+        match word:
+            case Warm():
+                self.warm.set_result(word)
+            case Probed():
+                self.probed.set_result(word.recovery)
+            case Preloaded():
+                if word.id in self._preloads:
+                    self._preloads[word.id].set_result(word)
+            case Started():
+                self.children[word.pid] = word.created
+                self._tell(word)
+            case Died():
+                self.children.pop(word.pid, None)
+                self._tell(word)
+            case Refused():
+                self._tell(word)
 
     def _lost(self) -> None:
         """Clean up after its end: its children die with it, we kill their descendants."""
