@@ -103,7 +103,7 @@ def filled(notebook: Kernel) -> Kernel:
     """Return the notebook with variables of many kinds on its ranks, and time for questions."""
     on_ranks(notebook, VARIABLES)
     on_ranks(notebook, PATIENT.format(20, 10))
-    notebook.run("import time; from nbdist.hub.asking import variables")
+    notebook.run("import nbdist, time; from nbdist.hub.asking import variables")
     notebook.run("variables.WHO_SECONDS = variables.GLANCE_SECONDS = 60")
     return notebook
 
