@@ -20,6 +20,7 @@ from nbdist.detached.attached_view import follow, make_job
 from nbdist.detached.job_story import STORY, End, Writer
 from nbdist.job.bounded_output import DISPLAYS
 from nbdist.job.job import Notice, Shown, Text
+from nbdist.job.job_states import INTERRUPT, WITH_CLUSTER, WITH_KEEPER
 from nbdist.wire.messages import Display
 from tests.helpers.kernel import KERNEL_MARK
 from tests.helpers.notebook import complete, on_ranks
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.job.job import Event, Job
+    from nbdist.job.job_states import Stop
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 
@@ -320,6 +322,13 @@ async def test_a_story_of_another_version_ends_the_view(tmp_path: Path) -> None:
     assert f"job {job.id} cannot be followed: ValidationError: Invalid value 'Sung'" in str(
         job.error
     )
+
+
+@pytest.mark.parametrize("stop", [INTERRUPT, WITH_CLUSTER, WITH_KEEPER], ids=lambda stop: stop.by)
+def test_a_keeper_reads_why_its_job_is_to_stop(stop: Stop, tmp_path: Path) -> None:
+    keeping.stop(tmp_path, stop)
+    assert keeping.asked_to_stop(tmp_path) == stop
+    assert keeping.asked_to_stop(tmp_path) is None
 
 
 async def followed(folder: Path, story: str = "", taken: float = 0.0) -> tuple[Job, list[Event]]:

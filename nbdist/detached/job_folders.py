@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbdist.job.job_states import ENDED, JobState, stop_told
 from nbdist.machine import leftovers
 from nbdist.machine.operating_system import write_whole
 from nbdist.machine.process_lives import FORGOTTEN_SECONDS, SILENT_SECONDS
 
 if TYPE_CHECKING:
+    from nbdist.job.job_states import Stop
     from nbdist.settings import Settings
 
 STATE, STOP = "job.json", "stop"
 VERSION = 1
-STARTING = "starting"
-OVER = ("done", "failed", "interrupted", "timed out")
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,8 +51,7 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     created: float = msgspec.field(default_factory=time.time)
     began: float | None = None
     seconds: float | None = None
-    state: str = STARTING
-    """starting, running, done, failed, interrupted or timed out."""
+    state: JobState = "starting"
     told: str = ""
     """How it failed, in a line."""
     version: int = VERSION
@@ -60,7 +59,7 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def ended(self) -> bool:
         """Whether it has come to its end."""
-        return self.state in OVER
+        return self.state in ENDED
 
 
 # Any thread; see `nbdist.rank.script_program`.
@@ -128,19 +127,19 @@ def state_of(folder: Path, kept: Kept) -> str:
     return kept.state
 
 
-def stop(folder: Path, why: str) -> None:
+def stop(folder: Path, why: Stop) -> None:
     """Have a job's keeper stop it, or hurry that."""
-    write(folder, STOP, why)
+    write(folder, STOP, why.text)
 
 
-def asked_to_stop(folder: Path) -> str:
-    """Return why a job is to be stopped, '' if it is not; keeper's own."""
+def asked_to_stop(folder: Path) -> Stop | None:
+    """Return why a job is to be stopped, None if it is not; keeper's own."""
     path = folder / STOP
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-        why = msgspec.json.decode(path.read_bytes(), type=str)
+        text = msgspec.json.decode(path.read_bytes(), type=str)
         path.unlink()
-        return why
-    return ""
+        return stop_told(text)
+    return None
 
 
 def clean(settings: Settings, only: Path | None = None) -> list[Kept]:

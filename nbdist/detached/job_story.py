@@ -16,6 +16,7 @@ import msgspec
 from nbdist.detached import job_folders
 from nbdist.job.bounded_output import DISPLAYS
 from nbdist.job.job import Death, Notice
+from nbdist.job.job_states import JobState
 from nbdist.machine.operating_system import private
 from nbdist.wire.messages import Display, Fault
 
@@ -57,7 +58,7 @@ class Quiet(Record, frozen=True):
 class End(Record, frozen=True):
     """How the job ended."""
 
-    state: str
+    state: JobState
     seconds: float | None
     began: float | None
     parts: dict[int, tuple[int, int | None]]

@@ -21,6 +21,7 @@ from nbdist.errors import NbdistError
 from nbdist.hub.running.script_run import ScriptRun
 from nbdist.job import report
 from nbdist.job.job import Job
+from nbdist.job.job_states import INTERRUPT, WITH_KEEPER
 from nbdist.launchers.host.engines import Host
 from nbdist.machine import leftovers
 from nbdist.machine.process_lives import BEAT_SECONDS
@@ -61,12 +62,12 @@ class Keeper:
         beacon = Beacon(self._tell, _commands(run, loop))
         try:
             await beacon.start()
-            loop.add_signal_handler(signal.SIGTERM, run.press, "ended with its keeper (SIGTERM)")
+            loop.add_signal_handler(signal.SIGTERM, run.press, WITH_KEEPER)
             running = loop.create_task(run.run())
             while not running.done():
                 await asyncio.wait({running}, timeout=LOOK_SECONDS)
                 why = keeping.asked_to_stop(self._folder)
-                if why:
+                if why is not None:
                     run.press(why)
                 self._show_life()
         finally:
@@ -123,7 +124,7 @@ def _commands(run: ScriptRun, loop: asyncio.AbstractEventLoop) -> Commands:
 
     def interrupt(job: str) -> None:
         del job  # there is but one
-        loop.call_soon_threadsafe(run.press, "interrupted")
+        loop.call_soon_threadsafe(run.press, INTERRUPT)
 
     def dump(job: str) -> dict[str, dict[str, str]]:
         del job

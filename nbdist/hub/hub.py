@@ -16,7 +16,7 @@ from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.link.turns import Turns
 from nbdist.job import changes
-from nbdist.job.job import WITH_CLUSTER, Death, show_ranks
+from nbdist.job.job import Death, show_ranks
 from nbdist.launchers.host.engines import Host, make_specs
 from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
 from nbdist.wire.messages import (
@@ -312,8 +312,8 @@ class Hub:
 
     async def stop(self) -> None:
         """End everything of this cluster, and the scripts its warm process has launched."""
-        for press in list(self.host.scripts):
-            press(WITH_CLUSTER)
+        for end in list(self.host.scripts):
+            end()
         deadline = self.loop.time() + SCRIPTS_SECONDS
         while self.host.scripts and self.loop.time() < deadline:
             await asyncio.sleep(0.02)

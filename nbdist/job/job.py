@@ -14,23 +14,23 @@ import msgspec
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job import changes
+from nbdist.job.job_states import INTERRUPT
 from nbdist.machine.amounts import in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from nbdist.job.job_states import JobState, Stop
     from nbdist.metrics.job_metrics import Metrics
     from nbdist.metrics.scaling_table import Scaling
     from nbdist.wire.messages import Fault, Pulse
     from nbdist.wire.parcel import Offer
 
 
-WITH_CLUSTER = "ended with its cluster"
-"""Why a job was stopped whose cluster was."""
 LOOK_SECONDS = 0.25
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
-INTERRUPTED = "The cell was interrupted."
+INTERRUPTED = f"The cell was {INTERRUPT.text}."
 """How an interrupt begins to be told."""
 REPORTS = ("hang", "restart", "lost", "countdown")
 """Keys of lines that a person should see who looks at all jobs."""
@@ -98,8 +98,7 @@ class Job:
     """The cell's execution count in the notebook."""
     lines: int = 1
     """How many of the notebook cell's lines stand before `code`."""
-    state: str = "queued"
-    """queued, running, done, failed, interrupted or timed out."""
+    state: JobState = "queued"
     created: float = field(default_factory=time.time)
     began: float | None = None
     """When its ranks were free and it was sent to them; None before."""
@@ -140,7 +139,7 @@ class Job:
     _resources: Metrics | None = None
     _cancelled: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
-    on_cancel: Callable[[str], None] = lambda _: None
+    on_cancel: Callable[[Stop], None] = lambda _: None
     on_stacks: Callable[[], dict[int, str]] | None = None
     """Asks its ranks where they are; None where this process cannot."""
     on_waited: Callable[[], None] = lambda: None
@@ -239,7 +238,7 @@ class Job:
         from collectives, then (after a countdown) killed; cancelling again hurries that.
         """
         self._cancelled = True
-        self.on_cancel("interrupted")
+        self.on_cancel(INTERRUPT)
 
     def abandon(self) -> None:
         """Stop it without hurrying a stop that is under way: nobody waits for it any more."""

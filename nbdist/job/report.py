@@ -10,6 +10,7 @@ from nbdist.job.job import Death, Job, how_died, name_signal, show_ranks
 from nbdist.wire.agent_rounds import LOST_TEXT
 
 if TYPE_CHECKING:
+    from nbdist.job.job_states import Stop
     from nbdist.wire.group_reports import Waiting
     from nbdist.wire.messages import Fault
 
@@ -104,14 +105,14 @@ def failure(job: Job) -> RankError:
     )
 
 
-def interrupted(job: Job, why: str) -> Interrupted:
+def interrupted(job: Job, why: Stop) -> Interrupted:
     """Tell where the ranks were when the job was stopped."""
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
         places[_headline(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
     lines = [line.replace("..", ".") for line in lines]
-    return CellInterrupted("\n".join([f"The cell was {why}.", *lines, *job.notes]))
+    return CellInterrupted("\n".join([f"The cell was {why.text}.", *lines, *job.notes]))
 
 
 def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:

@@ -15,6 +15,7 @@ from nbdist.detached.job_folders import Kept, Unreadable
 from nbdist.detached.keeper_order import Order
 from nbdist.errors import LaunchError, UsageError
 from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.job.job_states import INTERRUPT
 from nbdist.job.output import OUTPUTS
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.machine.operating_system import environ_anywhere, private
@@ -70,7 +71,7 @@ def detach(
         shutil.rmtree(folder, ignore_errors=True)
         raise LaunchError(no_place(err)) from err
     except KeyboardInterrupt:  # nobody has been told of it
-        keeping.stop(folder, "interrupted")
+        keeping.stop(folder, INTERRUPT)
         raise
     return kept
 
@@ -89,7 +90,7 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
     # It is reaped when it ends, should that be before us.
     threading.Thread(target=process.wait, name="nbdist-keeper", daemon=True).start()
     deadline = time.monotonic() + seconds
-    while (kept := keeping.read(folder)).state == keeping.STARTING:
+    while (kept := keeping.read(folder)).state == "starting":
         log_tail = tail_in_words(folder / "keeper.log")
         if process.returncode is not None:
             raise LaunchError(f"job {id_} did not start; {log_tail}")

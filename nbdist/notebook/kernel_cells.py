@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbdist.backends.xla import Runtime
+    from nbdist.job.job_states import Stop
 
 __all__ = ["Prepared", "running", "runtime_for"]
 
@@ -76,7 +77,7 @@ class Prepared:
     async def _made(self, output: str, timeout: float | None, patience: float) -> InsideRun:
         return InsideRun(self.job, output, timeout, patience, self._runner, self._signals)
 
-    def _press(self, why: str) -> None:
+    def _press(self, why: Stop) -> None:
         self._loop.call_soon_threadsafe(self._run.press, why)
 
     def run(self) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.hub.running.launch_plan import Plan
+    from nbdist.job.job_states import Stop
     from nbdist.launchers.host.engines import Host
 
 
@@ -105,7 +106,7 @@ async def _start(host: Host, job: Job, plan: Plan, logs: Logs, hang_seconds: flo
     run = ScriptRun(host, job, plan, Output(job, plan.output), hang_seconds)
     loop = hub_loop().loop
 
-    def press(why: str) -> None:
+    def press(why: Stop) -> None:
         loop.call_soon_threadsafe(run.press, why)
 
     job.on_cancel = press

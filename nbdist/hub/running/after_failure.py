@@ -10,7 +10,6 @@ from nbdist.errors import NbdistError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import forming
 from nbdist.job import report
-from nbdist.job.job import WITH_CLUSTER
 from nbdist.wire.agent_rounds import SPOILT_GPU
 from nbdist.wire.messages import Fault
 
@@ -19,13 +18,14 @@ if TYPE_CHECKING:
 
     from nbdist.hub.hub import Hub
     from nbdist.job.job import Job
+    from nbdist.job.job_states import Stop
 
 FULL = 1 << 16
 """Bytes; with fewer left on the disk a cell that failed may have failed for it."""
 
 
 async def settle(
-    hub: Hub, job: Job, why: str, pressed: asyncio.Event | None = None
+    hub: Hub, job: Job, why: Stop | None, pressed: asyncio.Event | None = None
 ) -> NbdistError | None:
     """Leave the cluster usable: fresh groups, and word of what no longer agrees.
 
@@ -34,7 +34,7 @@ async def settle(
     hub, job
         The cluster, and the job that has just ended on it.
     why
-        Why it was stopped, '' if it was not.
+        Why it was stopped, None if it was not.
     pressed
         Set when the user does not want to wait any longer.
 
@@ -44,8 +44,8 @@ async def settle(
         How it ended, in words; None if its code caught the interrupt and went on to its end.
     """
     hub.stale = hub.uncompared = True
-    if why == WITH_CLUSTER:
-        job.state, errors, job.errors = "interrupted", job.errors, {}
+    if why is not None and why.by == "cluster":
+        job.state, errors, job.errors = why.state, job.errors, {}
         return report.interrupted(job, why) if errors else None
     spoilt = _without_gpu(hub, job)
     await _renew(hub, job, pressed)
@@ -60,8 +60,8 @@ async def settle(
         for note in job.notes:
             job.tell(note, note)
         return None
-    if why:
-        job.state = "timed out" if "--timeout" in why else "interrupted"
+    if why is not None:
+        job.state = why.state
         return report.interrupted(job, why)
     job.state = "failed"
     return report.failure(job)

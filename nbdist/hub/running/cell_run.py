@@ -20,6 +20,7 @@ from nbdist.hub.running.after_failure import settle
 from nbdist.hub.running.watch import Watch
 from nbdist.job import changes, report
 from nbdist.job.job import Death, Job, name_ranks
+from nbdist.job.job_states import INTERRUPT, Stop
 from nbdist.job.output import Output
 from nbdist.job.report import said_of
 from nbdist.launchers.host.engines import working_directory
@@ -81,7 +82,7 @@ class Run(JobListener):
         self._pressed = asyncio.Event()
         self._killed: set[int] = set()
         self._waiting: asyncio.Task[None] | None = None
-        self._why = ""
+        self._why: Stop | None = None
 
     # -- what the hub hears --------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class Run(JobListener):
         self._job.parts[rank] = begin, end
         self._hub.ranks[rank].log_end = end
 
-    def press(self, why: str) -> None:
+    def press(self, why: Stop) -> None:
         """Stop the job, or hurry a stop that is under way. Hub's thread."""
         self._why = self._why or why
         self._trouble.set()
@@ -166,7 +167,8 @@ class Run(JobListener):
         except asyncio.CancelledError:
             if job.waits_for:
                 job.notes.append(f"It had not begun: it waited for {_all_of(job)}.")
-            job.state, error = "interrupted", report.interrupted(job, self._why)
+            why = self._why or INTERRUPT
+            job.state, error = why.state, report.interrupted(job, why)
         except NbdistError as err:
             job.state, error = "failed", err
         except Exception as err:  # a fault of ours must end the job, not hang it
@@ -200,14 +202,14 @@ class Run(JobListener):
         await self._heal()
         await self._bring()
         if self._why:
-            job.state = "interrupted"
+            job.state = self._why.state
             return report.interrupted(job, self._why)
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         hub.running[job.id] = self
         watch = hub.loop.create_task(self._watch.run())
         if self._timeout is not None:
-            late = f"stopped: it ran longer than --timeout {self._timeout:g} s"
+            late = Stop("timeout", self._timeout)
             timer = hub.loop.call_later(self._timeout, self.press, late)
         try:
             self._send_cell()
@@ -369,7 +371,7 @@ class Run(JobListener):
         if self._why:
             self._interrupt()
             await self._ended_within(INTERRUPT_SECONDS)
-        why = self._why or "another rank failed"
+        why = self._why.text if self._why else "another rank failed"
         deadline = hub.loop.time() + FREE_SECONDS
         self._pressed.clear()
         self._output.quiet()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbdist.hub.running.watch import Watch
 from nbdist.job import changes, report
+from nbdist.job.job_states import INTERRUPT, Stop
 from nbdist.job.output import Output
 from nbdist.machine.amounts import in_time
 from nbdist.rank.speaker import PULSE_SECONDS
@@ -53,7 +54,7 @@ class InsideRun:
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
-        self._why = ""
+        self._why: Stop | None = None
         self._stuck_at = 0.0
         self._ended = False
 
@@ -67,7 +68,7 @@ class InsideRun:
         self._tasks = [self._loop.create_task(self._watch.run())]
         self._tasks.append(self._loop.create_task(self._look()))
         if self._timeout is not None:
-            late = f"stopped: it ran longer than --timeout {self._timeout:g} s"
+            late = Stop("timeout", self._timeout)
             self._timers.append(self._loop.call_later(self._timeout, self.press, late))
 
     async def end(self, done: Done, seconds: float) -> None:
@@ -95,7 +96,7 @@ class InsideRun:
         if not self._why:
             job.state = "failed"
             return report.failure(job)
-        job.state = "timed out" if "--timeout" in self._why else "interrupted"
+        job.state = self._why.state
         return report.interrupted(job, self._why)
 
     # -- while it runs -------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class InsideRun:
             await asyncio.sleep(PULSE_SECONDS)
             self._job.pulses[0] = self._runner.doing(self._job.id)
 
-    def press(self, why: str) -> None:
+    def press(self, why: Stop) -> None:
         """Interrupt the cell."""
         if not self._ended:
             self._why = self._why or why
@@ -122,7 +123,7 @@ class InsideRun:
 
     def _on_signal(self) -> None:
         if self._signals.interrupted():
-            self._why = self._why or "interrupted"
+            self._why = self._why or INTERRUPT
             if self._runner.job != self._job.id:  # the cell is yet to begin, and must not
                 self._runner.interrupt(self._job.id)
             self._timers.append(self._loop.call_later(STUCK_SECONDS, self._tell_stuck, time.time()))

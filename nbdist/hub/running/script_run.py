@@ -22,6 +22,7 @@ from nbdist.hub.running.script_ends import Ends, ended_by_launcher, ended_from_o
 from nbdist.hub.running.watch import Watch
 from nbdist.job import report
 from nbdist.job.job import Death, Job
+from nbdist.job.job_states import INTERRUPT, WITH_CLUSTER, Stop
 from nbdist.launchers.host.protocol import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.launchers.scripts.launcher import Launch, launcher
@@ -66,7 +67,7 @@ class ScriptRun:
         self._all_done = asyncio.Event()
         self._pressed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
-        self._why = ""
+        self._why: Stop | None = None
         self._lost: dict[int, Death | Fault] = {}
         """The rank that an elastic job has lost last."""
 
@@ -129,7 +130,7 @@ class ScriptRun:
         elif not self._ended.done():
             self._ended.set_result(word)
 
-    def press(self, why: str) -> None:
+    def press(self, why: Stop) -> None:
         """Stop the job, or hurry a stop that is under way."""
         if self._stopping is not None:
             self._host.end(self._launcher, 0.0)
@@ -138,6 +139,9 @@ class ScriptRun:
             self._ranks.look()  # who ends from now on does so by our doing
             self._pressed.set()
             self._stopping = self._loop.create_task(self._stop())
+
+    def _end_with_cluster(self) -> None:
+        self.press(WITH_CLUSTER)
 
     async def stacks(self) -> dict[int, str]:
         """Return where every rank is, in words where none is there."""
@@ -157,7 +161,7 @@ class ScriptRun:
         """Take the job through; it has ended when this returns, whatever happened."""
         job = self._job
         error: NbdistError | None = None
-        self._host.scripts.add(self.press)
+        self._host.scripts.add(self._end_with_cluster)
         try:
             error = await self._run()
         except NbdistError as err:
@@ -169,7 +173,7 @@ class ScriptRun:
             error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
             error.__cause__ = err
         finally:
-            self._host.scripts.discard(self.press)
+            self._host.scripts.discard(self._end_with_cluster)
             if self._launcher and not self._ended.done():
                 self._host.end(self._launcher, 0.0)  # a fault of ours must not leave it either
             self._host.forget_launcher(self._name)
@@ -196,13 +200,11 @@ class ScriptRun:
         job, plan = self._job, self._plan
         warm = await self._ready()
         if warm is None:
-            job.state = "interrupted"
-            return report.interrupted(job, self._why)
+            return self._stopped()
         self._how.check(warm.torch)
         await self._unless_pressed(self._how.check_flags(plan.passed_on))
         if plan.far and not await self._reach():
-            job.state = "interrupted"
-            return report.interrupted(job, self._why)
+            return self._stopped()
         began = time.monotonic()
         job.began, job.state = time.time(), "running"
         job.parts = dict.fromkeys(job.ranks, (0, None))
@@ -211,7 +213,7 @@ class ScriptRun:
         watch = self._loop.create_task(self._watch.run())
         timer = None
         if plan.timeout is not None:
-            late = f"stopped: it ran longer than --timeout {plan.timeout:g} s"
+            late = Stop("timeout", plan.timeout)
             timer = self._loop.call_later(plan.timeout, self.press, late)
         not_returned: NbdistError | None = None
         try:
@@ -357,6 +359,11 @@ class ScriptRun:
 
     # -- how it ended --------------------------------------------------------------------------
 
+    def _stopped(self) -> NbdistError:
+        why = self._why or INTERRUPT
+        self._job.state = why.state
+        return report.interrupted(self._job, why)
+
     def _ended_well(self) -> bool:
         word = self._ended.result() if self._ended.done() else None
         return isinstance(word, Died) and word.code == 0 and word.signum == 0
@@ -369,8 +376,7 @@ class ScriptRun:
         self._ranks.note_faults(stopped=bool(self._why))
         self._ranks.complete_logs()
         if self._why:  # also where the warm process was ended before the launcher had
-            job.state = "timed out" if "--timeout" in self._why else "interrupted"
-            return report.interrupted(job, self._why)
+            return self._stopped()
         word = self._ended.result()
         if self._ended_well():
             job.state = "done"

@@ -99,7 +99,7 @@ class Host:
         self._seen_environ = _raw_environ()
         self._changed: dict[str, str | None] = {}
         self._tell = tell
-        self.scripts: set[Callable[[str], None]] = set()
+        self.scripts: set[Callable[[], None]] = set()
         """Functions that stop the scripts whose launchers are children of the warm process."""
         self._launchers: dict[str, Callable[[Started | Died | Refused], None]] = {}
         self.warm = WarmProcess(

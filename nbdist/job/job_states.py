@@ -1,0 +1,54 @@
+"""How a job stands, and why it was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+JobState = Literal["starting", "queued", "running", "done", "failed", "interrupted", "timed out"]
+"""What a person, the files of state and the page are told. A detached job is starting until its
+keeper runs it."""
+ENDED: tuple[JobState, ...] = ("done", "failed", "interrupted", "timed out")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a job was stopped before its end.
+
+    Parameters
+    ----------
+    by
+        What has stopped it: a person's interrupt, ``--timeout``, the end of its cluster, or a
+        SIGTERM at the keeper of a detached job.
+    seconds
+        What ``--timeout`` had set.
+    """
+
+    by: Literal["interrupt", "timeout", "cluster", "keeper"]
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """How that is told, behind ``The cell was``."""
+        match self.by:
+            case "interrupt":
+                return "interrupted"
+            case "timeout":
+                return f"stopped: it ran longer than --timeout {self.seconds:g} s"
+            case "cluster":
+                return "ended with its cluster"
+            case "keeper":
+                return "ended with its keeper (SIGTERM)"
+
+    @property
+    def state(self) -> JobState:
+        """How the job stands after it."""
+        return "timed out" if self.by == "timeout" else "interrupted"
+
+
+INTERRUPT, WITH_CLUSTER, WITH_KEEPER = Stop("interrupt"), Stop("cluster"), Stop("keeper")
+
+
+def stop_told(text: str) -> Stop:
+    """Return what another process has written as `Stop.text`; an interrupt if that is not known."""
+    return next((each for each in (WITH_CLUSTER, WITH_KEEPER) if each.text == text), INTERRUPT)
