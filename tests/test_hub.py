@@ -69,7 +69,8 @@ def lone(start_shared: KernelFactory) -> Kernel:
     kernel = start_shared()
     kernel.run("%load_ext nbdist\nimport nbdist, os, psutil, time")
     kernel.run(
-        "from nbdist.notebook.session import session; from nbdist.hub.running import script_run"
+        "from nbdist.notebook.session import session\n"
+        "from nbdist.hub.running import script_launch, script_run"
     )
     return kernel
 
@@ -238,11 +239,11 @@ def test_a_second_stop_of_a_script_does_not_wait_for_the_first(lone: Kernel) -> 
 
 
 def test_a_script_that_cannot_be_started_says_why(lone: Kernel) -> None:
-    lone.run("order = script_run.StartLauncher")
-    lone.run("script_run.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
+    lone.run("order = script_launch.StartLauncher")
+    lone.run("script_launch.StartLauncher = lambda name, _, *rest: order(name, 'nowhere', *rest)")
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     assert "torchrun could not be started: ModuleNotFoundError: No module named" in told
-    lone.run("script_run.StartLauncher = order")
+    lone.run("script_launch.StartLauncher = order")
     lone.run("temp = session.hubs.host().temp\naway = temp.rename(f'{temp}.away')")
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     lone.run("away.rename(temp)")
@@ -309,7 +310,7 @@ BEGINS = """
         soon, cancel = HubLoop.soon, Job.cancel
         def begin(self, work):
             future = soon(self, work)
-            if work.__qualname__ in ("Run.run", "_start"):
+            if work.__qualname__ in ("JobRun.run", "_start"):
                 HubLoop.soon = soon
                 os.kill(os.getpid(), signal.SIGINT)
             return future

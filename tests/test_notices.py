@@ -62,7 +62,7 @@ def test_a_cell_that_waits_for_its_ranks_says_so_until_they_are_there(kernel: Ke
 
 def test_a_cell_that_waits_for_a_replaced_rank_says_so(kernel: Kernel) -> None:
     kernel.run(
-        "%load_ext nbdist\nimport nbdist.hub.running.cell_run as run\nrun.START_PATIENCE = 0.05"
+        "%load_ext nbdist\nimport nbdist.hub.running.cell_turn as turn\nturn.START_PATIENCE = 0.05"
     )
     kernel.run(
         distributed("import os\nif rank == 1: os._exit(3)", "-np 2"), timeout=120, check=False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import LaunchError
 from nbdist.hub.link.line import Heard, Line
@@ -45,7 +45,7 @@ SOCKETS = 2
 """Of each rank: its agent's and its main thread's."""
 
 
-class JobListener:
+class JobListener(Protocol):
     """What a running job wants to hear; see `nbdist.hub.running.cell_run.Run`."""
 
     def done(self, rank: int, done: Done) -> None:

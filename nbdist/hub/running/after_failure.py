@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import NbdistError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import forming
+from nbdist.hub.running.life_cycle import stopped
 from nbdist.job import report
 from nbdist.wire.agent_rounds import SPOILT_GPU
 from nbdist.wire.messages import Fault
@@ -45,8 +46,8 @@ async def settle(
     """
     hub.stale = hub.uncompared = True
     if why is not None and why.by == "cluster":
-        job.state, errors, job.errors = why.state, job.errors, {}
-        return report.interrupted(job, why) if errors else None
+        errors, job.errors = job.errors, {}
+        return stopped(job, why) if errors else None
     spoilt = _without_gpu(hub, job)
     await _renew(hub, job, pressed)
     _tell_of_losses(hub, job)
@@ -61,8 +62,7 @@ async def settle(
             job.tell(note, note)
         return None
     if why is not None:
-        job.state = why.state
-        return report.interrupted(job, why)
+        return stopped(job, why)
     job.state = "failed"
     return report.failure(job)
 

@@ -10,9 +10,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from nbdist.hub.running.watch import Watch
+from nbdist.hub.running.life_cycle import Followed, stopped
 from nbdist.job import changes, report
-from nbdist.job.job_states import INTERRUPT, Stop
+from nbdist.job.job_states import INTERRUPT
 from nbdist.job.output import Output
 from nbdist.machine.amounts import in_time
 from nbdist.rank.speaker import PULSE_SECONDS
@@ -21,6 +21,7 @@ from nbdist.wire.messages import Display, Pulse
 if TYPE_CHECKING:
     from nbdist.errors import NbdistError
     from nbdist.job.job import Job
+    from nbdist.job.job_states import Stop
     from nbdist.rank.kernel_rank import InsideRunner, Signals
     from nbdist.wire.messages import Done, Message
 
@@ -28,7 +29,7 @@ STUCK_SECONDS = 3.0
 """A cell that has not ended so long after an interrupt is inside a C call."""
 
 
-class InsideRun:
+class InsideRun(Followed):
     """Follows one cell of this process.
 
     Parameters
@@ -47,39 +48,26 @@ class InsideRun:
         self, job: Job, output: str, timeout: float | None, patience: float,
         runner: InsideRunner, signals: Signals,
     ) -> None:  # fmt: skip
-        self._job, self._runner, self._signals = job, runner, signals
-        self._timeout = timeout
-        self._output = Output(job, output)
-        self._watch = Watch(job, self._output, patience, self)
+        super().__init__(job, Output(job, output), timeout=timeout, patience=patience)
+        self._runner, self._signals = runner, signals
         self._loop = asyncio.get_running_loop()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._timers: list[asyncio.TimerHandle] = []
-        self._why: Stop | None = None
         self._stuck_at = 0.0
         self._ended = False
 
     async def begin(self) -> None:
         """Follow the cell, which begins now."""
-        job = self._job
-        job.began, job.state = time.time(), "running"
-        job.parts = {0: (0, None)}
+        self._job.parts = {0: (0, None)}
         self._output.begin()
         self._loop.add_reader(self._signals.socket, self._on_signal)
-        self._tasks = [self._loop.create_task(self._watch.run())]
-        self._tasks.append(self._loop.create_task(self._look()))
-        if self._timeout is not None:
-            late = Stop("timeout", self._timeout)
-            self._timers.append(self._loop.call_later(self._timeout, self.press, late))
+        self._begin()
+        self._following.append(self._loop.create_task(self._look()))
 
     async def end(self, done: Done, seconds: float) -> None:
         """Tell how the cell has ended, when all it printed has been shown."""
         job = self._job
         self._ended = True
         self._loop.remove_reader(self._signals.socket)
-        for task in self._tasks:
-            task.cancel()
-        for timer in self._timers:
-            timer.cancel()
+        self._follow_no_more()
         job.seconds, job.parts = seconds, {0: (0, max(0, done.log_end))}
         if self._stuck_at:
             text = f"It has reacted after {in_time(time.time() - self._stuck_at)}."
@@ -93,22 +81,22 @@ class InsideRun:
             job.state = "done"
             return None
         job.errors[0] = done.fault
-        if not self._why:
-            job.state = "failed"
-            return report.failure(job)
-        job.state = self._why.state
-        return report.interrupted(job, self._why)
+        if self._press.why is not None:
+            return stopped(job, self._press.why)
+        job.state = "failed"
+        return report.failure(job)
 
     # -- while it runs -------------------------------------------------------------------------
 
     def hear(self, message: Message) -> None:
         """Take what the cell shows, and what it has come to at its end."""
         changes.happened()
-        if isinstance(message, Display):
-            self._output.display(message)
-            self._watch.wake()
-        elif isinstance(message, Pulse):
-            self._job.pulses[0] = message
+        match message:
+            case Display():
+                self._output.display(message)
+                self._watch.wake()
+            case Pulse():
+                self._job.pulses[0] = message
 
     async def _look(self) -> None:
         while not self._ended:
@@ -118,15 +106,16 @@ class InsideRun:
     def press(self, why: Stop) -> None:
         """Interrupt the cell."""
         if not self._ended:
-            self._why = self._why or why
+            self._press.press(why)
             self._runner.interrupt(self._job.id)
 
     def _on_signal(self) -> None:
         if self._signals.interrupted():
-            self._why = self._why or INTERRUPT
+            self._press.press(INTERRUPT)
             if self._runner.job != self._job.id:  # the cell is yet to begin, and must not
                 self._runner.interrupt(self._job.id)
-            self._timers.append(self._loop.call_later(STUCK_SECONDS, self._tell_stuck, time.time()))
+            stuck = self._loop.call_later(STUCK_SECONDS, self._tell_stuck, time.time())
+            self._following.append(stuck)
 
     def _tell_stuck(self, since: float) -> None:
         if not self._stuck_at:
@@ -145,10 +134,3 @@ class InsideRun:
     def ended(self) -> set[int]:
         """See `nbdist.hub.running.watch.Watched`."""
         return {0} if self._ended else set()
-
-    def failed(self) -> bool:
-        """See `nbdist.hub.running.watch.Watched`."""
-        return False  # one rank waits for no other
-
-    def looked(self) -> None:
-        """See `nbdist.hub.running.watch.Watched`."""

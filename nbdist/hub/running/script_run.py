@@ -8,40 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.asking import names_sent, stacks
 from nbdist.hub.link.line import Line
-from nbdist.hub.running.launch_plan import SCRIPT
+from nbdist.hub.running.life_cycle import JobRun
 from nbdist.hub.running.reachable_hosts import reach
-from nbdist.hub.running.script_ends import Ends, ended_by_launcher, ended_from_outside
-from nbdist.hub.running.watch import Watch
-from nbdist.job import report
-from nbdist.job.job import Death, Job
-from nbdist.job.job_states import INTERRUPT, WITH_CLUSTER, Stop
-from nbdist.launchers.host.protocol import LAUNCHER, Died, Refused, Started, StartLauncher, Warm
-from nbdist.launchers.host.warm_process import tail_in_words
-from nbdist.launchers.scripts.launcher import Launch, launcher
-from nbdist.machine.operating_system import private
-from nbdist.rank.script_program import Program
+from nbdist.hub.running.script_ends import Ends
+from nbdist.hub.running.script_launch import PROGRAM, ScriptLaunch
+from nbdist.hub.running.script_outcome import Outcome, ended_well
+from nbdist.job.job_states import WITH_CLUSTER, Stop
+from nbdist.launchers.host.protocol import Died, Refused, Started
+from nbdist.launchers.scripts.launcher import launcher
 from nbdist.settings import no_place
-from nbdist.wire.messages import Display, Done, Fault, Hello, Interrupt, Pulse, Received
+from nbdist.wire.messages import Display, Done, Hello, Interrupt, Pulse, Received
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Sequence
 
     from nbdist.hub.link.line import Heard
     from nbdist.hub.running.launch_plan import Plan
     from nbdist.hub.running.watch import Output
+    from nbdist.job.job import Job
     from nbdist.launchers.host.engines import Host
     from nbdist.launchers.scripts.hosts import Reached
 
-T = TypeVar("T")
 INTERRUPT_SECONDS = 1.0
 """Python code has this long to react before the launcher is told to end its ranks."""
 END_SECONDS = 3.0
@@ -49,50 +42,51 @@ END_SECONDS = 3.0
 LAST_WORD_SECONDS = 2.0
 
 
-class ScriptRun:
+class ScriptRun(JobRun):
     """Runs one script on a machine's warm process."""
 
     def __init__(
         self, host: Host, job: Job, plan: Plan, output: Output, hang_seconds: float
     ) -> None:
-        self._host, self._job, self._plan, self._output = host, job, plan, output
-        self._how = launcher(plan.launcher)
+        super().__init__(
+            job, output, timeout=plan.timeout, patience=hang_seconds, far=bool(plan.far)
+        )
+        self._host, self._plan, self._how = host, plan, launcher(plan.launcher)
         self._loop = asyncio.get_running_loop()
         self._line = Line(self._hear, newcomers=True)
-        self._watch = Watch(job, output, hang_seconds, self, far=bool(plan.far))
         self._ranks = Ends(job, self._how.failures)
+        self._launch = ScriptLaunch(host, job, plan, self._how)
+        self._how_it_ends = Outcome(job, plan, self._how, self._ranks)
         self._reached: Reached | None = None
         self._launcher = 0
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()
         self._all_done = asyncio.Event()
-        self._pressed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
-        self._why: Stop | None = None
-        self._lost: dict[int, Death | Fault] = {}
-        """The rank that an elastic job has lost last."""
+        self._not_returned: NbdistError | None = None
 
     # -- what is heard -------------------------------------------------------------------------
 
     def _hear(self, rank: int, incarnation: int, message: Heard) -> None:
         ranks = self._ranks
         self._watch.wake()
-        if isinstance(message, Hello):
-            if incarnation > ranks.restart:
-                self._restarted(incarnation, message.size)
-            ranks.began(rank, message)
-        elif incarnation != ranks.restart:
-            return
-        elif isinstance(message, Display):
-            self._output.display(message)
-            self._line.send(rank, Received())
-        elif isinstance(message, Pulse):
-            ranks.pulsed(rank, message)
-        elif isinstance(message, Done):
-            ranks.ended(rank, message.fault)
-            self._look_for_all_done()
+        if isinstance(message, Hello) and incarnation > ranks.restart:
+            self._restarted(incarnation, message.size)
+        match message:
+            case Hello():
+                ranks.began(rank, message)
+            case _ if incarnation != ranks.restart:
+                pass
+            case Display():
+                self._output.display(message)
+                self._line.send(rank, Received())
+            case Pulse():
+                ranks.pulsed(rank, message)
+            case Done():
+                ranks.ended(rank, message.fault)
+                self._look_for_all_done()
 
     def _look_for_all_done(self) -> None:
-        if not self._why and self._ranks.all_well():
+        if self._press.why is None and self._ranks.all_well():
             self._all_done.set()
 
     def _restarted(self, restart: int, size: int) -> None:
@@ -105,6 +99,15 @@ class ScriptRun:
         job.restarts.append(text)
         self._all_done.clear()
 
+    def _hear_launcher(self, word: Started | Died | Refused) -> None:
+        match word:
+            case Started():
+                self._launcher = word.pid
+                if self._press.why is not None:  # stopped before it was there
+                    self._host.end(word.pid, 0.0)
+            case _ if not self._ended.done():
+                self._ended.set_result(word)
+
     def running(self) -> dict[int, Pulse | None]:
         """See `nbdist.hub.running.watch.Watched`."""
         return dict(self._ranks.pulses)
@@ -115,33 +118,13 @@ class ScriptRun:
 
     def failed(self) -> bool:
         """See `nbdist.hub.running.watch.Watched`."""
-        return bool(self._why) or any(self._ranks.done.values())
+        return super().failed() or any(self._ranks.done.values())
 
     def looked(self) -> None:
         """See `nbdist.hub.running.watch.Watched`."""
         self._look_for_all_done()
-        self._look_for_lost()
-
-    def _hear_launcher(self, word: Started | Died | Refused) -> None:
-        if isinstance(word, Started):
-            self._launcher = word.pid
-            if self._why:  # stopped before it was there
-                self._host.end(word.pid, 0.0)
-        elif not self._ended.done():
-            self._ended.set_result(word)
-
-    def press(self, why: Stop) -> None:
-        """Stop the job, or hurry a stop that is under way."""
-        if self._stopping is not None:
-            self._host.end(self._launcher, 0.0)
-        elif not self._ended.done():
-            self._why = why
-            self._ranks.look()  # who ends from now on does so by our doing
-            self._pressed.set()
-            self._stopping = self._loop.create_task(self._stop())
-
-    def _end_with_cluster(self) -> None:
-        self.press(WITH_CLUSTER)
+        if self._press.why is None:
+            self._how_it_ends.look_for_lost()
 
     async def stacks(self) -> dict[int, str]:
         """Return where every rank is, in words where none is there."""
@@ -157,156 +140,45 @@ class ScriptRun:
 
     # -- its life ------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Take the job through; it has ended when this returns, whatever happened."""
-        job = self._job
-        error: NbdistError | None = None
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
         self._host.scripts.add(self._end_with_cluster)
         try:
-            error = await self._run()
-        except NbdistError as err:
-            job.state, error = "failed", err
-        except OSError as err:
-            job.state, error = "failed", LaunchError(no_place(err))
-        except (Exception, SystemExit) as err:  # a fault of ours must end the job, not hang it
-            job.state = "failed"
-            error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
-            error.__cause__ = err
+            yield
         finally:
             self._host.scripts.discard(self._end_with_cluster)
-            if self._launcher and not self._ended.done():
-                self._host.end(self._launcher, 0.0)  # a fault of ours must not leave it either
-            self._host.forget_launcher(self._name)
-            self._line.close()
-            for name in ("program.json", "rendezvous"):
-                (job.folder / name).unlink(missing_ok=True)
-            for path in job.folder.glob("rank*.stacks"):
-                path.unlink()
-            for folder in (job.folder / self._how.FOLDER, self._temp):
-                shutil.rmtree(folder, ignore_errors=True)
-            if job.began is not None and job.seconds is None:
-                job.seconds = time.time() - job.began
-        job.end(error)
 
-    @property
-    def _name(self) -> str:
-        return LAUNCHER + self._job.folder.name
-
-    @property
-    def _temp(self) -> Path:
-        return self._host.temp / self._job.id
-
-    async def _run(self) -> NbdistError | None:
-        job, plan = self._job, self._plan
-        warm = await self._ready()
-        if warm is None:
-            return self._stopped()
+    async def _prepare(self) -> None:
+        plan = self._plan
+        warm = await self._press.unless(self._host.ready())
         self._how.check(warm.torch)
-        await self._unless_pressed(self._how.check_flags(plan.passed_on))
-        if plan.far and not await self._reach():
-            return self._stopped()
-        began = time.monotonic()
-        job.began, job.state = time.time(), "running"
+        await self._press.unless(self._how.check_flags(plan.passed_on))
+        if plan.far:
+            await self._reach()
+
+    async def _reach(self) -> None:
+        """See that other hosts can take part, and listen where they find us."""
+        needs = self._how.needs(self._plan.passed_on)
+        asking = reach(self._plan.far, self._job.folder, needs)
+        self._reached = await self._press.unless(asking)
+        self._ranks.places = self._reached.names
+        self._line.close()
+        self._line = Line(self._hear, newcomers=True, host=self._reached.address)
+
+    async def _work(self) -> None:
+        job = self._job
         job.parts = dict.fromkeys(job.ranks, (0, None))
         self._output.begin()
-        self._launch()
-        watch = self._loop.create_task(self._watch.run())
-        timer = None
-        if plan.timeout is not None:
-            late = Stop("timeout", plan.timeout)
-            timer = self._loop.call_later(plan.timeout, self.press, late)
-        not_returned: NbdistError | None = None
-        try:
-            not_returned = await self._until_end()
-        finally:
-            watch.cancel()
-            if timer is not None:
-                timer.cancel()
-        job.seconds = time.monotonic() - began
+        order = self._launch.order(self._line, self._reached)
+        self._host.start_launcher(order, self._hear_launcher)
+        await self._until_end()
         logs = {rank: job.log(rank) for rank in job.ranks}
         job.parts = {
             rank: (0, log.stat().st_size if log.exists() else 0) for rank, log in logs.items()
         }
-        await self._watch.show_rest()
-        error = self._outcome()
-        if error is None and not_returned is not None:
-            job.state, error = "failed", not_returned
-        return error
 
-    async def _ready(self) -> Warm | None:
-        """Wait until a launcher can be started; None if the job was stopped before."""
-        return await self._unless_pressed(self._host.ready())
-
-    async def _reach(self) -> bool:
-        """See that other hosts can take part, and listen where they find us.
-
-        Return False if the job was stopped before.
-        """
-        needs = self._how.needs(self._plan.passed_on)
-        asking = reach(self._plan.far, self._job.folder, needs)
-        self._reached = await self._unless_pressed(asking)
-        if self._reached is None:
-            return False
-        self._ranks.places = self._reached.names
-        self._line.close()
-        self._line = Line(self._hear, newcomers=True, host=self._reached.address)
-        return True
-
-    async def _unless_pressed(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what comes of it, None if the job was stopped before."""
-        ready = self._loop.create_task(work)
-        pressed = self._loop.create_task(self._pressed.wait())
-        await asyncio.wait({ready, pressed}, return_when=asyncio.FIRST_COMPLETED)
-        pressed.cancel()
-        if self._why:
-            ready.cancel()
-            await asyncio.wait({ready})  # until it has left nothing
-            return None
-        return await ready
-
-    def _launch(self) -> None:
-        job, plan, folder = self._job, self._plan, self._job.folder
-        self._temp.mkdir(mode=0o700)
-        program = Program(
-            job=job.id,
-            url=self._line.url,
-            keys=self._line.keys,
-            path=str(folder / SCRIPT),
-            cell_line=plan.cell_line,
-            cell_lines=job.code.count("\n") + 1,
-            lines=job.lines,
-            shows_last=plan.shows_last,
-            label=plan.label or f"Cell In[{job.number}]",
-            launcher=plan.launcher,
-            shown=job.ranks[0],
-            returning=plan.returning,
-            returns=plan.returns,
-            arguments=plan.arguments,
-            cwd=plan.cwd,
-            sys_path=plan.sys_path,
-            temp=str(self._temp),
-            loopback=self._reached is None,
-            began=job.began or time.time(),
-        )
-        file = folder / "program.json"
-        with open(file, "wb", opener=private) as out:
-            out.write(msgspec.json.encode(program))
-        environ = {**self._host.environ_changes(), **self._how.environ(folder.name), **plan.environ}
-        launch = Launch(
-            plan.np, plan.max_restarts, plan.hosts, self._reached, plan.elastic, plan.passed_on,
-            str(self._temp), plan.cold,
-        )  # fmt: skip
-        order = StartLauncher(
-            self._name, plan.launcher, self._how.arguments(launch, folder, folder.name), str(file),
-            environ, program.cwd, str(folder / "launcher.log"), plan.cold,
-        )  # fmt: skip
-        self._host.start_launcher(order, self._hear_launcher)
-
-    async def _until_end(self) -> NbdistError | None:
-        """Wait for the launcher to end; take what is returned while the ranks still hold it.
-
-        Return why that could not be taken.
-        """
+    async def _until_end(self) -> None:
+        """Wait for the launcher to end; take what is returned while the ranks still hold it."""
         gone = self._loop.create_task(self._host.warm.gone.wait())
         taking = self._loop.create_task(self._take_returned())
         try:
@@ -321,12 +193,11 @@ class ScriptRun:
             if taking.done():
                 taking.result()
             elif self._plan.returns and self._all_done.is_set():
-                return NbdistError("what the ranks return could not be taken in time")
-            elif self._plan.returns and self._ended_well():
+                raise NbdistError("what the ranks return could not be taken in time")  # noqa: TRY301
+            elif self._plan.returns and ended_well(self._last_word()):
                 self._note_nothing_returned(self._plan.returning)
         except NbdistError as err:
-            return err
-        return None
+            self._not_returned = err
 
     async def _take_returned(self) -> None:
         job, names = self._job, self._plan.returns
@@ -345,6 +216,46 @@ class ScriptRun:
         for rank in ranks:
             self._job.returned[rank] = names_sent.no_offer(rank, self._plan.returns, why)
 
+    def _last_word(self) -> Died | Refused | None:
+        """Return how the launcher has ended, None if it has not."""
+        return self._ended.result() if self._ended.done() else None
+
+    async def _outcome(self) -> NbdistError | None:
+        error = self._how_it_ends.tell(self._last_word(), self._press.why)
+        if error is None and self._not_returned is not None:
+            self._job.state, error = "failed", self._not_returned
+        return error
+
+    def _clear_away(self) -> None:
+        folder = self._job.folder
+        if self._launcher and not self._ended.done():
+            self._host.end(self._launcher, 0.0)  # a fault of ours must not leave it either
+        self._host.forget_launcher(self._launch.name)
+        self._line.close()
+        for name in (PROGRAM, "rendezvous"):
+            (folder / name).unlink(missing_ok=True)
+        for path in folder.glob("rank*.stacks"):
+            path.unlink()
+        for left in (folder / self._how.FOLDER, self._launch.temp):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _fault(self, err: BaseException) -> NbdistError:
+        return LaunchError(no_place(err)) if isinstance(err, OSError) else super()._fault(err)
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    def press(self, why: Stop) -> None:
+        """Stop the job, or hurry a stop that is under way."""
+        if self._stopping is not None:
+            self._host.end(self._launcher, 0.0)
+        elif not self._ended.done():
+            self._press.press(why)
+            self._ranks.look()  # who ends from now on does so by our doing
+            self._stopping = self._loop.create_task(self._stop())
+
+    def _end_with_cluster(self) -> None:
+        self.press(WITH_CLUSTER)
+
     async def _stop(self) -> None:
         """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""
         waiting = set(self._ranks.pulses)
@@ -356,80 +267,3 @@ class ScriptRun:
         self._output.quiet()
         if self._launcher:
             self._host.end(self._launcher, END_SECONDS)
-
-    # -- how it ended --------------------------------------------------------------------------
-
-    def _stopped(self) -> NbdistError:
-        why = self._why or INTERRUPT
-        self._job.state = why.state
-        return report.interrupted(self._job, why)
-
-    def _ended_well(self) -> bool:
-        word = self._ended.result() if self._ended.done() else None
-        return isinstance(word, Died) and word.code == 0 and word.signum == 0
-
-    def _outcome(self) -> NbdistError | None:
-        job = self._job
-        if not self._ended.done() and not self._why:
-            job.state = "failed"
-            return LaunchError("the warm process has died, and the launcher and its ranks with it")
-        self._ranks.note_faults(stopped=bool(self._why))
-        self._ranks.complete_logs()
-        if self._why:  # also where the warm process was ended before the launcher had
-            return self._stopped()
-        word = self._ended.result()
-        if self._ended_well():
-            job.state = "done"
-            self._tell_ended_without()
-            return None
-        job.state = "failed"
-        return self._failure(word)
-
-    def _blame_lost(self) -> None:
-        """Tell of the rank that was lost, and not of those that its launcher has ended since."""
-        job, lost = self._job, self._lost
-        ended = [rank for rank, fault in job.errors.items() if ended_from_outside(fault)]
-        own = {rank for rank, fault in job.errors.items() if not report.secondary(fault)}
-        if not lost or not own <= {*ended, *lost}:
-            return
-        for rank in ended:
-            job.errors[rank] = ended_by_launcher(None)
-        job.errors |= lost
-        job.notes.append(self._how.GIVEN_UP)
-
-    def _failure(self, word: Died | Refused) -> NbdistError:
-        job = self._job
-        self._blame_lost()
-        own = [fault for fault in job.errors.values() if not report.secondary(fault)]
-        if isinstance(word, Died) and word.signum and not own:
-            return report.launcher_killed(job, self._plan.launcher, word.signum)
-        if job.errors:
-            return report.failure(job)
-        log = tail_in_words(job.folder / "launcher.log")
-        if isinstance(word, Refused):
-            return LaunchError(f"{self._plan.launcher} could not be started: {word.why}")
-        return LaunchError(f"{self._plan.launcher} ended with exit code {word.code}; {log}")
-
-    def _look_for_lost(self) -> None:
-        """Say which ranks an elastic job goes on without."""
-        if not self._plan.elastic or not self._how.GOES_ON or self._why:
-            return
-        for rank, fault in self._ranks.lost().items():
-            if not report.secondary(fault):
-                self._lost = {rank: fault}
-            self._tell_lost(rank, fault, "goes on if enough ranks are left")
-
-    def _tell_ended_without(self) -> None:
-        """Say which ranks an elastic job that has ended well has lost since the last look."""
-        for rank, fault in self._job.errors.items():
-            stopped = fault.aborted if isinstance(fault, Fault) else ended_from_outside(fault)
-            well = stopped or report.silent(fault)
-            if not well and rank not in self._ranks.without:
-                self._tell_lost(rank, fault, "has ended without it")
-        self._job.errors.clear()
-
-    def _tell_lost(self, rank: int, fault: Death | Fault, then: str) -> None:
-        how = report.told(rank, fault, self._job)
-        text = f"{how[0].upper()}{how[1:]}; the job {then}."
-        self._job.tell(f"lost {rank} {fault.at}", text)
-        self._job.restarts.append(text)

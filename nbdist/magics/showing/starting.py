@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub.running.cell_run import START_PATIENCE, STARTING, waits_for
+from nbdist.hub.running.cell_turn import START_PATIENCE, STARTING, waits_for
 from nbdist.magics.showing.area import area_of
 from nbdist.notebook import current_cluster
 from nbdist.notebook.session import Wish

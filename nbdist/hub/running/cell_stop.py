@@ -1,0 +1,122 @@
+"""How a cell is stopped on ranks that have not ended it. Hub's thread.
+
+Stopping goes in steps, each only for the ranks that the step before did not end: interrupt the
+Python code, free it from collectives, and after a countdown that a person sees, kill the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nbdist.job.report import said_of
+from nbdist.machine.amounts import in_time
+from nbdist.wire.messages import Abort, Interrupt
+
+if TYPE_CHECKING:
+    from nbdist.hub.hub import Hub
+    from nbdist.hub.running.life_cycle import Press
+    from nbdist.job.job import Job
+    from nbdist.job.output import Output
+
+INTERRUPT_SECONDS = 0.4
+"""Python code has this long to react before collectives are broken up."""
+FREE_SECONDS = 3.0
+"""A freed rank has this long to end its cell before the countdown begins."""
+TRACEBACK_SECONDS = 60.0
+"""And one that has failed, for its traceback: that takes seconds on a busy machine, or for ever
+where an error's own text does."""
+
+
+class Stopping:
+    """Stops one cell.
+
+    Parameters
+    ----------
+    hub, job, output
+        The cluster, the cell's job, and its output.
+    press
+        Says why it is stopped, None after a fault, and when a person wants the stop to be quicker.
+    pending
+        The ranks that have not ended the cell; whoever hears of an end takes the rank out.
+    """
+
+    def __init__(self, hub: Hub, job: Job, output: Output, press: Press, pending: set[int]) -> None:
+        self._hub, self._job, self._output = hub, job, output
+        self._press, self._pending = press, pending
+        self.over = asyncio.Event()
+        """Set when no rank is pending any more."""
+        self.killed: set[int] = set()
+        """Ranks that were killed at the end of the countdown."""
+
+    async def stop(self) -> None:
+        """Go through the steps until all ranks have ended the cell."""
+        hub, press = self._hub, self._press
+        if press.why is None:
+            # A fault: the others may be about to end or to fail by themselves.
+            await self._ended_within(hub.settings.grace_seconds)
+        press.event.clear()
+        if press.why is not None:
+            self._interrupt()
+            await self._ended_within(INTERRUPT_SECONDS)
+        await self._free()
+        await self._count_down()
+
+    async def _free(self) -> None:
+        hub, press = self._hub, self._press
+        why = "another rank failed" if press.why is None else press.why.text
+        deadline = hub.loop.time() + FREE_SECONDS
+        press.event.clear()
+        self._output.quiet()
+        while self._pending and hub.loop.time() < deadline and not press.event.is_set():
+            for rank in self._pending:
+                hub.send(rank, Abort(self._job.id, why))
+            self._interrupt()
+            await self._ended_within(0.5)
+
+    def _interrupt(self) -> None:
+        for rank in self._pending:
+            self._hub.send(rank, Interrupt(self._job.id))
+
+    async def _count_down(self) -> None:
+        loop, left = self._hub.loop, self._hub.settings.kill_seconds
+        patience = loop.time() + TRACEBACK_SECONDS
+        self._press.event.clear()
+        while self._pending and left > 0 and not self._press.event.is_set():
+            showing = self._showing()
+            if showing and loop.time() < patience:
+                self._tell(f"{said_of(showing, 'has failed')}, and the traceback is being made; ")
+                await self._ended_within(0.5)
+                continue
+            stuck = list(self._pending)
+            self._tell(
+                f"{said_of(stuck, 'does not react')}, being inside a C call. In {in_time(left)} "
+                f"{said_of(stuck, 'is killed').lower()} and restarted before the next cell; "
+            )
+            await self._ended_within(min(1.0, left))
+            left -= 1
+        await self._kill()
+
+    def _showing(self) -> list[int]:
+        """Return the ranks that have failed and make their traceback."""
+        pulses = {rank: self._hub.ranks[rank].pulse for rank in self._pending}
+        return [rank for rank, pulse in pulses.items() if pulse and pulse.showing]
+
+    def _tell(self, text: str) -> None:
+        self._job.tell("countdown", f"{text}{self._job.stop_by} again to kill it now.")
+
+    async def _kill(self) -> None:
+        for rank in self._pending:
+            self.killed.add(rank)
+            self._hub.host.signal(self._hub.ranks[rank].pid, 9)
+        if self.killed:
+            self._job.tell("countdown", f"{said_of(list(self.killed), 'was killed')}.")
+        await self._ended_within(5.0)
+
+    async def _ended_within(self, seconds: float) -> None:
+        """Wait for the cell to be over or the stop to be hurried."""
+        over = self._hub.loop.create_task(self.over.wait())
+        pressed = self._hub.loop.create_task(self._press.event.wait())
+        await asyncio.wait({over, pressed}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        pressed.cancel()
