@@ -18,7 +18,7 @@ $(if $(COVERAGE),$(shell mkdir -p $(NBDIST_COVERAGE)))
 PYTEST = -m $(if $(COVERAGE),coverage run -m )pytest $(SIDE_BY_SIDE) $(SHUFFLED)
 
 PAGE := nbdist/widgets/static/metrics.js
-PAGE_SOURCES := nbdist/__init__.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
+PAGE_SOURCES := nbdist/version.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
 	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
 
 # What lints and tests the page, which takes a core 50 s, is run again when one of these has changed.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nbdist.version import __version__
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     loops: ModuleType
     quantization: ModuleType
 
-__version__ = "0.1.0"
 __all__ = [
     "Call",
     "Cluster",

@@ -50,7 +50,7 @@ def test_the_version_is_one() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert re.findall(r"^## ([\d.]+)", changes, flags=re.MULTILINE)[0] == nbdist.__version__
     package = json.loads((ROOT / "labextension" / "package.json").read_text())
-    assert "version" not in package, "building takes it from nbdist/__init__.py"
+    assert "version" not in package, "building takes it from nbdist/version.py"
 
 
 def test_readme_begins_with_how_to_install_and_try_it() -> None:

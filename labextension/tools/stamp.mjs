@@ -5,7 +5,7 @@
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 
 const here = name => new URL(`../${name}`, import.meta.url).pathname;
-const source = readFileSync(here('../nbdist/__init__.py'), 'utf8');
+const source = readFileSync(here('../nbdist/version.py'), 'utf8');
 const [, version] = source.match(/^__version__ = "(.+)"$/m);
 
 const path = here('../nbdist/labextension/package.json');

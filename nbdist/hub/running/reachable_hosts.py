@@ -11,13 +11,13 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import nbdist
 from nbdist.errors import LaunchError
 from nbdist.launchers.scripts import ssh
 from nbdist.launchers.scripts.hosts import Reached, our_addresses
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import private
 from nbdist.machine.sockets import address_towards
+from nbdist.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,12 +97,13 @@ async def reach(hosts: list[str], folder: Path, needs: Needs) -> Reached:
     addresses: dict[str, str] = {}
     names: dict[str, str] = {}
     for host, answer in zip(hosts, answers, strict=True):
-        if isinstance(answer, _Unfit):
-            wrong.append(f"{host} {answer}")
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            ours[host], addresses[host], names[host] = answer
+        match answer:
+            case _Unfit():
+                wrong.append(f"{host} {answer}")
+            case BaseException():
+                raise answer
+            case found:
+                ours[host], addresses[host], names[host] = found
     if wrong:
         raise LaunchError("\n".join(["Nothing was started:", *wrong]) if wrong[1:] else wrong[0])
     if len(set(ours.values())) > 1:
@@ -228,7 +229,7 @@ class _Asker:
         if told["lacking"]:
             raise _Unfit(f"lacks {', '.join(told['lacking'])}: {sys.executable} there has none")
         for name, ours in (
-            ("python", python), ("nbdist", nbdist.__version__), ("torch", self._torch),
+            ("python", python), ("nbdist", __version__), ("torch", self._torch),
         ):  # fmt: skip
             if told[name] != ours:
                 raise _Unfit(
