@@ -20,7 +20,7 @@ from nbdist.detached.attached_view import follow, make_job
 from nbdist.detached.job_story import STORY, End, Writer
 from nbdist.job.bounded_output import DISPLAYS
 from nbdist.job.job import Notice, Shown, Text
-from nbdist.job.job_states import INTERRUPT, WITH_CLUSTER, WITH_KEEPER
+from nbdist.job.states import INTERRUPT, WITH_CLUSTER, WITH_KEEPER
 from nbdist.wire.messages import Display
 from tests.helpers.kernel import KERNEL_MARK
 from tests.helpers.notebook import complete, on_ranks
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.job.job import Event, Job
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 

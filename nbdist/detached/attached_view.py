@@ -93,14 +93,15 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
             job.state, job.began = kept.state, kept.began
             job.pulses.update(pulses_file.read(job.folder))
         for record in story.new():
-            if isinstance(record, End):
-                return record
-            if isinstance(record, Told):
-                job.tell(record.key, record.text, warns=record.warns)
-            elif isinstance(record, Quiet):
-                output.quiet()
-            else:
-                output.display(record)
+            match record:
+                case End():
+                    return record
+                case Told():
+                    job.tell(record.key, record.text, warns=record.warns)
+                case Quiet():
+                    output.quiet()
+                case display:
+                    output.display(display)
         output.look()
         if gone:
             log = tail_in_words(job.folder / "keeper.log")

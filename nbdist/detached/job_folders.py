@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nbdist.job.job_states import ENDED, JobState, stop_told
+from nbdist.job.states import ENDED, JobState, stop_told
 from nbdist.machine import leftovers
 from nbdist.machine.operating_system import write_whole
 from nbdist.machine.process_lives import FORGOTTEN_SECONDS, SILENT_SECONDS
 
 if TYPE_CHECKING:
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.settings import Settings
 
 STATE, STOP = "job.json", "stop"

@@ -16,7 +16,8 @@ import msgspec
 from nbdist.detached import job_folders
 from nbdist.job.bounded_output import DISPLAYS
 from nbdist.job.job import Death, Notice
-from nbdist.job.job_states import JobState
+from nbdist.job.report import ErrorWords
+from nbdist.job.states import JobState
 from nbdist.machine.operating_system import private
 from nbdist.wire.messages import Display, Fault
 
@@ -65,8 +66,8 @@ class End(Record, frozen=True):
     errors: dict[int, Fault | Death]
     notes: list[str]
     restarts: list[str]
-    error: list[str] | None
-    """Kind, text and body of what `Job.wait` raises; see `nbdist.job.report.kept_error`."""
+    error: ErrorWords | None
+    """What `Job.wait` raises."""
     returned: list[int]
     """Ranks that have returned something."""
 

@@ -21,7 +21,7 @@ from nbdist.errors import NbdistError
 from nbdist.hub.running.script_run import ScriptRun
 from nbdist.job import report
 from nbdist.job.job import Job
-from nbdist.job.job_states import INTERRUPT, WITH_KEEPER
+from nbdist.job.states import INTERRUPT, WITH_KEEPER
 from nbdist.launchers.host.engines import Host
 from nbdist.machine import leftovers
 from nbdist.machine.process_lives import BEAT_SECONDS

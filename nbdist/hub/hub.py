@@ -171,16 +171,17 @@ class Hub:
         rank = self.ranks.get(int(identity.split(".")[0]))
         if rank is None or rank.identity != identity.encode():
             return
-        if isinstance(word, Started):
-            rank.pid, rank.created = word.pid, word.created
-        elif isinstance(word, Refused):
-            self._lost(rank, Death(rank.rank, 0, 0, 1, False, time.time(), None), word.why)
-        else:
-            line = rank.pulse.line if rank.pulse else None
-            death = Death(
-                rank.rank, word.pid, word.signum, word.code, word.out_of_memory, time.time(), line
-            )
-            self._lost(rank, death, f"it ended with exit code {word.code or -word.signum}")
+        match word:
+            case Started():
+                rank.pid, rank.created = word.pid, word.created
+            case Refused():
+                self._lost(rank, Death(rank.rank, 0, 0, 1, False, time.time(), None), word.why)
+            case Died():
+                line, now = rank.pulse.line if rank.pulse else None, time.time()
+                death = Death(
+                    rank.rank, word.pid, word.signum, word.code, word.out_of_memory, now, line
+                )
+                self._lost(rank, death, f"it ended with exit code {word.code or -word.signum}")
 
     def _controller_lost(self) -> None:
         """Let nobody wait for ranks that it has not taken in, and never will."""

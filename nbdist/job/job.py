@@ -14,14 +14,14 @@ import msgspec
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job import changes
-from nbdist.job.job_states import INTERRUPT
+from nbdist.job.states import INTERRUPT, REPORTS
 from nbdist.machine.amounts import in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from nbdist.job.job_states import JobState, Stop
+    from nbdist.job.states import JobState, ReportKind, Stop
     from nbdist.metrics.job_metrics import Metrics
     from nbdist.metrics.scaling_table import Scaling
     from nbdist.wire.messages import Fault, Pulse
@@ -32,8 +32,6 @@ LOOK_SECONDS = 0.25
 """Waits are no longer than this: a signal that comes just before one begins does not end it."""
 INTERRUPTED = f"The cell was {INTERRUPT.text}."
 """How an interrupt begins to be told."""
-REPORTS = ("hang", "restart", "lost", "countdown")
-"""Keys of lines that a person should see who looks at all jobs."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +309,21 @@ class Job:
         changes.happened()
         self.events.put(Notice(key, text, warns))
 
+    def report(
+        self, kind: ReportKind, text: str, *, which: object = "", warns: bool = True
+    ) -> None:
+        """Show a line that also those see who look at all jobs. Hub's thread.
+
+        Parameters
+        ----------
+        kind, which
+            A line of one kind takes the place of the one before; with `which`, only of the one
+            with the same `which`.
+        text, warns
+            As `tell` has them.
+        """
+        self.tell(f"{kind} {which}".rstrip(), text, warns=warns)
+
     def next_event(self, meanwhile: Callable[[], None] = lambda: None) -> Event:
         """Wait for the next event; an interrupt is heard for sure. Main thread.
 
@@ -356,7 +369,7 @@ class Job:
     @property
     def reports(self) -> list[str]:
         """What went wrong on its way and what was done about it, as that stands now."""
-        return [text for key, text in self.told_of.items() if key.startswith(REPORTS)]
+        return [text for key, text in self.told_of.items() if _kind(key) in REPORTS]
 
     def told(self) -> str:
         """Return the first line of how it failed that its state does not tell, '' if none does."""
@@ -364,6 +377,11 @@ class Job:
         if self.state == "interrupted" and lines[:1] == [INTERRUPTED]:
             del lines[0]
         return lines[0] if lines else ""
+
+
+def _kind(key: str) -> str:
+    """Return the kind of a line, if it is a report."""
+    return key.partition(" ")[0]
 
 
 def check_idle(unfinished: list[Job]) -> None:

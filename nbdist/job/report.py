@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
 from nbdist.job.job import Death, Job, how_died, name_signal, show_ranks
 from nbdist.wire.agent_rounds import LOST_TEXT
 
 if TYPE_CHECKING:
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.wire.group_reports import Waiting
     from nbdist.wire.messages import Fault
 
@@ -41,8 +41,10 @@ class CellInterrupted(Interrupted):
         return str(self).splitlines()
 
 
-KINDS: tuple[type[NbdistError], ...] = (CellInterrupted, LaunchError, NbdistError)
-"""What a job ends with, besides `CellFailed`."""
+ErrorKind = Literal["CellFailed", "CellInterrupted", "LaunchError", "NbdistError"]
+"""What a job ends with, if not well."""
+ErrorWords = tuple[ErrorKind, str, str]
+"""Kind, text and body of an error, as another process reads it."""
 
 
 def secondary(fault: Fault | Death) -> bool:
@@ -122,23 +124,34 @@ def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
     return CellFailed(text, text)
 
 
-def as_words(error: NbdistError | None) -> list[str] | None:
+def as_words(error: NbdistError | None) -> ErrorWords | None:
     """Return what is told of an error, for `from_words` in another process."""
-    if error is None:
-        return None
-    if isinstance(error, CellFailed):
-        return [CellFailed.__name__, str(error), error.body]
-    return [next(kind for kind in KINDS if isinstance(error, kind)).__name__, str(error), ""]
+    match error:
+        case None:
+            return None
+        case CellFailed():
+            return "CellFailed", str(error), error.body
+        case CellInterrupted():
+            return "CellInterrupted", str(error), ""
+        case LaunchError():
+            return "LaunchError", str(error), ""
+        case _:
+            return "NbdistError", str(error), ""
 
 
-def from_words(words: list[str] | None) -> NbdistError | None:
+def from_words(words: ErrorWords | None) -> NbdistError | None:
     """Return the error again."""
-    if words is None:
-        return None
-    name, text, body = words
-    if name == CellFailed.__name__:
-        return CellFailed(text, body)
-    return next((kind for kind in KINDS if kind.__name__ == name), NbdistError)(text)
+    match words:
+        case None:
+            return None
+        case "CellFailed", text, body:
+            return CellFailed(text, body)
+        case "CellInterrupted", text, _:
+            return CellInterrupted(text)
+        case "LaunchError", text, _:
+            return LaunchError(text)
+        case "NbdistError", text, _:
+            return NbdistError(text)
 
 
 def _headline(fault: Fault | Death) -> str:

@@ -14,7 +14,7 @@ from nbdist.hub.link import forming
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.running.cell_run import Run
 from nbdist.job.job import Job, check_idle, name_ranks, next_job_id, show_ranks
-from nbdist.job.job_states import WITH_CLUSTER
+from nbdist.job.states import WITH_CLUSTER
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.machine.amounts import counted
 from nbdist.machine.gpus import environ_for
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import ipyparallel
 
     from nbdist.hub.link.ranks import Rank
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.wire.inspection import Completions, Condition, Freed
 
 _ids = itertools.count(1)

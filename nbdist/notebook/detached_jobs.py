@@ -15,8 +15,8 @@ from nbdist.detached.job_folders import Kept, Unreadable
 from nbdist.detached.keeper_order import Order
 from nbdist.errors import LaunchError, UsageError
 from nbdist.hub.link.hub_loop import hub_loop
-from nbdist.job.job_states import INTERRUPT
 from nbdist.job.output import OUTPUTS
+from nbdist.job.states import INTERRUPT
 from nbdist.launchers.host.warm_process import tail_in_words
 from nbdist.machine.operating_system import environ_anywhere, private
 from nbdist.notebook.script_cells import make_folder

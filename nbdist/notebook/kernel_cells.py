@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbdist.backends.xla import Runtime
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
 
 __all__ = ["Prepared", "running", "runtime_for"]
 

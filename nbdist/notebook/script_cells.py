@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.hub.running.launch_plan import Plan
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.launchers.host.engines import Host
 
 

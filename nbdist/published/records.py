@@ -13,11 +13,13 @@ from nbdist.published.state_file import BarRecord, JobRecord, RankRecord
 if TYPE_CHECKING:
     from nbdist.hub.link.ranks import Rank
     from nbdist.job.job import Job
+    from nbdist.job.states import JobState, RankState
+    from nbdist.published.state_file import ShownState
 
 LONGEST = 1000
 """Characters of a line that is shown; the file is written several times a second."""
 MOST_REPORTS = 20
-_STATES = {"queued": "starting", "running": "busy"}
+_STATES: dict[JobState, RankState] = {"queued": "starting", "running": "busy"}
 
 
 def rank_of_cluster(rank: Rank) -> RankRecord:
@@ -74,7 +76,9 @@ class ShownJob:
 
     def _record(self) -> JobRecord:
         job, pulses = self.job, dict(self.job.pulses)
-        state = "ended" if job.seconds is not None else _STATES.get(job.state, job.state)
+        state: ShownState = _STATES.get(job.state) or job.state
+        if job.seconds is not None:
+            state = "ended"
         return JobRecord(
             id=job.id, number=job.number, state=job.state,
             ranks=[_rank(rows.row(job, rank, pulses.get(rank)), state) for rank in job.ranks],
@@ -98,7 +102,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def _rank(row: rows.RankRow, state: str) -> RankRecord:
+def _rank(row: rows.RankRow, state: ShownState) -> RankRecord:
     return RankRecord(
         row.rank, state, row.state, host=row.host, device=row.device, cpu=row.cpu,
         memory=row.memory, gpu=row.gpu, gpu_memory=row.gpu_memory, step=row.step,

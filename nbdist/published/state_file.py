@@ -14,11 +14,12 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final, Literal
 
 import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
+from nbdist.job.states import JobState, RankState
 from nbdist.machine import process_lives
 from nbdist.machine.operating_system import write_whole
 from nbdist.machine.process_lives import FORGOTTEN_SECONDS, Place, started
@@ -27,7 +28,10 @@ VERSION = 1
 MOST_BYTES = 1 << 26
 GONE_SECONDS = 600.0
 """A kernel that vanished is shown for so long."""
-KERNEL, KEEPER = "kernel", "keeper"
+KERNEL: Final = "kernel"
+KEEPER: Final = "keeper"
+ShownState = Literal[RankState, JobState, "ended"]
+"""Of a rank; one that belongs to a job has the job's state where no rank's fits."""
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 BROKEN = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
 """What `read` may raise."""
@@ -37,8 +41,7 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     """One rank."""
 
     rank: int
-    state: str
-    """starting, idle, busy or dead."""
+    state: ShownState
     words: str
     """What it does, as a person would say it."""
     host: str = ""
@@ -82,7 +85,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True):
     id: str
     number: int
     """The cell's execution count."""
-    state: str
+    state: JobState
     ranks: list[RankRecord]
     """Of a job on a cluster, what they do in it."""
     first_line: str
@@ -114,8 +117,7 @@ class ClusterRecord(msgspec.Struct, omit_defaults=True):
     np: int
     backend: str
     launcher: str
-    state: str
-    """running or lost."""
+    state: Literal["running", "lost"]
     created: float
     root: tuple[int, float] = (0, 0.0)
     """Pid and start time of the process that all ranks end with. The page is not told."""
@@ -133,8 +135,8 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
     created: float
     """Start time of the process, which with the pid names it beyond doubt."""
     host: str
-    kind: str = KERNEL
-    """kernel, or keeper of a detached job."""
+    kind: Literal["kernel", "keeper"] = KERNEL
+    """A kernel, or the keeper of a detached job."""
     kernel: str = ""
     """The kernel's id, '' where it is none of a Jupyter server's."""
     notebook: str = ""
@@ -154,7 +156,7 @@ class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
         return False
 
 
-def of_this_process(kind: str, **parts: Any) -> Record:
+def of_this_process(kind: Literal["kernel", "keeper"], **parts: Any) -> Record:
     """Return the record of the process that asks."""
     pid, created = _me()
     return Record(
@@ -190,13 +192,15 @@ def encode(what: Any) -> bytes:
 
 def _as_text(value: Any) -> Any:
     """Put question marks in the place of what is no text."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_as_text(each) for each in value]
-    if isinstance(value, dict):
-        return {_as_text(key): _as_text(each) for key, each in value.items()}
-    return value
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list():
+            return [_as_text(each) for each in value]
+        case dict():
+            return {_as_text(key): _as_text(each) for key, each in value.items()}
+        case _:
+            return value
 
 
 def write(path: Path, record: Record) -> None:

@@ -18,7 +18,7 @@ from nbdist.errors import UsageError
 from nbdist.machine.process_lives import is_still, runs
 from nbdist.published import state_file as records
 from nbdist.published.state_file import ClusterRecord, JobRecord, RankRecord, Record, Unreadable
-from nbdist.view.recorded_view import LOST, RUNNING, Known
+from nbdist.view.recorded_view import LOST, RUNNING, Known, Stands
 
 ALIVE_SECONDS = 1.0
 """How often a process is looked for."""
@@ -225,7 +225,8 @@ class Processes:
 
 
 def _known(entry: Entry, record: Record, job: JobRecord) -> Known:
-    stands, left = RUNNING if entry.alive else LOST, entry.left
+    stands: Stands = RUNNING if entry.alive else LOST
+    left = entry.left
     if left is not None:  # of this job, whatever else its process had
         mine = [each for each in record.clusters if each.id == job.cluster]
         left = sum(len(running(each)) for each in mine) if mine else None

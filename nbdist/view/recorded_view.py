@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nbdist.job.job import name_ranks
 from nbdist.job.rows import BarRow, RankRow
+from nbdist.job.states import ENDED
 from nbdist.machine.amounts import counted
 from nbdist.published.state_file import KEEPER, JobRecord, RankRecord
 from nbdist.view.job_view import Seen, left_out, unreadable
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from nbdist.metrics.job_metrics import Metrics
     from nbdist.published.state_file import BarRecord
 
-RUNNING, LOST, UNKNOWN = "running", "lost", "unknown"
+RUNNING: Final = "running"
+LOST: Final = "lost"
+UNKNOWN: Final = "unknown"
+Stands = Literal["running", "lost", "unknown"]
 """The process that runs a job is running, has died, or no longer reports the job."""
 
 
@@ -27,11 +31,9 @@ class Known(NamedTuple):
     job: JobRecord
     process: str
     """The id of the process that has published the record."""
-    kind: str
-    """kernel or keeper."""
+    kind: Literal["kernel", "keeper"]
     pid: int
-    stands: str
-    """`RUNNING`, `LOST` or `UNKNOWN`."""
+    stands: Stands
     left: int | None
     """How many ranks of a dead process still run; None if unknown."""
     at: float
@@ -50,7 +52,7 @@ class Known(NamedTuple):
     @property
     def ended(self) -> bool:
         """Whether the job's end is known."""
-        return self.job.state not in ("queued", "running")
+        return self.job.state in ENDED
 
     def left_behind(self, *, runs: bool) -> Known:
         """Return the state of the job after its record has disappeared.

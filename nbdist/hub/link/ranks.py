@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbdist.job.job import Death
+    from nbdist.job.states import RankState
     from nbdist.wire.messages import Pulse
 
 
@@ -25,8 +26,7 @@ class Rank:
     """Start time of the process, which with the pid names it beyond doubt."""
     hellos: int = 0
     """Its sockets that have been heard of: the agent's, and the main thread's for cells."""
-    state: str = "starting"
-    """starting, idle, busy or dead."""
+    state: RankState = "starting"
     device: str = ""
     gpu_memory: int | None = None
     """Bytes it has on its GPU, also while it is idle."""

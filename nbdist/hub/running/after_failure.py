@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbdist.hub.hub import Hub
     from nbdist.job.job import Job
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
 
 FULL = 1 << 16
 """Bytes; with fewer left on the disk a cell that failed may have failed for it."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nbdist.errors import NbdistError
     from nbdist.hub.hub import Hub
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.wire.messages import Display, Done, Pulse
 
 

@@ -103,14 +103,14 @@ class Stopping:
         return [rank for rank, pulse in pulses.items() if pulse and pulse.showing]
 
     def _tell(self, text: str) -> None:
-        self._job.tell("countdown", f"{text}{self._job.stop_by} again to kill it now.")
+        self._job.report("countdown", f"{text}{self._job.stop_by} again to kill it now.")
 
     async def _kill(self) -> None:
         for rank in self._pending:
             self.killed.add(rank)
             self._hub.host.signal(self._hub.ranks[rank].pid, 9)
         if self.killed:
-            self._job.tell("countdown", f"{said_of(list(self.killed), 'was killed')}.")
+            self._job.report("countdown", f"{said_of(list(self.killed), 'was killed')}.")
         await self._ended_within(5.0)
 
     async def _ended_within(self, seconds: float) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from nbdist.hub.running.life_cycle import Followed, stopped
 from nbdist.job import changes, report
-from nbdist.job.job_states import INTERRUPT
 from nbdist.job.output import Output
+from nbdist.job.states import INTERRUPT
 from nbdist.machine.amounts import in_time
 from nbdist.rank.speaker import PULSE_SECONDS
 from nbdist.wire.messages import Display, Pulse
@@ -21,7 +21,7 @@ from nbdist.wire.messages import Display, Pulse
 if TYPE_CHECKING:
     from nbdist.errors import NbdistError
     from nbdist.job.job import Job
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.rank.kernel_rank import InsideRunner, Signals
     from nbdist.wire.messages import Done, Message
 
@@ -71,7 +71,7 @@ class InsideRun(Followed):
         job.seconds, job.parts = seconds, {0: (0, max(0, done.log_end))}
         if self._stuck_at:
             text = f"It has reacted after {in_time(time.time() - self._stuck_at)}."
-            job.tell("countdown", text, warns=False)
+            job.report("countdown", text, warns=False)
         await self._watch.show_rest()
         job.end(self._outcome(done))
 
@@ -120,7 +120,7 @@ class InsideRun(Followed):
     def _tell_stuck(self, since: float) -> None:
         if not self._stuck_at:
             self._stuck_at = since
-            self._job.tell(
+            self._job.report(
                 "countdown",
                 "The cell does not react: it is inside a C call, where XLA compiles or waits for a "
                 "device, and stops when that returns. Nothing else can break it off but a restart "

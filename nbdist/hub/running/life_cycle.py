@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nbdist.errors import NbdistError
 from nbdist.hub.running.watch import Watch
 from nbdist.job import report
-from nbdist.job.job_states import INTERRUPT, Stop
+from nbdist.job.states import INTERRUPT, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbdist.hub.running.launch_plan import Plan
     from nbdist.hub.running.script_ends import Ends
     from nbdist.job.job import Death, Job
-    from nbdist.job.job_states import Stop
+    from nbdist.job.states import Stop
     from nbdist.launchers.scripts.launcher import Launcher
 
 
@@ -114,7 +114,7 @@ class Outcome:
     def _tell_lost(self, rank: int, fault: Death | Fault, then: str) -> None:
         how = report.told(rank, fault, self._job)
         text = f"{how[0].upper()}{how[1:]}; the job {then}."
-        self._job.tell(f"lost {rank} {fault.at}", text)
+        self._job.report("lost", text, which=f"{rank} {fault.at}")
         self._job.restarts.append(text)
 
 

@@ -19,7 +19,7 @@ from nbdist.hub.running.reachable_hosts import reach
 from nbdist.hub.running.script_ends import Ends
 from nbdist.hub.running.script_launch import PROGRAM, ScriptLaunch
 from nbdist.hub.running.script_outcome import Outcome, ended_well
-from nbdist.job.job_states import WITH_CLUSTER, Stop
+from nbdist.job.states import WITH_CLUSTER, Stop
 from nbdist.launchers.host.protocol import Died, Refused, Started
 from nbdist.launchers.scripts.launcher import launcher
 from nbdist.settings import no_place
@@ -95,7 +95,7 @@ class ScriptRun(JobRun):
         text = f"Restart {restart} of {plan.max_restarts}: {why}"
         if plan.elastic:
             text = f"{why[0].upper()}{why[1:]}. All begin again, with {size} of {plan.np} ranks."
-        job.tell(f"restart {restart}", text)
+        job.report("restart", text, which=restart)
         job.restarts.append(text)
         self._all_done.clear()
 

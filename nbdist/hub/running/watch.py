@@ -126,7 +126,7 @@ class Watch:
         if text and not self._hang:
             self._hang_began = time.monotonic() - self._patience
         if text != self._hang:
-            self._job.tell("hang", text or self._resolved(), warns=bool(text))
+            self._job.report("hang", text or self._resolved(), warns=bool(text))
             self._hang = text
 
     def _resolved(self) -> str:
@@ -140,4 +140,4 @@ class Watch:
         while not self._output.finish() and self._job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
         if self._hang:
-            self._job.tell("hang", self._resolved(), warns=False)
+            self._job.report("hang", self._resolved(), warns=False)

@@ -12,7 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist.errors import Interrupted, NbdistError, RankError
 from nbdist.hub.link.forming import restarted
 from nbdist.job.job import Job, show_ranks
-from nbdist.job.job_states import WITH_CLUSTER
+from nbdist.job.states import WITH_CLUSTER
 from nbdist.machine.amounts import in_time
 from nbdist.machine.quoted_code import plain
 from nbdist.magics.commands.arguments import (

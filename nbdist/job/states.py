@@ -1,13 +1,18 @@
-"""How a job stands, and why it was stopped."""
+"""How jobs and ranks stand, why a job was stopped, and what kinds of reports it makes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 JobState = Literal["starting", "queued", "running", "done", "failed", "interrupted", "timed out"]
 """What a person, the files of state and the page are told. A detached job is starting until its
 keeper runs it."""
+RankState = Literal["starting", "idle", "busy", "dead"]
+"""Of a cluster's rank, which stays between cells."""
+ReportKind = Literal["hang", "restart", "lost", "countdown"]
+"""Of lines that a person should see who looks at all jobs."""
+REPORTS: tuple[ReportKind, ...] = get_args(ReportKind)
 ENDED: tuple[JobState, ...] = ("done", "failed", "interrupted", "timed out")
 
 
