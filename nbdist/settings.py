@@ -28,8 +28,8 @@ def _home() -> Path:
     home = Path(named).expanduser()
     if not home.is_absolute():
         msg = (
-            f"NBDIST_HOME={named!r} would be another folder wherever the notebook goes: give it a "
-            "path that begins with /"
+            f"NBDIST_HOME={named!r} is a relative path, which changes with the working directory: "
+            "use a path that begins with /"
         )
         raise UsageError(msg)
     return home
@@ -118,6 +118,6 @@ def make_folder(path: Path) -> None:
 def no_place(err: OSError) -> str:
     """Return the message for files of ours that cannot be made."""
     return (
-        f"nbdist cannot make its files: {err}. `%dist jobs --clean` makes room; NBDIST_HOME names "
-        "another place for them."
+        f"nbdist cannot write its files: {err}. `%dist jobs --clean` frees space; NBDIST_HOME sets "
+        "another folder for them."
     )

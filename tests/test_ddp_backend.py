@@ -30,8 +30,8 @@ DESTROYED = "a cell has destroyed its process group"
 ITS_OPTIMIZER = "it is the optimizer of a module that is lost"
 INSIDE = {"model": DESTROYED, "optimizer": ITS_OPTIMIZER}
 MADE_ANEW = {
-    "group": "a process group that could not be made again",
-    "model": "UsageError: its process group could not be made again",
+    "group": "a process group that could not be re-created",
+    "model": "UsageError: its process group could not be re-created",
 }
 HOOKED = ["static graph", "power sgd", "built-in hook"]
 CLOSED = re.compile("Connection (closed|reset) by peer|pair closure")
@@ -308,13 +308,14 @@ def test_what_cannot_be_made_anew_is_named(start: Callable[..., Ranks], how: str
         assert {name: why.split(",")[0] for name, why in lost.items()} == {
             "model": "an FSDP module",
             "optimizer": "the optimizer of a module that is lost",
-            "mesh": "a mesh of groups that are gone",
-            "delayed": "UsageError: DDP cannot be made twice with delay_all_reduce_named_params",
-            "meshed": "UsageError: its device_mesh is of groups that are gone",
+            "mesh": "a device mesh of process groups that no longer exist",
+            "delayed": "UsageError: DDP cannot be constructed again with "
+            "delay_all_reduce_named_params",
+            "meshed": "UsageError: the process groups of its device_mesh no longer exist",
         }
     assert ranks.run(jobs.use_what_was_kept) == [[2.0, 2.0, 4.0, 1.0]] * 2
     if how == "anew":
-        with pytest.raises(Freed, match="DDP cannot be made twice with such arguments"):
+        with pytest.raises(Freed, match="DDP cannot be constructed again with such arguments"):
             ranks.run(jobs.give_one, "delayed", ranks=[0])
 
 
@@ -361,7 +362,7 @@ def test_where_torch_does_not_let_fsdp2_be_renewed_its_modules_are_named(
     fail_one(ranks, "before")
     port = ranks.ranks[0].ask("open_store")
     lost = ranks.run(jobs.form_without_fsdp, port, ranks.generation + 1, "moved")
-    why = "an FSDP2 module, which this torch does not let be renewed: moved"
+    why = "an FSDP2 module, which cannot be renewed with this torch: moved"
     assert lost == [{"model": why}] * 2
     assert ranks.run(jobs.all_reduce) == [3.0, 3.0]
 
@@ -382,7 +383,7 @@ def test_a_model_of_others_is_not_given(start: Callable[..., Ranks]) -> None:
     ranks = start(2, "anew")
     ranks.run(jobs.make_of_rank_zero)
     (given,) = ranks.run(jobs.give_one, "alone", ranks=[0])
-    with pytest.raises(Freed, match="trained by a group of ranks that the new one is not in"):
+    with pytest.raises(Freed, match="process group that does not contain the new rank"):
         ranks.run(jobs.take_one, given, ranks=[1])
 
 
@@ -402,12 +403,12 @@ def test_what_cannot_be_made_equal_is_told_with_its_reason(start: Callable[..., 
     ranks.run(jobs.make, "ddp")
     ranks.run(jobs.make_not_to_copy)
     zero, rows, words = ranks.run(jobs.refused_to_copy, ["zero", "rows", "words"], 0)[1]
-    assert zero.startswith("a ZeRO optimizer's state is shared out over the ranks")
-    assert rows == "some of its parameters are sparse tensors, which are not sent"
+    assert zero.startswith("a ZeRO optimizer's state is divided among the ranks")
+    assert rows == "some of its parameters are sparse tensors, which cannot be sent"
     assert words.endswith("can be made equal on all ranks, not a list")
     (said,) = ranks.run(jobs.refused_to_copy, ["net"], 1, ranks=[0])
-    assert said == ["this model is shared by ranks [0]; rank 1 has none of it"]
-    why = "FSDP's first kind does not show what of its parameters is where"
+    assert said == ["this model is shared by ranks [0]; rank 1 does not have it"]
+    why = "FSDP1 does not show which part of its parameters a rank holds"
     assert ranks.run(jobs.first_kind_of_fsdp) == [why, why]
 
 

@@ -369,7 +369,7 @@ def test_what_cannot_be_is_told_and_nothing_is_left(notebook: Kernel) -> None:
         ("--detach --launcher engines", "engines end with the notebook's kernel"),
         ("--detach --save x.py", "--save runs nothing"),
         ("--detach --ranks 0", "--ranks is for engines"),
-        ("--detach --launcher-flags '--nproc-per-node 7'", "decided by nbdist"),
+        ("--detach --launcher-flags '--nproc-per-node 7'", "set by nbdist"),
     ):
         assert why in notebook.run(f"%%distributed {flags}\n1", check=False).error
     assert "no detached job zzz" in notebook.run("%dist attach zzz", check=False).error

@@ -121,9 +121,9 @@ def sparse_by_rows() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: torch.ones(2).as_subclass(Odd), "nothing is known of tensors of the kind Odd"),
-        (sparse_by_rows, "nothing is known of tensors with the layout torch.sparse_csr"),
-        (given_back, "the memory of its parameters was given back"),
+        (lambda: torch.ones(2).as_subclass(Odd), "tensors of type Odd cannot be compared"),
+        (sparse_by_rows, "tensors with the layout torch.sparse_csr cannot be compared"),
+        (given_back, "the memory of its parameters was freed"),
     ],
     ids=["kind", "layout", "memory"],
 )
@@ -177,7 +177,7 @@ def test_without_torch_what_else_there_is_is_told(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(engine_ranks, "parts", lambda parts=parts: parts)
         with pytest.raises(LaunchError, match="needs PyTorch") as caught:
             check_torch("")
-        assert ("Or say --backend horovod" in str(caught.value)) == told
+        assert ("Or use --backend horovod" in str(caught.value)) == told
     check_torch("2.9")
 
 
@@ -185,12 +185,12 @@ def test_what_horovod_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(engine_ranks.FRAMEWORK, raising=False)
     monkeypatch.setattr(engine_ranks, "MODULES", {"nothing": "Nothing", "torch": "Torch"})
     monkeypatch.setattr(engine_ranks, "parts", lambda: ["nothing"])
-    why = "horovod.nothing: No module named 'nothing'; horovod.torch: it was not built"
+    why = "horovod.nothing: No module named 'nothing'; horovod.torch: Horovod was built without it"
     with pytest.raises(UsageError) as caught:
         engine_ranks.framework()
     assert f"cannot be imported here ({why})" in str(caught.value)
     monkeypatch.setenv(engine_ranks.FRAMEWORK, "mxnet")
-    with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet: there are nothing, torch"):
+    with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet is none of nothing, torch"):
         engine_ranks.framework()
 
 

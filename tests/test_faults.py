@@ -220,5 +220,5 @@ def test_a_subgroup_beside_a_rank_that_is_not_in_it(three: Kernel) -> None:
         restarted = three.run(f"%dist restart {victim} --like {like}").stdout
         assert lacks in restarted
         if victim == 2:
-            assert "a group of ranks that the new one is not in" in restarted
+            assert "a process group that does not contain the new rank" in restarted
         assert "went on" in on_ranks(three, go_on).text

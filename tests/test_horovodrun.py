@@ -356,7 +356,7 @@ def test_without_horovod_it_says_what_to_do(plain: Kernel) -> None:
         (f"{FLAGS} --min-np 3", "--min-np 3 is more than -np 2"),
         (f"{FLAGS} --min-np 1", "need --host-discovery-script, or two hosts"),
         (f"{FLAGS} --host-discovery-script /nowhere", "no such program"),
-        (f"{FLAGS} -H localhost:2 --hostfile /nowhere", "say the same"),
+        (f"{FLAGS} -H localhost:2 --hostfile /nowhere", "exclude each other"),
     ],
 )
 def test_what_cannot_be_is_refused(plain: Kernel, flags: str, told: str) -> None:
@@ -369,9 +369,9 @@ def test_what_cannot_be_is_refused(plain: Kernel, flags: str, told: str) -> None
     [
         ("a slots=2\nb slots=two\n", "line 2: 'b slots=two' is not HOST slots=N"),
         ("# none\n\n", "names no host"),
-        ("::1\n", "is not HOST slots=N; hosts are found by IPv4, or by names that ssh knows"),
-        ("[fe80::1] slots=1\n", "hosts are found by IPv4"),
-        ("me@a slots=1\n", "which user that is stands in ssh's configuration"),
+        ("::1\n", "is not HOST slots=N; give an IPv4 address, or a name that ssh knows"),
+        ("[fe80::1] slots=1\n", "give an IPv4 address"),
+        ("me@a slots=1\n", "set the user in ssh's configuration"),
         ("a slots=1\n\na slots=2\n", "line 3: a is named twice"),
         ("a slots=0\n", "line 1: a has no slots"),
         ("a\xff slots=1\n", "is not text in UTF-8"),

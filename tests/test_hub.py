@@ -247,7 +247,7 @@ def test_a_script_that_cannot_be_started_says_why(lone: Kernel) -> None:
     lone.run("temp = session.hubs.host().temp\naway = temp.rename(f'{temp}.away')")
     told = shown(fails(lone, "pass", WITHOUT_CLUSTER))
     lone.run("away.rename(temp)")
-    assert "nbdist cannot make its files: " in told
+    assert "nbdist cannot write its files: " in told
     assert "No such file or directory" in told
 
 

@@ -209,7 +209,7 @@ def test_a_ddp_model_and_a_generator_are_not_returned(notebook: Kernel) -> None:
     assert cell.stdout == "ran\n"
     text = plain(cell.text)
     assert "`wrapped` cannot be returned from rank 0" in text
-    assert "`.module` can travel" in text
+    assert "`.module` can be brought" in text
     assert "`stream` cannot be returned from rank 0: it is or holds a generator" in text
     assert "`missing` cannot be returned from rank 0: it is not defined there" in text
     assert notebook.run("count").text == "7\n"
@@ -638,7 +638,7 @@ def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> 
     assert told.stdout == before
     names = ["vector", "array", "layer", "long", "held", "frozen", "replaced", "moving"]
     for name in names:
-        assert f"`--bring {name}` brings it as it is now" in told.text
+        assert f"`--bring {name}` replaces it by the notebook's present value" in told.text
     assert on_ranks(notebook, code).text == before, "it is told once"
     again = on_ranks(notebook, code, f"--bring {','.join(names)}")
     assert again.stdout == "2.0 2.0 True 100001 1 False 0.1 0.1\n"

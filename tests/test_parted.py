@@ -491,5 +491,5 @@ def test_optimizers_travel_whole_or_are_refused(three: Kernel) -> None:
     )
     assert "less True" in after.text
     said = three.run("%dist restart 1 --like 0").text
-    assert "zero: PicklingError: it holds this rank's part of the state" in said
+    assert "zero: PicklingError: it holds only this rank's part of the state" in said
     assert on_ranks(three, "print(every.every)\nlbfgs.step(closure)").stdout.startswith("3")

@@ -67,7 +67,7 @@ def test_a_cell_finds_the_arguments_of_its_line_and_no_other_cells(notebook: Ker
 def test_arguments_that_do_not_fit_say_where_they_stand(notebook: Kernel) -> None:
     for flags in ("", "--launcher torchrun"):
         cell = on_ranks(notebook, NEEDS, flags, check=False)
-        assert "SystemExit: 2: its arguments stand after ` -- ` in the magic's line" in cell.error
+        assert "SystemExit: 2: give the cell's arguments after ` -- ` in the line" in cell.error
         assert "error: the following arguments are required: data" in cell.stdout + cell.stderr
     cell = on_ranks(notebook, "import sys\nsys.exit(2)", "--launcher engines", check=False)
     assert "SystemExit: 2 (cell line 3)" in cell.error

@@ -146,9 +146,9 @@ def test_who_traces_threads_keeps_no_rank_from_being_stopped(kernel: Kernel) -> 
         ("raises", "importing raises failed: ZeroDivisionError: division by zero"),
         ("lacks", "importing lacks failed: No module named 'nowhere_at_all'"),
         ("exits", "importing exits failed: SystemExit: 3"),
-        ("dies", "a process that tried the import has died of it"),
+        ("dies", "the import killed the process that tried it"),
         ("threads", "the import starts threads, which forked ranks would lack: ticker"),
-        ("--timeout 1 lasts", "the import was not over after 1 s"),
+        ("--timeout 1 lasts", "the import did not end within 1 s"),
     ],
 )
 def test_what_cannot_be_preloaded_changes_nothing(plain: Kernel, name: str, told: str) -> None:
@@ -293,11 +293,11 @@ def test_modules_that_import_otherwise_the_second_time(tmp_path: Path) -> None:
         [sys.executable, "-c", dedent(code)],
         capture_output=True, text=True, timeout=allowed(60), check=True, cwd=tmp_path,
     )  # fmt: skip
-    broken = "a GPU is open; from now on ranks are started as fresh processes, without them"
+    broken = "a GPU is open; from now on ranks are started as new processes, without these modules"
     assert done.stdout.splitlines() == [
         "7 True",
         "[]",
-        "1 importing never failed: TimeoutError: it was not over after 100 ms",
+        "1 importing never failed: TimeoutError: it did not end within 100 ms",
         f"2 {broken}",
         f"5 {broken}",
     ]

@@ -76,7 +76,7 @@ def test_numbers_of_any_kind_travel(number: Any, kept: int | None) -> None:
 
 
 def test_what_is_no_number_of_items_is_refused() -> None:
-    with pytest.raises(TypeError, match="samples is 'many', which is no number"):
+    with pytest.raises(TypeError, match="samples is 'many', which is not a number"):
         list(progressing.progress(range(3), samples="many"))  # type: ignore[arg-type]  # tried
     assert progressing.end() == []
 

@@ -124,7 +124,7 @@ def test_groups_made_anew_keep_models_and_variables(kernel: Kernel, kind: str) -
 def test_what_is_lost_by_it_is_named(kernel: Kernel) -> None:
     begin(kernel, "fsdp", ANEW)
     text = shown(fails(kernel, FAULT))
-    assert "`model` is lost: an FSDP module, whose shards belong to groups that are gone" in text
+    assert "`model` is lost: an FSDP module, whose process groups no longer exist" in text
     assert "`optimizer` is lost: the optimizer of a module that is lost" in text
     on_ranks(kernel, MODELS["ddp"])
     trains(kernel)

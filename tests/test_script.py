@@ -182,7 +182,7 @@ def test_what_is_saved_is_readable(filled: Kernel, tmp_path: Path) -> None:
     ):
         assert line in text, text
     assert text.index("class Base") < text.index("class Net") < text.index("torch.load")
-    assert "For table there is no source" in text
+    assert "There is no complete source for table" in text
     compile(text, "train.py", "exec")
 
 
@@ -568,16 +568,16 @@ def test_nothing_is_overwritten_that_is_not_ours(shell: InteractiveShell, tmp_pa
     made.write(path)
     saved = path.read_text()
     path.write_text(f"{saved}print('mine')\n")
-    with pytest.raises(UsageError, match="or was added to since"):
+    with pytest.raises(UsageError, match="or was extended since"):
         made.write(path)
     path.write_text(saved.replace("values[0]", "values[1]"))
     with pytest.raises(UsageError, match="was edited since"):
         made.write(path)
     path.write_text("mine")
-    with pytest.raises(UsageError, match=r"train\.py is there and was not saved by nbdist"):
+    with pytest.raises(UsageError, match=r"train\.py exists, and was not saved by nbdist"):
         made.write(path)
     path.unlink()
-    with pytest.raises(UsageError, match=r"values\.pkl is there and was not saved by nbdist"):
+    with pytest.raises(UsageError, match=r"values\.pkl exists, and was not saved by nbdist"):
         made.write(path)
     (tmp_path / "train_data" / "values.pkl").unlink()
     made.write(path)

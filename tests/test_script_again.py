@@ -567,12 +567,12 @@ def test_source_stays_where_it_gives_the_same_again(shell: InteractiveShell) -> 
     assert "    n: int = 8\n" in made
     assert "    width, depth = 4, 3\n" in made
     assert "*, n=3): ..." in made
-    assert "# With the values that the notebook has of: int('16') // BASE\n@dataclass" in made
-    assert "For Net there is no source" not in made
+    assert "# With the notebook's values of: int('16') // BASE\n@dataclass" in made
+    assert "There is no complete source for Net" not in made
 
 
 REFUSED = {
-    "Tagged": "`Told.__init_subclass__` takes arguments that could be others now",
+    "Tagged": "`Told.__init_subclass__` takes arguments that may have changed",
     "kind": "it is or holds a weakref",
 }
 

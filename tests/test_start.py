@@ -213,7 +213,7 @@ def test_a_home_that_moves_with_the_notebook_is_refused(start_kernel: KernelFact
     kernel = start_kernel(env={"NBDIST_HOME": "state"})
     kernel.run("%load_ext nbdist")
     cell = kernel.run("%%distributed -np 1 --launcher torchrun\n1", check=False)
-    assert "give it a path that begins with /" in cell.error
+    assert "use a path that begins with /" in cell.error
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_the_controllers_files_are_read_when_it_listens(
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(engines, "CONTROLLER_SECONDS", 0.1)
-                late = r"controller was not there after 100 ms; its log .*\.log is empty"
+                late = r"controller did not start within 100 ms; its log .*\.log is empty"
                 with pytest.raises(LaunchError, match=late):
                     await host.engine_info()
             host.connection_file("client").write_text("{}")
@@ -535,7 +535,7 @@ def test_a_probe_that_dies_hangs_or_is_not_sure_holds_nobody_up(tmp_path: Path) 
         """,
         tmp_path,
     )
-    dead, late = "the probe: it has died of it", "the probe: it was not over after 100 ms"
+    dead, late = "the probe: it has crashed", "the probe: it did not end within 100 ms"
     assert told.splitlines() == [
         f"{dead}|{dead}|False", f"{late}|{late}|False", f"-|{dead}|False", f"-|{late}|False",
         "-|-|False", "-|-|True",

@@ -216,7 +216,7 @@ def test_what_fits_no_program_is_said_first(program: Kernel) -> None:
         "%%distributed --launcher python --ranks 0\n1": "--ranks is for engines",
         "%%distributed --launcher python --max-restarts 2\n1": "--max-restarts is for scripts",
         "%%distributed --launcher python --backend ddp\n1": "does not go with launcher python",
-        "%%distributed --launcher python\nprint(rank)": "`rank` tells ranks who they are",
+        "%%distributed --launcher python\nprint(rank)": "`rank` is defined on ranks only",
     }.items():
         assert told in program.run(code, check=False).error
     body = "import torch.multiprocessing as mp\ndef f(rank): pass\nmp.spawn(f)"

@@ -42,7 +42,7 @@ def check_torch(version: str) -> None:
             'Install it with `pip install "nbdist[torch]"` and restart the kernel.'
         )
         if "tensorflow" in engine_ranks.parts():
-            msg += " Or say --backend horovod: Horovod is here for TensorFlow."
+            msg += " Or use --backend horovod: Horovod is installed for TensorFlow."
         raise LaunchError(msg)
 
 

@@ -101,8 +101,8 @@ def _start(wanted: int | None, usual: int) -> Runtime:
         why = str(err).strip().partition("\n")[0]
         kind = os.environ["PJRT_DEVICE"]
         raise UsageError(
-            f"PJRT_DEVICE={kind}: XLA's runtime did not start: {why}. It may start with another, "
-            f"such as `{OTHER}`, but perhaps not in this process any more. {RESTART}, and set it "
+            f"PJRT_DEVICE={kind}: XLA's runtime did not start: {why}. It may start with another "
+            f"device, such as `{OTHER}`, but perhaps only in a new process. {RESTART}, and set it "
             "before any XLA cell"
         ) from err
 
@@ -147,7 +147,7 @@ def check_processes(wanted: int | None) -> int:
     count = tpu_processes() if kind == "TPU" else 1
     if wanted not in (None, count):
         instead = (
-            f"say -np {count}"
+            f"use -np {count}"
             if kind != "CPU"
             else f"{wanted} virtual devices in one process are for cells, "
             f"`%%distributed -np {wanted} --backend xla --launcher kernel`"
@@ -205,7 +205,7 @@ def _check_number(wanted: int | None, kind: str, count: int) -> None:
     devices = _in_words(count, kind)
     if kind != "CPU":
         raise UsageError(
-            f"-np {wanted}: XLA takes all of the hardware, {devices}; leave out -np, or say "
+            f"-np {wanted}: XLA takes all of the hardware, {devices}; leave out -np, or use "
             f"-np {count}"
         )
     raise UsageError(

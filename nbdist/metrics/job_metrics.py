@@ -183,7 +183,9 @@ class Metrics:
         """
         found = self._series()
         if name not in found:
-            msg = f"nothing was logged as {name!r}; there is {', '.join(found) or 'nothing'}"
+            msg = (
+                f"nothing was logged as {name!r}; the logged names are {', '.join(found) or 'none'}"
+            )
             raise KeyError(msg)
         return found[name]
 

@@ -1,7 +1,8 @@
-"""What a rank logs, as it lies on disk: frames that are only ever added to its file.
+"""The file format of logged points: each rank appends frames of columns to its own file.
 
-A frame holds what was logged since the one before, in columns, so that a million points are read
-in a few thousand steps. A reader may come at any time: a frame that is not all there yet waits.
+A frame contains the points logged since the last frame, in columns, so that a million points are
+read in a few thousand steps. A file can be read at any time: readers ignore an incomplete frame at
+its end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HEAD_BYTES = 4
-"""The length of the frame, before each."""
+"""The size of the length that precedes each frame."""
 
 
 class Column(msgspec.Struct, frozen=True, array_like=True):
-    """Values of one name, in the order in which they were logged; numbers in native order."""
+    """The values of one name, in the order of logging; numbers in native byte order."""
 
     name: str
     steps: bytes
@@ -32,10 +33,10 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank has logged within a fraction of a second."""
+    """The points that a rank has logged within a fraction of a second."""
 
     start: int
-    """How often the job had been started anew by then."""
+    """How often the job had been restarted by then."""
     columns: list[Column]
 
 
@@ -44,24 +45,24 @@ _decode = msgspec.msgpack.Decoder(Frame).decode
 
 
 def points_file(folder: Path | str, job: str, rank: int) -> Path:
-    """Return where a rank's points of a job lie."""
+    """Return the path of a rank's logged points in a job's folder."""
     return Path(folder) / f"metrics{job}.{rank}"
 
 
 def resources_file(folder: Path | str, job: str, rank: int) -> Path:
-    """Return where it lies what a rank has taken of its machine in a job, in the same frames."""
+    """Return the path of a rank's use of resources in a job's folder, in the same format."""
     return Path(folder) / f"resources{job}.{rank}"
 
 
 def open_to_append(path: Path) -> int:
-    """Open a rank's file, for its owner's eyes, and return its descriptor."""
+    """Open a rank's file as a private file; return the file descriptor."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     _cut(file)
     return file
 
 
 def _cut(file: int) -> None:
-    """Take away the frame that a killed process has begun: it would swallow what follows."""
+    """Remove an incomplete frame of a killed process, which would corrupt the frames after it."""
     at, size = 0, os.fstat(file).st_size
     while at + HEAD_BYTES <= size:
         end = at + HEAD_BYTES + int.from_bytes(os.pread(file, HEAD_BYTES, at), "little")
@@ -75,23 +76,23 @@ def _cut(file: int) -> None:
 def append(file: int, frame: Frame) -> None:
     """Add a frame to an open file."""
     data = memoryview(framed(frame))
-    while data:  # a signal may cut it short
+    while data:  # a signal may interrupt a write
         data = data[os.write(file, data) :]
 
 
 def framed(frame: Frame) -> bytes:
-    """Return a frame as it is added to a file."""
+    """Encode a frame with its length in front."""
     data = _encode(frame)
     return len(data).to_bytes(HEAD_BYTES, "little") + data
 
 
 def whole_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
-    """Return the frames that are whole, each with where it ends.
+    """Yield the complete frames in `data`, each with its end.
 
     Raises
     ------
     msgspec.MsgspecError
-        If this is no such file.
+        If the data are not in this format.
     """
     at = 0
     while len(data) - at >= HEAD_BYTES:
@@ -103,7 +104,7 @@ def whole_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
 
 
 def stored_frames(path: Path) -> Iterator[Frame]:
-    """Return the whole frames of a file, which is not held in memory; none if it is not there."""
+    """Yield the complete frames of a file, one at a time; none if the file does not exist."""
     try:
         file = path.open("rb")
     except FileNotFoundError:

@@ -58,8 +58,8 @@ def sync_fake_quantize(model: nn.Module, *, process_group: ProcessGroup | None =
     if odd or not fakes:
         told = ", ".join(f"{name} ({what})" for name, what in odd.items()) or "there is none"
         raise UsageError(
-            f"no fake quantization that could be synchronised: {told}. There is a way for "
-            f"{' and '.join(FAKES)} of {', '.join(OBSERVERS)}"
+            f"no fake quantization that could be synchronised: {told}. Supported are "
+            f"{' and '.join(FAKES)} with {', '.join(OBSERVERS)}"
         )
     for fake in fakes.values():
         observer = fake.activation_post_process

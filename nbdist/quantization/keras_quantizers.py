@@ -49,7 +49,7 @@ def sync_quantizers(model: Any) -> Any:
     if odd or not kinds:
         raise UsageError(
             f"no quantizers of activations that could be synchronised: {', '.join(odd) or 'none'}. "
-            f"There is a way for {', '.join(QUANTIZERS)} of whole tensors"
+            f"Supported are {', '.join(QUANTIZERS)} of whole tensors"
         )
     for holder, key, quantizer in kinds:
         if not isinstance(quantizer, _Everywhere):

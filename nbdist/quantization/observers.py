@@ -47,7 +47,7 @@ def check(observers: dict[str, Any]) -> None:
     if odd:
         told = ", ".join(f"{name} ({what})" for name, what in odd.items())
         raise UsageError(
-            f"observers whose statistics cannot be combined over ranks: {told}. There is a way for "
+            f"observers whose statistics cannot be combined over ranks: {told}. Supported are "
             f"{', '.join(known)}; the fake quantization of a model that is being trained is for "
             "nbdist.quantization.sync_fake_quantize"
         )

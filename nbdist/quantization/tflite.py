@@ -41,8 +41,8 @@ def convert_tflite(converter: Any) -> bytes:
     lacking = [name for name in NEEDED if not hasattr(converter, name)]
     if lacking or not converter.experimental_new_quantizer:
         raise UsageError(
-            "what this converter finds cannot be combined over ranks: TensorFlow 2.14's can, with "
-            f"its new quantizer{f'; this one lacks {lacking}' if lacking else ''}"
+            "the calibration of this converter cannot be combined over ranks: use TensorFlow 2.14, "
+            f"with its new quantizer{f' (this one lacks {lacking})' if lacking else ''}"
         )
     if converter.representative_dataset is None:
         raise UsageError("the converter has no representative_dataset")

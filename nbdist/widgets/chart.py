@@ -40,8 +40,8 @@ class Chart(anywidget.AnyWidget):
     def __init__(self, state: bytes = b"") -> None:
         if not self._esm:
             raise NbdistError(
-                f"The live metrics lack their page's part, {MODULE}: nbdist was installed from its "
-                "sources without Node.js. Install Node.js, then nbdist again, and restart the "
+                f"The JavaScript of the live metrics, {MODULE}, is missing: nbdist was installed "
+                "from source without Node.js. Install Node.js, then nbdist again, and restart the "
                 "kernel."
             )
         super().__init__(state=state)

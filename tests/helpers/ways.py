@@ -38,13 +38,13 @@ FORGET = (
 )
 FORGET_CELLS = "del get_ipython().history_manager.input_hist_parsed[1:]"
 REFUSALS = re.compile(
-    r"UsageError: .*(cannot be brought to the ranks|cannot be put into a script|cannot stand in a "
-    r"script|has no value in the notebook or in the cell|the script needs)"
+    r"UsageError: .*(cannot be brought to the ranks|cannot be put into a script|is not valid in "
+    r"a script|has no value in the notebook or in the cell|the script needs)"
 )
 """What is said, with the name, before anything has started."""
 SAID = re.compile(
-    r"`\w+` was (deleted in the notebook; the ranks have it as it was brought|"
-    r"changed in place in the notebook after it was brought; the ranks go on with theirs)"
+    r"`\w+` was (deleted in the notebook; the ranks keep the value that was brought|"
+    r"changed in place in the notebook after it was brought; the ranks keep their value)"
 )
 """What is said beside values that are not the notebook's."""
 FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")

@@ -49,9 +49,9 @@ def test_a_trained_model_is_returned_with_the_optimizer_that_was_wrapped(trained
 def test_what_is_horovods_stays_on_its_rank(trained: Kernel) -> None:
     on_ranks(trained, "optimizer = model.optimizer")
     told = shown(trained.run("%dist pull optimizer", check=False))
-    assert "an optimizer of Horovod's lives on its rank" in told
+    assert "a Horovod optimizer cannot leave its rank" in told
     told = shown(trained.run("%dist restart 1 --like 0", timeout=60))
-    assert "model: PicklingError: its optimizer is Horovod's, which lives on its rank" in told
+    assert "model: PicklingError: its optimizer is Horovod's, which cannot leave its rank" in told
     assert on_ranks(trained, "print(kept)", "--ranks 1").stdout == "kept\n"
 
 
@@ -98,7 +98,7 @@ def test_models_are_made_equal(ranks: Kernel) -> None:
     on_ranks(ranks, "odd = make()\nif rank == 0:\n    odd.optimizer.build(odd.variables)")
     on_ranks(ranks, "odd = odd.optimizer")
     told = shown(ranks.run("%dist sync odd --from 0", check=False))
-    assert "it must be built on all of them first" in told
+    assert "build it on all ranks first" in told
     assert on_ranks(ranks, "print(float(hvd.allreduce(tf.ones(1))[0]))").stdout == "1.0\n"
 
 
@@ -112,7 +112,7 @@ def test_a_model_that_keras_cannot_put_together_is_told_of(ranks: Kernel) -> Non
     """
     on_ranks(ranks, body)
     told = shown(ranks.run("%dist pull odd", check=False))
-    assert "odd cannot be put together here: TypeError:" in told
+    assert "odd cannot be unpickled here: TypeError:" in told
     assert "Traceback" not in told
 
 

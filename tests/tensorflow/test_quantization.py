@@ -87,7 +87,7 @@ def test_a_converter_calibrates_over_ranks(quantizing: Kernel) -> None:
 WRONG = {
     "convert_tflite(converter(train_x[:0]))": "no rank's representative_dataset has yielded",
     "convert_tflite(tf.lite.TFLiteConverter.from_keras_model(model))": "no representative_dataset",
-    "convert_tflite(model)": "TensorFlow 2.14's can",
+    "convert_tflite(model)": "use TensorFlow 2.14",
     "convert_tflite(converter(train_x[:9], clone(model) if rank else model))": "different models",
     "sync_quantizers(model)": "no quantizers of activations that could be synchronised: none",
 }

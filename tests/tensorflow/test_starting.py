@@ -29,7 +29,7 @@ def test_what_has_run_tensorflow_is_not_forked(kernel: Kernel) -> None:
     (kernel.home / "runs_it.py").write_text("import tensorflow as tf\ntf.ones(2) + 1\n")
     kernel.run("%load_ext nbdist")
     told = shown(on_ranks(kernel, "pass", "-np 2", check=False))
-    assert "Or say --backend horovod: Horovod is here for TensorFlow" in told
+    assert "Or use --backend horovod: Horovod is installed for TensorFlow" in told
     told = shown(kernel.run("%dist preload runs_it", 90, check=False))
     assert "nothing was preloaded: the import starts threads" in told
     kernel.run("%dist preload tensorflow", 90)
@@ -45,7 +45,7 @@ def test_ranks_that_are_not_forked(start_kernel: KernelFactory) -> None:
 def test_the_framework_that_is_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NBDIST_HOROVOD", "torch")
     with pytest.raises(
-        UsageError, match=r"horovod\.torch: it was not built.*nbdist\.install horovod"
+        UsageError, match=r"horovod\.torch: Horovod was built without it.*nbdist\.install horovod"
     ):
         engine_ranks.framework()
     monkeypatch.setenv("NBDIST_HOROVOD", "mxnet")

@@ -239,7 +239,7 @@ def test_ranks_of_other_backends_are_there_too(xla: Kernel) -> None:
     cell = on_ranks(xla, "print(world_size)", "-np 2 --backend none")
     assert cell.stdout == "2\n"
     cell = on_ranks(xla, "print(there)", "--backend none", check=False)
-    assert "`there` cannot be brought to the ranks: it lies on xla:0" in cell.error
+    assert "`there` cannot be brought to the ranks: it is on xla:0" in cell.error
     assert on_ranks(xla, "print(device)", "--backend xla").stdout == "xla:0\n"
     cell = on_ranks(xla, "print(world_size)", "--launcher engines")
     assert cell.stdout == "2\n"

@@ -156,9 +156,9 @@ class Anew:
         arguments = _arguments_of(model, noted.arguments)
         for name in _ONCE:
             if arguments.get(name) is not None:
-                raise UsageError(f"DDP cannot be made twice with {name}")
+                raise UsageError(f"DDP cannot be constructed again with {name}")
         if arguments.get("device_mesh") is not None:
-            raise UsageError("its device_mesh is of groups that are gone")
+            raise UsageError("the process groups of its device_mesh no longer exist")
         group = arguments.get("process_group")
         if group is not None:
             arguments["process_group"] = self._in_place_of(group)
@@ -199,7 +199,7 @@ class Anew:
         noted = self._made.models.get(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
         if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):
-            raise UsageError("DDP cannot be made twice with such arguments")
+            raise UsageError("DDP cannot be constructed again with such arguments")
         kept = {name: value for name, value in vars(model).items() if name in _kept_names()}
         return {
             "arguments": arguments,
@@ -212,7 +212,7 @@ class Anew:
         """Build a DDP model from what `take_apart` returned, without communication."""
         arguments = state["arguments"]
         if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
-            raise UsageError("it is trained by a group of ranks that the new one is not in")
+            raise UsageError("it is trained by a process group that does not contain the new rank")
         if not _can_do_without_others():
             raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
         torch.nn.Module.__init__(model)  # makes the model hashable
@@ -238,7 +238,7 @@ class Anew:
     def _in_place_of(self, group: Any) -> Any:
         fresh = self._new.get(id(group), group)
         if fresh is dist.GroupMember.NON_GROUP_MEMBER or _is_dead(fresh):
-            raise UsageError("its process group could not be made again")
+            raise UsageError("its process group could not be re-created")
         return fresh
 
     def _exchange(self, holder: object) -> None:
@@ -299,7 +299,7 @@ def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) 
 def sharded(namespace: dict[str, object], why: str) -> dict[str, str]:
     """Return the FSDP2 modules of a namespace, each with why it is lost."""
     return {
-        name: f"an FSDP2 module, which this torch does not let be renewed: {why}"
+        name: f"an FSDP2 module, which cannot be renewed with this torch: {why}"
         for name, value in list(namespace.items())
         if _is_sharded(value)
     }
@@ -308,11 +308,11 @@ def sharded(namespace: dict[str, object], why: str) -> dict[str, str]:
 def _why_lost(value: object) -> str:
     """Say why a variable is unusable once its groups are gone; '' if the variable is usable."""
     whys: list[tuple[Callable[[Any], bool], str]] = [
-        (_is_sharded, "an FSDP module, whose shards belong to groups that are gone"),
+        (_is_sharded, "an FSDP module, whose process groups no longer exist"),
         (_trains_shards, "the optimizer of a module that is lost"),
-        (_is_mesh, "a mesh of groups that are gone"),
-        (_is_dead, "a process group that could not be made again"),
-        (is_shard, "a DTensor, whose mesh is gone"),
+        (_is_mesh, "a device mesh of process groups that no longer exist"),
+        (_is_dead, "a process group that could not be re-created"),
+        (is_shard, "a DTensor, whose device mesh no longer exists"),
     ]
     return next((why for holds, why in whys if holds(value)), "")
 

@@ -163,6 +163,6 @@ def _refuse_shared(backend: str | None) -> None:
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if there and bound_device(backend) is not None and default_backend() != NAME:
         raise UsageError(
-            f"nccl wants a GPU for each rank, and the ranks here share {there}: leave the backend "
-            "out, or say gloo, and the group that is formed is given to you"
+            f"nccl needs one GPU for each rank, and the ranks here share {there}: leave out the "
+            "backend, or use gloo, and you get the existing process group"
         )

@@ -67,11 +67,11 @@ def framework() -> str:
     """
     named, built = os.environ.get(FRAMEWORK), parts()
     if named is not None and named not in MODULES:
-        raise UsageError(f"{FRAMEWORK}={named}: there are {', '.join(MODULES)}")
+        raise UsageError(f"{FRAMEWORK}={named} is none of {', '.join(MODULES)}")
     problems = []
     for name in [named] if named else MODULES:
         if name not in built:
-            problems.append(f"horovod.{name}: it was not built")
+            problems.append(f"horovod.{name}: Horovod was built without it")
             continue
         try:
             importlib.import_module(name)

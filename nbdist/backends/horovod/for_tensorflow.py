@@ -131,12 +131,12 @@ class TensorFlow:
         self._build_optimizer(model)
         variables = self._variables(model, trainable=False)
         if variables is None:
-            raise UsageError(f"a {type(model).__name__} is no model, optimizer or variable")
+            raise UsageError(f"a {type(model).__name__} is not a model, optimizer or variable")
         counts = self.hvd.allgather_object(len(variables), name="nbdist.sync")
         if len(set(counts)) > 1:
             raise UsageError(
                 f"the {type(model).__name__} has {' and '.join(map(str, counts))} variables on "
-                "the ranks: it must be built on all of them first"
+                "the ranks: build it on all ranks first"
             )
         self.hvd.broadcast_variables(variables, root_rank=source)
 

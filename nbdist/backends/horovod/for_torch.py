@@ -73,7 +73,7 @@ class Torch:
         elif hasattr(thing, "load_state_dict"):
             thing.load_state_dict(self.hvd.broadcast_object(thing.state_dict(), source))
         else:
-            raise UsageError(f"a {type(thing).__name__} is no model or optimizer")
+            raise UsageError(f"a {type(thing).__name__} is not a model or optimizer")
 
 
 def _comparing() -> Any:  # a module that needs torch
@@ -91,7 +91,7 @@ def refuse_to_travel(optimizer: Any, protocol: int) -> Any:
     """Refuse to pickle an optimizer: pickle would silently drop all of Horovod's state."""
     del optimizer, protocol
     raise TypeError(
-        "an optimizer of Horovod's lives on its rank: make it there with hvd.DistributedOptimizer"
+        "a Horovod optimizer cannot leave its rank: create it there with hvd.DistributedOptimizer"
     )
 
 

@@ -195,7 +195,7 @@ def _outline(target: Any, shared: Mapping[int, list[int]]) -> str:
     '' if the structure is not known yet (lazy parameters).
     """
     if _is_fsdp(target):
-        raise UsageError("FSDP's first kind does not show what of its parameters is where")
+        raise UsageError("FSDP1 does not show which part of its parameters a rank holds")
     if isinstance(target, torch.nn.Module):
         parts = list(bare(target).named_parameters())
     elif isinstance(target, torch.optim.Optimizer):
@@ -219,13 +219,13 @@ def _plain(tensor: Tensor) -> list[Tensor]:
         names, _ = tensor.__tensor_flatten__()
         return [part for name in names for part in _plain(getattr(tensor, name))]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise UsageError(f"nothing is known of tensors of the kind {type(tensor).__name__}")
+        raise UsageError(f"tensors of type {type(tensor).__name__} cannot be compared")
     whole = tensor.detach()
     if whole.layout is torch.sparse_coo:
         whole = whole.coalesce()
         return [whole.indices(), whole.values()]
     if whole.layout is not torch.strided or whole.is_nested:
-        raise UsageError(f"nothing is known of tensors with the layout {whole.layout}")
+        raise UsageError(f"tensors with the layout {whole.layout} cannot be compared")
     if whole.is_quantized:
         if whole.qscheme() is torch.per_tensor_affine:
             scales = torch.tensor([whole.q_scale(), whole.q_zero_point()])
@@ -233,7 +233,7 @@ def _plain(tensor: Tensor) -> list[Tensor]:
             scales = torch.stack([whole.q_per_channel_scales(), whole.q_per_channel_zero_points()])
         return [whole.int_repr(), scales]
     if whole.numel() and whole.device.type != "meta" and not whole.untyped_storage().nbytes():
-        raise UsageError("the memory of its parameters was given back")
+        raise UsageError("the memory of its parameters was freed")
     return [whole]
 
 

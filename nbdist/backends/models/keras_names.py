@@ -73,6 +73,8 @@ def _get(server: http.client.HTTPConnection, key: str) -> Counts:
         if answer.status != NOT_FOUND:
             break
         if time.monotonic() > until:
-            raise TimeoutError(f"rank {key} has not told how it names layers of Keras'")
+            raise TimeoutError(
+                f"rank {key} has not sent its counts of Keras' layer names within {SECONDS:g} s"
+            )
         time.sleep(0.01)
     return {name if isinstance(name, str) else tuple(name): n for name, n in json.loads(data)}

@@ -41,8 +41,8 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
         _copy_model(target, source, group)
     elif is_zero(target):
         raise UsageError(
-            "a ZeRO optimizer's state is shared out over the ranks: no rank has it whole, so there "
-            "is nothing to copy from one to the others"
+            "a ZeRO optimizer's state is divided among the ranks: no rank has all of it, so it "
+            "cannot be copied from one rank to the others"
         )
     elif isinstance(target, torch.optim.Optimizer):
         _copy_optimizer(target, source, group)
@@ -103,14 +103,14 @@ def _copy_model(model: torch.nn.Module, source: int, group: dist.ProcessGroup | 
     tensors = [tensor for _, tensor in _whole_state(model)]
     if any(is_shard(tensor) for tensor in tensors):
         raise UsageError(
-            "an FSDP model's parameters are shared out over the ranks: no rank has them whole, so "
-            "there is nothing to copy from one to the others"
+            "an FSDP model's parameters are divided among the ranks: no rank has all of them, so "
+            "they cannot be copied from one rank to the others"
         )
     if any(tensor.layout is not torch.strided for tensor in tensors):
-        raise UsageError("some of its parameters are sparse tensors, which are not sent")
+        raise UsageError("some of its parameters are sparse tensors, which cannot be sent")
     ranks = dist.get_process_group_ranks(group)
     if source not in ranks:
-        raise UsageError(f"this model is shared by ranks {ranks}; rank {source} has none of it")
+        raise UsageError(f"this model is shared by ranks {ranks}; rank {source} does not have it")
     for tensor in tensors:
         _broadcast(tensor.detach(), source, group)
     if shared is not None and counters(shared):

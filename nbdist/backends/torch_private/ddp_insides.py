@@ -76,7 +76,7 @@ def put_together(
     """
     group = process_groups.group_named(state["process_group"])
     if group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise UsageError("it is trained by a group of ranks that the new one is not in")
+        raise UsageError("it is trained by a process group that does not contain the new rank")
     vars(model).update(state)
     model.process_group = group
     renew_ddp(model, builtin)

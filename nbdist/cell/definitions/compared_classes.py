@@ -354,8 +354,8 @@ def check_by_value(cls: type) -> None:
         inspect.signature(base.__init_subclass__).bind()
     except TypeError as err:
         raise CannotTravel(
-            f"the class {cls.__name__} cannot be made again: `{base.__name__}.__init_subclass__` "
-            "takes arguments that could be others now; define the class in the cell"
+            f"the class {cls.__name__} cannot be re-created: `{base.__name__}.__init_subclass__` "
+            "takes arguments that may have changed; define the class in the cell"
         ) from err
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbdist.cell.definitions.defined import Definition
 
-EVALUATED = "With the values that the notebook has of:"
-LEFT_OUT = "Without what has done its work in the notebook:"
+EVALUATED = "With the notebook's values of:"
+LEFT_OUT = "Without decorators that returned the definition itself:"
 
 
 @dataclass

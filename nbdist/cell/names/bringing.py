@@ -31,19 +31,19 @@ SLOW_SECONDS = 0.5
 MOST_NAMED = 12
 """The most names that are listed one by one."""
 CHANGED = {
-    "bound": "`{0}` was re-bound in the notebook, but cells have bound it on the ranks too, "
-    "where it stays as it is; `--bring {0}` brings the notebook's.",
-    "edited": "`{0}` was changed in the notebook, but cells have changed it on the ranks too, "
-    "where it stays as it is; `--bring {0}` brings the notebook's.",
+    "bound": "`{0}` was re-bound in the notebook, but cells have bound it on the ranks, too, "
+    "which keep their value; `--bring {0}` brings the notebook's value.",
+    "edited": "`{0}` was changed in the notebook, but cells have changed it on the ranks, too, "
+    "which keep their value; `--bring {0}` brings the notebook's value.",
 }
 DRIFTED = (
-    "`{0}` was changed in place in the notebook after it was brought; the ranks go on with theirs. "
-    "`--bring {0}` brings it as it is now, in the place of theirs: what cells have made of "
-    "that (an optimizer, a DDP model) must be brought along or re-created."
+    "`{0}` was changed in place in the notebook after it was brought; the ranks keep their "
+    "value. `--bring {0}` replaces it by the notebook's present value: objects that cells have "
+    "made from it (an optimizer, a DDP model) must be brought along or re-created."
 )
 DELETED = (
-    "`{0}` was deleted in the notebook; the ranks have it as it was brought. `del {0}` in a cell "
-    "deletes it there, too."
+    "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
+    "a cell deletes it there, too."
 )
 
 Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]

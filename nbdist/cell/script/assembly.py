@@ -30,19 +30,19 @@ except ImportError:
     display = print
 """
 FIND_MAIN = """
-if __name__ == "__mp_main__":  # a spawned worker: what was pickled finds its classes here, too
+if __name__ == "__mp_main__":  # a spawned worker: unpickling finds its classes here, too
     sys.modules["__main__"] = sys.modules[__name__]
 """
 PLACE = """
 def {place}(storage, where):
-    # What lay on a GPU of the notebook lies on the rank's own.
+    # Data on a GPU of the notebook go to the rank's own GPU.
     return storage.to(device=device) if where != "cpu" and device.type == "cuda" else storage
 
 
 """
 PLACE_OWN = """
 def {place}(storage, where):
-    # What lay on a GPU of the notebook lies on one here.
+    # Data on a GPU of the notebook go to a GPU here.
     return storage.cuda() if where != "cpu" and torch.cuda.is_available() else storage
 
 
@@ -98,7 +98,7 @@ class Assembly:
             compile(text, self.name, "exec", dont_inherit=True)
         except SyntaxError as err:
             within = f": {err.text.strip()}" if err.text else ""
-            raise UsageError(f"this cell cannot stand in a script: {err.msg}{within}") from None
+            raise UsageError(f"this cell is not valid in a script: {err.msg}{within}") from None
         return text, line
 
     def _with_cell(self, text: str, around: Preamble, number: int) -> tuple[str, int]:
@@ -158,8 +158,8 @@ class Assembly:
             module = line.split()[1] if " as " in line else bound
             if bound in self.parts.every and self.parts.every[bound] is not sys.modules.get(module):
                 raise UsageError(
-                    f"the script needs `{line}`, and the notebook has something else under the "
-                    f"name `{bound}`; give that another name"
+                    f"the script needs `{line}`, but in the notebook `{bound}` is something "
+                    "else; rename it there"
                 )
         lines = sorted(ours | set(self.parts.imports), key=_import_order)
         blocks = [
@@ -181,7 +181,7 @@ class Assembly:
         if self.parts.late:
             text += "\n\n" + self._load(self.parts.late, "values")
         if self.parts.again:
-            text += "\n\n# As the notebook has it; what is above may have changed it.\n"
+            text += "\n\n# The notebook's values, which the code above may have changed.\n"
             text += "".join(f"{statement}\n" for statement in self.parts.again)
         return text
 

@@ -218,15 +218,15 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[st
         if name in there or (name.startswith("__") and name.endswith("__")):
             continue
         if IPYTHONS.fullmatch(name):
-            raise UsageError(f"`{name}` is IPython's, and a plain script does not have it")
+            raise UsageError(f"`{name}` belongs to IPython, and a plain script does not have it")
         if name in OURS:
             raise UsageError(
-                f"`{name}` tells ranks who they are: a program that makes its own workers "
-                "(--launcher python) has it from whatever makes them"
+                f"`{name}` is defined on ranks only: a program that starts its own workers "
+                "(--launcher python) gets it from the function that starts them"
             )
         raise UsageError(
-            f"`{name}` has no value in the notebook or in the cell, so a script of its own would "
-            f"not know it; if the ranks have it, `%dist pull {name}` brings it to the notebook"
+            f"`{name}` has no value in the notebook or in the cell, so the script would not have "
+            f"it; if the ranks have it, `%dist pull {name}` brings it to the notebook"
         )
 
 

@@ -36,7 +36,7 @@ PYTHON = """
 It makes its own workers: python {name}{arguments}
 """
 ENVIRONMENT = """
-# torchrun tells each process who it is; one that was started without it is the only rank.
+# torchrun sets these variables for each rank; without torchrun, this is the only rank.
 for _name, _alone in {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
@@ -47,7 +47,7 @@ local_rank = int(os.environ["LOCAL_RANK"])
 world_size = int(os.environ["WORLD_SIZE"])
 """
 TORCH_DEVICE = """\
-_gpus = torch.cuda.device_count()  # ranks share them where there are more ranks
+_gpus = torch.cuda.device_count()  # ranks share GPUs if there are more ranks
 device = torch.device("cuda", local_rank % _gpus) if _gpus else torch.device("cpu")
 """
 SET_DEVICE = """\
@@ -55,18 +55,18 @@ if device.type == "cuda":
     torch.cuda.set_device(device)
 """
 FORM = """\
-if int(os.environ["LOCAL_WORLD_SIZE"]) <= _gpus:  # nccl wants a GPU for each rank
+if int(os.environ["LOCAL_WORLD_SIZE"]) <= _gpus:  # nccl needs a GPU for each rank
     torch.distributed.init_process_group("nccl", device_id=device)
 else:
     torch.distributed.init_process_group("gloo")
-    torch.distributed.barrier()  # or a rank that is soon through leaves others connecting
+    torch.distributed.barrier()  # else a rank that ends early leaves others connecting
 """
 LEAVE = """\
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
 """
 LINGER = """\
-    time.sleep(0.1)  # gloo's threads let go of their last work; while Python ends, they would abort
+    time.sleep(0.1)  # let gloo's threads finish: while Python ends, they could abort it
 """
 JOIN_XLA = """\
 torch.distributed.init_process_group("xla", init_method="xla://")
@@ -88,8 +88,8 @@ hvd.init()
 rank, local_rank, world_size = hvd.rank(), hvd.local_rank(), hvd.size()
 """
 WORKERS = """
-Worker processes that are spawned instead of forked (`multiprocessing_context="spawn"`) see what
-stands above the cell, not what the cell itself defines: define those functions and classes in a
+Worker processes that are spawned instead of forked (`multiprocessing_context="spawn"`) see the
+code above the cell, not what the cell itself defines: define those functions and classes in a
 cell of the notebook."""
 
 
@@ -185,7 +185,7 @@ def header(
     words = "".join(arguments)
     escaped = _in_docstring if '"""' in words else str
     raw = "r" if escaped is str and "\\" in words else ""
-    text = f'{raw}"""{name}: a cell of a notebook and what it uses of it{without}.\n'
+    text = f'{raw}"""{name}: a cell of a notebook and the names that it uses{without}.\n'
     called = "".join(f" {shlex.quote(word)}" for word in arguments)
     within = called.replace("'", """'"'"'""")  # escaped for single quotes in a shell
     launch = launch.format(
@@ -194,11 +194,11 @@ def header(
     text += launch
     text += f"\nMade with {', '.join(made)}."
     if data:
-        text += f"\nIts data lies beside it in {data}/, which must be moved along."
+        text += f"\nIts data are next to it in {data}/: move both together."
     if by_value:
         version = ".".join(map(str, sys.version_info[:2]))
         text += (
-            f"\nFor {', '.join(by_value)} there is no source, or not for all that belongs to it:\n"
-            f"loading it needs cloudpickle and Python {version}."
+            f"\nThere is no complete source for {', '.join(by_value)}:\n"
+            f"loading the pickle needs cloudpickle and Python {version}."
         )
     return text + "\n" + WORKERS + '\n"""\n'

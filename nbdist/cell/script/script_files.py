@@ -99,7 +99,7 @@ def _check_ours(path: Path, folder: Path, *, with_data: bool) -> None:
         found = SIGNED.search(old)
         if found is None:
             raise UsageError(
-                f"{path} is there and was not saved by nbdist, or was added to since{other}"
+                f"{path} exists, and was not saved by nbdist or was extended since{other}"
             )
         if _digest(old[: found.start()]) != found[1]:
             raise UsageError(f"{path} was edited since nbdist saved it{other}")
@@ -110,7 +110,7 @@ def _check_ours(path: Path, folder: Path, *, with_data: bool) -> None:
     else:
         foreign = [file for file in folder.iterdir() if f'"{file.name}"' not in old]
     if foreign:
-        raise UsageError(f"{foreign[0]} is there and was not saved by nbdist{other}")
+        raise UsageError(f"{foreign[0]} exists, and was not saved by nbdist{other}")
 
 
 def _digest(text: str) -> str:

@@ -126,7 +126,7 @@ def _edited(
     for node, text in sorted(edits, key=lambda edit: -edit[0].col_offset):
         if node.lineno != node.end_lineno:
             where = around.where(node.lineno)
-            raise UsageError(f"{where} goes over several lines; write it on one")
+            raise UsageError(f"{where} continues over several lines; write it on one line")
         raw = lines[node.lineno - 1].encode()
         before, after = raw[: node.col_offset].decode(), raw[node.end_col_offset :].decode()
         code, hash_sign, note = text.partition("  # ")
@@ -199,7 +199,9 @@ class _Magic:
     def _time(self) -> str:
         code = self.around.transform(self.text).strip()
         if "\n" in code:
-            raise UsageError(f"{self.where}: `%time` with several lines; write them without it")
+            raise UsageError(
+                f"{self.where}: `%time` with several lines; write them without `%time`"
+            )
         inner = translate(code, self.around)
         self.done.imports |= inner.imports
         return inner.text if not self.statement else f"{inner.text}  # %time"

@@ -128,7 +128,7 @@ class Children:
             created = started(pid)
         except OSError as err:  # no file descriptor left; without its start time a pid is ambiguous
             _undo(pid)
-            self._tell(Refused(name, f"nothing can be known of the process: {err}"))
+            self._tell(Refused(name, f"its start time cannot be read: {err}"))
             return
         self._names[pid] = name
         self._oom_before[pid] = oom

@@ -210,7 +210,7 @@ class Host:
                 return self._engine_info
             await asyncio.sleep(0.01)
         msg = (
-            f"ipyparallel's controller was not there after {in_time(CONTROLLER_SECONDS)}; "
+            f"ipyparallel's controller did not start within {in_time(CONTROLLER_SECONDS)}; "
             f"{tail_in_words(log)}"
         )
         raise LaunchError(msg)

@@ -120,7 +120,7 @@ class Preloads:
         edited_modules.remember(sys.modules.keys() - there)
         broken = self._settle()
         if broken and not why:
-            why = f"{broken}; from now on ranks are started as fresh processes, without them"
+            why = f"{broken}; from now on ranks are started as new processes, without these modules"
         self._tell(Preloaded(order.id, why, seconds, max(0, grown)))
 
     def _let_go(self) -> None:
@@ -157,11 +157,11 @@ class Trial:
             if time.monotonic() < self.until:
                 return None
             self.end()
-            return Tried(f"the import was not over after {in_time(self.order.limit)}")
+            return Tried(f"the import did not end within {in_time(self.order.limit)}")
         self.end()
         if answer:
             return msgspec.msgpack.decode(answer, type=Tried)
-        return Tried("a process that tried the import has died of it")
+        return Tried("the import killed the process that tried it")
 
     def end(self) -> None:
         """End the fork and all processes in its session; `Children` reaps it."""
@@ -236,7 +236,7 @@ def _within(seconds: float) -> Iterator[None]:
     """Raise `TimeoutError` in code that takes longer; 0 means no limit."""
 
     def late(*_: object) -> None:
-        raise TimeoutError(f"it was not over after {in_time(seconds)}")
+        raise TimeoutError(f"it did not end within {in_time(seconds)}")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)

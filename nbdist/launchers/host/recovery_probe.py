@@ -94,7 +94,7 @@ class Probing:
             said = os.read(self._answer, ANSWER_BYTES)
             self._inbox += said
             if not said:
-                self._end("it has died of it")
+                self._end("it has crashed")
                 return
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
@@ -105,7 +105,7 @@ class Probing:
             self._end("")
         elif time.monotonic() > self._deadline:
             limit = GROUPS_SECONDS if self.found is None else SECONDS
-            self._end(f"it was not over after {in_time(limit)}")
+            self._end(f"it did not end within {in_time(limit)}")
 
     def _start(self, *, fork: bool) -> None:
         self._answer, theirs = os.pipe()

@@ -35,7 +35,7 @@ def hosts_named(listed: str | None, file: str | None) -> dict[str, int]:
         If the text is not in this form.
     """
     if listed is not None and file is not None:
-        raise UsageError("-H and --hostfile say the same: give one of them")
+        raise UsageError("-H and --hostfile exclude each other: use one of them")
     if file is not None:
         return _read(Path(file).expanduser())
     found: dict[str, int] = {}
@@ -72,9 +72,9 @@ def _read(path: Path) -> dict[str, int]:
 def _hint(text: str) -> str:
     """Return a hint for a common mistake."""
     if "@" in text:
-        return "; which user that is stands in ssh's configuration (Host, User)"
+        return "; set the user in ssh's configuration (Host, User)"
     if text.startswith("[") or text.count(":") > 1:
-        return "; hosts are found by IPv4, or by names that ssh knows"
+        return "; give an IPv4 address, or a name that ssh knows"
     return ", such as node1:4" if re.fullmatch(r"[\w.-]+", text.strip()) else ""
 
 

@@ -129,9 +129,9 @@ def refuse(passed_on: list[str]) -> str:
         if flag in ("-h", "-m") or (
             len(flag) > len("--") and any(own.startswith(flag) for own in OURS)
         ):
-            return f"{word} is decided by nbdist for a cell (-np, --max-restarts)"
+            return f"{word} is set by nbdist for a cell (-np, --max-restarts)"
     if passed_on and not passed_on[0].startswith("-"):
-        return f"{passed_on[0]} is no flag: the script is the cell"
+        return f"{passed_on[0]} is not a flag: the script is the cell"
     try:
         nodes.with_rendezvous("", "", "", passed_on)
     except UsageError as err:

@@ -237,7 +237,7 @@ class Pickler(ByValue):
             return _blank, (type(obj),), _ddp().take_apart(obj), None, None, _set_ddp_state
         tensors = sys.modules.get("torch.distributed.tensor")
         if tensors is not None and isinstance(obj, tensors.DTensor):
-            msg = "it holds shards, and each rank has others: those of the replaced rank are lost"
+            msg = "it holds shards, which differ between ranks: those of the replaced rank are lost"
             raise pickle.PicklingError(msg)
         moved = _to_own_gpu(obj)
         if moved is not NotImplemented:
@@ -265,7 +265,7 @@ def _ddp() -> Any:  # the rank's `Ddp`
     from nbdist.backends.ddp import rank_group  # needs torch
 
     if rank_group.current is None:
-        raise pickle.PicklingError("it holds a process group, which only --backend ddp knows")
+        raise pickle.PicklingError("it holds a process group, which only --backend ddp supports")
     return rank_group.current
 
 

@@ -110,7 +110,7 @@ class Recorder:
                     self._write(columns)
                 except OSError as err:  # an error here must not end the training
                     self._broken = True
-                    print(f"nbdist.log: nothing more is kept: {err}", file=sys.stderr)
+                    print(f"nbdist.log: nothing more is recorded: {err}", file=sys.stderr)
 
     def _put(
         self, columns: dict[str, Numbers], name: str, times: tuple[float, ...],
@@ -172,10 +172,8 @@ class Recorder:
             os.close(self._file)
             self._file = -1
         if self.left_out:
-            print(
-                f"nbdist.log: {counted(self.left_out, 'step')} never came from the GPU",
-                file=sys.stderr,
-            )
+            steps = counted(self.left_out, "step")
+            print(f"nbdist.log: values of {steps} did not arrive from the GPU", file=sys.stderr)
         return True
 
 
@@ -252,10 +250,10 @@ def _warn_in_notebook() -> None:
 def _whole(step: Any) -> int:
     number = step if isinstance(step, int) else fetched(read("step", step))
     if isinstance(number, float) and not (number.is_integer() or math.isinf(number)):
-        msg = f"nbdist.log: step is {step!r}, which is no whole number"
+        msg = f"nbdist.log: step is {step!r}, which is not an integer"
         raise TypeError(msg)
     if abs(number) > FARTHEST_STEP:
-        msg = "nbdist.log: step is beyond what can be kept: from -2**62 to 2**62"
+        msg = "nbdist.log: step is beyond the range from -2**62 to 2**62"
         raise ValueError(msg)
     return int(number)
 
@@ -274,7 +272,7 @@ def _named(name: Any) -> str:
     try:
         name.encode()
     except UnicodeEncodeError as err:
-        msg = f"nbdist.log: the name {name!r} is no text that can be written: {err.reason}"
+        msg = f"nbdist.log: the name {name!r} cannot be encoded: {err.reason}"
         raise ValueError(msg) from err
     return name
 

@@ -208,7 +208,7 @@ def _count(what: str, number: SupportsFloat | None) -> int | None:
     try:
         found = float(number)
     except (TypeError, ValueError, OverflowError) as err:
-        msg = f"nbdist.progress: {what} is {number!r}, which is no number"
+        msg = f"nbdist.progress: {what} is {number!r}, which is not a number"
         raise TypeError(msg) from err
     return math.ceil(found) if abs(found) < MOST else None
 

@@ -267,8 +267,8 @@ def unpacked(parcel: Parcel, buffers: list[memoryview]) -> dict[str, Any]:
     except RAISED as err:  # a class may be missing here, or its code may raise
         names = ", ".join(parcel.names)
         raise NbdistError(
-            f"{names} cannot be put together here: {type(err).__name__}: {err}. If a cell of the "
-            "notebook defines a class or function of it, run that cell first"
+            f"{names} cannot be unpickled here: {type(err).__name__}: {err}. If a cell of the "
+            "notebook defines its class or function, run that cell first"
         ) from err
 
 

@@ -56,7 +56,7 @@ def _whole(obj: Any, base: Any) -> Any:
     """
     zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     if zero is not None and isinstance(obj, zero.ZeroRedundancyOptimizer):
-        raise pickle.PicklingError("it holds this rank's part of the state, and each has another")
+        raise pickle.PicklingError("it holds only this rank's part of the state")
     kind: Any = type(obj)
     if kind.__getstate__ is not base.__getstate__ or kind.__reduce_ex__ is not object.__reduce_ex__:
         return NotImplemented

@@ -13,7 +13,7 @@ from nbdist.rank.values.user_errors import CannotTravel
 
 REMEDIES = (
     (r"generator|coroutine", "it cannot be copied: make a list of it, or create it in the cell"),
-    (r"Iter\b|iterator", "create it in the cell, from what it goes over"),
+    (r"Iter\b|iterator", "create it in the cell, from the object it iterates over"),
     (r"lock|Condition|Event|Semaphore|thread|socket|context|frame|weakref|Future|Task",
      "it belongs to this process: create it in the cell"),
 )  # fmt: skip
@@ -24,10 +24,10 @@ TORCH_REFUSED = (
     ("torch.distributed", "ProcessGroup",
      "it is or holds a process group", "each rank has its own: use it there"),
     ("torch.nn.parallel", "DistributedDataParallel",
-     "it is or holds a DistributedDataParallel model, which lives on the ranks",
-     "its `.module` can travel: give that a name of its own"),
+     "it is or holds a DistributedDataParallel model, which belongs to the ranks",
+     "its `.module` can be brought: bind it to a name"),
     ("torch.distributed.tensor", "DTensor",
-     "it holds shards, of which each rank has others", "`.full_tensor()` puts them together"),
+     "it holds shards, which differ between ranks", "`.full_tensor()` combines them"),
 )  # fmt: skip
 
 

@@ -97,8 +97,8 @@ def _checked(device: torch.device, devices: int) -> str:
     if device.type == "mps":  # the ranks are on the same machine
         return "mps"
     raise CannotTravel(
-        f"it lies on {device}, which the ranks do not have; bring it as `.cpu()`, and put it "
-        "on the rank's own `device` in the cell"
+        f"it is on {device}, which the ranks do not have; bring it as `.cpu()`, and move it "
+        "to the rank's own `device` in the cell"
     )
 
 

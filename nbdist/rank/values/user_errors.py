@@ -72,7 +72,7 @@ def _note_module(frame: FrameType) -> None:
 PARSERS = {"argparse", "click", "fire", "tyro"}
 MISUSED = 2
 """Libraries that parse a program's arguments, and their exit code for wrong arguments."""
-ARGUMENTS = "its arguments stand after ` -- ` in the magic's line"
+ARGUMENTS = "give the cell's arguments after ` -- ` in the line of the magic"
 
 
 def text_of(error: BaseException) -> str:
