@@ -365,7 +365,10 @@ def test_an_order_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
             refused = await asyncio.wait_for(told.get(), allowed(60))
             assert isinstance(refused, Refused)
             assert refused.name == "nowhere"
-            assert "ModuleNotFoundError: No module named 'nbdist.launchers.scripts.nowhere'" in refused.why
+            assert (
+                "ModuleNotFoundError: No module named 'nbdist.launchers.scripts.nowhere'"
+                in refused.why
+            )
             assert isinstance(await asyncio.wait_for(told.get(), allowed(60)), Started)
             log = (host.folder / "warm.log").read_text()
             assert "Traceback" in log

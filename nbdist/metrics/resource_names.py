@@ -1,4 +1,4 @@
-"""What is measured of each rank over a whole job: names, units, and how often."""
+"""Names and units of the resources measured on each rank, and the interval of the records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ UNITS = {
 }
 
 EVERY_SECOND_UNTIL = 1200
-"""Seconds of a job in which each second is kept; in twice the time every other, and so on."""
+"""Up to this second of a job each second is recorded, then until twice this time every second one,
+and so on."""
 RAREST = 64
-"""Seconds between two that are kept, at the most: a rank's file has some 4 MB after a week."""
+"""The longest interval in seconds: a rank's file has some 4 MB after a week."""
 
 
 def interval(second: int) -> int:
-    """Return how many seconds lie between those that are kept, so many after a job's beginning.
+    """Return the interval between records at this second of a job.
 
-    It depends on nothing else, so that all ranks keep the same seconds.
+    It depends on nothing else, so that all ranks record the same seconds.
     """
     return min(RAREST, 1 << (second // EVERY_SECOND_UNTIL).bit_length())

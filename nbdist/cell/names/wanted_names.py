@@ -1,4 +1,4 @@
-"""What a cell wants from the notebook: by its code, and by what its flags name."""
+"""Lists the notebook's names that a cell needs, from its code and its flags (`--bring`)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Parsed(NamedTuple):
-    """A cell as the notebook's IPython reads it."""
+    """A cell as IPython transforms and compiles it."""
 
     source: str
-    """Its Python; empty where it is something else, such as a `%%bash` cell."""
+    """The Python code; empty if the cell is not Python, such as a `%%bash` cell."""
     code: CodeType
 
 
 def wanted_by(
     shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
 ) -> Wanted | None:
-    """Return what a cell wants from the notebook; None if nothing.
+    """Return the names that a cell needs from the notebook; None if it needs none.
 
-    A cell for ranks that stay may want more: see `wanted_on_ranks`.
+    A cell for persistent ranks may need more names: see `wanted_on_ranks`.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ def wanted_by(
     cell
         The cell.
     forced
-        Names to bring whatever the ranks have.
+        Names to send even if the ranks have values for them.
     automatic
-        Whether to look for names the cell uses.
+        Whether to include the names that the cell uses.
     """
     wanted = wanted_on_ranks(shell, cell, forced=forced, automatic=automatic)
     return wanted if wanted.forced or wanted.surely or wanted.maybe else None
@@ -45,7 +45,7 @@ def wanted_by(
 def wanted_on_ranks(
     shell: Any, cell: Parsed, *, forced: Iterable[str] = (), automatic: bool = True
 ) -> Wanted:
-    """Return what a cell wants from the notebook, and its code, which may use what ranks have.
+    """Return the names that a cell needs from the notebook, and its code, for names on the ranks.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def wanted_on_ranks(
         shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden,
         automatic=automatic,
     )  # fmt: skip
-    # First what is quick, and enough for most cells.
+    # A quick test first, which is enough for most cells.
     if automatic and any(wanted.has(name) for name in mentioned(cell.code)):
         found = used(cell.source, cell.code)
         wanted.surely = [name for name in found.surely if wanted.has(name)]
