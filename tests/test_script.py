@@ -582,7 +582,7 @@ def test_nothing_is_overwritten_that_is_not_ours(shell: InteractiveShell, tmp_pa
     (tmp_path / "train_data" / "values.pkl").unlink()
     made.write(path)
     (tmp_path / "train_data" / "mine").touch()
-    with pytest.raises(UsageError, match="mine is there"):
+    with pytest.raises(UsageError, match="mine exists"):
         made.write(path)
 
 
