@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
+import importlib
 import importlib.metadata
 import json
 import re
@@ -147,6 +149,22 @@ def test_the_guides_name_no_flag_command_or_setting_that_is_unknown() -> None:
     assert {
         name for name in settings if not re.search(rf"{name}\b", sources, re.IGNORECASE)
     } == set()
+
+
+def test_code_in_the_guides_is_python_and_uses_names_that_are_there() -> None:
+    pages = "\n".join(page.read_text() for page in [ROOT / "README.md", *GUIDES.glob("*.md")])
+    blocks = re.findall(r"^```python\n(.*?)^```", pages, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    for block in blocks:
+        ast.parse(re.sub(r"^%.*$", "", block, flags=re.MULTILINE))
+    lazy = ("loops", "quantization")  # what they name is not imported: it needs other libraries
+    public = {*nbdist.__all__, *lazy, "evaluation", "install"}
+    assert set(re.findall(r"\bnbdist\.(\w+)[(`.]", pages)) - public == set()
+    for name in lazy:
+        module = importlib.import_module(f"nbdist.{name}")
+        used = set(re.findall(rf"\bnbdist\.{name}\.(\w+)", pages))
+        assert used
+        assert used - set(module.__all__) == set()
 
 
 def test_the_guides_tell_the_defaults_of_settings() -> None:
