@@ -19,7 +19,7 @@ PYTEST = -m $(if $(COVERAGE),coverage run -m )pytest $(SIDE_BY_SIDE) $(SHUFFLED)
 
 PAGE := nbdist/widgets/static/metrics.js
 PAGE_SOURCES := nbdist/version.py $(addprefix labextension/,package.json yarn.lock tsconfig.json tsconfig.build.json) \
-	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/*))
+	$(wildcard $(addprefix labextension/,tools/* schema/* style/* src/*.ts src/*/* src/*/*/*))
 
 # What lints and tests the page, which takes a core 50 s, is run again when one of these has changed.
 PAGE_CHECKED := $(PAGE_SOURCES) tools/page tests/amounts.json $(addprefix labextension/,eslint.config.mjs install.json server-config.json) \

@@ -1,16 +1,16 @@
 /** What nbdist adds to JupyterLab and Notebook 7. */
 
-import { cellsPlugin } from './plugins/cells';
-import { chartsPlugin } from './plugins/charts';
-import { commandsPlugin } from './plugins/commands';
-import { metricsPlugin } from './plugins/metrics';
-import { modelPlugin } from './plugins/model';
-import { notebooksPlugin } from './plugins/notebooks';
-import { outputPlugin } from './plugins/output';
-import { panelPlugin } from './plugins/panel';
-import { runningPlugin } from './plugins/running';
-import { statusPlugin } from './plugins/status';
-import { viewsPlugin } from './plugins/views';
+import { cellsPlugin } from './plugins/cellsPlugin';
+import { chartsPlugin } from './plugins/chartsPlugin';
+import { commandsPlugin } from './plugins/commandsPlugin';
+import { metricsPlugin } from './plugins/metricsPlugin';
+import { modelPlugin } from './plugins/modelPlugin';
+import { notebooksPlugin } from './plugins/notebooksPlugin';
+import { outputPlugin } from './plugins/outputPlugin';
+import { panelPlugin } from './plugins/panelPlugin';
+import { runningPlugin } from './plugins/runningPlugin';
+import { statusPlugin } from './plugins/statusPlugin';
+import { viewsPlugin } from './plugins/viewsPlugin';
 
 export default [
   modelPlugin,

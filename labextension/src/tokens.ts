@@ -1,11 +1,11 @@
 /** What plugins of ours share. */
 
 import { Token } from '@lumino/coreutils';
-import type { Jobs } from './metrics/follow';
-import type { Actions } from './sidebar/actions';
-import type { Model } from './sidebar/model';
+import type { Jobs } from './metrics/data/follow';
+import type { Actions } from './sidebar/acting/actions';
+import type { Model } from './sidebar/server/model';
 import type { Settings } from './sidebar/settings';
-import type { Targets } from './sidebar/targets';
+import type { Targets } from './sidebar/acting/targets';
 import type { Words } from './sidebar/words';
 
 export interface INbdist {

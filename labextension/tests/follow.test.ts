@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import type { ServerConnection } from '@jupyterlab/services';
-import { isOver, Jobs } from '../src/metrics/follow';
-import { Stream } from '../src/sidebar/stream';
+import { isOver, Jobs } from '../src/metrics/data/follow';
+import { Stream } from '../src/sidebar/server/stream';
 import { encode } from './job';
 
 Object.assign(globalThis, { window: globalThis });

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { matches, ordered } from '../src/metrics/grid';
-import { Preferences } from '../src/metrics/preferences';
-import type { ICurve, IPanel } from '../src/metrics/state';
+import { matches, ordered } from '../src/metrics/view/grid';
+import { Preferences } from '../src/metrics/data/preferences';
+import type { ICurve, IPanel } from '../src/metrics/data/state';
 
 const panel = (title: string, ...names: string[]): IPanel => ({
   title,

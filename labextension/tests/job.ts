@@ -7,7 +7,7 @@ import {
   type IFrame,
   type IRank,
   type Mark
-} from '../src/metrics/state';
+} from '../src/metrics/data/state';
 
 /** A metric as a test describes it. */
 export interface IMetric {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { named, placeOf } from '../src/sidebar/places';
-import { state, type IJob, type IProcess } from '../src/sidebar/records';
+import { named, placeOf } from '../src/sidebar/server/jobNames';
+import { state, type IJob, type IProcess } from '../src/sidebar/server/records';
 import { Words } from '../src/sidebar/words';
 import { trans } from './trans';
 

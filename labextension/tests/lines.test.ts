@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { colours, draw, type IDrawing } from '../src/metrics/lines';
-import { decode, type IState } from '../src/metrics/state';
-import { DEFAULTS, type IOptions } from '../src/metrics/options';
+import { colours, draw, type IDrawing } from '../src/metrics/data/lines';
+import { decode, type IState } from '../src/metrics/data/state';
+import { DEFAULTS, type IOptions } from '../src/metrics/data/options';
 import { encode, type IMetric } from './job';
 
 function drawn(

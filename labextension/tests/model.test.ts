@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Signal } from '@lumino/signaling';
-import type { Api } from '../src/sidebar/api';
-import { Model } from '../src/sidebar/model';
-import { state, type IState } from '../src/sidebar/records';
-import type { Stream } from '../src/sidebar/stream';
+import type { Api } from '../src/sidebar/server/api';
+import { Model } from '../src/sidebar/server/model';
+import { state, type IState } from '../src/sidebar/server/records';
+import type { Stream } from '../src/sidebar/server/stream';
 
 /** A stream that tells what a test says. */
 class Told {

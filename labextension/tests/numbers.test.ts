@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { exact, short, tick } from '../src/metrics/numbers';
+import { exact, short, tick } from '../src/metrics/data/numbers';
 
 test('values', () => {
   assert.equal(exact(Math.fround(0.1)), '0.1');

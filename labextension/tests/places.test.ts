@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { epochAt, originOf, placed, placeName } from '../src/metrics/places';
-import { decode, type IState } from '../src/metrics/state';
+import {
+  epochAt,
+  originOf,
+  placed,
+  placeName
+} from '../src/metrics/data/axisPlaces';
+import { decode, type IState } from '../src/metrics/data/state';
 import { encode, type IMetric } from './job';
 
 const BEGAN = 1_000_000;

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { before, draw } from '../src/metrics/lines';
-import { readings, type IReading } from '../src/metrics/readings';
-import { decode } from '../src/metrics/state';
-import { DEFAULTS } from '../src/metrics/options';
+import { before, draw } from '../src/metrics/data/lines';
+import { readings, type IReading } from '../src/metrics/data/readings';
+import { decode } from '../src/metrics/data/state';
+import { DEFAULTS } from '../src/metrics/data/options';
 import { encode, type IMetric } from './job';
 
 function read(

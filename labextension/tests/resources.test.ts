@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { inUnits } from '../src/metrics/resources';
-import { decode } from '../src/metrics/state';
+import { inUnits } from '../src/metrics/view/resources';
+import { decode } from '../src/metrics/data/state';
 import { encode } from './job';
 
 function panel(title: string, values: number[][]) {

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { csvOf, isThinned } from '../src/metrics/csv';
-import { fileName } from '../src/metrics/files';
+import { csvOf, isThinned } from '../src/metrics/data/csv';
+import { fileName } from '../src/metrics/data/files';
 import { page } from '../src/metrics/host';
-import { DASHES, draw } from '../src/metrics/lines';
-import { DEFAULTS } from '../src/metrics/options';
-import { laidOver, Runs } from '../src/metrics/runs';
-import { decode, type IState } from '../src/metrics/state';
+import { DASHES, draw } from '../src/metrics/data/lines';
+import { DEFAULTS } from '../src/metrics/data/options';
+import { laidOver, Runs } from '../src/metrics/data/runs';
+import { decode, type IState } from '../src/metrics/data/state';
 import { encode, type IMetric } from './job';
 
 function state(job: string, metrics: IMetric[]): IState {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { timeLabels, timeTicks } from '../src/metrics/times';
+import { timeLabels, timeTicks } from '../src/metrics/chart/times';
 import {
   evenly,
   labels,
@@ -8,7 +8,7 @@ import {
   logSplits,
   stepTicks,
   valueScale
-} from '../src/metrics/scales';
+} from '../src/metrics/chart/scales';
 
 const ROOM = 5;
 /** Of the last digit of a number. */

@@ -1,12 +1,17 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { news } from '../src/sidebar/announce';
-import { History, LENGTH } from '../src/sidebar/history';
-import { moved } from '../src/sidebar/gridKeys';
-import { lineOf, state, vanished, type IState } from '../src/sidebar/records';
-import { shelve } from '../src/sidebar/shelves';
-import { area } from '../src/sidebar/graph';
+import { news } from '../src/sidebar/panel/announce';
+import { History, LENGTH } from '../src/sidebar/server/history';
+import { moved } from '../src/sidebar/panel/gridKeys';
+import {
+  lineOf,
+  state,
+  vanished,
+  type IState
+} from '../src/sidebar/server/records';
+import { shelve } from '../src/sidebar/panel/shelves';
+import { area } from '../src/sidebar/panel/graph';
 import { Words } from '../src/sidebar/words';
 import { trans } from './trans';
 

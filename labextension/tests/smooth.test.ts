@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { smooth } from '../src/metrics/smooth';
+import { smooth } from '../src/metrics/data/smooth';
 
 test('a curve that is level stays so from its first value on', () => {
   for (const value of smooth([3, 3, 3, 3], 0.9)) {

@@ -8,7 +8,7 @@ import {
   toBase64,
   type IFrame,
   type IState
-} from '../src/metrics/state';
+} from '../src/metrics/data/state';
 import { encode } from './job';
 
 const view = (bytes: Uint8Array): DataView => new DataView(bytes.buffer);

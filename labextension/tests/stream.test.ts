@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import type { ServerConnection } from '@jupyterlab/services';
-import { Stream, type ILogNews } from '../src/sidebar/stream';
+import { Stream, type ILogNews } from '../src/sidebar/server/stream';
 
 Object.assign(globalThis, { window: globalThis });
 

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { snippet, startCode } from '../src/sidebar/magic';
-import { LogText } from '../src/sidebar/logText';
-import { group, spans } from '../src/sidebar/stackText';
+import { snippet, startCode } from '../src/sidebar/acting/magic';
+import { LogText } from '../src/sidebar/logs/logText';
+import { group, spans } from '../src/sidebar/logs/stackText';
 
 test('a log comes in pieces of any length', () => {
   const text = 'one\ntwo\n\nthree';

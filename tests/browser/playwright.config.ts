@@ -16,7 +16,8 @@ const ROOT = resolve(__dirname, '../..');
 const VENV = process.env.NBDIST_TEST_VENV ?? '.venv';
 const PYTHON = join(ROOT, VENV, 'bin/python');
 // Of the tests' own: one that the system chose might be another's before the server listens.
-const FREE_PORT = 'from tests.helpers.kernel import free_port; print(free_port())';
+const FREE_PORT =
+  'from tests.helpers.kernel import free_port; print(free_port())';
 
 // Every worker reads this file, too, and finds what was chosen first.
 process.env.NBDIST_TEST_TOKEN ??= randomUUID();

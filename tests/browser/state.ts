@@ -7,7 +7,7 @@ import type {
   IProcess,
   IRank,
   IState
-} from '../../labextension/src/sidebar/records';
+} from '../../labextension/src/sidebar/server/records';
 
 /** What is empty is left out, as the server does. */
 export type Sent<T> = {

@@ -1,6 +1,6 @@
 /** What the page around a view can do, where there is more than a notebook's output: JupyterLab. */
 
-import type { IState } from './state';
+import type { IState } from './data/state';
 
 /** Names a job for the server. */
 export interface IJobName {

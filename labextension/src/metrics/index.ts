@@ -6,8 +6,8 @@
  */
 
 import './style.css';
-import { Drawn } from './drawn';
-import { decode } from './state';
+import { Drawn } from './view/drawn';
+import { decode } from './data/state';
 
 /** What anywidget hands us, as far as it is used here. */
 interface IModel {

@@ -10,10 +10,16 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { IDisposable } from '@lumino/disposable';
 import { Widget } from '@lumino/widgets';
-import { Drawn } from './drawn';
-import { isOver, type Followed, type Jobs } from './follow';
-import { decode, encode, fromBase64, toBase64, type IState } from './state';
-import { inHtml, inText } from './told';
+import { Drawn } from './view/drawn';
+import { isOver, type Followed, type Jobs } from './data/follow';
+import {
+  decode,
+  encode,
+  fromBase64,
+  toBase64,
+  type IState
+} from './data/state';
+import { inHtml, inText } from './view/told';
 
 export const MIME = 'application/vnd.nbdist.metrics+json';
 

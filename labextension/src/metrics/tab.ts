@@ -2,8 +2,8 @@
 
 import type { IDisposable } from '@lumino/disposable';
 import { Widget } from '@lumino/widgets';
-import { Drawn } from './drawn';
-import type { Followed, Jobs } from './follow';
+import { Drawn } from './view/drawn';
+import type { Followed, Jobs } from './data/follow';
 import type { IJobName } from './host';
 import { asLastKnown } from './output';
 

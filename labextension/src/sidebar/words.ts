@@ -12,9 +12,9 @@ import {
   type IProcess,
   type IRank,
   type IState
-} from './records';
-import type { IStopped } from './api';
-import type { Used } from './history';
+} from './server/records';
+import type { IStopped } from './server/api';
+import type { Used } from './server/history';
 
 /** What an icon and a colour stand for. */
 export type Look = 'idle' | 'busy' | 'wait' | 'good' | 'info' | 'warn' | 'bad';

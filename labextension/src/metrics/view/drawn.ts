@@ -1,0 +1,48 @@
+/** A view, and what keeps it from being drawn; drawn at most once a frame of the screen. */
+
+import { make } from './dom';
+import type { IState } from '../data/state';
+import { View } from './view';
+
+export class Drawn {
+  /**
+   * @param inTab Whether the view has a tab of its own.
+   */
+  constructor(inTab = false) {
+    this._view.inTab = inTab;
+    this._trouble.hidden = true;
+    this.node.append(this._view.node, this._trouble);
+  }
+
+  readonly node = make('div');
+
+  /** Show a state soon, not before the page is seen. */
+  show(state: IState): void {
+    this._next = state;
+    this.complain(''); // what is said after this stays
+    this._frame ||= requestAnimationFrame(() => {
+      this._frame = 0;
+      this._view.update(this._next!);
+    });
+  }
+
+  /** Say below the view what is wrong; '' if nothing is. */
+  complain(trouble: string): void {
+    this._trouble.textContent = trouble;
+    this._trouble.hidden = trouble === '';
+  }
+
+  dispose(): void {
+    cancelAnimationFrame(this._frame);
+    this._view.dispose();
+    this.node.remove();
+  }
+
+  private readonly _view = new View();
+  private readonly _trouble = make('p', {
+    class: 'nbdist-trouble',
+    role: 'alert'
+  });
+  private _next: IState | null = null;
+  private _frame = 0;
+}

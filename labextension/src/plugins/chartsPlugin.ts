@@ -1,0 +1,35 @@
+/** Charts begin as JupyterLab's settings say, and what is pinned is kept there. */
+
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { IOptions } from '../metrics/data/options';
+import { preferences } from '../metrics/data/preferences';
+
+/** What `schema/plugin.json` is registered for. */
+const SETTINGS = 'nbdist:plugin';
+
+export const chartsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'nbdist:charts',
+  description: 'Has charts of metrics begin as the settings say.',
+  autoStart: true,
+  requires: [ISettingRegistry],
+  activate: (_: JupyterFrontEnd, registry: ISettingRegistry): void => {
+    void registry.load(SETTINGS).then(settings => {
+      const take = (): void => {
+        const { charts, pinned } = settings.composite as {
+          charts?: Partial<IOptions>;
+          pinned?: string[];
+        };
+        preferences.take(charts ?? {}, pinned ?? []);
+      };
+      preferences.keep = pinned => {
+        void settings.set('pinned', pinned);
+      };
+      settings.changed.connect(take);
+      take();
+    });
+  }
+};

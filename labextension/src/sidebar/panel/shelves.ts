@@ -1,0 +1,32 @@
+/** Which section of the panel a process stands in. */
+
+import { ended, vanished, type IProcess } from '../server/records';
+
+export interface IShelves {
+  /** What belongs to the notebook in front. */
+  current: IProcess[];
+  others: IProcess[];
+  /** Kernels that have died, and detached jobs whose keeper has. */
+  dead: IProcess[];
+}
+
+/** Sort processes that have anything to show. */
+export function shelve(
+  processes: IProcess[],
+  isCurrent: (process: IProcess) => boolean,
+  showEnded = true
+): IShelves {
+  const shelves: IShelves = { current: [], others: [], dead: [] };
+  for (const process of processes) {
+    const some = process.jobs.some(job => showEnded || !ended(job));
+    if (process.clusters.length > 0 || some) {
+      const shelf = vanished(process)
+        ? 'dead'
+        : isCurrent(process)
+          ? 'current'
+          : 'others';
+      shelves[shelf].push(process);
+    }
+  }
+  return shelves;
+}
