@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { colours, draw, type IDrawing } from '../src/metrics/data/lines';
+import { colours, draw, type IDrawing } from '../src/metrics/chart/lines';
 import { decode, type IState } from '../src/metrics/data/state';
 import { DEFAULTS, type IOptions } from '../src/metrics/data/options';
 import { encode, type IMetric } from './job';

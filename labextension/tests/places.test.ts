@@ -5,7 +5,7 @@ import {
   originOf,
   placed,
   placeName
-} from '../src/metrics/data/axisPlaces';
+} from '../src/metrics/chart/axisPlaces';
 import { decode, type IState } from '../src/metrics/data/state';
 import { encode, type IMetric } from './job';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { before, draw } from '../src/metrics/data/lines';
-import { readings, type IReading } from '../src/metrics/data/readings';
+import { before, draw } from '../src/metrics/chart/lines';
+import { readings, type IReading } from '../src/metrics/chart/readings';
 import { decode } from '../src/metrics/data/state';
 import { DEFAULTS } from '../src/metrics/data/options';
 import { encode, type IMetric } from './job';

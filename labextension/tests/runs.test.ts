@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { csvOf, isThinned } from '../src/metrics/data/csv';
-import { fileName } from '../src/metrics/data/files';
+import { fileName } from '../src/metrics/elements/files';
 import { page } from '../src/metrics/host';
-import { DASHES, draw } from '../src/metrics/data/lines';
+import { DASHES, draw } from '../src/metrics/chart/lines';
 import { DEFAULTS } from '../src/metrics/data/options';
 import { laidOver, Runs } from '../src/metrics/data/runs';
 import { decode, type IState } from '../src/metrics/data/state';

@@ -13,7 +13,7 @@ import {
 } from '@jupyterlab/apputils';
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
-import { fileName, saveFile } from '../metrics/data/files';
+import { fileName, saveFile } from '../metrics/elements/files';
 import { page, type IJobName, type IOther } from '../metrics/host';
 import { MetricsTab } from '../metrics/tab';
 import { describe } from '../sidebar/acting/args';

@@ -1,18 +1,18 @@
 /** One panel: its title, a legend that hides and shows curves, the chart, what is under the mouse. */
 
-import { make, setAttribute, setText } from '../view/dom';
-import { fileName, saveFile } from '../data/files';
+import { make, setAttribute, setText } from '../elements/dom';
+import { fileName, saveFile } from '../elements/files';
 import { saveIcon } from './chartIcons';
 import { imageOf } from './image';
 import { Keys } from './keys';
 import { Legend } from './legend';
-import { readings } from '../data/readings';
-import { draw, type IDrawing, type ILine } from '../data/lines';
-import { item, Menu } from '../view/menu';
+import { readings } from './readings';
+import { draw, type IDrawing, type ILine } from './lines';
+import { item, Menu } from '../elements/menu';
 import type { IOptions, IRange } from '../data/options';
 import { Plot } from './plot';
 import { Pin } from './pin';
-import { placed, placeName, type IOrigin } from '../data/axisPlaces';
+import { placed, placeName, type IOrigin } from './axisPlaces';
 import type { ICurve, IPanel } from '../data/state';
 import type { Theme } from './theme';
 import { Tip } from './tip';

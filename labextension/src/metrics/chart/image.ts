@@ -1,7 +1,7 @@
 /** A panel as a picture of its own: title, legend, axes, curves, on white or on the page's ground. */
 
-import { make } from '../view/dom';
-import { DASHES, type IDrawing, type ILine } from '../data/lines';
+import { make } from '../elements/dom';
+import { DASHES, type IDrawing, type ILine } from './lines';
 import type { IOptions, IRange } from '../data/options';
 import { Plot } from './plot';
 import type { IPanel } from '../data/state';

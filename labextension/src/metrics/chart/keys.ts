@@ -1,7 +1,7 @@
 /** Reads a chart by the keyboard: arrows go from step to step, + and - zoom around one. */
 
 import type { IRange } from '../data/options';
-import { before } from '../data/lines';
+import { before } from './lines';
 
 /** What the keys move. */
 export interface IKeyed {

@@ -1,7 +1,7 @@
 /** The names of a panel's curves with their last values; a click hides or shows a curve. */
 
-import { fit, make, setAttribute, setText } from '../view/dom';
-import { colours, dashOf } from '../data/lines';
+import { fit, make, setAttribute, setText } from '../elements/dom';
+import { colours, dashOf } from './lines';
 import { short } from '../data/numbers';
 import type { IOptions } from '../data/options';
 import type { ICurve, IPanel } from '../data/state';

@@ -1,7 +1,7 @@
 /** How lines and the ranges between them look. */
 
 import type uPlot from 'uplot';
-import { DASHES, type IDrawing, type ILine } from '../data/lines';
+import { DASHES, type IDrawing, type ILine } from './lines';
 import type { Theme } from './theme';
 
 /** More lines of ranks than this are faint, apart from the one the mouse is next to. */

@@ -1,6 +1,6 @@
 /** The button that lets a panel stand before all others. */
 
-import { make, setAttribute } from '../view/dom';
+import { make, setAttribute } from '../elements/dom';
 import { pinIcon } from './chartIcons';
 
 export class Pin {

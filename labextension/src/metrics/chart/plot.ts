@@ -1,7 +1,7 @@
 /** One uPlot chart: made anew when its lines become others, and only filled when numbers change. */
 
 import uPlot from 'uplot';
-import type { IDrawing, ILine } from '../data/lines';
+import type { IDrawing, ILine } from './lines';
 import { drawMarks } from './marks';
 import { Looks } from './looks';
 import type { IOptions, IRange } from '../data/options';

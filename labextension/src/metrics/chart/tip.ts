@@ -1,13 +1,13 @@
 /** What stands beside the cursor of a chart. */
 
-import { fit, make, setText } from '../view/dom';
+import { fit, make, setText } from '../elements/dom';
 import { swatch } from './legend';
-import type { ILine } from '../data/lines';
+import type { ILine } from './lines';
 import { WORDS } from './marks';
 import { count } from '../data/numbers';
 import type { Across } from '../data/options';
-import { placeName } from '../data/axisPlaces';
-import type { IReading } from '../data/readings';
+import { placeName } from './axisPlaces';
+import type { IReading } from './readings';
 import type { IPanel } from '../data/state';
 
 /** Between the cursor and what stands beside it. */

@@ -1,6 +1,6 @@
 /** The progress bars of the ranks. */
 
-import { fit, make, setAttribute, setText } from './dom';
+import { fit, make, setAttribute, setText } from '../elements/dom';
 import { inDigits, inPercent, inRate, inTime } from '../../amounts';
 import { count } from '../data/numbers';
 import type { IBar, JobState } from '../data/state';

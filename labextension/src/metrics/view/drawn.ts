@@ -1,6 +1,6 @@
 /** A view, and what keeps it from being drawn; drawn at most once a frame of the screen. */
 
-import { make } from './dom';
+import { make } from '../elements/dom';
 import type { IState } from '../data/state';
 import { View } from './view';
 

@@ -1,6 +1,6 @@
 /** The panels, in their order: those that are pinned first, and only those a filter lets through. */
 
-import { make, setText } from './dom';
+import { make, setText } from '../elements/dom';
 import { Panel, type IShared } from '../chart/chartPanel';
 import type { Preferences } from '../data/preferences';
 import type { IPanel } from '../data/state';

@@ -1,6 +1,6 @@
 /** The first line: whose metrics these are, and how the job is doing. */
 
-import { make, setText } from './dom';
+import { make, setText } from '../elements/dom';
 import { inTime } from '../../amounts';
 import type { IState, JobState } from '../data/state';
 

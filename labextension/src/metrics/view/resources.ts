@@ -1,9 +1,9 @@
 /** What the ranks take of their machines over the whole run: charts of their own, folded away. */
 
-import { make } from './dom';
+import { make } from '../elements/dom';
 import { Grid } from './grid';
 import { DEFAULTS, type IRange } from '../data/options';
-import type { IOrigin } from '../data/axisPlaces';
+import type { IOrigin } from '../chart/axisPlaces';
 import { Preferences } from '../data/preferences';
 import type { ICurve, IPanel, IRankCurve, IState } from '../data/state';
 import type { Theme } from '../chart/theme';

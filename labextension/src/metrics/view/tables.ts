@@ -1,6 +1,6 @@
 /** The ranks and the last values as real tables, which anybody can read. */
 
-import { fit, make, setAttribute, setText } from './dom';
+import { fit, make, setAttribute, setText } from '../elements/dom';
 import { describeMarks } from '../chart/marks';
 import { inBytes, inMilliseconds, inPercent } from '../../amounts';
 import { count, short } from '../data/numbers';

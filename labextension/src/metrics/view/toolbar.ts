@@ -1,6 +1,6 @@
 /** The options of the charts, for all panels at once, and the field that filters panels. */
 
-import { fit, make, setAttribute, setText } from './dom';
+import { fit, make, setAttribute, setText } from '../elements/dom';
 import type { Across, IOptions } from '../data/options';
 
 /** With fewer panels nobody has to look for one. */

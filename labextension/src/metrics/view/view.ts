@@ -2,13 +2,13 @@
 
 import { Actions } from './viewActions';
 import { Bars } from './bars';
-import { make, setText } from './dom';
+import { make, setText } from '../elements/dom';
 import { Grid } from './grid';
 import { Head } from './head';
 import { page } from '../host';
-import { hasRanks } from '../data/lines';
+import { hasRanks } from '../chart/lines';
 import type { Across, IOptions, IRange } from '../data/options';
-import { originOf, type IOrigin } from '../data/axisPlaces';
+import { originOf, type IOrigin } from '../chart/axisPlaces';
 import { preferences } from '../data/preferences';
 import { Resources } from './resources';
 import { laidOver, Runs, type IRun } from '../data/runs';

@@ -1,10 +1,10 @@
 /** What can be done with a view as a whole: compare it, show it in a tab, save its values. */
 
 import { csvOf, isThinned } from '../data/csv';
-import { make, setText } from './dom';
-import { fileName, saveFile } from '../data/files';
+import { make, setText } from '../elements/dom';
+import { fileName, saveFile } from '../elements/files';
 import { page } from '../host';
-import { item, Menu } from './menu';
+import { item, Menu } from '../elements/menu';
 import type { IRun, Runs } from '../data/runs';
 import type { IState } from '../data/state';
 

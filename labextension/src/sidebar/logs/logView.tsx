@@ -9,7 +9,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React, { useLayoutEffect, useRef, useState } from 'react';
 import { inBytes } from '../../amounts';
 import { count as counted } from '../../metrics/data/numbers';
-import type { Follower } from '../server/follower';
+import type { Follower } from './follower';
 import { LogLine } from './logLine';
 import { IconButton } from '../panel/parts';
 import { useLines } from './useLines';

@@ -1,7 +1,7 @@
 /** A log as a part of a page. */
 
 import { useEffect, useState } from 'react';
-import type { Follower } from '../server/follower';
+import type { Follower } from './follower';
 
 /** The lines of a log as a terminal takes them; drawn anew at most once a frame. */
 export function useLines(log: Follower): string[] {

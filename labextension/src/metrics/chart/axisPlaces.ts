@@ -2,9 +2,9 @@
 
 import { inTime } from '../../amounts';
 import { before } from './lines';
-import { count, significant } from './numbers';
-import type { Across } from './options';
-import type { ICurve, IPanel, IRankCurve, IState, Mark } from './state';
+import { count, significant } from '../data/numbers';
+import type { Across } from '../data/options';
+import type { ICurve, IPanel, IRankCurve, IState, Mark } from '../data/state';
 
 /** What places the values of a job. */
 export interface IOrigin {

@@ -1,6 +1,6 @@
 /** Files that a person saves. */
 
-import { make } from '../view/dom';
+import { make } from './dom';
 
 /** Have the browser save a file. */
 export function saveFile(content: Blob, name: string): void {

@@ -1,10 +1,10 @@
 /** What stands beside the mouse: the exact values of a panel's curves at a step. */
 
 import { before, shownAt, type IDrawing } from './lines';
-import { exact, short } from './numbers';
-import type { Across, IOptions } from './options';
+import { exact, short } from '../data/numbers';
+import type { Across, IOptions } from '../data/options';
 import { placeName } from './axisPlaces';
-import type { ICurve, IPanel } from './state';
+import type { ICurve, IPanel } from '../data/state';
 
 /** One line of it. */
 export interface IReading {

@@ -1,10 +1,10 @@
 /** From the curves of a panel to the lines that are drawn, on steps they share. */
 
 import uPlot from 'uplot';
-import type { IOptions } from './options';
-import { smooth, type Value } from './smooth';
-import type { ICurve, IPanel } from './state';
-import { COLOURS } from '../chart/theme';
+import type { IOptions } from '../data/options';
+import { smooth, type Value } from '../data/smooth';
+import type { ICurve, IPanel } from '../data/state';
+import { COLOURS } from './theme';
 
 /** What a line stands for. */
 export type Role = 'low' | 'high' | 'raw' | 'mean' | 'rank';

@@ -3,9 +3,9 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { messageOf } from '../acting/actions';
-import type { Api } from './api';
-import { LogText } from '../logs/logText';
-import type { ILogNews, ILogPlace, Stream } from './stream';
+import type { Api } from '../server/api';
+import { LogText } from './logText';
+import type { ILogNews, ILogPlace, Stream } from '../server/stream';
 
 /** Bytes that are read at first; earlier ones only if they are asked for. */
 const TAIL = 200_000;
