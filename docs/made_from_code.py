@@ -17,7 +17,7 @@ from nbdist.magics.commands.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import ModuleType
 
     from sphinx.application import Sphinx
@@ -48,23 +48,17 @@ def always_read(app: Sphinx, env: BuildEnvironment, *_: set[str]) -> list[str]:
 
 def flags() -> str:
     """Return all flags of ``%%distributed``."""
-    return options(parser_of(DistributedMagics.distributed))
+    return options(DistributedMagics.distributed.parser)
 
 
 def commands() -> str:
     """Return all commands of ``%dist``, with their flags."""
-    found = ((name, parser_of(command)) for name, command in COMMANDS.items())
+    found = ((name, command.parser) for name, command in COMMANDS.items())
     return "\n\n".join(
         f"## `%dist {name}`\n\n{parser.description.strip()}\n\n{options(parser)}"
         for name, parser in found
         if parser.description
     )
-
-
-def parser_of(magic: Callable[..., Any]) -> argparse.ArgumentParser:
-    """Return what IPython has made of a magic's decorators."""
-    parser: argparse.ArgumentParser = magic.parser  # type: ignore[attr-defined]
-    return parser
 
 
 def options(parser: argparse.ArgumentParser) -> str:

@@ -48,8 +48,11 @@ MISTAKES = {
     "%%distributed --gpus a": "'a' is not a list of GPUs such as 0,2-3",
     "%distributed": "%%distributed stands on the first line of a cell",
     "%dist stauts": "%dist knows no 'stauts'; did you mean status?",
+    "%dist xyzzy": "%dist knows no 'xyzzy'. It knows status, start, ",
     "%dist status now": "nothing is expected where 'now' stands",
     "%dist restart --lik 0": "unknown flag --lik; did you mean --like?",
+    "%dist restart 1 --like": "argument --like: expected one argument (-h explains)",
+    "%dist status -- 4": "nothing is expected where '--' stands (-h explains)",
     "%dist restart 9": "there is no rank 9; this cluster has ranks 0-1",
     "%dist restart 1 --like 1": "--like 1 must be one of the ranks that stay",
     "%dist logs": "the following arguments are required: RANK",
@@ -107,7 +110,10 @@ def test_every_command_explains_itself(notebook: Kernel, command: str) -> None:
     said = notebook.run(f"%dist {command} -h").stdout
     assert said.startswith(f"%dist {command}")
     assert len(said.strip().splitlines()) >= 3
-    assert f"{command} " in notebook.run("%dist -h").stdout
+    listed = notebook.run("%dist -h").stdout
+    assert re.search(rf"^    {command}\b", listed, flags=re.MULTILINE)
+    manual = "print(get_ipython().find_line_magic('dist').__doc__)"  # what `%dist?` shows
+    assert listed.strip() in notebook.run(manual).stdout.replace("`", "")
     assert notebook.run(f"%dist {command} --help").stdout == said
 
 
@@ -126,6 +132,9 @@ TAB = {
     "%%distributed -np 2 --ran": ["--ranks"],
     "%dist st": ["stacks", "start", "status", "stop"],
     "%dist restart 1 --l": ["--like"],
+    "%dist jobs --": ["--clean"],
+    "%dist auto o": ["on", "off"],
+    "%dist start --launcher torch": ["torchrun"],
     "%dist start --backend n": ["none"],
 }
 

@@ -23,7 +23,7 @@ def register(shell: InteractiveShell) -> None:
     register_px(shell)
     add_completer(shell)
     add_display(shell)
-    add_auto(shell, lambda flags: parse(DistributedMagics.distributed, flags))
+    add_auto(shell, lambda flags: parse(DistributedMagics.distributed.parser, flags))
 
 
 def unregister(shell: InteractiveShell) -> None:

@@ -173,7 +173,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     RankError, Interrupted
         If it failed, or was stopped.
     """
-    args = parse(DistributedMagics.distributed, line)
+    args = parse(DistributedMagics.distributed.parser, line)
     if args is None:
         return None
     if cell is None:

@@ -11,17 +11,15 @@ from IPython.core.completer import SimpleCompletion, completion_matcher
 from nbdist.errors import NbdistError
 from nbdist.magics.commands.arguments import DASHES, ranks_list
 from nbdist.magics.commands.auto_command import auto_flags, is_plain
+from nbdist.magics.commands.command import offer_of
 from nbdist.magics.commands.dist import COMMANDS
-from nbdist.magics.commands.preload_command import modules_like
 from nbdist.magics.distributed import DistributedMagics
-from nbdist.notebook import current_cluster, detached_jobs
-from nbdist.notebook.session import session
+from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
-TAKE_JOBS = ("attach", "cancel", "jobs", "stacks", "tensorboard")
 RANKS = re.compile(r"--ranks[ =]\s*(\S+)")
 
 
@@ -105,28 +103,22 @@ def _of_ranks(
 def _offers(before: list[str], context: CompletionContext) -> list[str]:
     first_line = context.cursor_line == 0
     if before[:1] == ["%%distributed"] and first_line:
-        return _of(DistributedMagics.distributed.parser, before)
+        return _of(DistributedMagics.distributed.parser, before, context.token)
     if before == ["%dist"]:
         return sorted(COMMANDS)
-    if before[:2] == ["%dist", "preload"] and not context.token.startswith("-"):
-        return modules_like(context.token)
     if before[:1] == ["%dist"] and before[1] in COMMANDS:
-        flags = _of(COMMANDS[before[1]].parser, before)  # type: ignore[attr-defined]
-        return (_jobs(before[1]) if before[1] in TAKE_JOBS else []) + flags
+        return _of(COMMANDS[before[1]].parser, before, context.token)
     return []
 
 
-def _jobs(command: str) -> list[str]:
-    """Return the ids a command takes, the latest first."""
-    kept = [kept.id for kept, _ in detached_jobs.listed()[0]]
-    ours = [job.id for job in session.jobs()] if command != "attach" else []
-    return [*reversed(kept), *reversed(ours)]
-
-
-def _of(parser: argparse.ArgumentParser, before: list[str]) -> list[str]:
-    """Return a flag's allowed values right after it, else all flags and words."""
-    for action in parser._actions:  # argparse has no public list
-        if before[-1] in action.option_strings:
-            return [str(choice) for choice in action.choices or []]
+def _of(parser: argparse.ArgumentParser, before: list[str], begun: str) -> list[str]:
+    """Return what a flag may be right after it, else what other arguments may be, and all flags."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    return [str(text) for action in shown for text in action.option_strings or action.choices or []]
+    for action in shown:  # argparse has no public list
+        if before[-1] in action.option_strings and action.nargs != 0:
+            return offer_of(action, begun)
+    flags = [flag for action in shown for flag in action.option_strings]
+    if begun.startswith("-"):
+        return flags
+    words = [offer_of(action, begun) for action in shown if not action.option_strings]
+    return [*(text for offered in words for text in offered), *flags]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DASHES = "--"
 """Stands between a magic's flags and the arguments of the cell's program."""
+HELP = frozenset({"-h", "--help"})
 LAUNCHER_FLAGS = "--launcher-flags"
 RST_BLOCK = "::\n\n  "
 """What IPython writes before a magic's usage line, for its manual."""
@@ -35,30 +36,43 @@ class UsageMistake(UsageError):
 
 
 def parse(
-    magic: Callable[..., Any], line: str, *, passes_on: bool = True
+    parser: argparse.ArgumentParser, line: str, *, passes_on: bool = True
 ) -> argparse.Namespace | None:
-    """Parse a magic's line; None if it only asked for help, which has been printed.
+    """Parse the line of a magic, or of a command; None if it only asked for help, which is printed.
 
     What follows ``--`` is not looked at: these are the `arguments` of a cell's program, for a
     magic that passes them on to one.
+
+    Parameters
+    ----------
+    parser
+        Raises IPython's `UsageError`.
+    line
+        What stands behind the magic's or the command's name.
+    passes_on
+        Whether what follows ``--`` has a meaning.
 
     Raises
     ------
     UsageMistake
         If the line does not fit; it names the flag that was probably meant.
     """
-    parser: argparse.ArgumentParser = magic.parser  # type: ignore[attr-defined]
-    parser.allow_abbrev = False
+    parser.allow_abbrev = False  # IPython makes some that would allow it
     own, arguments = _split(line)
     if arguments and not passes_on:
         raise UsageMistake(f"nothing is expected where {DASHES!r} stands (-h explains)")
-    if re.search(r"(^|\s)(-h|--help)(\s|$)", own):
-        print(plain(parser.format_help().removeprefix(RST_BLOCK)))  # help is display
+    if not HELP.isdisjoint(own.split()):
+        print(plain(help_text(parser)))  # help is display
         return None
     try:
         return parser.parse_args(_joined(shlex.split(own)), argparse.Namespace(arguments=arguments))
     except (IPythonUsageError, ValueError) as err:
         raise UsageMistake(_helped(str(err), parser, passes_on=passes_on)) from None
+
+
+def help_text(parser: argparse.ArgumentParser) -> str:
+    """Return what ``-h`` says."""
+    return parser.format_help().removeprefix(RST_BLOCK)
 
 
 def _split(line: str) -> tuple[str, list[str]]:
@@ -173,31 +187,37 @@ def assignment(text: str) -> tuple[str, str]:
     return key, value
 
 
+CLUSTER = (
+    argument("-np", type=int, metavar="N", help="number of ranks: one per GPU, else 2"),
+    argument("--backend", choices=list(FITTING), help="communication backend (default: ddp)"),
+    argument(
+        "--launcher", choices=LAUNCHERS,
+        help="engines that stay (default), a script run by torchrun or horovodrun, or by "
+        "python alone if it makes its own workers, or the notebook's kernel (xla)",
+    ),
+    argument(
+        "--gpus", type=gpus_list, metavar="0,1",
+        help="the GPUs to use, counted among those that are visible",
+    ),
+    argument(
+        "--env", type=assignment, action="append", metavar="KEY=VALUE",
+        help="environment variable for the ranks; may be given several times",
+    ),
+)  # fmt: skip
+"""Flags that say what cluster is wanted."""
+
+
 def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags that say what cluster is wanted."""
-    for decorate in reversed(
-        (
-            argument("-np", type=int, metavar="N", help="number of ranks: one per GPU, else 2"),
-            argument(
-                "--backend", choices=list(FITTING), help="communication backend (default: ddp)"
-            ),
-            argument(
-                "--launcher", choices=LAUNCHERS,
-                help="engines that stay (default), a script run by torchrun or horovodrun, or by "
-                "python alone if it makes its own workers, or the notebook's kernel (xla)",
-            ),
-            argument(
-                "--gpus", type=gpus_list, metavar="0,1",
-                help="the GPUs to use, counted among those that are visible",
-            ),
-            argument(
-                "--env", type=assignment, action="append", metavar="KEY=VALUE",
-                help="environment variable for the ranks; may be given several times",
-            ),
-        )
-    ):  # fmt: skip
+    """Add the flags that say what cluster is wanted to a magic."""
+    for decorate in reversed(CLUSTER):
         magic = decorate(magic)
     return magic
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what cluster is wanted to a command."""
+    for each in CLUSTER:
+        each.add_to_parser(parser, None)
 
 
 def wish(args: argparse.Namespace) -> Wish:

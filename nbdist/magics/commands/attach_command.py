@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.getipython import get_ipython
-from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.job.job import name_ranks
 from nbdist.job.output import OUTPUTS
 from nbdist.machine.amounts import counted, in_time
+from nbdist.magics.commands.command import set_offer
+from nbdist.magics.commands.job_ids import offer_detached
 from nbdist.magics.commands.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.job_output import bundle, notice, show
 from nbdist.notebook import detached_jobs
 from nbdist.rank.values.pickles import namespace
 
 if TYPE_CHECKING:
+    import argparse
+
     from nbdist.detached.job_folders import Kept
     from nbdist.job.job import Job
+    from nbdist.magics.commands.command import Commands
 
 
 def tell_of(kept: Kept) -> None:
@@ -30,13 +34,20 @@ def tell_of(kept: Kept) -> None:
     )
 
 
-@magic_arguments("dist attach")
-@argument("--output", choices=OUTPUTS, help="which ranks to show; as it was started by default")
-@argument(
-    "job", nargs="?", metavar="JOB",
-    help="its id (see %%dist jobs); the last one by default, best one that runs",
-)  # fmt: skip
-def attach(args: Any) -> None:
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(attach, "show a detached job, all of it: %%dist attach")
+    parser.add_argument(
+        "--output", choices=OUTPUTS, help="which ranks to show; as it was started by default"
+    )
+    job = parser.add_argument(
+        "job", nargs="?", metavar="JOB",
+        help="its id (see %%dist jobs); the last one by default, best one that runs",
+    )  # fmt: skip
+    set_offer(job, offer_detached)
+
+
+def attach(args: argparse.Namespace) -> None:
     """Show all a detached job has printed and go on live; an interrupt only stops the watching."""
     shell = get_ipython()
     assert shell is not None

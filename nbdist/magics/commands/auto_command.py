@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, cell_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.magics.commands.arguments import DASHES, UsageMistake
 from nbdist.rank.running import plain_cells
@@ -22,6 +21,8 @@ from nbdist.rank.running.lines import MAGIC, PYTHON_MAGICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from nbdist.magics.commands.command import Commands
 
 LOCAL = "%%local"
 OURS = re.compile(r"%dist\b|%((un|re)?load_ext)\s+nbdist\b|(exit|quit)(\(\))?$")
@@ -151,13 +152,19 @@ def _ours(shell: Any) -> LocalMagics:  # IPython's shell, which keeps our magics
     return found
 
 
-@magic_arguments("dist auto")
-@argument("state", nargs="?", choices=["on", "off"], help="without it: say how it stands")
-@argument(
-    "flags", nargs=argparse.REMAINDER, metavar="FLAGS",
-    help="flags of %%%%distributed those cells run with, such as --output all",
-)  # fmt: skip
-def auto(args: Any) -> None:
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(auto, "run plain cells on the ranks: %%dist auto on", passes_on=True)
+    parser.add_argument(
+        "state", nargs="?", choices=["on", "off"], help="without it: say how it stands"
+    )
+    parser.add_argument(
+        "flags", nargs=argparse.REMAINDER, metavar="FLAGS",
+        help="flags of %%%%distributed those cells run with, such as --output all",
+    )  # fmt: skip
+
+
+def auto(args: argparse.Namespace) -> None:
     """Run all following plain cells on the ranks, but those that begin with `%%local`.
 
     `%%time`, `%%timeit`, `%%capture` and `%%prun` go with their cells. Cells with other cell

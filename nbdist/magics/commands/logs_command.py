@@ -6,36 +6,45 @@ import re
 import sys
 import time
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from IPython.core.magic_arguments import argument, magic_arguments
-
-from nbdist.errors import UsageError
 from nbdist.machine import amounts
 from nbdist.magics.commands.arguments import UsageMistake
-from nbdist.notebook import detached_jobs
-from nbdist.notebook.session import session
+from nbdist.magics.commands.command import set_offer
+from nbdist.magics.commands.job_ids import find_job, offer_jobs
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from typing_extensions import Self
 
     from nbdist.job.job import Job
+    from nbdist.magics.commands.command import Commands
 
 MOST_LINES = 10_000
 """Lines printed at once; the log itself has no bound."""
 LOOK_SECONDS = 0.1
 
 
-@magic_arguments("dist logs")
-@argument("-f", "--follow", action="store_true", help="go on as the rank prints, until it ends")
-@argument("--grep", metavar="RE", help="only lines that match this regular expression")
-@argument("--tail", type=int, metavar="N", help="only the last N lines")
-@argument("--job", metavar="JOB", help="a job's id (see %%dist jobs); the last one by default")
-@argument("rank", type=int, metavar="RANK", help="whose output")
-def logs(args: Any) -> None:
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(logs, "all a rank has printed: %%dist logs 1")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on as the rank prints, until it ends"
+    )
+    parser.add_argument(
+        "--grep", metavar="RE", help="only lines that match this regular expression"
+    )
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
+    job = parser.add_argument(
+        "--job", metavar="JOB", help="a job's id (see %%dist jobs); the last one by default"
+    )
+    set_offer(job, offer_jobs)
+    parser.add_argument("rank", type=int, metavar="RANK", help="whose output")
+
+
+def logs(args: argparse.Namespace) -> None:
     """Print what a rank has printed in the last job."""
     if args.tail is not None and args.tail < 0:
         raise UsageMistake(f"--tail {args.tail} must not be negative")
@@ -104,18 +113,3 @@ def _pattern(text: str | None) -> re.Pattern[str]:
     except re.error as err:
         msg = f"--grep {text!r} is no regular expression: {err}"
         raise UsageMistake(msg) from None
-
-
-def find_job(id_: str | None) -> Job:
-    """Return the job with this id, also one that was detached; the notebook's last by default."""
-    known = session.jobs()
-    if id_ is None and known:
-        return known[-1]
-    if id_ is None:
-        raise UsageMistake("no cell has run yet")
-    for job in known:
-        if job.id == id_:
-            return job
-    with suppress(UsageError):
-        return detached_jobs.attach(id_)
-    raise UsageMistake(f"there is no job {id_}; %dist jobs lists them")

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
-from typing import Any
+from typing import TYPE_CHECKING
 
 from IPython.core.completerlib import get_root_modules, module_list
-from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.magics.commands.arguments import seconds
+from nbdist.magics.commands.command import set_offer
 from nbdist.notebook import preloading
 from nbdist.notebook.session import session
 
 PATIENCE_SECONDS = 1.5
 """An import that takes longer is told of before it is done."""
 
+if TYPE_CHECKING:
+    import argparse
 
-@magic_arguments("dist preload")
-@argument(
-    "--timeout", type=seconds, default=preloading.PRELOAD_SECONDS, metavar="S",
-    help="give it up after S seconds (default: 300)",
-)  # fmt: skip
-@argument("modules", nargs="*", metavar="MODULE", help="such as transformers; none: list them")
-def preload(args: Any) -> None:
+    from nbdist.magics.commands.command import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(
+        preload, "let new ranks find modules imported: %%dist preload transformers"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=preloading.PRELOAD_SECONDS, metavar="S",
+        help="give it up after S seconds (default: 300)",
+    )  # fmt: skip
+    modules = parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="such as transformers; none: list them"
+    )
+    set_offer(modules, _modules_like)
+
+
+def preload(args: argparse.Namespace) -> None:
     """Import modules where ranks are forked from, so that new ranks have them at once."""
     listed = ", ".join(args.modules)
     if not args.modules:
@@ -52,7 +66,7 @@ def _older() -> str:
     return " Those that run do not: %dist restart." if session.has_cluster() else ""
 
 
-def modules_like(text: str) -> list[str]:
+def _modules_like(text: str) -> list[str]:
     """Return the names of modules that begin like this; nothing is imported for that."""
     package, dot, _ = text.rpartition(".")
     if not dot:

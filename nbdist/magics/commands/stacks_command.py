@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
-
-from IPython.core.magic_arguments import argument, magic_arguments
+from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.magics.commands.logs_command import find_job
+from nbdist.magics.commands.command import set_offer
+from nbdist.magics.commands.job_ids import find_job, offer_jobs
 from nbdist.notebook import current_cluster
 from nbdist.notebook.session import session
 
+if TYPE_CHECKING:
+    import argparse
 
-@magic_arguments("dist stacks")
-@argument("job", nargs="?", metavar="JOB", help="only of the job with this id")
-def stacks(args: Any) -> None:
+    from nbdist.magics.commands.command import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(stacks, "where every rank is, or those of one job: %%dist stacks 3")
+    job = parser.add_argument("job", nargs="?", metavar="JOB", help="only of the job with this id")
+    set_offer(job, offer_jobs)
+
+
+def stacks(args: argparse.Namespace) -> None:
     """Show where every rank is, also one that is stuck: the cluster's, and those of scripts."""
     if args.job is not None:
         _show("", find_job(args.job).stacks())

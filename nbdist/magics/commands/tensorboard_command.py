@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import html
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from nbdist.magics.commands.arguments import UsageMistake
-from nbdist.magics.commands.logs_command import find_job
+from nbdist.magics.commands.command import set_offer
+from nbdist.magics.commands.job_ids import find_job, offer_jobs
 from nbdist.metrics.points_file import points_file
 from nbdist.notebook import boards
 from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
+    from nbdist.magics.commands.command import Commands
 
 HEIGHT = 800
 HIGHEST_PORT = 65535
@@ -31,14 +32,23 @@ def _port(text: str) -> int:
     return int(text)
 
 
-@magic_arguments("dist tensorboard")
-@argument("--port", type=_port, default=0, metavar="N", help="where it listens (a free one)")
-@argument("--stop", action="store_true", help="end the one of this job, or all")
-@argument(
-    "job", nargs="?", metavar="JOB",
-    help="whose metrics (see %%dist jobs); by default the last that has logged any",
-)  # fmt: skip
-def tensorboard(args: Any) -> None:
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(
+        tensorboard, "a job's metrics in TensorBoard: %%dist tensorboard 3, --stop"
+    )
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="where it listens (a free one)"
+    )
+    parser.add_argument("--stop", action="store_true", help="end the one of this job, or all")
+    job = parser.add_argument(
+        "job", nargs="?", metavar="JOB",
+        help="whose metrics (see %%dist jobs); by default the last that has logged any",
+    )  # fmt: skip
+    set_offer(job, offer_jobs)
+
+
+def tensorboard(args: argparse.Namespace) -> None:
     """Show a job's metrics in TensorBoard, a run for each rank; they grow while it runs."""
     if args.stop:
         stopped = session.stop_boards(args.job)

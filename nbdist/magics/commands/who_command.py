@@ -1,10 +1,8 @@
-"""``%dist who`` and ``%dist free``: what the ranks hold."""
+"""``%dist who``: what variables the ranks have, and where ranks differ."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from IPython.core.magic_arguments import argument, magic_arguments
+from typing import TYPE_CHECKING
 
 from nbdist.job.job import show_ranks
 from nbdist.machine.amounts import in_bytes
@@ -14,20 +12,27 @@ from nbdist.magics.commands.arguments import ranks_list
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
+    import argparse
+
     from nbdist.hub.asking.variables import Inventory, Variable
-    from nbdist.wire.inspection import Freed, Memory, State
+    from nbdist.magics.commands.command import Commands
+    from nbdist.wire.inspection import State
 
 MOST = 200
 """Rows of the table."""
 
 
-@magic_arguments("dist who")
-@argument("--ranks", type=ranks_list, metavar="0,2-3", help="only these ranks")
-@argument(
-    "patterns", nargs="*", metavar="PATTERN",
-    help="names, or patterns such as opt*; all variables by default",
-)  # fmt: skip
-def who(args: Any) -> None:
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(who, "the ranks' variables, and where ranks differ: %%dist who opt*")
+    parser.add_argument("--ranks", type=ranks_list, metavar="0,2-3", help="only these ranks")
+    parser.add_argument(
+        "patterns", nargs="*", metavar="PATTERN",
+        help="names, or patterns such as opt*; all variables by default",
+    )  # fmt: skip
+
+
+def who(args: argparse.Namespace) -> None:
     """List the ranks' variables and where ranks differ. Running cells are not disturbed."""
     cluster = current_cluster.cluster()
     found = cluster.who(*args.patterns, ranks=args.ranks, most=MOST)
@@ -80,41 +85,3 @@ def _devices(devices: list[str]) -> str:
     if len(numbered) == len(devices) > 1 and len({kind for kind, _ in numbered}) == 1:
         return f"{numbered[0][0]}:{show_ranks([int(number) for _, number in numbered])}"
     return ", ".join(devices)
-
-
-@magic_arguments("dist free")
-@argument("--ranks", type=ranks_list, metavar="0,2-3", help="only these ranks")
-def free(args: Any) -> None:
-    """Give back the memory no variable needs: garbage, `_` and `Out`, the last error, caches."""
-    found, silent = current_cluster.cluster().free(args.ranks)
-    rows = [_freed(rank, one) for rank, one in sorted(found.items()) if one.after is not None]
-    gpu = any(row[2] for row in rows)
-    if rows:
-        head = ("rank", "memory", "GPU, by tensors", "GPU, by torch")
-        columns = 4 if gpu else 2
-        print(text_table(head[:columns], [row[:columns] for row in rows]))
-    for rank, one in sorted(found.items()):
-        if one.after is None:
-            print(f"{who_is_busy(rank, one.state)}: left alone")
-    for _, why in sorted(silent.items()):
-        print(f"{why}: it is left out")
-
-
-def _freed(rank: int, one: Freed) -> tuple[str, str, str, str]:
-    before, after = one.before, one.after
-    assert before is not None  # `after` is there
-    assert after is not None
-    return (
-        str(rank), _change(_own(before), _own(after)),
-        _change(before.allocated, after.allocated), _change(before.reserved, after.reserved),
-    )  # fmt: skip
-
-
-def _own(memory: Memory) -> int:
-    return memory.rss if memory.unique is None else memory.unique
-
-
-def _change(before: int | None, after: int | None) -> str:
-    if after is None:
-        return ""
-    return f"{in_bytes(before or 0)} -> {in_bytes(after)}"

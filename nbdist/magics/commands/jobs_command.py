@@ -1,4 +1,4 @@
-"""Plain tables for the terminal and the notebook alike."""
+"""``%dist jobs``: the jobs of this notebook, and detached ones of all notebooks."""
 
 from __future__ import annotations
 
@@ -6,57 +6,55 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.detached.job_folders import id_of
-from nbdist.job.job import Job, how_died, show_ranks
-from nbdist.machine.amounts import UNKNOWN, clock, in_bytes, in_percent, in_time, known
+from nbdist.job.job import show_ranks
+from nbdist.machine.amounts import clock, in_time
 from nbdist.machine.tables import text_table
+from nbdist.magics.commands.command import say, set_offer
+from nbdist.magics.commands.job_ids import find_job, offer_jobs
+from nbdist.notebook import detached_jobs
+from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
-    from nbdist.detached.job_folders import Kept, Unreadable
-    from nbdist.hub.link.ranks import Rank
-    from nbdist.wire.inspection import Condition
+    import argparse
 
+    from nbdist.detached.job_folders import Kept, Unreadable
+    from nbdist.job.job import Job
+    from nbdist.magics.commands.command import Commands
 
 MOST_WIDE = 50
 """Characters of a line of code or of a message that a table has room for."""
 
 
-def rank_table(ranks: list[Rank], conditions: dict[int, Condition]) -> str:
-    """Return a row for each rank."""
-    titles = ("rank", "host", "pid", "device", "CPU", "memory", "GPU", "GPU memory", "state")
-    rows = []
-    for rank in ranks:
-        told = conditions.get(rank.rank)
-        place = (str(rank.rank), rank.host, str(rank.pid))
-        rows.append((*place, *_taken(told), _state(rank, told)))
-    return text_table(titles, rows)
-
-
-def _taken(told: Condition | None) -> tuple[str, str, str, str, str]:
-    if told is None:
-        return (UNKNOWN,) * 5
-    memory, takes = told.memory, told.doing.vitals
-    return (
-        told.doing.device, known(takes.cpu, in_percent),
-        in_bytes(memory.unique or memory.rss), known(takes.gpu, in_percent),
-        known(takes.gpu_memory, in_bytes),
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(jobs, "jobs here and detached ones, or all about one: %%dist jobs 3")
+    parser.add_argument(
+        "--clean", action="store_true",
+        help="remove detached jobs that have ended, or the one that is named, logs and all",
     )  # fmt: skip
+    job = parser.add_argument(
+        "job", nargs="?", metavar="JOB", help="tell all about the job with this id"
+    )
+    set_offer(job, offer_jobs)
 
 
-def _state(rank: Rank, told: Condition | None) -> str:
-    if rank.death is not None:
-        return f"dead: {how_died(rank.death)}"
-    if rank.state == "busy" and told is None:
-        return "busy, does not answer (it may hold the GIL)"
-    if told is None or not told.doing.job:
-        return rank.state
-    doing = told.doing
-    line = f"running line {doing.line} of the cell" if doing.line else "running"
-    if doing.waiting is not None:
-        return f"{line}, in {doing.waiting.op} for {in_time(int(doing.waiting.since))}"
-    return line
+def jobs(args: argparse.Namespace) -> None:
+    """List the notebook's jobs, and all that were detached from whichever notebook."""
+    if args.clean:
+        removed = detached_jobs.clean(args.job)
+        none = "none has ended" if args.job is None else f"{args.job} has not ended"
+        say(f"Removed: {', '.join(kept.id for kept in removed) or f'nothing, {none}'}.")
+    elif args.job is not None:
+        say(_job_page(find_job(args.job)))
+    else:
+        found, unreadable = detached_jobs.listed()
+        if session.jobs() or not (found or unreadable):
+            say(_job_table(session.jobs()))
+        if found or unreadable:
+            say(f"\nDetached:\n{_detached_table(found, unreadable)}")
 
 
-def job_table(jobs: list[Job]) -> str:
+def _job_table(jobs: list[Job]) -> str:
     """Return a row for each job."""
     if not jobs:
         return "No cell has run yet."
@@ -64,15 +62,15 @@ def job_table(jobs: list[Job]) -> str:
     rows = [
         (
             job.id, f"In [{job.number}]", show_ranks(job.ranks), job.state, _clock(job.began),
-            in_time(_took(job)) if job.began else "", shortened(first_line(job.code)),
-            shortened(job.told()),
+            in_time(_took(job)) if job.began else "", _shortened(_first_line(job.code)),
+            _shortened(job.told()),
         )
         for job in jobs
     ]  # fmt: skip
     return text_table(titles, rows)
 
 
-def detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -> str:
+def _detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -> str:
     """Return a row for each detached job, given with its state in words."""
     titles = (
         "job", "launcher", "ranks", "host", "state", "started", "took", "first line", "result",
@@ -83,18 +81,18 @@ def detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -
         rows.append(
             (
                 kept.id, kept.launcher, str(kept.np), kept.host, state, _date(kept.created),
-                "" if took is None else in_time(took), shortened(first_line(kept.code)),
-                shortened(kept.told),
+                "" if took is None else in_time(took), _shortened(_first_line(kept.code)),
+                _shortened(kept.told),
             )
         )  # fmt: skip
     rows += [
-        (id_of(broken.folder), *[""] * 3, "cannot be read", *[""] * 3, shortened(broken.why))
+        (id_of(broken.folder), *[""] * 3, "cannot be read", *[""] * 3, _shortened(broken.why))
         for broken in unreadable
     ]
     return text_table(titles, rows)
 
 
-def first_line(code: str) -> str:
+def _first_line(code: str) -> str:
     """Return the first line of a cell that says something."""
     return next((line for line in code.splitlines() if line.strip()), "")
 
@@ -111,12 +109,12 @@ def _clock(at: float | None) -> str:
     return "" if at is None else clock(at)
 
 
-def shortened(text: str) -> str:
+def _shortened(text: str) -> str:
     """Return what of a line there is room for in a table."""
     return text if len(text) <= MOST_WIDE else text[: MOST_WIDE - 1] + "…"
 
 
-def job_page(job: Job) -> str:
+def _job_page(job: Job) -> str:
     """Return all that is known of one job."""
     lines = [repr(job), f"In [{job.number}], submitted at {clock(job.created)}"]
     if job.began is None and not job.done and job.waits_for:

@@ -1,0 +1,38 @@
+"""``%dist pull``: variables of the ranks, in the notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist.magics.commands.arguments import ranks_list
+from nbdist.magics.commands.command import say, tell_of_wait
+from nbdist.notebook import current_cluster
+from nbdist.rank.values.pickles import namespace
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.magics.commands.command import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(pull, "bind variables of the ranks here: %%dist pull history --ranks 0")
+    parser.add_argument(
+        "--ranks", type=ranks_list, default=[0], metavar="0,2-3",
+        help="whose; of several, each name becomes a dict by rank (default: 0)",
+    )  # fmt: skip
+    parser.add_argument("names", nargs="+", metavar="NAME", help="variables of the ranks")
+
+
+def pull(args: argparse.Namespace) -> None:
+    """Bind variables of the ranks in the notebook."""
+    cluster = current_cluster.cluster()
+    tell_of_wait(args.ranks)
+    found = {rank: cluster.fetch(args.names, rank) for rank in args.ranks}
+    if len(found) == 1:
+        cluster.names_between.bind(found[args.ranks[0]], namespace())
+    else:
+        for name in args.names:
+            namespace()[name] = {rank: values[name] for rank, values in found.items()}
+    say(f"Bound in the notebook: {', '.join(args.names)}.")

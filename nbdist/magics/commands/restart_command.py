@@ -1,0 +1,65 @@
+"""``%dist restart``: ranks, or this kernel, in new processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist.hub.link.forming import restarted
+from nbdist.magics.commands.arguments import ranks_list
+from nbdist.magics.commands.command import say, tell_of_wait
+from nbdist.magics.commands.restart_kernel import restart_kernel
+from nbdist.notebook import current_cluster
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.magics.commands.command import Commands
+
+KERNEL = "kernel"
+NOT_COPIED = (
+    "Not copied is what cells have set in the process itself: the states of random generators "
+    "(seed them again), `os.environ`, torch's default dtype, the working directory."
+)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(
+        restart,
+        "restart ranks in new processes: %%dist restart 1 --like 0; or this notebook's kernel: "
+        "%%dist restart kernel",
+    )
+    parser.add_argument(
+        "--like", type=int, metavar="RANK", help="copy this rank's variables to the new ones"
+    )
+    parser.add_argument(
+        "ranks", nargs="?", type=_ranks_or_kernel, metavar="RANKS",
+        help="which ranks, such as 1 or 0,2-3, all by default; or `kernel`: the notebook's own "
+        "process",
+    )  # fmt: skip
+
+
+def restart(args: argparse.Namespace) -> None:
+    """Restart ranks in new processes; the others keep their variables."""
+    if args.ranks == KERNEL:
+        say(restart_kernel())
+        return
+    tell_of_wait()
+    cluster = current_cluster.cluster()
+    lacking = cluster.restart(args.ranks, like=args.like)
+    for rank, names in sorted(lacking.items()):
+        say(restarted(rank, names))
+        for name, why in names.items():
+            if why:
+                say(f"  {name}: {why}")
+    if args.like is not None and lacking:
+        say(NOT_COPIED)
+    if not lacking:
+        say("The cluster was restarted.")
+    for note in cluster.notes():
+        say(note)
+
+
+def _ranks_or_kernel(text: str) -> list[int] | str:
+    """Read ranks as a person writes them, or the word for the notebook's own process."""
+    return KERNEL if text == KERNEL else ranks_list(text)

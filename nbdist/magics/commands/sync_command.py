@@ -1,0 +1,38 @@
+"""``%dist sync``: models, equal on all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbdist.job.job import show_ranks
+from nbdist.magics.commands.command import say, tell_of_wait
+from nbdist.notebook import current_cluster
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nbdist.magics.commands.command import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(sync, "make a model equal on all ranks: %%dist sync model --from 0")
+    parser.add_argument(
+        "--from", dest="source", type=int, default=0, metavar="RANK",
+        help="whose values (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME",
+        help="models, optimizers, schedulers, gradient scalers: variables, or what they lead to, "
+        "such as trainer.model",
+    )  # fmt: skip
+
+
+def sync(args: argparse.Namespace) -> None:
+    """Make models equal on all ranks."""
+    tell_of_wait()
+    for name in args.names:
+        cluster = current_cluster.cluster()
+        ranks = cluster.sync(name, args.source)
+        where = "all ranks" if len(ranks) == cluster.np else f"ranks {show_ranks(ranks)}"
+        say(f"`{name}` is now on {where} as it was on rank {args.source}.")
