@@ -16,6 +16,8 @@ from nbdist.cell.script.make_script import Script, make_script
 from nbdist.cell.script.translate import Around, expanded, translate
 from nbdist.errors import UsageError
 from nbdist.magics.distributed import check_syntax
+from nbdist.rank.script_program import Program
+from nbdist.wire.channel import Keys
 from tests.helpers.notebook import distributed, on_ranks, plain, printed_by
 from tests.helpers.plain_process import PlainProcess
 from tests.helpers.waiting import allowed
@@ -507,13 +509,25 @@ def test_what_a_notebook_has_means_the_same_in_a_script(
     assert outcome(shell, process, cell, tmp_path, before) == printed
 
 
+def line_in_notebook(made: Script, cell: str, line: int, above: int = 1) -> int | None:
+    """Return the line of the notebook's cell, as a rank that runs the script finds it."""
+    keys = Keys(*[b""] * 4)
+    program = Program(
+        job="1", url="", keys=keys, path=made.name, cell_line=made.cell_line,
+        cell_lines=cell.count("\n") + 1, lines=above, shows_last=made.shows_last, label="",
+        launcher="torchrun", shown=0, returning=[], returns=[], arguments=[], cwd="", sys_path=[],
+        temp="", loopback=True, began=0.0,
+    )  # fmt: skip
+    return program.line_of(made.name, line)
+
+
 def test_each_line_of_the_cell_is_one_of_the_script(shell: InteractiveShell) -> None:
     cell = '\n\nx = """\na\n  b"""\n!echo a \\\n  b\n%cd /\nif x:\n    %env A=b\n'
     made = script(shell, cell)
     lines = made.text.splitlines()
-    assert made.line_in_notebook(made.cell_line) == 2
-    assert made.line_in_notebook(made.cell_line - 1) is None
-    assert made.line_in_notebook(made.cell_line + made.cell_lines) is None
+    assert line_in_notebook(made, cell, made.cell_line) == 2
+    assert line_in_notebook(made, cell, made.cell_line - 1) is None
+    assert line_in_notebook(made, cell, made.cell_line + cell.count("\n") + 1) is None
     expected = ["", "", 'x = """', "a", '  b"""', "subprocess.run(", "", "os.chdir('/')", "if x:",
                 "    os.environ['A'] = 'b'"]  # fmt: skip
     for line, start in zip(lines[made.cell_line - 1 :], expected, strict=False):
@@ -527,7 +541,7 @@ def test_a_cell_without_a_magics_line_counts_from_its_own_first(shell: Interacti
         saved=False, lines=0,
     )  # fmt: skip
     where = made.text.splitlines().index("    x = 1") + 1
-    assert made.line_in_notebook(where) == 3
+    assert line_in_notebook(made, cell, where, above=0) == 3
 
 
 SYNTAX = {

@@ -238,7 +238,7 @@ def _script(call: bytes, backend: str) -> Script:
         imports="\n".join(around.imports), anywhere=around.anywhere, joining=around.joining,
         leaving=around.leaving,
     )  # fmt: skip
-    return Script("script.py", text, {"call.pkl": call}, text.count("\n") + 1, 0)
+    return Script("script.py", text, {"call.pkl": call}, text.count("\n") + 1)
 
 
 def _show_until_end(job: Job) -> None:

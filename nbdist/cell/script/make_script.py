@@ -49,9 +49,6 @@ class Script:
     """Files by name, in a folder beside the script."""
     cell_line: int
     """The script's line on which the cell's text begins; the cell keeps its line count."""
-    cell_lines: int
-    lines_above: int = 1
-    """Lines of the notebook's cell above this text: the line of ``%%distributed``."""
     shows_last: bool = False
     """Whether the cell ends with an expression whose value a notebook displays."""
     saved: bool = False
@@ -66,11 +63,6 @@ class Script:
     def without_nbdist(self) -> bool:
         """Whether the script runs without nbdist: the cell itself may import nbdist."""
         return not USES_NBDIST.search(self.text)
-
-    def line_in_notebook(self, line: int) -> int | None:
-        """Return the line of the notebook's cell, None if a line of the script is not of it."""
-        within = line - self.cell_line
-        return within + 1 + self.lines_above if 0 <= within < self.cell_lines else None
 
     def write(self, path: Path) -> None:
         """Write the script to `path`, and its data beside it.
@@ -150,9 +142,8 @@ def make_script(
         _check_known(plain, parts, done.imports | given, futures)
     made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments), saved)
     text, line = made.text(cell_number(shell))
-    height = done.text.count("\n") + 1
     shows = not saved and shows_value(parsed.source, cell)
-    return Script(name, text, made.data, line, height, lines, shows, saved)
+    return Script(name, text, made.data, line, shows, saved)
 
 
 def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:
