@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import itertools
 import re
 from pathlib import Path
@@ -55,7 +56,7 @@ def commands() -> str:
     """Return all commands of ``%dist``, with their flags."""
     found = ((name, command.parser) for name, command in COMMANDS.items())
     return "\n\n".join(
-        f"## `%dist {name}`\n\n{parser.description.strip()}\n\n{options(parser)}"
+        f"## `%dist {name}`\n\n{inspect.cleandoc(parser.description)}\n\n{options(parser)}"
         for name, parser in found
         if parser.description
     )
