@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbdist.machine.amounts import counted, in_bytes, in_digits, in_rate, in_time, known
+from nbdist.machine.amounts import counted, in_bytes, in_digits, in_rate, in_seconds, in_time, known
 
 TABLE = json.loads((Path(__file__).parent / "amounts.json").read_text())
 """What the page's own test reads, too."""
@@ -37,6 +37,10 @@ def test_how_many_there_are() -> None:
     assert [counted(number, "rank") for number in (0, 1, 2, 1000)] == [
         "0 ranks", "1 rank", "2 ranks", "1,000 ranks",
     ]  # fmt: skip
+
+
+def test_limits_are_told_as_they_are_set() -> None:
+    assert [in_seconds(limit) for limit in (0.5, 300, 7200.0)] == ["0.5 s", "300 s", "7200 s"]
 
 
 def test_what_nobody_knows_is_said() -> None:

@@ -19,6 +19,7 @@ from nbdist.job import changes
 from nbdist.job.job import Death, show_ranks
 from nbdist.launchers.host.engines import Host, make_specs
 from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
+from nbdist.machine.amounts import in_seconds
 from nbdist.wire.messages import (
     PROTOCOL,
     Abort,
@@ -250,7 +251,7 @@ class Hub:
             log = self.host.log_in_words(missing[0])
             msg = (
                 f"ranks {show_ranks(missing)} were not there after "
-                f"{self.settings.start_seconds:g} s (NBDIST_START_SECONDS); {log}"
+                f"{in_seconds(self.settings.start_seconds)} (NBDIST_START_SECONDS); {log}"
             )
             raise LaunchError(msg)
 

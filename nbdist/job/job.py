@@ -15,7 +15,7 @@ import msgspec
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job import changes
 from nbdist.job.states import INTERRUPT, REPORTS
-from nbdist.machine.amounts import in_time
+from nbdist.machine.amounts import in_seconds, in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -281,7 +281,8 @@ class Job:
         """
         try:
             if not self.until_end(timeout):
-                msg = f"job {self.id} has not ended after {timeout:g} s; it goes on"
+                assert timeout is not None  # which waits for as long as it takes
+                msg = f"job {self.id} has not ended after {in_seconds(timeout)}; it goes on"
                 raise TimeoutError(msg)
         except KeyboardInterrupt:
             msg = f"only the waiting was stopped: job {self.id} goes on, its cancel() stops it"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from nbdist.machine.amounts import in_seconds
+
 JobState = Literal["starting", "queued", "running", "done", "failed", "interrupted", "timed out"]
 """What a person, the files of state and the page are told. A detached job is starting until its
 keeper runs it."""
@@ -39,7 +41,7 @@ class Stop:
             case "interrupt":
                 return "interrupted"
             case "timeout":
-                return f"stopped: it ran longer than --timeout {self.seconds:g} s"
+                return f"stopped: it ran longer than --timeout {in_seconds(self.seconds)}"
             case "cluster":
                 return "ended with its cluster"
             case "keeper":

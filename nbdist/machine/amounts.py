@@ -53,6 +53,11 @@ def in_time(seconds: float) -> str:
     return _two(_rounded(seconds / HOUR), DAY // HOUR, "d", "h")
 
 
+def in_seconds(limit: float) -> str:
+    """Write a limit in seconds, as a person has set it: ``300 s``, ``0.5 s``."""
+    return f"{limit:g} s"
+
+
 def in_bytes(size: float) -> str:
     """Write a number of bytes: ``12.3 MB``; a MB is 10**6 bytes everywhere."""
     number = float(size)

@@ -18,6 +18,7 @@ from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.output import OUTPUTS
 from nbdist.job.states import INTERRUPT
 from nbdist.launchers.host.warm_process import tail_in_words
+from nbdist.machine.amounts import in_seconds
 from nbdist.machine.operating_system import environ_anywhere, private
 from nbdist.notebook.script_cells import make_folder
 from nbdist.notebook.session import session
@@ -97,7 +98,8 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
         if time.monotonic() > deadline:
             process.kill()  # what it has started goes with it
             raise LaunchError(
-                f"job {id_} did not start within {seconds:g} s (NBDIST_START_SECONDS); {log_tail}"
+                f"job {id_} did not start within {in_seconds(seconds)} (NBDIST_START_SECONDS); "
+                f"{log_tail}"
             )
         time.sleep(LOOK_SECONDS)
     if kept.ended and kept.began is None:

@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any
 
+from nbdist.machine.amounts import in_seconds
+
 MODULES = ("keras.src.backend", "keras.backend")
 """The modules of Keras 2 that hold the counts, by release."""
 SECONDS = 10.0
@@ -74,7 +76,8 @@ def _get(server: http.client.HTTPConnection, key: str) -> Counts:
             break
         if time.monotonic() > until:
             raise TimeoutError(
-                f"rank {key} has not sent its counts of Keras' layer names within {SECONDS:g} s"
+                f"rank {key} has not sent its counts of Keras' layer names within "
+                f"{in_seconds(SECONDS)}"
             )
         time.sleep(0.01)
     return {name if isinstance(name, str) else tuple(name): n for name, n in json.loads(data)}
