@@ -148,6 +148,7 @@ test('what has vanished is told from what is over', () => {
   const gone = (kind: string, state: string): boolean =>
     vanished(known([], { state }, { alive: false, kind }).processes[0]);
   assert.equal(gone('kernel', 'done'), true);
+  assert.equal(gone('keeper', 'starting'), true);
   assert.equal(gone('keeper', 'running'), true);
   assert.equal(gone('keeper', 'done'), false);
   const told = (more: object): string =>

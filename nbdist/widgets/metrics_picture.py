@@ -236,7 +236,7 @@ def _curves(panels: list[Panel]) -> list[Curve]:
 
 
 def _headline(seen: Seen) -> str:
-    so_far = "for" if seen.state in ("running", "queued") else "after"
+    so_far = "for" if seen.state in ("starting", "queued", "running") else "after"
     return f"{seen.title}: {seen.state} {so_far} {in_time(seen.seconds)}"
 
 

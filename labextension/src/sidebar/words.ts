@@ -65,6 +65,8 @@ export class Words {
   job(job: IJob): { look: Look; text: string } {
     const trans = this.trans;
     switch (job.state) {
+      case 'starting':
+        return { look: 'wait', text: trans.__('starting') };
       case 'queued':
         return { look: 'wait', text: trans.__('queued') };
       case 'running':

@@ -7,6 +7,8 @@
 
 /** How a job is doing. */
 export type JobState =
+  /** A detached job whose keeper does not run it yet. */
+  | 'starting'
   | 'queued'
   | 'running'
   | 'done'

@@ -5,6 +5,7 @@ import { inTime } from '../../amounts';
 import type { IState, JobState } from '../data/state';
 
 const SHAPES: Record<JobState, string> = {
+  starting: 'M4 7h8v2H4z',
   queued: 'M4 7h8v2H4z',
   running: 'M5 3l8 5-8 5z',
   done: 'M6.5 12.2 2.8 8.5l1.4-1.4 2.3 2.3 5.3-5.3 1.4 1.4z',

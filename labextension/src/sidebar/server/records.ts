@@ -203,7 +203,7 @@ function bar(sent: Partial<IBar>): IBar {
 
 /** Whether a job has come to its end, whichever. */
 export function ended(job: IJob): boolean {
-  return job.state !== 'queued' && job.state !== 'running';
+  return !['starting', 'queued', 'running'].includes(job.state);
 }
 
 /** Whether a process has gone without a word; a keeper whose job is over is just done. */
