@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbdist.cell.script.make_script import Script, make_script
+from nbdist.cell.script.make_script import Script, ScriptOptions, make_script
 from nbdist.cell.script.translate import Around, expanded, translate
 from nbdist.errors import UsageError
 from nbdist.magics.distributed import check_syntax
@@ -265,7 +265,8 @@ def shell(becomes_main: None) -> InteractiveShell:
 def script(shell: InteractiveShell, cell: str, **options: object) -> Script:
     """Return a cell as a script."""
     chosen: dict[str, object] = {"backend": "none", "np": 2, "name": "train.py", "saved": True}
-    return make_script(shell, check_syntax(shell, cell), cell, **{**chosen, **options})  # type: ignore[arg-type]
+    asked = ScriptOptions(**{**chosen, **options})  # type: ignore[arg-type]
+    return make_script(shell, check_syntax(shell, cell), cell, asked)
 
 
 @pytest.fixture(scope="module")
@@ -536,10 +537,8 @@ def test_each_line_of_the_cell_is_one_of_the_script(shell: InteractiveShell) -> 
 
 def test_a_cell_without_a_magics_line_counts_from_its_own_first(shell: InteractiveShell) -> None:
     cell = "\n\nx = 1\n"
-    made = make_script(
-        shell, check_syntax(shell, cell, 0), cell, backend="none", np=2, name="train.py",
-        saved=False, lines=0,
-    )  # fmt: skip
+    options = ScriptOptions(name="train.py", saved=False, backend="none", np=2, lines=0)
+    made = make_script(shell, check_syntax(shell, cell, 0), cell, options)
     where = made.text.splitlines().index("    x = 1") + 1
     assert line_in_notebook(made, cell, where, above=0) == 3
 

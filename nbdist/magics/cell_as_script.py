@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends import xla
 from nbdist.cell.definitions.defined import cell_number
-from nbdist.cell.script.make_script import make_script
+from nbdist.cell.script.make_script import ScriptOptions, make_script
 from nbdist.cell.script.own_workers import makes_workers
 from nbdist.errors import UsageError
-from nbdist.hub.running.launch_plan import Plan
-from nbdist.launchers.rank_counts import check_size
+from nbdist.hub.running.launch_plan import SCRIPT
+from nbdist.hub.running.launch_request import LaunchRequest, script_launcher
 from nbdist.launchers.scripts import torchrun
-from nbdist.launchers.scripts.hosts import check_slots, far, hosts_named, taken
+from nbdist.launchers.scripts.hosts import hosts_named
 from nbdist.launchers.scripts.launcher import Elastic
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
@@ -107,7 +106,7 @@ def check_detached(args: argparse.Namespace, wish: Wish) -> Wish:
         )
     now = current_cluster.wished(wish)
     if now.launcher in ("engines", "kernel") and wish.launcher is None:
-        wish = replace(wish, launcher="horovodrun" if now.backend == "horovod" else "torchrun")
+        wish = replace(wish, launcher=script_launcher(now.backend or "ddp"))
     return wish
 
 
@@ -126,56 +125,63 @@ def submit_script(
     NbdistError
         If that cannot be; nothing was started.
     """
-    hosts = hosts_named(args.hosts, args.hostfile)
-    if hosts and wish.np is None:
-        wish = replace(wish, np=sum(hosts.values()))
-    asked, own = wish.np, current_cluster.wished(wish).launcher == "python"
-    if own and asked is not None:
-        raise UsageError(
-            "-np is for ranks: a program that makes its own workers (--launcher python) says "
-            "itself how many"
-        )
+    own = current_cluster.wished(wish).launcher == "python"
+    request = _request(args, wish, own=own)
     wish = current_cluster.wished(wish)
-    if wish.backend == "xla" and not hosts:
-        wish = replace(wish, np=xla.check_processes(asked))
-    if wish.np is None or wish.backend is None:
-        raise UsageError("how many ranks, and which backend?")
-    if args.max_restarts is not None and args.max_restarts < 0:
-        raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
-    if hosts:
-        check_slots(hosts, wish.np)
-    else:
-        check_size(wish.np)
-    wrong = torchrun.refuse(args.launcher_flags) if wish.launcher == "torchrun" else ""
-    if wrong:
-        raise UsageError(f"{LAUNCHER_FLAGS}: {wrong}")
-    elastic = elastic_wish(args, wish.np, hosts, wish.launcher or "torchrun")
-    script = make_script(
-        shell, parsed, cell, backend="own" if own else wish.backend, np=wish.np,
-        forced=args.bring, automatic=not args.no_bring, name="script.py", saved=False,
-        lines=lines, arguments=args.arguments,
+    wish = replace(wish, np=request.size(wish.np))
+    assert wish.np is not None  # it was made so just now
+    elastic = elastic_wish(args, wish.np, request.hosts, request.launcher)
+    script = make_script(shell, parsed, cell, ScriptOptions(
+        name=SCRIPT, saved=False, backend="own" if own else request.backend, np=wish.np,
+        forced=args.bring, automatic=not args.no_bring, lines=lines, arguments=args.arguments,
+    ))  # fmt: skip
+    plan = request.plan(script.cell_line, 1 if own else wish.np)
+    plan = replace(
+        plan, elastic=elastic, environ={**plan.environ, **_with_gpus(wish, request.hosts)},
+        output=args.output, timeout=args.timeout, returns=args.returns, cold=args.cold,
+        shows_last=script.shows_last, passed_on=args.launcher_flags, arguments=args.arguments,
     )  # fmt: skip
-    environ = dict(xla.PROCESS_ENVIRON) if wish.backend == "xla" else {}
-    environ |= _with_gpus(wish, hosts)
-    plan = Plan(
-        script.cell_line, 1 if own else wish.np, launcher=wish.launcher or "torchrun",
-        output=args.output, timeout=args.timeout, returns=args.returns,
-        max_restarts=args.max_restarts or 0, shows_last=script.shows_last, cold=args.cold,
-        environ=environ,
-        passed_on=args.launcher_flags, elastic=elastic, hosts=hosts,
-        far=far(taken(hosts, wish.np)), arguments=args.arguments,
-    )  # fmt: skip
+    number = cell_number(shell)
     if args.detach:
-        tell_of(detach(
-            script, plan, cell, number=cell_number(shell), lines=lines, backend=wish.backend
-        ))  # fmt: skip
+        tell_of(detach(script, plan, cell, number=number, lines=lines, backend=request.backend))
         return None
     if not own:  # the next cell is for ranks again
         session.last = wish
     return script_cells.submit(
-        script, plan, cell, number=cell_number(shell), lines=lines, viewed=True,
-        background=args.background,
-    )  # fmt: skip
+        script, plan, cell, number=number, lines=lines, viewed=True, background=args.background
+    )
+
+
+def _request(args: argparse.Namespace, wish: Wish, *, own: bool) -> LaunchRequest:
+    """Return what a cell's flags ask of its launch.
+
+    Parameters
+    ----------
+    args, wish
+        The flags.
+    own
+        Whether the cell is a program that makes its own workers.
+
+    Raises
+    ------
+    UsageError
+        If the flags do not fit.
+    """
+    if own and wish.np is not None:
+        raise UsageError(
+            "-np is for ranks: a program that makes its own workers (--launcher python) says "
+            "itself how many"
+        )
+    now = current_cluster.wished(wish)
+    assert now.backend is not None  # a wish that is complete names both
+    assert now.launcher is not None
+    if args.max_restarts is not None and args.max_restarts < 0:
+        raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
+    wrong = torchrun.refuse(args.launcher_flags) if now.launcher == "torchrun" else ""
+    if wrong:
+        raise UsageError(f"{LAUNCHER_FLAGS}: {wrong}")
+    hosts = hosts_named(args.hosts, args.hostfile)
+    return LaunchRequest(wish.np, now.backend, now.launcher, hosts, args.max_restarts or 0)
 
 
 def _with_gpus(wish: Wish, hosts: dict[str, int]) -> dict[str, str]:

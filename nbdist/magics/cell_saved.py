@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.script.make_script import Script, make_script
+from nbdist.cell.script.make_script import Script, ScriptOptions, make_script
 from nbdist.cell.script.preamble import launch_line
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine.amounts import in_bytes
@@ -53,11 +53,10 @@ def save(
         _check_alone(args)
         now = current_cluster.wished(wish)
         backend = "own" if now.launcher == "python" else now.backend or "ddp"
-        script = make_script(
-            shell, parsed, cell, backend=backend, np=now.np or 1,
-            forced=args.bring, automatic=not args.no_bring, name=path.name, saved=True,
-            lines=lines, arguments=args.arguments,
-        )  # fmt: skip
+        script = make_script(shell, parsed, cell, ScriptOptions(
+            name=path.name, saved=True, backend=backend, np=now.np or 1, forced=args.bring,
+            automatic=not args.no_bring, lines=lines, arguments=args.arguments,
+        ))  # fmt: skip
         script.write(path)
     except NbdistError as err:
         raise UsageMistake(str(err)) from err

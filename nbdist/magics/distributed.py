@@ -195,23 +195,29 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         return None
 
     def run(np: int | None) -> Job | None:
-        asked, since = replace(wanted, np=np), time.time()
-        try:
-            try:
-                job, between = _submit(shell, args, asked, cell, parsed)
-            except NbdistError as err:
-                raise UsageMistake(str(err)) from err
-            return None if job is None else _see_to(shell, args, job, between)
-        except KeyboardInterrupt:
-            _end_what_began(shell, args, since)
-            raise
+        return _run(shell, args, replace(wanted, np=np), cell, parsed)
 
     if args.scale is not None:
-        script = launches_script(args, wanted)
-        run_series(args, wanted, run, on_engines=not script)
+        run_series(args, wanted, run, on_engines=not launches_script(args, wanted))
         return None
     job = run(wanted.np)
     return job if args.background else None
+
+
+def _run(
+    shell: InteractiveShell, args: argparse.Namespace, wanted: Wish, cell: str, parsed: Parsed
+) -> Job | None:
+    """Start a cell's job and show it; return the job, none if it is detached."""
+    since = time.time()
+    try:
+        try:
+            job, between = _submit(shell, args, wanted, cell, parsed)
+        except NbdistError as err:
+            raise UsageMistake(str(err)) from err
+        return None if job is None else _see_to(shell, args, job, between)
+    except KeyboardInterrupt:
+        _end_what_began(shell, args, since)
+        raise
 
 
 def _runs_inside(wish: Wish) -> bool:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import pickle
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from nbdist.backends import xla
 from nbdist.backends.choice import check_fit
 from nbdist.cell.script.make_script import Script
 from nbdist.cell.script.preamble import preamble
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.running.launch_plan import Plan
+from nbdist.hub.running.launch_request import LaunchRequest, script_launcher
 from nbdist.job.job import Death, Notice, Shown, Text
 from nbdist.job.report import first_of
-from nbdist.launchers.rank_counts import check_size, default_size
-from nbdist.launchers.scripts.hosts import check_slots, far, hosts_named, taken
+from nbdist.launchers.scripts.hosts import hosts_named
 from nbdist.notebook import script_cells
 from nbdist.notebook.cell_options import CellOptions
 from nbdist.notebook.clusters import Cluster
@@ -152,7 +150,7 @@ class Call:
     ) -> None:
         given = {
             "function": function, "args": args, "np": np, "backend": backend,
-            "launcher": launcher or ("horovodrun" if backend == "horovod" else "torchrun"),
+            "launcher": launcher or script_launcher(backend),
             "timeout": timeout, "max_restarts": max_restarts, "slots": hosts_named(hosts, None),
         }  # fmt: skip
         for name, value in given.items():
@@ -178,7 +176,11 @@ class Call:
             raise UsageError("hosts is for launcher torchrun or horovodrun")
         if self.launcher in ("kernel", "python"):
             raise UsageError(f"launcher {self.launcher} is for cells: %%distributed")
-        return _size(self.np, self.slots, self.backend)
+        return self._request.size()
+
+    @property
+    def _request(self) -> LaunchRequest:
+        return LaunchRequest(self.np, self.backend, self.launcher, self.slots, self.max_restarts)
 
     def packed(self) -> bytes:
         """Return it as it travels; raise `UsageError` if it cannot."""
@@ -195,11 +197,9 @@ class Call:
         if self.launcher == "engines":
             return self._on_engines(size, returns=returns)
         script = _script(self.packed(), self.backend)
-        plan = Plan(
-            script.cell_line, size, launcher=self.launcher, timeout=self.timeout,
-            returns=["result"] * returns, all_return=True, max_restarts=self.max_restarts,
-            label="nbdist.launch", hosts=self.slots, far=far(taken(self.slots, size)),
-            environ=dict(xla.PROCESS_ENVIRON) if self.backend == "xla" else {},
+        plan = replace(
+            self._request.plan(script.cell_line, size), timeout=self.timeout,
+            returns=["result"] * returns, all_return=True, label="nbdist.launch",
         )  # fmt: skip
         told = f"{_name(self.function)}(...)"
         job = script_cells.submit(script, plan, told, number=0, viewed=True)
@@ -219,17 +219,6 @@ class Call:
             return job, list(cluster.pull("result", range(size)).values()) if returns else []
         finally:
             cluster.stop()
-
-
-def _size(np: int | None, slots: dict[str, int], backend: str) -> int:
-    """Return how many ranks there are to be, which can be."""
-    if slots:
-        size = sum(slots.values()) if np is None else np
-        check_slots(slots, size)
-        return size
-    if backend == "xla":
-        return xla.check_processes(np)
-    return check_size(default_size(None, None) if np is None else np)
 
 
 def _script(call: bytes, backend: str) -> Script:

@@ -77,73 +77,82 @@ class Script:
         script_files.write(path, self.text, path.with_name(self.folder), self.data, keep=self.saved)
 
 
-def make_script(
-    shell: Any,  # IPython's
-    parsed: Parsed,
-    cell: str,
-    *,
-    backend: str,
-    np: int,
-    forced: Sequence[str] = (),
-    automatic: bool = True,
-    name: str,
-    saved: bool,
-    lines: int = 1,
-    arguments: Sequence[str] = (),
-) -> Script:
-    """Return a cell as a script, without writing it. Kernel's main thread.
+@dataclass(frozen=True)
+class ScriptOptions:
+    """How `make_script` writes a cell."""
+
+    name: str
+    """The script's file name."""
+    saved: bool
+    """Whether it is for the user to keep."""
+    backend: str
+    """`ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers."""
+    np: int
+    """Number of ranks, for the lines that say how to launch it."""
+    forced: Sequence[str] = ()
+    """Names of the notebook to put in whatever the cell uses."""
+    automatic: bool = True
+    """Whether to look for names the cell uses."""
+    lines: int = 1
+    """How many lines of the notebook's cell stand above its text."""
+    arguments: Sequence[str] = ()
+    """What the script is called with, for the lines that say how to launch it."""
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names that the script's head gives a value."""
+        if self.backend == "own":
+            return frozenset()
+        return OURS | {"hvd"} if self.backend == "horovod" else OURS
+
+
+def make_script(shell: Any, parsed: Parsed, cell: str, options: ScriptOptions) -> Script:
+    """Return a cell as a script. Kernel's main thread; nothing is started or written.
 
     Parameters
     ----------
     shell
         The notebook's IPython shell.
     parsed
-        The cell as IPython transforms it.
+        The cell as IPython reads it.
     cell
-        The cell's text below the line of ``%%distributed``.
-    backend
-        `ddp`, `horovod`, `xla`, `none`, or `own` for a program that starts its own workers.
-    np
-        Number of ranks, for the launch commands in the docstring.
-    forced
-        Names of the notebook to include even if the cell does not use them.
-    automatic
-        Whether to include the names that the cell uses.
-    name
-        The script's file name.
-    saved
-        Whether the user keeps the script.
-    lines
-        How many lines of the notebook's cell are above `cell`.
-    arguments
-        The script's command-line arguments, for the launch commands in the docstring.
+        Its text, below the line of ``%%distributed``.
+    options
+        How it is written.
 
     Raises
     ------
     UsageError
-        If the cell or a name cannot be put into a script.
+        If something cannot be put into a script.
     """
-    done = _plain(shell, parsed, cell, lines)
-    futures = done.futures | {
-        each
-        for each in __future__.all_feature_names
-        if getattr(__future__, each).compiler_flag & shell.compile.flags
-    }
+    done = _plain(shell, parsed, cell, options.lines)
+    futures = done.futures | _futures_of(shell)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     plain = Parsed(done.text, compile(done.text, "<cell>", "exec", flags, dont_inherit=True))
-    wanted = wanted_by(shell, plain, forced=forced, automatic=automatic)
+    wanted = wanted_by(shell, plain, forced=options.forced, automatic=options.automatic)
     parts = Parts()
     packer = None
     if wanted is not None:
         gathering = Gathering(wanted, Notebook(shell), shell.transform_cell, done.text, futures)
         parts, packer = gathering.gather(), gathering.packer
-    if automatic:
-        given = set() if backend == "own" else OURS | {"hvd"} if backend == "horovod" else {*OURS}
-        _check_known(plain, parts, done.imports | given, futures)
-    made = Assembly(name, backend, np, futures, done, parts, packer, list(arguments), saved)
+    if options.automatic:
+        _check_known(plain, parts, done.imports | options.given, futures)
+    made = Assembly(
+        options.name, options.backend, options.np, futures, done, parts, packer,
+        list(options.arguments), options.saved,
+    )  # fmt: skip
     text, line = made.text(cell_number(shell))
-    shows = not saved and shows_value(parsed.source, cell)
-    return Script(name, text, made.data, line, shows, saved)
+    shows = not options.saved and shows_value(parsed.source, cell)
+    return Script(options.name, text, made.data, line, shows, options.saved)
+
+
+def _futures_of(shell: Any) -> set[str]:
+    """Return the features of `__future__` that the notebook's cells have switched on."""
+    return {
+        each
+        for each in __future__.all_feature_names
+        if getattr(__future__, each).compiler_flag & shell.compile.flags
+    }
 
 
 def _plain(shell: Any, parsed: Parsed, cell: str, above: int) -> Translated:

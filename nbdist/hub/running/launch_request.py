@@ -1,0 +1,67 @@
+"""What a launch of a script is asked for, by a cell's flags or by `nbdist.launch`, made a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nbdist.backends import xla
+from nbdist.hub.running.launch_plan import Plan
+from nbdist.launchers.rank_counts import check_size, default_size
+from nbdist.launchers.scripts.hosts import check_slots, far, taken
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """Which ranks a script is to have."""
+
+    np: int | None
+    """How many; None where nobody has said."""
+    backend: str
+    launcher: str
+    hosts: dict[str, int] = field(default_factory=dict)
+    """Slots by host; this machine if it is empty."""
+    max_restarts: int = 0
+
+    def size(self, usual: int | None = None) -> int:
+        """Return how many ranks there are to be.
+
+        Parameters
+        ----------
+        usual
+            How many where nobody has said; by default one for each GPU, or 2.
+
+        Raises
+        ------
+        UsageError
+            If so many ranks cannot be.
+        """
+        if self.hosts:
+            size = sum(self.hosts.values()) if self.np is None else self.np
+            check_slots(self.hosts, size)
+            return size
+        if self.backend == "xla":
+            return xla.check_processes(self.np)
+        if self.np is not None:
+            return check_size(self.np)
+        return check_size(default_size(None, None) if usual is None else usual)
+
+    def plan(self, cell_line: int, size: int) -> Plan:
+        """Return how the script is launched on so many ranks; the caller adds what else it wants.
+
+        Parameters
+        ----------
+        cell_line
+            Where the cell's first line stands in the script.
+        size
+            What `size` has returned, or 1 for a program that makes its own workers.
+        """
+        return Plan(
+            cell_line, size, launcher=self.launcher, max_restarts=self.max_restarts,
+            hosts=self.hosts, far=far(taken(self.hosts, size)),
+            environ=dict(xla.PROCESS_ENVIRON) if self.backend == "xla" else {},
+        )  # fmt: skip
+
+
+def script_launcher(backend: str) -> str:
+    """Return the launcher that starts scripts with this backend if none is named."""
+    return "horovodrun" if backend == "horovod" else "torchrun"
