@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,19 @@ def test_the_guides_explain_every_flag_command_and_setting() -> None:
     assert COMMANDS.keys() - named == set()
     known = {f"NBDIST_{item.name.upper()}" for item in fields(Settings)}
     assert known - set(re.findall(r"NBDIST_\w+", "\n".join(settings))) == set()
+
+
+def test_the_reference_that_is_made_from_the_code_lacks_nothing() -> None:
+    made: Any = importlib.import_module("docs.made_from_code")  # no package: Sphinx reads it there
+    flags, commands, settings, face = made.flags(), made.commands(), made.settings(), made.face()
+    assert {flag for flag in _flags() if f"`{flag}" not in flags} == set()
+    assert {name for name in COMMANDS if f"## `%dist {name}`" not in commands} == set()
+    known = {f"NBDIST_{item.name.upper()}" for item in fields(Settings)}
+    assert {name for name in known if f"`{name}`\n: " not in settings} == set()
+    assert set(nbdist.__all__) - set(re.findall(r":: nbdist\.(\w+)", face)) == {
+        "__version__",
+        "load_ipython_extension",
+    }
 
 
 def test_the_guides_name_no_flag_command_or_setting_that_is_unknown() -> None:
