@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.repeats  # and a copy's files are gone when coverage looks for them
 PAGES = sorted(ROOT.glob("docs/develop/*.md"))
 BLOCK = re.compile(r"^```(python|diff|text)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"# (nbdist/\S+\.py)\n")
