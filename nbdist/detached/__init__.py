@@ -1,1 +1,1 @@
-"""Jobs that outlive the notebook's kernel."""
+"""Detached jobs: they go on after the notebook's kernel has ended."""

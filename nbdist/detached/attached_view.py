@@ -1,4 +1,4 @@
-"""A view of a detached job: its logs followed, its story read, in any process. Hub's thread."""
+"""Shows a detached job in any process: follows its logs and reads its story. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detached jobs as they lie on disk: who keeps each, how it stands, and how to stop it.
+"""The folders of detached jobs on disk: who keeps each job, its state, and how to stop it.
 
 Any process of the same user may read this, on any host that shares the folder; only the job's
 keeper writes it. Any thread.

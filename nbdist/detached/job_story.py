@@ -1,4 +1,4 @@
-"""What a detached job has to tell besides its ranks' logs: written by its keeper, read by views.
+"""The story of a detached job (reports, bars, end): its keeper writes it, views read it.
 
 The story is a file of JSON lines that only grows. What a rich display shows lies in a file of its
 own, so that one that is updated for days takes no more room than one that is not.

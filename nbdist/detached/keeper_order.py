@@ -1,4 +1,4 @@
-"""What a keeper is told when it is started: a file in the job's folder, written and read once."""
+"""The order that starts a keeper: a file in the job's folder, written and read once."""
 
 from __future__ import annotations
 

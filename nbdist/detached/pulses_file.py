@@ -1,4 +1,4 @@
-"""What each rank of a detached job was doing when last heard of: a file that its keeper renews."""
+"""The last pulse of each rank of a detached job: a file that the keeper rewrites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a detached job returns, on disk until a notebook takes it."""
+"""The values that a detached job returns, kept on disk until a notebook takes them."""
 
 from __future__ import annotations
 

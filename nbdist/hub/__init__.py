@@ -1,1 +1,1 @@
-"""One thread that knows all ranks and jobs; everything a person sees is a view on it."""
+"""The hub: one thread that knows all ranks and jobs; every view shows what the hub knows."""

@@ -1,4 +1,4 @@
-"""The hubs of a process: one prepared ahead of its cluster, all ended with the process."""
+"""The hubs of a process: one is prepared before its cluster; all end with the process."""
 
 from __future__ import annotations
 

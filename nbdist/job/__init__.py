@@ -1,1 +1,1 @@
-"""One run of a cell as others see it: state, output, report, throughput."""
+"""A job, one run of a cell, as its viewers see it: state, output, report, throughput."""

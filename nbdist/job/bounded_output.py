@@ -1,4 +1,4 @@
-"""The bounded part of a job's output that the notebook shows: its head, its latest, its tail."""
+"""The part of a job's output that the notebook shows: its beginning and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says that what others see of this process may have changed. Hub's thread.
+"""Notifies the process that what it publishes may have changed. Hub's thread.
 
 So nobody compares all of it many times a second while nothing happens.
 """

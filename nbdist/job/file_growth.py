@@ -1,4 +1,4 @@
-"""Tells when files grow, so that nobody need look at them a hundred times a second. Hub's thread.
+"""Notifies when files grow, so that nobody has to poll them. Hub's thread.
 
 Linux tells it (inotify) of what processes of this machine write. Elsewhere, and of files that other
 hosts write, nobody is told: there one has to look.

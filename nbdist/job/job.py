@@ -1,4 +1,4 @@
-"""A job: one run of a cell, and what its viewers see of it."""
+"""`Job`: one run of a cell, and the handle on it."""
 
 from __future__ import annotations
 

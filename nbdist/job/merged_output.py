@@ -1,4 +1,4 @@
-"""The output of several ranks as one: every line labelled, or equal lines shown once."""
+"""Merges the output of several ranks: each line with its rank, or equal lines once."""
 
 from __future__ import annotations
 

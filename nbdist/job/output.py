@@ -1,4 +1,4 @@
-"""A job's output on its way from the ranks' logs to whoever looks at it. Hub's thread."""
+"""Carries a job's output from the ranks' logs to its viewers. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong, told once: the rank that failed first, then who was doing what."""
+"""The error report of a job: the rank that failed first, then what each other rank did."""
 
 from __future__ import annotations
 

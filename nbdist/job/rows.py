@@ -1,4 +1,4 @@
-"""What there is to see of a job's loops and ranks, for whoever shows them. Any thread."""
+"""Rows that show a job's loops and ranks, for any view. Any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How jobs and ranks stand, why a job was stopped, and what kinds of reports it makes."""
+"""States of jobs and ranks, reasons to stop a job, and kinds of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a job has gone, and where the time of a step went: jobs of the same cell compared.
+"""The throughput of a job and where the time of a step went, compared with earlier jobs.
 
 The figures are those of the loop that takes most time, without the first half of its steps: there
 are imports, the first connections, caches and what else happens once. So they tell what a long

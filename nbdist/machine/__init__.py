@@ -1,1 +1,1 @@
-"""The machine under us: processes, sockets, GPUs, leftovers, and how amounts are written."""
+"""Services of this machine: processes, sockets, GPUs, old files; how amounts are written."""

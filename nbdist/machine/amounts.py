@@ -1,4 +1,4 @@
-"""How amounts are written for people: durations, sizes, rates, and how many there are of something.
+"""Writes amounts for people: durations, sizes, rates, counts.
 
 `labextension/src/amounts.ts` does the same for the page, and one table, `tests/amounts.json`, tests
 both. All round a half up, which `format` and JavaScript's `toFixed` do not.

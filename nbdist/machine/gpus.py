@@ -1,4 +1,4 @@
-"""Which GPUs a process may use, told without opening one: a GPU that is open cannot be forked."""
+"""Finds the GPUs that a process may use, without opening one: an open GPU cannot be forked."""
 
 from __future__ import annotations
 

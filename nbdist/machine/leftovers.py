@@ -1,4 +1,4 @@
-"""What clusters leave on disk: folders nobody removed any more, and logs that have grown old.
+"""Removes what clusters left on disk: abandoned folders and old logs.
 
 The folder that holds them may be shared by hosts and containers. None removes what a process has
 that it cannot see, before that has been silent for days: see `nbdist.machine.process_lives`.

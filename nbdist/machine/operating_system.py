@@ -1,4 +1,4 @@
-"""What our processes need of the operating system, and of Python's own machinery."""
+"""What nbdist's processes need of the operating system and of Python's internals."""
 
 from __future__ import annotations
 

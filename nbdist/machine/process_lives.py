@@ -1,4 +1,4 @@
-"""Whether a process lives, asked by another one: of this host, or of any that shares a folder.
+"""Whether a process is alive, on this host or on another host that shares a folder.
 
 A pid says something only where it was given: on one host, until that starts again, and in one
 namespace of pids, as each container has its own. There a process is known beyond doubt by its pid

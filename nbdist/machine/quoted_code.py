@@ -1,4 +1,4 @@
-"""Code within our words, which stands between backticks, as it is shown without them."""
+"""Shows code within nbdist's messages, which stands between backticks, without them."""
 
 from __future__ import annotations
 

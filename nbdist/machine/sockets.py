@@ -1,4 +1,4 @@
-"""The sockets of this process: finding our own, cutting them, listening on loopback."""
+"""The sockets of this process: finds them, closes them, listens on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tables are written: in plain text, and in HTML without scripts and style sheets.
+"""Writes tables as plain text, and as HTML without scripts and style sheets.
 
 Such HTML needs no trust in the notebook that shows it. Every table of nbdist is written here.
 """

@@ -1,4 +1,4 @@
-"""A cell that runs as a script of its own, started by torchrun."""
+"""Runs a cell as a script of its own, under torchrun, horovodrun or plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell that runs in the kernel: its flags, and a thread that shows it while it runs.
+"""Runs a cell in the kernel (`--backend xla`), and shows it from a thread while it runs.
 
 The main thread is the cell's own. So what a job shows is sent to the cell's output area by a
 thread, as for jobs in the background (`nbdist.magics.showing.area`).

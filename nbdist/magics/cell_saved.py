@@ -1,4 +1,4 @@
-"""``%%distributed --save FILE``: the cell as a script of its own; nothing is run."""
+"""``%%distributed --save FILE`` writes the cell as a script; nothing is run."""
 
 from __future__ import annotations
 

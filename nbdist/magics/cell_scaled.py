@@ -1,4 +1,4 @@
-"""``%%distributed --scale 1,2,4``: the same cell on more and more ranks, and how that went."""
+"""``%%distributed --scale 1,2,4`` runs the same cell on more and more ranks."""
 
 from __future__ import annotations
 

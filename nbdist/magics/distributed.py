@@ -1,4 +1,4 @@
-"""``%%distributed``: run this cell on every rank."""
+"""``%%distributed``: runs a cell on every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ipyparallel's own ``%px`` magics on the notebook's cluster, without making a client first.
+"""ipyparallel's own ``%px`` magics on the notebook's cluster, without a client of its own.
 
 `ipyparallel.Client` registers these magics when it is made. We register them beforehand, as thin
 calls that make the client when one of them is first used, and that follow the notebook when it

@@ -1,4 +1,4 @@
-"""Tab completion: the magics' flags and commands, and in a cell's code what the ranks know."""
+"""Tab completion: flags and commands of the magics, and the ranks' names in a cell's code."""
 
 from __future__ import annotations
 

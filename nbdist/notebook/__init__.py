@@ -1,1 +1,1 @@
-"""What a notebook or a script calls: clusters, launches, comparisons. The API is made of it."""
+"""The Python API that a notebook or a script calls: clusters, launches, comparisons."""

@@ -1,4 +1,4 @@
-"""`open_board`: TensorBoard on a job's metrics, started, found again and ended here.
+"""`open_board`: starts TensorBoard on a job's metrics, finds it again, ends it.
 
 It runs in a process of its own (`nbdist.metrics.tensorboard_process`), which imports what the
 kernel should not.

@@ -1,4 +1,4 @@
-"""What is asked for with a cell that runs on ranks that stay."""
+"""The options of a cell that runs on ranks that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of ipyparallel's for ranks that stay: they know every rank, and lose no output."""
+"""Clients of ipyparallel for a cluster's ranks; they know every rank and lose no output."""
 
 from __future__ import annotations
 

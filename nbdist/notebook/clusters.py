@@ -1,4 +1,4 @@
-"""`Cluster`: ranks that stay, as a notebook or a script uses them. Any thread."""
+"""`Cluster`: ranks that stay between cells. Any thread."""
 
 from __future__ import annotations
 

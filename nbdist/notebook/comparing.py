@@ -1,4 +1,4 @@
-"""`nbdist.compare`: the same training in different ways. Main thread."""
+"""`nbdist.compare`: runs the same training in different ways. Main thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebook's current cluster, and what its cells asked for last."""
+"""Starts, resizes or repairs the notebook's current cluster, as a cell asks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that outlive the kernel: started here, kept by a process of their own. Any thread."""
+"""Starts detached jobs, each in a process of its own that keeps it. Any thread."""
 
 from __future__ import annotations
 

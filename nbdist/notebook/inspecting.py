@@ -1,4 +1,4 @@
-"""What `nbdist.Cluster` tells of its ranks, without disturbing them. Any thread."""
+"""What a `Cluster` can tell about its ranks without disturbing them. Any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells that run in this very process: `--backend xla`. Main thread."""
+"""Runs cells in this process, the kernel: `--backend xla`. Main thread."""
 
 from __future__ import annotations
 

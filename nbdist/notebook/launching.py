@@ -1,4 +1,4 @@
-"""`nbdist.launch`: call a function on every rank of a job of its own. Main thread."""
+"""`nbdist.launch`: calls a function on every rank of a new job. Main thread."""
 
 from __future__ import annotations
 

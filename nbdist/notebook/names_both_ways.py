@@ -1,4 +1,4 @@
-"""The notebook's names and a cluster's: what is brought for a cell, pushed and pulled."""
+"""Copies names between the notebook and a cluster: for a cell, by push, by pull."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nbdist.preload`: modules that ranks find imported. Any thread but the hub's."""
+"""`nbdist.preload`: imports modules before ranks need them. Any thread but the hub's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nbdist.reading`: how fast a loader gives its batches, compared with the storage's own speed.
+"""`nbdist.reading`: measures how fast a loader gives batches, against the storage's speed.
 
 Any process; the thread that asks for it. Nothing is trained: what is measured is reading alone.
 """

@@ -1,4 +1,4 @@
-"""`nbdist.scale`: the same function on more and more ranks. Main thread."""
+"""`nbdist.scale`: runs the same function on more and more ranks. Main thread."""
 
 from __future__ import annotations
 

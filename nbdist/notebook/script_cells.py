@@ -1,4 +1,4 @@
-"""Cells that run as scripts, started by a launcher. Any thread."""
+"""Runs cells as scripts, started by a launcher. Any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook has: its clusters, jobs and what was asked for last; one object for the process.
+"""The session: a notebook's clusters, jobs and last flags; one object for the process.
 
 `session` begins empty. `Session.begin` starts what the first cell will need, `Session.end` stops
 what was started, after which `begin` may come again. What is there when the process exits ends with

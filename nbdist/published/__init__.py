@@ -1,1 +1,1 @@
-"""What a process of ours shows to others, such as the sidebar, and takes from them."""
+"""Publishes the state of a kernel or keeper to other processes, and takes their commands."""

@@ -1,4 +1,4 @@
-"""A process of ours that can be seen and steered from outside: its file of state and its socket.
+"""Writes a process's file of state and listens at its socket for commands.
 
 On the loop of whoever has the hub: a kernel's hub thread, or a keeper. Commands come as a line of
 JSON on a Unix socket that only this user may open, and run on a thread of their own: they wait for

@@ -1,4 +1,4 @@
-"""Clusters and jobs of a kernel as others see them, and what others may do with them.
+"""Publishes a kernel's clusters and jobs, and carries out commands for them.
 
 Clusters and scripts say here that they are there. The hub's thread writes the file of state
 (`nbdist.published.beacon`); commands run on threads of their own, so they may do what any thread

@@ -1,4 +1,4 @@
-"""Clusters and jobs as records, for whoever looks from outside. Hub's thread."""
+"""Makes the records of clusters and jobs that other processes read. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of ours shows of itself to whoever looks from outside: one small file of state.
+"""The file of state, which the sidebar reads: its records, how it is written and read.
 
 The hub of a kernel, and the keeper of a detached job, write one each into Jupyter's runtime folder.
 The sidebar's server reads them; nothing is asked of a kernel, which may be busy, and no code of the

@@ -1,4 +1,4 @@
-"""The Jupyter server's part of the sidebar: it reads files of state, and hands commands on.
+"""The sidebar's part in the Jupyter server: reads files of state, passes commands on.
 
 It lives in the server's process, which may be of another environment than the kernels'. So nothing
 here imports torch, the launchers, the wire, the hub, the magics or the widgets, and nothing that is

@@ -1,4 +1,4 @@
-"""The metrics of jobs for the pages that follow them, read from the jobs' own files.
+"""Reads the metrics of jobs that pages follow from the jobs' own files.
 
 The kernel has no part in it: it is busy, and it may have died. One reader for each job serves all
 pages. The server's loop owns readers and pages; files are read, and frames made, on the loop's

@@ -1,4 +1,4 @@
-"""A rank's log as the page reads it: in pieces, from anywhere, while it grows."""
+"""Reads a rank's log in pieces, from any place, while the log grows."""
 
 from __future__ import annotations
 

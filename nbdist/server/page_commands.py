@@ -1,4 +1,4 @@
-"""What the page may have processes do: asked through their sockets, else ended by signals.
+"""Carries out the page's commands: asks processes at their sockets, else sends signals.
 
 Only processes named in a file of state are signalled, by pid and start time.
 """

@@ -1,4 +1,4 @@
-"""What the processes of this user show of themselves: their files of state, read as they change.
+"""Reads the files of state of this user's processes as they change.
 
 The server's loop calls this; a look costs a `stat` for each file that has not changed.
 """

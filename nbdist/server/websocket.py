@@ -1,4 +1,4 @@
-"""The one websocket of a page: the state as it changes, open logs, and metrics. Server's loop."""
+"""A page's websocket: sends changes of the state, open logs and metrics. Server's loop."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The one typed, encrypted message channel between agents and the hub."""
+"""The typed, encrypted channel of messages between agents and the hub."""

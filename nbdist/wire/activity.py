@@ -1,4 +1,4 @@
-"""What a rank tells about itself while it is busy: how far its loops are, and what it takes."""
+"""What a busy rank reports: progress of its loops, and its use of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agents of a job that has several, and their ranks, tell each other.
+"""Messages between the agents of a job that has several, and their ranks.
 
 Such a job runs in rounds: whenever an agent is lost, or starts its ranks anew, all ranks begin
 again.

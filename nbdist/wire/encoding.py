@@ -1,4 +1,4 @@
-"""Which messages go each way on the wire, and how they become bytes: msgpack, with a tag each."""
+"""Encodes the messages of the wire as msgpack, and says which go in which direction."""
 
 from __future__ import annotations
 

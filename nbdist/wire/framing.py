@@ -1,4 +1,4 @@
-"""Messages on a stream socket, each with its length before it."""
+"""Messages on a stream socket, each after its length."""
 
 from __future__ import annotations
 

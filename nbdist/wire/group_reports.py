@@ -1,4 +1,4 @@
-"""What a rank tells about its process groups and about the collective it waits in."""
+"""What a rank reports about its process groups and the collective that it waits in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says when it is asked for its variables, their names or its memory."""
+"""A rank's answers about its variables, their names and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every message on the wire: small frozen structs, msgpack on the line.
+"""All messages between hub and agents, but for calls: small frozen structs.
 
 A message is decoded against these types before anything looks at it; what does not fit is counted
 and dropped. ``PROTOCOL`` goes up when a field changes meaning; hub and agents must agree on it.

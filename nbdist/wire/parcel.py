@@ -1,4 +1,4 @@
-"""Names on their way from one process to another of the same host."""
+"""The form in which names travel between two processes of a host."""
 
 from __future__ import annotations
 

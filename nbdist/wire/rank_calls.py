@@ -1,4 +1,4 @@
-"""What the hub asks of a rank besides cells: one type for each call, with the type of its answer.
+"""The calls from the hub to a rank: one type for each, with the type of its answer.
 
 A call travels in an `Ask`, its answer in a `Reply`. The hub asks by `Line.call`, which returns the
 type of answer that the call names; the rank answers by `Call.answer`, which takes no other type. So

@@ -1,4 +1,4 @@
-"""Memory handed from one process to others of the same host: written once, private to each.
+"""Hands memory from one process to others of the host: written once, private to each.
 
 The sender writes a block and holds it; a receiver maps it copy-on-write, so that it costs nothing
 until it is written to, and nobody sees anybody else's writes. A block has no name in any folder:

@@ -1,4 +1,4 @@
-"""What travels in place of what msgpack has no form for, so that no message is ever lost."""
+"""Stand-ins for values that msgpack cannot encode, so that no message is lost."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the hub asks of ranks and tells them between cells: variables, stacks, equality."""
+"""Requests of the hub to ranks between cells: variables, stacks, copies, comparisons."""

@@ -1,4 +1,4 @@
-"""Names on their way to ranks and back, on the hub's thread."""
+"""Sends names to ranks and takes names from them. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the ranks still hold the same models and optimizers? Hub's thread.
+"""Compares models and optimizers between ranks. Hub's thread.
 
 Ranks that were stopped at different points of a step have parted, and nothing else would say so.
 What cannot be compared is said by name; what cannot be now, because a rank is busy, is compared

@@ -1,4 +1,4 @@
-"""Ranks that are replaced, and what ranks hold made equal. Hub's thread."""
+"""Replaces ranks, and makes their variables equal to another rank's. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where every rank is, also one whose main thread is stuck. Hub's thread."""
+"""Collects the stack of every rank, also if its main thread is stuck. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks' variables side by side, and what Tab offers of them. Hub's thread.
+"""Collects the ranks' variables for `%dist who`, and completions for Tab. Hub's thread.
 
 Nothing here takes a turn: a rank that is busy answers from its agent's thread, with less.
 """

@@ -1,1 +1,1 @@
-"""The hub's links to the ranks: sockets, turns, the process group formed."""
+"""The hub's connections to the ranks: sockets, turns, and the process group."""

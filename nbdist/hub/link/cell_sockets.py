@@ -1,4 +1,4 @@
-"""The hub's end of the ranks' cell sockets: cells out, outcomes in. Hub's thread only.
+"""The hub's end of the cell sockets: sends cells to ranks, receives their outcomes. Hub's thread.
 
 Unix sockets in the cluster's private folder, since its ranks are on this machine. The wire's have a
 thread at each end, which encrypts besides: each message wakes two more threads, and where there

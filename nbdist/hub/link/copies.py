@@ -1,4 +1,4 @@
-"""Variables copied from rank to rank. Hub's thread."""
+"""Copies variables from one rank to another. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks started, their process group formed, and formed again after a fault or with new ranks.
+"""Starts ranks and forms their process group, also after a fault or with new ranks.
 
 Each way of `nbdist.backends.groups.recovery` is tried in turn until one holds. Behind them all
 stands that ranks are replaced and get their variables back, so that the next cell runs. Hub's

@@ -1,4 +1,4 @@
-"""The hub's end of the wire: messages to and from agents, and questions with their answers.
+"""The hub's end of the wire: messages to and from agents, calls and their answers.
 
 Hub's thread only.
 """

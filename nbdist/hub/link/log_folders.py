@@ -1,4 +1,4 @@
-"""Where a cluster's ranks write: a new folder of logs when one of them has grown large."""
+"""The folder of the ranks' logs; a new folder is begun when a log has grown large."""
 
 from __future__ import annotations
 

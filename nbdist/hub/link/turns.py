@@ -1,4 +1,4 @@
-"""Who is next: jobs that share a rank run one after the other, in the order they came."""
+"""The order of jobs: jobs that share a rank run one after the other, in the order they came."""
 
 from __future__ import annotations
 

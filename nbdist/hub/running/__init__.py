@@ -1,1 +1,1 @@
-"""One run of a cell from its turn to its end: on ranks, as a script, or in the kernel."""
+"""Runs a job from its turn to its end: on ranks, as a script, or in the kernel."""

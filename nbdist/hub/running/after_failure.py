@@ -1,4 +1,4 @@
-"""After a job that did not end well: a cluster that can be used, and what became of it told."""
+"""Repairs the cluster after a job that failed, and reports what was lost."""
 
 from __future__ import annotations
 

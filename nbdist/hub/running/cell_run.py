@@ -1,4 +1,4 @@
-"""One cell on a cluster's ranks: sent to them when it is its turn, and followed to its end.
+"""Runs one cell on a cluster's ranks: sends the cell at its turn, follows it to its end.
 
 Hub's thread.
 """

@@ -1,4 +1,4 @@
-"""How a cell is stopped on ranks that have not ended it. Hub's thread.
+"""Stops a cell on ranks that have not ended it. Hub's thread.
 
 Stopping goes in steps, each only for the ranks that the step before did not end: interrupt the
 Python code, free it from collectives, and after a countdown that a person sees, kill the process.

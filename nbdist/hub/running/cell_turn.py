@@ -1,4 +1,4 @@
-"""A cell's turn: its ranks are free, and the cluster is whole. Hub's thread."""
+"""Waits for a cell's turn: its ranks are free, and the cluster is complete. Hub's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that wait for others: who waits where, and where the others are instead."""
+"""The text of the hang report: which rank waits where, and where the other ranks are."""
 
 from __future__ import annotations
 

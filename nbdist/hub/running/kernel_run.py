@@ -1,4 +1,4 @@
-"""A job whose cell runs in this very process: watched, stopped and told of like any other.
+"""Follows a job whose cell runs in this process, the kernel, like any other job.
 
 The kernel's main thread runs the cell (`nbdist.rank.kernel_rank`) and calls `begin` and `end` here.
 All else is the hub's thread.

@@ -1,4 +1,4 @@
-"""How a script is to be launched."""
+"""The plan of a launch: how a script is to be started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch of a script is asked for, by a cell's flags or by `nbdist.launch`, made a plan."""
+"""Makes a plan of what a cell's flags or `nbdist.launch` ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's life, whatever runs it: it is prepared, begins, is watched, and ends. Hub's thread.
+"""The life-cycle that all kinds of jobs share: prepare, begin, watch, end. Hub's thread.
 
 Each kind of run (`cell_run`, `script_run`, `kernel_run`) adds only what differs. A cell in the
 kernel itself begins and ends by calls of the kernel's main thread, and shares what is between.

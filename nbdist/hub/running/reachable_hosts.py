@@ -1,4 +1,4 @@
-"""Whether other hosts can take part in a job, asked before anything is started. Hub's thread."""
+"""Checks that other hosts can take part in a job, before anything starts. Hub's thread."""
 
 from __future__ import annotations
 

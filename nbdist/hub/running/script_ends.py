@@ -1,4 +1,4 @@
-"""The ranks of a script: what each does, and how those ended that did not say so themselves."""
+"""Follows the ranks of a script, and finds how those ended that did not say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a script's launcher is started: what its ranks read, and what the warm process is told.
+"""Starts the launcher of a script: writes what its ranks read, orders the warm process.
 
 Hub's thread.
 """

@@ -1,4 +1,4 @@
-"""How a script's job has ended, as its launcher and its ranks have. Hub's thread."""
+"""Decides how a script's job has ended, from its launcher and its ranks. Hub's thread."""
 
 from __future__ import annotations
 

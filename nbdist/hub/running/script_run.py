@@ -1,4 +1,4 @@
-"""A job that is a script: started by a launcher, watched and told of like any other.
+"""Runs a job that is a script: starts its launcher, and follows it like any other job.
 
 Everything here runs on the hub's thread. The launcher is a child of the warm process, the ranks
 are the launcher's; they say themselves how they are, and the launcher's end is the job's.

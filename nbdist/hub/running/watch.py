@@ -1,4 +1,4 @@
-"""A job while it runs: its output followed, its hangs told. Hub's thread."""
+"""Watches a job while it runs: follows its output and reports hangs. Hub's thread."""
 
 from __future__ import annotations
 

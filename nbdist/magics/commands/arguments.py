@@ -1,4 +1,4 @@
-"""Flags of the magics, and errors that help."""
+"""Parses the flags of the magics, with errors that help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detached jobs in the notebook: what is said of one that was started, and ``%dist attach``."""
+"""``%dist attach``: shows a detached job in the notebook; also what a new one says."""
 
 from __future__ import annotations
 

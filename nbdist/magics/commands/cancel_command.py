@@ -1,4 +1,4 @@
-"""``%dist cancel``: some jobs, stopped."""
+"""``%dist cancel``: stops the jobs that are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command of ``%dist`` is: a function, and the parser that all its help is made from.
+"""A command of ``%dist``: a function, and the parser that all its help is made from.
 
 Each command has a module of its own with two functions: one that does it, and `add_to`, which says
 how it is called, with which arguments, and what Tab offers for them.

@@ -1,4 +1,4 @@
-"""``%dist free``: memory that no variable of the ranks needs, given back."""
+"""``%dist free``: gives back memory that no variable of the ranks needs."""
 
 from __future__ import annotations
 

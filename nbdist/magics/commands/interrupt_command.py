@@ -1,4 +1,4 @@
-"""``%dist interrupt``: all jobs, stopped."""
+"""``%dist interrupt``: stops all jobs."""
 
 from __future__ import annotations
 

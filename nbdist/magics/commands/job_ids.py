@@ -1,4 +1,4 @@
-"""Jobs as a person names them on a line of ``%dist``: by their ids."""
+"""Finds jobs by the ids that a line of ``%dist`` names."""
 
 from __future__ import annotations
 

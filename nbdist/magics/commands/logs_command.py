@@ -1,4 +1,4 @@
-"""``%dist logs``: what a rank has printed, whole or in part, or as it comes."""
+"""``%dist logs``: shows what a rank has printed, whole, in part, or as it comes."""
 
 from __future__ import annotations
 

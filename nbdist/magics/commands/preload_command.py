@@ -1,4 +1,4 @@
-"""``%dist preload``: have ranks find modules imported."""
+"""``%dist preload``: imports modules before ranks need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%dist pull``: variables of the ranks, in the notebook."""
+"""``%dist pull``: copies variables of the ranks to the notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%dist push``: variables of the notebook, on the ranks."""
+"""``%dist push``: copies variables of the notebook to the ranks."""
 
 from __future__ import annotations
 

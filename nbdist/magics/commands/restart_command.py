@@ -1,4 +1,4 @@
-"""``%dist restart``: ranks, or this kernel, in new processes."""
+"""``%dist restart``: replaces ranks, or the kernel, by new processes."""
 
 from __future__ import annotations
 

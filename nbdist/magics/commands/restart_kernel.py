@@ -1,4 +1,4 @@
-"""``%dist restart kernel``: the notebook's own process, anew."""
+"""``%dist restart kernel``: replaces the notebook's own process."""
 
 from __future__ import annotations
 

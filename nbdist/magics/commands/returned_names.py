@@ -1,4 +1,4 @@
-"""What a cell returns, bound in the notebook. Kernel's main thread."""
+"""Binds in the notebook what a cell returns. Kernel's main thread."""
 
 from __future__ import annotations
 

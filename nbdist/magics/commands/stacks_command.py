@@ -1,4 +1,4 @@
-"""``%dist stacks``: where every rank is."""
+"""``%dist stacks``: shows the stack of every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%dist start``: the cluster, before a cell needs it."""
+"""``%dist start``: starts the cluster before a cell needs it."""
 
 from __future__ import annotations
 

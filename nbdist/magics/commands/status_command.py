@@ -1,4 +1,4 @@
-"""``%dist status``: how every rank is."""
+"""``%dist status``: shows the state of every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%dist stop``: the end of the cluster."""
+"""``%dist stop``: ends the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%dist sync``: models, equal on all ranks."""
+"""``%dist sync``: makes models equal on all ranks."""
 
 from __future__ import annotations
 

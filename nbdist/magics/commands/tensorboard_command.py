@@ -1,4 +1,4 @@
-"""``%dist tensorboard``: a job's metrics in TensorBoard."""
+"""``%dist tensorboard``: shows a job's metrics in TensorBoard."""
 
 from __future__ import annotations
 

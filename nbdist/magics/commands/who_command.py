@@ -1,4 +1,4 @@
-"""``%dist who``: what variables the ranks have, and where ranks differ."""
+"""``%dist who``: lists the ranks' variables, and where ranks differ."""
 
 from __future__ import annotations
 

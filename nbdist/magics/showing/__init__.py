@@ -1,1 +1,1 @@
-"""What a cell shows: its area, its job's output, tables."""
+"""Shows a cell's output: its area, its job's output, what its ranks wait for."""

@@ -1,4 +1,4 @@
-"""The output area of one cell, for a thread that shows a job while other cells run.
+"""The output area of one cell, which a thread updates while other cells run.
 
 What a cell prints reaches it through the kernel's current parent header, which is another cell's by
 then. Messages made here name their cell themselves. Any thread.

@@ -1,4 +1,4 @@
-"""A job whose cell is over: a thread shows it in that cell's area while other cells run.
+"""Shows a background job in the area of its cell while other cells run, from a thread.
 
 The thread (one for each such job) takes the job's events and sends them on; it touches no name of
 the notebook. What ``--return`` names is bound by the main thread between two cells: when somebody

@@ -1,4 +1,4 @@
-"""A job's output in the running cell, in any front end. Kernel's main thread."""
+"""Shows a job's output in the running cell, in any front end. Kernel's main thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell that waits for its ranks, and says so if they take long."""
+"""Says in the cell that it waits for its ranks, if they take long to start."""
 
 from __future__ import annotations
 
