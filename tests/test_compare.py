@@ -94,7 +94,9 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
     found = comparison({"known": known, "silent": silent}, ["acc"], [])
     assert repr(found).splitlines()[1].split().count("n/a") == 1  # s/epoch: never through
     assert repr(found).splitlines()[2].split().count("n/a") == 8
-    assert found.notes[0].startswith("silent: Nothing can be told of a cell whose loop nobody sees")
+    assert found.notes[0].startswith(
+        "silent: There are no figures for a cell whose loop nbdist does not see"
+    )
     assert comparison({"a": known, "b": silent}, None, []).metrics == []
 
 
@@ -127,7 +129,7 @@ def test_ranks_are_compared_by_the_loop_that_all_have(tmp_path: Path) -> None:
     assert row.samples_per_second == pytest.approx(800)
     row, told = measured(of_paces(tmp_path, [only_zero], [train]))
     assert row.samples_per_second is None
-    assert told == ["Nothing can be told: no loop stands at the same place on all ranks."]
+    assert told == ["There are no figures: no loop is at the same place on all ranks."]
 
 
 def test_passes_of_different_length_tell_no_epoch(tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
         ([good], "compare takes names and what they stand for"),
         ({1: good}, "1 is the name of a way, but no text"),
         ({"a": call(None, np=1)}, "None is no function"),
-        ({"a": nbdist.Call(print, (i for i in ""), np=1)}, "cannot travel"),
+        ({"a": nbdist.Call(print, (i for i in ""), np=1)}, "cannot be sent"),
         ({"a": nbdist.Call(print, launcher="python", backend="none")}, "python is for cells"),
         ({"a": call(print, np="2")}, "np='2' is not a number of ranks"),
         ({"a": call(print, timeout="3")}, "timeout=3 is not a number of seconds"),

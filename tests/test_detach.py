@@ -267,7 +267,9 @@ def test_a_time_limit_ends_it_its_output_is_bounded_and_it_is_cleared_away(
     check_that_its_output_is_bounded(notebook, grown)
     running = detach(notebook, "time.sleep(1000)")
     asked = notebook.run(f"nbdist.attach('{running}').stacks()", check=False)
-    assert f"job {running} is detached: another process has the line to its ranks" in asked.error
+    assert (
+        f"job {running} is detached: another process has the connection to its ranks" in asked.error
+    )
 
     # By its name, once it has ended; without it, also at once.
     told = notebook.run(f"%dist jobs --clean {running}").stdout

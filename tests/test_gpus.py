@@ -83,7 +83,7 @@ def test_gpus_that_are_chosen_are_counted_among_those_allotted() -> None:
     assert rank_counts.default_size([0, 1], allotted) == 2
     with pytest.raises(UsageError, match="there is no GPU 3; 3 can be used here with CUDA_VIS"):
         gpus.chosen([0, 3], allotted)
-    with pytest.raises(UsageError, match="no GPU is to be seen on this machine with CUDA_VIS"):
+    with pytest.raises(UsageError, match="no GPU can be seen on this machine with CUDA_VIS"):
         gpus.chosen([0], {gpus.VISIBLE: ""})
 
 
@@ -152,7 +152,7 @@ def test_what_another_host_lacks_is_said_in_a_line(loaded: Kernel, how: str) -> 
         f"-np 1 --launcher torchrun {how} --env {gpus.CHOSEN}=7"  # as ranks on other hosts are told
     )
     told = on_ranks(loaded, "print(1)", flags, check=False).seen()
-    assert "nbdist: --gpus 7: no GPU is to be seen on this machine" in told
+    assert "nbdist: --gpus 7: no GPU can be seen on this machine" in told
     assert "Traceback" not in told
 
 

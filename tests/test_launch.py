@@ -80,7 +80,7 @@ def test_from_a_notebook(shared_kernel: Kernel) -> None:
     unknown = kernel.run("nbdist.launch(who, np=2, launcher='pigeon')", check=False)
     assert "unknown launcher 'pigeon'; there are engines, torchrun, horovodrun" in shown(unknown)
     stuck = kernel.run("nbdist.launch(who, (i for i in ()), np=2)", check=False)
-    assert "cannot travel" in shown(stuck)
+    assert "cannot be sent" in shown(stuck)
 
 
 def test_an_error_of_a_life_before_a_restart_is_not_raised(shared_kernel: Kernel) -> None:

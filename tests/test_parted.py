@@ -348,7 +348,7 @@ def test_a_dead_rank_leaves_the_living_compared_and_like_says_who_differs(three:
     assert "[True, True, True]" in on_ranks(three, check).text
     fails(three, "if rank: os.kill(os.getpid(), signal.SIGKILL)")
     refused = three.run("%dist restart 0 --like 2", check=False)
-    assert "rank 2 is dead itself" in refused.error
+    assert "rank 2 is dead, so no other rank" in refused.error
     said = three.run("%dist restart 2 --like 0").text
     assert "Rank 1 restarted, nothing is missing" in said
     assert "Rank 2 restarted, nothing is missing" in said
@@ -395,7 +395,7 @@ def test_a_group_that_others_still_use_is_waited_for(three: Kernel, tmp_path: Pa
     after = three.start(
         distributed("x = torch.ones(1)\ndist.all_reduce(x, group=pair)\nprint(x)", "--ranks 0,1")
     )
-    three.expect("other ranks are still at work in it: this waits for job")
+    three.expect("other ranks are still at work in it: this cell waits for job")
     over.touch()
     three.wait()
     assert "tensor([2.])" in after.text

@@ -70,7 +70,7 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
     except FileNotFoundError:
         job.state = "failed"
         error = NbdistError(
-            f"the folder of job {job.id} was removed, and what it had to tell with it; "
+            f"the folder of job {job.id} was removed with its logs; "
             "a job whose folder goes while it runs is ended"
         )
     except Exception as err:  # whatever it is must end the job, not hang it

@@ -255,7 +255,7 @@ class Job:
             msg = f"job {self.id} has ended: {self.state}"
             raise NbdistError(msg)
         if self.on_stacks is None:
-            msg = f"job {self.id} is detached: another process has the line to its ranks"
+            msg = f"job {self.id} is detached: another process has the connection to its ranks"
             raise NbdistError(msg)
         return self.on_stacks()
 

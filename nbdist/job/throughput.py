@@ -212,8 +212,8 @@ def _from_log(job: Job) -> tuple[Row, list[str]]:
     last = longest[len(longest) // 2 :]
     if len(last) < 2 or last[-1] <= last[0]:  # noqa: PLR2004  # a step lies between two
         if any(pulse.paces for pulse in job.pulses.values()):
-            return row, ["Nothing can be told: no loop stands at the same place on all ranks."]
-        return row, [f"Nothing can be told of a cell whose loop nobody sees: {WRITE}."]
+            return row, ["There are no figures: no loop is at the same place on all ranks."]
+        return row, [f"There are no figures for a cell whose loop nbdist does not see: {WRITE}."]
     step = float(last[-1] - last[0]) / (len(last) - 1)
     return replace(row, step_seconds=step, steps=len(last) - 1), [
         f"Steps are what nbdist.log was called for; samples and speed-up are unknown: {WRITE}."

@@ -68,7 +68,7 @@ def chosen(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
     asked = f"--gpus {','.join(map(str, gpus))}"
     allotted = f" with {VISIBLE}={environ[VISIBLE]}" if VISIBLE in environ else ""
     if not there:
-        raise UsageError(f"{asked}: no GPU is to be seen on this machine{allotted}")
+        raise UsageError(f"{asked}: no GPU can be seen on this machine{allotted}")
     raise UsageError(
         f"{asked}: there is no GPU {wrong[0]}; {len(there)} can be used here{allotted}, and "
         f"--gpus counts them from 0 to {len(there) - 1}"

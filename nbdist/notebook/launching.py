@@ -188,7 +188,7 @@ class Call:
             return bytes(cloudpickle.dumps((self.function, self.args)))
         except Exception as err:  # a user's __reduce__ may raise anything
             raise UsageError(
-                f"{_name(self.function)} or its arguments cannot travel: {why_not(err)}"
+                f"{_name(self.function)} or its arguments cannot be sent: {why_not(err)}"
             ) from err
 
     def run(self, *, returns: bool = True) -> tuple[Job, list[Any]]:
@@ -278,7 +278,7 @@ def _value(job: Job, rank: int) -> Any:
         raise NbdistError(f"rank {rank} has returned nothing")
     if offer.refused:
         why = "; ".join(offer.refused.values())
-        raise NbdistError(f"what rank {rank} returned cannot travel: {why}")
+        raise NbdistError(f"what rank {rank} returned cannot be sent: {why}")
     return unpacked(offer.parcel, offer.buffers)["result"]
 
 

@@ -118,9 +118,7 @@ def _pass(
     try:
         items = iter(loader)
     except TypeError as err:
-        raise UsageError(
-            f"make({workers}) returned {loader!r}, through which nothing goes"
-        ) from err
+        raise UsageError(f"make({workers}) returned {loader!r}, which cannot be iterated") from err
     for batch in items:
         passed = time.perf_counter() - began
         first = first or passed

@@ -77,7 +77,7 @@ class Handler(APIHandler):
     def _text(self, body: dict[str, Any], name: str) -> str:
         value = body.get(name)
         if not isinstance(value, str):
-            raise web.HTTPError(400, f"{name!r} must be a string out of the state")
+            raise web.HTTPError(400, f"{name!r} must be a string from the state")
         return value
 
 
@@ -122,7 +122,7 @@ class Command(Handler):
         elif command == "restart":
             rank = body.get("rank")
             if not isinstance(rank, int):
-                raise web.HTTPError(400, "'rank' must be a number out of the state")
+                raise web.HTTPError(400, "'rank' must be a number from the state")
             answer = await page_commands.restart(entry, self._text(body, "cluster"), rank)
         else:
             whose = "job" if "job" in body else "cluster"

@@ -78,7 +78,9 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
 
 def _check_place(record: Record) -> None:
     if not record.place.seen_from_here:
-        raise NbdistError(f"it runs {record.place.in_words}: from here it can only be seen")
+        raise NbdistError(
+            f"it runs {record.place.in_words}: this server can show it, but not control it"
+        )
 
 
 def _check_owner(control: str) -> None:

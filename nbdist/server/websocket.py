@@ -63,7 +63,7 @@ class Streams:
             try:
                 self._tell()
             except Exception:  # a fault with one file must not leave every page without news
-                log.warning("nbdist: pages could not be told the state", exc_info=True)
+                log.warning("nbdist: the state could not be sent to the pages", exc_info=True)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _tell(self) -> None:
@@ -128,7 +128,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 elif len(self._logs) < MOST_LOGS:
                     self._logs[name] = int(asked.get("from", 0))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-            self.log.warning("nbdist: a page sent what is no request")
+            self.log.warning("nbdist: a page sent something that is no request")
 
     def _follow(self, place: Place, *, wanted: bool) -> None:
         """Begin to follow a job's metrics, or to follow them anew from their beginning; or end."""

@@ -33,7 +33,7 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
     async with hub.turns.take(range(hub.size), "the restart of ranks"):
         dead = {rank.rank for rank in hub.ranks.values() if not rank.alive}
         if like in dead:
-            raise UsageError(f"rank {like} is dead itself, so that no other can be made like it")
+            raise UsageError(f"rank {like} is dead, so no other rank can copy its variables")
         ranks = sorted({*ranks, *dead})
         lacking = await forming.replace(hub, ranks)
         why: dict[str, str] = {}

@@ -88,7 +88,7 @@ class Turn:
         job = self._job
         job.waits_for = self._hub.turns.ahead(job.ranks)
         if job.waits_for:
-            self._tell(f"Its ranks are busy with {_all_of(job)}: this waits for its turn.")
+            self._tell(f"Its ranks are busy with {_all_of(job)}: this cell waits for its turn.")
 
     def _tell(self, text: str) -> None:
         """Say what the job waits for, and how to end that."""
@@ -148,7 +148,7 @@ class Turn:
         job.waits_for = [f"job {each}" for each in sorted(hub.begun)]
         self._tell(
             "The process group must be re-created after the last fault, and other ranks are still "
-            f"at work in it: this waits for {_all_of(job)}."
+            f"at work in it: this cell waits for {_all_of(job)}."
         )
         with self._until_given_up():
             await hub.none_begun.wait()

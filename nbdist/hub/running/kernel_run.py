@@ -123,8 +123,8 @@ class InsideRun(Followed):
             self._job.report(
                 "countdown",
                 "The cell does not react: it is inside a C call, where XLA compiles or waits for a "
-                "device, and stops when that returns. Nothing else can break it off but a restart "
-                "of the kernel, which loses the notebook's variables.",
+                "device. The cell stops when that call returns. Only a restart of the kernel can "
+                "stop the cell sooner, and loses the notebook's variables.",
             )
 
     def running(self) -> dict[int, Pulse | None]:

@@ -108,4 +108,7 @@ def tell_of_wait(ranks: list[int] | None = None) -> None:
     jobs = current_cluster.cluster().unfinished(ranks)
     if jobs:
         listed = ", ".join(f"job {job.id}" for job in jobs)
-        say(f"The ranks are busy: this waits for {listed}. An interrupt stops only the waiting.")
+        say(
+            f"The ranks are busy: this command waits for {listed}. "
+            "An interrupt stops only the waiting."
+        )
