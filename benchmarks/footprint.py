@@ -22,7 +22,7 @@ from nbdist.published import beacon
 from nbdist.hub.link import hub_loop
 beacon.SELDOM_SECONDS, beacon.BEAT_SECONDS, hub_loop.BEAT_SECONDS = 0.002, 0.01, 0.01
 """
-FASTER_RANKS = "from nbdist.rank import speaker\nspeaker.PULSE_SECONDS = 0.001"
+FASTER_RANKS = "from nbdist.rank import hub_connection\nhub_connection.PULSE_SECONDS = 0.001"
 GLOO = "gloo_tcp_loop"
 HOW = f"""
     N ranks with torch imported and the process group formed, idle for {REST} s. Processes: all that

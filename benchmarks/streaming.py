@@ -19,9 +19,9 @@ import numpy as np
 from nbdist.metrics.points_file import Column, Frame, append, open_to_append, points_file
 from nbdist.published import state_file as records
 from nbdist.published.state_file import BarRecord, JobRecord, RankRecord
+from nbdist.rank.hub_connection import PULSE_SECONDS
 from nbdist.rank.metrics.logger import PACK_SECONDS
 from nbdist.rank.metrics.resource_file import Resources
-from nbdist.rank.speaker import PULSE_SECONDS
 from nbdist.wire.activity import Vitals
 
 NAMES, HERTZ = 10, 20

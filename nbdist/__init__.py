@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nbdist.notebook.current_cluster import cluster, jobs
     from nbdist.notebook.detached_jobs import attach
     from nbdist.notebook.launching import Call, launch
+    from nbdist.notebook.loader_speed import reading
     from nbdist.notebook.preloading import preload
-    from nbdist.notebook.reading import reading
     from nbdist.notebook.scaling import scale
     from nbdist.rank.metrics.logger import log
     from nbdist.rank.metrics.progress import progress
@@ -56,7 +56,7 @@ _FACE = {
     "log": "nbdist.rank.metrics.logger",
     "preload": "nbdist.notebook.preloading",
     "progress": "nbdist.rank.metrics.progress",
-    "reading": "nbdist.notebook.reading",
+    "reading": "nbdist.notebook.loader_speed",
     "scale": "nbdist.notebook.scaling",
 }
 _MODULES = ("evaluation", "loops", "quantization")

@@ -11,7 +11,7 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbdist.hub.link.line import Line
+from nbdist.hub.link.agent_connections import Line
 from nbdist.wire.encoding import decode_to_agent, encode_to_hub
 from nbdist.wire.framing import HEAD_BYTES, MAX_MESSAGE, Stream
 from nbdist.wire.messages import Display, Done, Hello, Run
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from nbdist.hub.link.line import Heard
+    from nbdist.hub.link.agent_connections import Heard
     from tests.helpers.kernel import Kernel
 
 LARGE = 5_000_000
@@ -188,12 +188,12 @@ def test_what_a_cell_displays_comes_before_its_end(notebook: Kernel) -> None:
 
 SLOW = """
     import time
-    from nbdist.rank import speaker
-    encode = speaker.encode_to_hub
+    from nbdist.rank import hub_connection
+    encode = hub_connection.encode_to_hub
     def slow(message):
         if type(message).__name__ == "Display": time.sleep(0.1)
         return encode(message)
-    speaker.encode_to_hub = slow
+    hub_connection.encode_to_hub = slow
 """
 
 
@@ -201,17 +201,17 @@ def test_what_a_cell_prints_does_not_overtake_what_it_displays(notebook: Kernel)
     on_ranks(notebook, SLOW)
     shows = "display(0); print('a'); display(1); print('b')"
     cell = on_ranks(notebook, f"from IPython.display import display\n{shows}")
-    on_ranks(notebook, "speaker.encode_to_hub = encode")
+    on_ranks(notebook, "hub_connection.encode_to_hub = encode")
     assert [word for each in cell.events for word in each.text.split()] == ["0", "a", "1", "b"]
 
 
 DEAF = """
-    decode = speaker.decode_to_agent
+    decode = hub_connection.decode_to_agent
     def deaf(data):
         message = decode(data)
         if type(message).__name__ == "Received": time.sleep(0.2)
         return message
-    speaker.decode_to_agent = deaf
+    hub_connection.decode_to_agent = deaf
 """
 
 
@@ -230,7 +230,9 @@ def test_threads_that_display_at_the_same_time_each_wait_for_their_own(notebook:
         for thread in threads: thread.join()
     """
     cell = on_ranks(notebook, body)
-    on_ranks(notebook, "speaker.encode_to_hub = encode; speaker.decode_to_agent = decode")
+    on_ranks(
+        notebook, "hub_connection.encode_to_hub = encode; hub_connection.decode_to_agent = decode"
+    )
     lines = [line.strip("'") for each in cell.events for line in each.text.splitlines()]
     for name in "abc":
         told = [line for line in lines if line.startswith(f"{name} ")]

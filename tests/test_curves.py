@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nbdist.metrics.curves import BUCKETS, Curve
+from nbdist.metrics.thinned_curves import BUCKETS, Curve
 from nbdist.view.panels import place
 
 

@@ -362,8 +362,8 @@ def test_agents_that_cannot_be_forks_say_why_and_how_they_ended(tmp_path: Path) 
     code = """if True:
         import subprocess
         other = subprocess.Popen(["true"])
-        from nbdist.launchers.scripts import agents
-        agents.main()
+        from nbdist.launchers.scripts import torchrun_agents
+        torchrun_agents.main()
     """
     wanted = {
         "agents": [{"place": 3, "flags": ["--no-such-flag"]}],
@@ -385,8 +385,8 @@ def test_a_host_whose_agents_have_ended_is_not_ended_again() -> None:
     """The number of their parent is nobody's by then, or somebody else's."""
     code = """if True:
         import os
-        from nbdist.launchers.scripts.agents import Agents
-        from nbdist.launchers.scripts.nodes import Node, Place
+        from nbdist.launchers.scripts.torchrun_agents import Agents
+        from nbdist.launchers.scripts.torchrun_on_hosts import Node, Place
         place = Place(Node("", "127.0.0.1", []), Agents([], "", "none", False))
         place.start_here()
         assert os.read(place.output, 9) == b""

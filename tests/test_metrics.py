@@ -16,9 +16,9 @@ import pytest
 
 import nbdist
 from nbdist.metrics import job_metrics as collected
-from nbdist.metrics.curves import Curve
 from nbdist.metrics.job_metrics import Metrics
 from nbdist.metrics.points_file import Column, Frame, framed, points_file
+from nbdist.metrics.thinned_curves import Curve
 from nbdist.rank.metrics import logger as recording
 from nbdist.view.job_view import Seen
 from nbdist.view.page_state import Frames, packed

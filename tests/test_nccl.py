@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 torch: Any = pytest.importorskip("torch")
 # They need torch, too.
 from nbdist.backends.ddp import current_collective, rank_group  # noqa: E402
-from nbdist.backends.ddp.groups_made_anew import Anew, Before  # noqa: E402
 from nbdist.backends.ddp.joining import Joining  # noqa: E402
+from nbdist.backends.ddp.renew_with_new_groups import Anew, Before  # noqa: E402
 from nbdist.backends.groups import nccl  # noqa: E402
 from nbdist.backends.groups.registry import Group, Made  # noqa: E402
 from nbdist.backends.torch_private import recorder  # noqa: E402

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from nbdist.job.rows import RankRow
 from nbdist.machine.tables import GROUND
-from nbdist.metrics.curves import Curve
+from nbdist.metrics.thinned_curves import Curve
 from nbdist.view.job_view import Seen
 from nbdist.view.panels import panels
 from nbdist.widgets import metrics_picture

@@ -10,12 +10,12 @@ import pytest
 import zmq
 
 from nbdist.errors import NbdistError
-from nbdist.hub.link.line import Line, NoAnswer, given
-from nbdist.rank.speaker import Speaker
+from nbdist.hub.link.agent_connections import Line, NoAnswer, given
+from nbdist.rank.hub_connection import Speaker
 from nbdist.wire.encoding import ToAgent, decode_to_agent, encode_to_agent
 from nbdist.wire.group_reports import GroupInfo
 from nbdist.wire.messages import Hello, Reply, Run
-from nbdist.wire.parcel import Parcel
+from nbdist.wire.parcel_format import Parcel
 from nbdist.wire.rank_calls import (
     AnyCall,
     Ask,

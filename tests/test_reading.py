@@ -12,7 +12,7 @@ import pytest
 
 import nbdist
 from nbdist.errors import UsageError
-from nbdist.notebook import reading
+from nbdist.notebook import loader_speed
 from nbdist.rank.metrics.progress import samples_in
 from tests.helpers.notebook import on_ranks
 
@@ -88,12 +88,12 @@ def test_it_says_so_where_files_stay_in_memory(
 ) -> None:
     for path in folder.iterdir():
         path.read_bytes()
-    monkeypatch.setattr(reading, "_forget", lambda _: None)
+    monkeypatch.setattr(loader_speed, "_forget", lambda _: None)
     found = nbdist.reading(lambda workers: loader(folder, workers), workers=[0], files=[folder])
     note = found.notes[0]
     if Path("/proc/self/io").exists():
         assert "0 % with 1 thread, 0 % with 0 workers. The rest came from the system's" in note
-    monkeypatch.setattr(reading, "_read_so_far", lambda: None)
+    monkeypatch.setattr(loader_speed, "_read_so_far", lambda: None)
     found = nbdist.reading(lambda workers: loader(folder, workers), workers=[0], files=folder)
     assert found.notes[0].endswith("from the system's memory is unknown here.")
     assert found[0].from_storage is None

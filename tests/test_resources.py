@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from nbdist.job.rows import RankRow
-from nbdist.metrics.curves import Curve
 from nbdist.metrics.job_metrics import Metrics, resources
 from nbdist.metrics.resource_names import EVERY_SECOND_UNTIL, RAREST, UNITS, interval
+from nbdist.metrics.thinned_curves import Curve
 from nbdist.rank.metrics import resource_file as measuring
 from nbdist.rank.metrics.resource_file import Resources, Traffic
 from nbdist.view import page_state as view_state

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from nbdist.hub.link.line import Line
-from nbdist.rank.speaker import Speaker
+from nbdist.hub.link.agent_connections import Line
+from nbdist.rank.hub_connection import Speaker
 from nbdist.wire.messages import Display, Hello, Interrupt
 from tests.helpers.waiting import Deadline, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.hub.link.line import Heard
+    from nbdist.hub.link.agent_connections import Heard
     from nbdist.wire.encoding import ToAgent
 
 MANY, THREADS = 5_000, 4

@@ -19,7 +19,7 @@ import pytest
 
 from nbdist.backends.groups.recovery import Recovery
 from nbdist.errors import LaunchError
-from nbdist.launchers.host import child_processes, engines, warm_process
+from nbdist.launchers.host import child_processes, engines, warm_process_client
 from nbdist.launchers.host.engines import Host
 from nbdist.launchers.host.protocol import Died, Refused, Started, StartLauncher
 from nbdist.machine.process_lives import started
@@ -405,7 +405,7 @@ def test_a_session_whose_number_is_somebody_elses_by_now_is_left_alone() -> None
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         try:
             began = started(process.pid)
-            warm_process.end_session(process.pid, began - 100)
+            warm_process_client.end_session(process.pid, began - 100)
             process.terminate()
             assert process.wait(allowed(30)) == -signal.SIGTERM
         finally:

@@ -10,7 +10,7 @@ import {
   vanished,
   type IState
 } from '../src/sidebar/server/records';
-import { shelve } from '../src/sidebar/panel/shelves';
+import { shelve } from '../src/sidebar/panel/sections';
 import { area } from '../src/sidebar/panel/graph';
 import { Words } from '../src/sidebar/words';
 import { trans } from './trans';

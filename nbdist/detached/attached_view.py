@@ -13,7 +13,7 @@ from nbdist.errors import NbdistError
 from nbdist.job import report
 from nbdist.job.job import Job
 from nbdist.job.output import Output
-from nbdist.launchers.host.warm_process import tail_in_words
+from nbdist.launchers.host.warm_process_client import tail_in_words
 
 if TYPE_CHECKING:
     from pathlib import Path

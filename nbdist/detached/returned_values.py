@@ -9,7 +9,7 @@ import msgspec
 from nbdist.machine.operating_system import private
 from nbdist.rank.values.parcels import map_blocks
 from nbdist.wire import shared_memory
-from nbdist.wire.parcel import Offer
+from nbdist.wire.parcel_format import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import LaunchError
-from nbdist.hub.link.line import Heard, Line
+from nbdist.hub.link.agent_connections import Heard, Line
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.link.turns import Turns

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbdist.metrics.job_metrics import Metrics
     from nbdist.metrics.scaling_table import Scaling
     from nbdist.wire.messages import Fault, Pulse
-    from nbdist.wire.parcel import Offer
+    from nbdist.wire.parcel_format import Offer
 
 
 LOOK_SECONDS = 0.25

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
 from nbdist.job.job import Death, Job, how_died, name_signal, show_ranks
-from nbdist.wire.agent_rounds import LOST_TEXT
+from nbdist.wire.elastic_rounds import LOST_TEXT
 
 if TYPE_CHECKING:
     from nbdist.job.states import Stop

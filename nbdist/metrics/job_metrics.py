@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from nbdist.metrics import series
-from nbdist.metrics.curves import BUCKETS, Curve
 from nbdist.metrics.points_file import HEAD_BYTES, points_file, resources_file, whole_frames
 from nbdist.metrics.series import Series
+from nbdist.metrics.thinned_curves import BUCKETS, Curve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

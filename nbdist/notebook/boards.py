@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbdist.errors import LaunchError, UsageError
-from nbdist.launchers.host.warm_process import tail_in_words
+from nbdist.launchers.host.warm_process_client import tail_in_words
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import private
 from nbdist.notebook.session import session

@@ -103,7 +103,7 @@ def hears(client: ipyparallel.Client) -> bool:
     ZeroMQ sends to those who have subscribed. A client's subscription is on its way to the
     controller when the client is there already, and the controller's to a new engine; what an
     engine prints until then is lost, and nobody is told. So each engine is asked to publish
-    something (see `nbdist.rank.guests`), until it arrives.
+    something (see `nbdist.rank.px_cells`), until it arrives.
 
     An engine whose code does not let go of the GIL cannot answer: no more than `SECONDS`.
     """

@@ -17,7 +17,7 @@ from nbdist.errors import LaunchError, UsageError
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.output import OUTPUTS
 from nbdist.job.states import INTERRUPT
-from nbdist.launchers.host.warm_process import tail_in_words
+from nbdist.launchers.host.warm_process_client import tail_in_words
 from nbdist.machine.amounts import in_seconds
 from nbdist.machine.operating_system import environ_anywhere, private
 from nbdist.notebook.script_cells import make_folder

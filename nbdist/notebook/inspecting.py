@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nbdist.hub.asking import stacks as stacks_of_ranks
 from nbdist.hub.asking import variables
+from nbdist.hub.link.agent_connections import given
 from nbdist.hub.link.hub_loop import hub_loop
-from nbdist.hub.link.line import given
 from nbdist.rank.looking.vitals import STACKS_SIGNAL
 from nbdist.wire.inspection import Completions, State
 from nbdist.wire.rank_calls import ListNames, TellCondition

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.names import bringing as bring
+from nbdist.cell.names import packed_names as bring
 from nbdist.cell.names.sent_versions import Known
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over
+from nbdist.hub.link.agent_connections import NoAnswer
 from nbdist.hub.link.hub_loop import hub_loop
-from nbdist.hub.link.line import NoAnswer
 from nbdist.job.job import name_ranks
 from nbdist.launchers.host.engines import working_directory
 from nbdist.machine.amounts import in_time
 from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
-from nbdist.wire.parcel import Offer
+from nbdist.wire.parcel_format import Offer
 from nbdist.wire.rank_calls import BindParcel, FindVersions
 
 if TYPE_CHECKING:

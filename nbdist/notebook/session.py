@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from nbdist.hub.living import Hubs
+from nbdist.hub.hubs import Hubs
 from nbdist.published.kernel import Published
 
 if TYPE_CHECKING:

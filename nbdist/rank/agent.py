@@ -19,10 +19,10 @@ from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_time
 from nbdist.rank.call_answers import Answers, AtOnce, IfIdle
 from nbdist.rank.cell_socket import CellSocket
+from nbdist.rank.hub_connection import Speaker, hello
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import gpu, logger, pace, progress
 from nbdist.rank.metrics.resource_file import Resources
-from nbdist.rank.speaker import Speaker, hello
 from nbdist.rank.values.user_errors import text_of
 from nbdist.wire.activity import Vitals
 from nbdist.wire.messages import Abort, Interrupt, Message, Pulse, Quit, Reply, Run

@@ -17,7 +17,7 @@ from ipyparallel.engine.app import IPEngine
 from traitlets.config import Config
 
 from nbdist.backends import choice
-from nbdist.rank import guests
+from nbdist.rank import px_cells
 from nbdist.rank.agent import Agent
 from nbdist.rank.looking import vitals
 from nbdist.rank.rank_spec import RankSpec
@@ -78,7 +78,7 @@ def start_agent(spec: RankSpec, kernel: Any, loop: Any) -> Agent:  # ipyparallel
     } | backend.names()
     runner = CellRunner(spec.rank, shell, Mirror(shell, own=spec.torchrun_environ()), names)
     runner.define_names()
-    guests.admit(kernel, runner.lock)
+    px_cells.admit(kernel, runner.lock)
     backend.install()
     libraries.welcome(backend, spec.local_rank)
     serve_workers()
@@ -117,7 +117,7 @@ def main(spec: RankSpec) -> None:
     config = Config()
     config.IPEngine.id = spec.rank
     config.IPEngine.enable_nanny = False
-    config.IPEngine.out_stream_factory = guests.EngineStream
+    config.IPEngine.out_stream_factory = px_cells.EngineStream
     config.IPEngine.cluster_id = spec.cluster_id
     config.IPEngine.log_level = 30
     config.IPEngine.timeout = REGISTER_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nbdist.wire.agent_rounds import LOCAL, ROUND
+from nbdist.wire.elastic_rounds import LOCAL, ROUND
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 THEIRS = {

@@ -12,9 +12,9 @@ import zmq
 
 from nbdist.machine.process_lives import here
 from nbdist.rank import launched_place
+from nbdist.rank.hub_connection import Speaker
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import logger, pace, progress
-from nbdist.rank.speaker import Speaker
 from nbdist.wire.messages import Hello, Interrupt, Pulse, Reply
 from nbdist.wire.rank_calls import Ask, OfferNames, ReleaseOffer, TellStacks
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbdist.rank.script_program import Program
     from nbdist.wire.encoding import ToAgent
     from nbdist.wire.group_reports import Waiting
-    from nbdist.wire.parcel import Offer
+    from nbdist.wire.parcel_format import Offer
     from nbdist.wire.rank_calls import AnyCall
 
 FLUSH_SECONDS = 10.0

@@ -36,7 +36,7 @@ from nbdist.rank.running.rank_output import Log
 from nbdist.rank.running.script_display import LAST, Showing
 from nbdist.rank.script_program import Program, decode_program
 from nbdist.rank.values.user_errors import make_quick_to_show, text_of
-from nbdist.wire.agent_rounds import LOST, LOST_TEXT
+from nbdist.wire.elastic_rounds import LOST, LOST_TEXT
 from nbdist.wire.messages import Done, Fault
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbdist.metrics.curves import Curve, Line
+    from nbdist.metrics.thinned_curves import Curve, Line
     from nbdist.view.job_view import Seen
     from nbdist.view.panels import Panel
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nbdist.metrics.resource_names import CPU, GPU, GPU_MEMORY, MEMORY, RECEIVED, SENT
 
 if TYPE_CHECKING:
-    from nbdist.metrics.curves import Curve
+    from nbdist.metrics.thinned_curves import Curve
 
 SPLITS = ("train", "training", "val", "valid", "validation", "test", "eval", "dev")
 """Names of parts of the data; the same metric on several parts shares a panel."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.ticker import ScalarFormatter
 
     from nbdist.job.rows import RankRow
-    from nbdist.metrics.curves import Curve
+    from nbdist.metrics.thinned_curves import Curve
     from nbdist.view.job_view import Seen
     from nbdist.view.panels import Panel
 

@@ -16,7 +16,7 @@ import msgspec
 from nbdist.wire.group_reports import Digest, GroupInfo
 from nbdist.wire.inspection import Completions, Condition, Freed, Holdings
 from nbdist.wire.messages import Message, Run
-from nbdist.wire.parcel import Offer, Parcel
+from nbdist.wire.parcel_format import Offer, Parcel
 
 UNASKED = -1
 """Number of an `Ask` whose answer nobody waits for."""

@@ -19,7 +19,7 @@ import psutil
 
 from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
-from nbdist.wire.parcel import Block
+from nbdist.wire.parcel_format import Block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

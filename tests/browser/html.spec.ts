@@ -15,7 +15,7 @@ const PYTHON = join(
 /** A picture with its tables, a comparison and a line of ours, as a cell has them. */
 const HTML = `
 from nbdist.magics.showing.job_output import bundle
-from nbdist.metrics.reading_table import Reading, Row
+from nbdist.metrics.loader_speed_table import Reading, Row
 from nbdist.widgets import metrics_picture as picture
 from tests.test_picture import curve, seen_of
 reading = Reading([Row(1, 2, 1.0, 0.1, 20.0, 3.0), Row(2, 2, 0.5, 0.1, 40.0, 6.0)], ["a note"])

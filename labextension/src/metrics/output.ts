@@ -19,7 +19,7 @@ import {
   toBase64,
   type IState
 } from './data/state';
-import { inHtml, inText } from './view/told';
+import { inHtml, inText } from './view/textSummary';
 
 export const MIME = 'application/vnd.nbdist.metrics+json';
 

@@ -5,7 +5,7 @@ A collective is interrupted by cutting sockets. A thread that waits in a gloo co
 addresses: where the groups of this rank listen, and where those of the other ranks listen, which
 all ranks exchange when they form a generation. (NCCL has its own abort.) Connections that were cut
 cannot be used again, so `form` starts the next generation: a fresh store, and groups that are
-renewed in place (`groups_in_place`) or re-created (`groups_made_anew`). Through that store the
+renewed in place (`renew_in_place`) or re-created (`renew_with_new_groups`). Through that store the
 ranks agree which groups those are (`agreement`).
 """
 
@@ -34,10 +34,10 @@ except ImportError as error:
 
 from torch.nn import Module
 
-from nbdist.backends.ddp import groups_made_anew
+from nbdist.backends.ddp import renew_with_new_groups
 from nbdist.backends.ddp.current_collective import Watch, unfinished
-from nbdist.backends.ddp.groups_made_anew import Anew, Before
 from nbdist.backends.ddp.joining import Joining
+from nbdist.backends.ddp.renew_with_new_groups import Anew, Before
 from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
 from nbdist.backends.groups.registry import Made
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from torch.nn.parallel import DistributedDataParallel
 
-    from nbdist.backends.ddp.groups_in_place import InPlace
+    from nbdist.backends.ddp.renew_in_place import InPlace
 
 _CONNECT_LIMIT = timedelta(seconds=10)
 """Ranks learn the store's port when it is already listening, so connecting is fast."""
@@ -151,7 +151,7 @@ class Ddp:
             # Each group then makes a gloo device of its own, to which no address can be passed.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
         else:
-            from nbdist.backends.ddp.groups_in_place import (
+            from nbdist.backends.ddp.renew_in_place import (
                 InPlace,  # private parts of torch, which were probed
             )
 
@@ -221,7 +221,7 @@ class Ddp:
         if in_place is not None:
             self._form_in_place(in_place, generation, variables, settle_fsdp=not fsdp)
             lost = in_place.stranded(variables) | (
-                groups_made_anew.sharded(variables, fsdp) if fsdp else {}
+                renew_with_new_groups.sharded(variables, fsdp) if fsdp else {}
             )
         else:
             lost = self._form_anew(variables)

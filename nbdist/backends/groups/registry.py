@@ -1,7 +1,7 @@
 """Registers the process groups, DDP models and hooks that this process creates.
 
 They are registered by wrappers of torch's public functions, so that all of them can be created
-again after a fault (`nbdist.backends.ddp.groups_made_anew`).
+again after a fault (`nbdist.backends.ddp.renew_with_new_groups`).
 """
 
 from __future__ import annotations

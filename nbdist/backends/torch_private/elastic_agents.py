@@ -39,7 +39,7 @@ from torch.distributed.launcher import api
 
 from nbdist.backends.torch_private import elastic
 from nbdist.machine import sockets
-from nbdist.wire.agent_rounds import LOST_OTHERS, ROUND
+from nbdist.wire.elastic_rounds import LOST_OTHERS, ROUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbdist.cell.names.bringing import Wanted
+from nbdist.cell.names.packed_names import Wanted
 from nbdist.cell.names.used_names import mentioned, used
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.definitions.defined import Notebook, cell_number
-from nbdist.cell.names.bringing import IPYTHONS
+from nbdist.cell.names.packed_names import IPYTHONS
 from nbdist.cell.names.used_names import used
 from nbdist.cell.names.wanted_names import Parsed, wanted_by
 from nbdist.cell.script import script_files
-from nbdist.cell.script.assembly import Assembly, data_folder
 from nbdist.cell.script.order import Parts
 from nbdist.cell.script.parts import Gathering
+from nbdist.cell.script.script_text import Assembly, data_folder
 from nbdist.cell.script.translate import Around, Translated, bound_names, shows_value, translate
 from nbdist.errors import UsageError
 from nbdist.rank.looking.rank_names import OURS

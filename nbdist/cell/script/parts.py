@@ -25,7 +25,7 @@ from nbdist.rank.values.pickles import global_names
 from nbdist.rank.values.user_errors import CannotTravel
 
 if TYPE_CHECKING:
-    from nbdist.cell.names.bringing import Wanted
+    from nbdist.cell.names.packed_names import Wanted
 
 
 class Gathering:

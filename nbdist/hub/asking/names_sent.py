@@ -10,7 +10,7 @@ import msgspec
 from nbdist.errors import NbdistError, UsageError
 from nbdist.rank.values.parcels import map_blocks
 from nbdist.wire.messages import Run
-from nbdist.wire.parcel import Offer, Parcel
+from nbdist.wire.parcel_format import Offer, Parcel
 from nbdist.wire.rank_calls import (
     UNASKED,
     Ask,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nbdist.hub.hub import Hub
-    from nbdist.hub.link.line import Line
+    from nbdist.hub.link.agent_connections import Line
 
 LET_GO_SECONDS = 1.0
 LONG_SECONDS = 3600.0
@@ -32,7 +32,7 @@ LONG_SECONDS = 3600.0
 
 
 class Packed(Protocol):
-    """Names of the notebook on their way; see `nbdist.cell.names.bringing.Bringing`."""
+    """Names of the notebook on their way; see `nbdist.cell.names.packed_names.Bringing`."""
 
     @property
     def parcel(self) -> Parcel:

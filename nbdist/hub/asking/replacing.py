@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbdist.errors import UsageError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
-from nbdist.hub.link.line import given
+from nbdist.hub.link.agent_connections import given
 from nbdist.job.job import name_ranks, show_ranks
 from nbdist.job.report import said_of
 from nbdist.machine.amounts import counted

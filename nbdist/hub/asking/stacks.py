@@ -16,7 +16,7 @@ from nbdist.wire.rank_calls import TellStacks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nbdist.hub.link.line import Line
+    from nbdist.hub.link.agent_connections import Line
 
 STACKS_SECONDS = 3.0
 """An agent reads its sources the first time, beside whatever the rank does."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub.link.line import NoAnswer, given
+from nbdist.hub.link.agent_connections import NoAnswer, given
 from nbdist.job.job import name_ranks
 from nbdist.wire.inspection import Completions, Freed, Seen, State
 from nbdist.wire.rank_calls import (

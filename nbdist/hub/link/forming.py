@@ -15,7 +15,7 @@ from nbdist.backends.choice import check_torch
 from nbdist.backends.groups.recovery import ANEW, IN_PLACE, REPLACE, Recovery, told, ways
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.link import copies
-from nbdist.hub.link.line import NoAnswer
+from nbdist.hub.link.agent_connections import NoAnswer
 from nbdist.job.job import how_died
 from nbdist.job.report import said_of
 from nbdist.launchers.scripts import horovodrun

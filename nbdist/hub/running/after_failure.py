@@ -11,7 +11,7 @@ from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import forming
 from nbdist.hub.running.life_cycle import stopped
 from nbdist.job import report
-from nbdist.wire.agent_rounds import SPOILT_GPU
+from nbdist.wire.elastic_rounds import SPOILT_GPU
 from nbdist.wire.messages import Fault
 
 if TYPE_CHECKING:

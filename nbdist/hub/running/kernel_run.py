@@ -15,7 +15,7 @@ from nbdist.job import changes, report
 from nbdist.job.output import Output
 from nbdist.job.states import INTERRUPT
 from nbdist.machine.amounts import in_time
-from nbdist.rank.speaker import PULSE_SECONDS
+from nbdist.rank.hub_connection import PULSE_SECONDS
 from nbdist.wire.messages import Display, Pulse
 
 if TYPE_CHECKING:

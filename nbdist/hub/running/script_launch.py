@@ -20,7 +20,7 @@ from nbdist.rank.script_program import Program
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.hub.link.line import Line
+    from nbdist.hub.link.agent_connections import Line
     from nbdist.hub.running.launch_plan import Plan
     from nbdist.job.job import Job
     from nbdist.launchers.host.engines import Host

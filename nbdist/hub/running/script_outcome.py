@@ -9,7 +9,7 @@ from nbdist.hub.running.life_cycle import stopped
 from nbdist.hub.running.script_ends import ended_by_launcher, ended_from_outside
 from nbdist.job import report
 from nbdist.launchers.host.protocol import Died, Refused
-from nbdist.launchers.host.warm_process import tail_in_words
+from nbdist.launchers.host.warm_process_client import tail_in_words
 from nbdist.wire.messages import Fault
 
 if TYPE_CHECKING:

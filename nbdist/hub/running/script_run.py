@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.asking import names_sent, stacks
-from nbdist.hub.link.line import Line
+from nbdist.hub.link.agent_connections import Line
 from nbdist.hub.running.life_cycle import JobRun
 from nbdist.hub.running.reachable_hosts import reach
 from nbdist.hub.running.script_ends import Ends
@@ -28,7 +28,7 @@ from nbdist.wire.messages import Display, Done, Hello, Interrupt, Pulse, Receive
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from nbdist.hub.link.line import Heard
+    from nbdist.hub.link.agent_connections import Heard
     from nbdist.hub.running.launch_plan import Plan
     from nbdist.hub.running.watch import Output
     from nbdist.job.job import Job

@@ -36,7 +36,7 @@ from nbdist.launchers.host.protocol import (
     StartRank,
     Warm,
 )
-from nbdist.launchers.host.warm_process import WarmProcess, tail_in_words
+from nbdist.launchers.host.warm_process_client import WarmProcess, tail_in_words
 from nbdist.machine import leftovers
 from nbdist.machine.amounts import in_time
 from nbdist.rank.rank_spec import RankSpec

@@ -55,7 +55,7 @@ GIVEN_UP = (
     "twice, as localhost:1 and 127.0.0.1:1: Horovod takes them for two hosts."
 )
 """Explains why an elastic job ended after the loss of a rank."""
-WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod.part")
+WARM = (RANK, "horovod.runner.launch", "nbdist.backends.horovod.preload_framework")
 MPI = {"--mpi", "--jsrun"}
 """Flags with which another program starts the ranks."""
 GLOO = b"GlooController"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nbdist.errors import LaunchError, UsageError
-from nbdist.launchers.scripts import nodes
+from nbdist.launchers.scripts import torchrun_on_hosts
 from nbdist.launchers.scripts.hosts import Reached, taken
 from nbdist.launchers.scripts.launcher import Failed, Needs
-from nbdist.launchers.scripts.nodes import Node, Nodes
+from nbdist.launchers.scripts.torchrun_on_hosts import Node, Nodes
 from nbdist.machine.sockets import LOOPBACK
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
     """Return torchrun's flags for a job.
 
     A job with one agent has its rendezvous in a file of the job's folder, so it needs no port. A
-    job with several agents uses our own launcher, see `nbdist.launchers.scripts.nodes`.
+    job with several agents uses our own launcher, see `nbdist.launchers.scripts.torchrun_on_hosts`.
     """
     if wanted.reached is not None or wanted.elastic is not None:
         return [NODES + msgspec.json.encode(_nodes(wanted, folder, token)).decode()]
@@ -94,7 +94,7 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
         f"--log-dir={folder / FOLDER}",  # the default leaves a folder in the temp folder
         "--local-addr=127.0.0.1",
         f"--max-restarts={wanted.max_restarts}",
-        *nodes.with_rendezvous(
+        *torchrun_on_hosts.with_rendezvous(
             "c10d", str(folder / "rendezvous"), "store_type=file", wanted.passed_on
         ),
     ]
@@ -133,7 +133,7 @@ def refuse(passed_on: list[str]) -> str:
     if passed_on and not passed_on[0].startswith("-"):
         return f"{passed_on[0]} is not a flag: the script is the cell"
     try:
-        nodes.with_rendezvous("", "", "", passed_on)
+        torchrun_on_hosts.with_rendezvous("", "", "", passed_on)
     except UsageError as err:
         return str(err)
     return ""
@@ -142,7 +142,13 @@ def refuse(passed_on: list[str]) -> str:
 def command(flags: list[str], program: str) -> list[str]:
     """Return the command line of the launcher."""
     if flags[0].startswith(NODES):
-        return [sys.executable, "-m", nodes.__name__, flags[0].removeprefix(NODES), program]
+        return [
+            sys.executable,
+            "-m",
+            torchrun_on_hosts.__name__,
+            flags[0].removeprefix(NODES),
+            program,
+        ]
     return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", RANK, program]
 
 
@@ -152,7 +158,9 @@ def launch(flags: list[str], program: str) -> None:
     from nbdist.rank import script_rank
 
     if flags[0].startswith(NODES):
-        nodes.launch(msgspec.json.decode(flags[0].removeprefix(NODES), type=Nodes), program)
+        torchrun_on_hosts.launch(
+            msgspec.json.decode(flags[0].removeprefix(NODES), type=Nodes), program
+        )
     elastic.launch(flags, script_rank.main, program)
 
 

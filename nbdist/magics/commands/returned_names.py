@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbdist.job.job import Job
-    from nbdist.wire.parcel import Offer
+    from nbdist.wire.parcel_format import Offer
 
 
 class Between(Protocol):

@@ -16,7 +16,7 @@ from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.user_errors import CannotTravel
-from nbdist.wire.parcel import Offer
+from nbdist.wire.parcel_format import Offer
 from nbdist.wire.shared_memory import Blocks
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.wire.parcel import Parcel
+    from nbdist.wire.parcel_format import Parcel
 
 OURS = frozenset({"rank", "local_rank", "world_size", "device"})
 """Names that nbdist defines on every rank; they are never sent between ranks."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 from typing import TYPE_CHECKING, Any
 
-from nbdist.wire.parcel import Source
+from nbdist.wire.parcel_format import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,7 +20,7 @@ from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.shared_parts import CONTAINERS, Parts, find
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
 from nbdist.wire import shared_memory
-from nbdist.wire.parcel import Parcel
+from nbdist.wire.parcel_format import Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping

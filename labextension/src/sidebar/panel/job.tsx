@@ -4,7 +4,7 @@ import { runIcon, stopIcon, textEditorIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 import { short } from '../../metrics/data/numbers';
 import { CommandIDs } from '../acting/commandIds';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { curvesIcon, LookIcon, stacksIcon } from './icons';
 import { Button, Coded, Fold, isOpen, Link, State } from './parts';
 import { Ranks } from './ranks';

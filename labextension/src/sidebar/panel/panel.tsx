@@ -16,13 +16,13 @@ import { AccordionPanel } from '@lumino/widgets';
 import React from 'react';
 import { news } from './announce';
 import { CommandIDs } from '../acting/commandIds';
-import { DeskProvider, type IDesk } from '../acting/desk';
+import { DeskProvider, type IDesk } from '../acting/panelContext';
 import { NothingYet, TroubleNote } from './empty';
 import { LookIcon, nbdistIcon } from './icons';
 import type { Model } from '../server/model';
 import { Process } from './process';
 import type { IProcess, IState } from '../server/records';
-import { shelve } from './shelves';
+import { shelve } from './sections';
 import type { Settings } from '../settings';
 import type { Words } from '../words';
 

@@ -7,7 +7,7 @@ import {
 } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import React from 'react';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { LookIcon } from './icons';
 import type { Look } from '../words';
 

@@ -3,7 +3,7 @@
 import { closeIcon, copyIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 import { CommandIDs } from '../acting/commandIds';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { LookIcon, stacksIcon } from './icons';
 import { Job } from './job';
 import { Button, Fold, isOpen } from './parts';

@@ -3,7 +3,7 @@
 import { refreshIcon, textEditorIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 import { CommandIDs } from '../acting/commandIds';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { Button, Fold, isOpen, Link, State } from './parts';
 import { Histories, Meter } from './spark';
 import { lineOf, type IRank } from '../server/records';

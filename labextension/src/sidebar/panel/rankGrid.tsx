@@ -1,7 +1,7 @@
 /** Many ranks at a glance: a cell each, and below them all that is known of one, or of all. */
 
 import React, { useLayoutEffect, useRef, useState } from 'react';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { moved } from './gridKeys';
 import { Histories } from './spark';
 import { LookIcon } from './icons';

@@ -1,7 +1,7 @@
 /** The ranks of a cluster or a job: few in rows, many in a grid of cells. */
 
 import React from 'react';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { Row, type IRanksProps } from './rank';
 import { RankGrid } from './rankGrid';
 

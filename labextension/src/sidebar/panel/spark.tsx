@@ -1,7 +1,7 @@
 /** What a rank uses: a value over a small graph, and its last minute with name, unit and range. */
 
 import React from 'react';
-import { useDesk } from '../acting/desk';
+import { useDesk } from '../acting/panelContext';
 import { area, HEIGHT, WIDTH } from './graph';
 import { USED, type Past, type Used } from '../server/history';
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nbdist.errors import UsageError
-from nbdist.launchers.scripts import agents, guard, ssh
-from nbdist.launchers.scripts.agents import Agent, Agents
+from nbdist.launchers.scripts import guard, ssh
+from nbdist.launchers.scripts import torchrun_agents as agents
+from nbdist.launchers.scripts.torchrun_agents import Agent, Agents
 from nbdist.machine.operating_system import die_with_parent
 
 if TYPE_CHECKING:

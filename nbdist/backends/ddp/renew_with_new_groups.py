@@ -1,6 +1,6 @@
 """Re-creates process groups after a fault with torch's public functions alone.
 
-This serves a torch whose private parts do not work as `groups_in_place` needs them. WORLD and the
+This serves a torch whose private parts do not work as `renew_in_place` needs them. WORLD and the
 groups of ``new_group`` are destroyed and created again. A variable or a model that holds one of
 these groups gets the new group instead; a DDP model is constructed again within the same Python
 object. Other holders of groups (FSDP2 modules, meshes) are lost, and `lost` names them.

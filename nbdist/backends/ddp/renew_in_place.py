@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from nbdist.backends.groups.comm_hooks import attributes, begin_again, states_of
 from nbdist.backends.models.trained_objects import trained
-from nbdist.backends.torch_private import ddp_insides, hooks, releases
+from nbdist.backends.torch_private import hooks, releases, renew_models
 from nbdist.backends.torch_private import process_groups as groups
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class InPlace:
         groups.set_group_count(count)
         self._move_to_world(namespace)
         for model, noted in list(self._made.models.items()):
-            if ddp_insides.has_group(model):
+            if renew_models.has_group(model):
                 begin_again(states_of(model))
-                ddp_insides.renew_ddp(model, noted.builtin)
+                renew_models.renew_ddp(model, noted.builtin)
         if fsdp:
-            ddp_insides.settle_fsdp()
+            renew_models.settle_fsdp()
 
     def _move_to_world(self, namespace: dict[str, object]) -> None:
         """Replace references to a WORLD that a cell has destroyed by the present WORLD."""
@@ -107,8 +107,8 @@ class InPlace:
 
     def stranded(self, namespace: dict[str, object]) -> dict[str, str]:
         """Return the variables whose groups a cell has destroyed, each with why it is unusable."""
-        lost = ddp_insides.without_groups()
-        lost += [model for model in self._made.models if not ddp_insides.has_group(model)]
+        lost = renew_models.without_groups()
+        lost += [model for model in self._made.models if not renew_models.has_group(model)]
         whys = {id(module): "a cell has destroyed its process group" for module in lost}
         parameters = {id(one) for module in lost for one in module.parameters()}
         for thing in trained(namespace).values():
@@ -124,9 +124,12 @@ class InPlace:
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
         """Return what of a DDP model can be sent to another rank."""
-        return {"state": ddp_insides.take_apart(model), "builtin": self._made.models[model].builtin}
+        return {
+            "state": renew_models.take_apart(model),
+            "builtin": self._made.models[model].builtin,
+        }
 
     def put_together(self, model: DistributedDataParallel, told: dict[str, Any]) -> None:
         """Build a DDP model from what `take_apart` returned, without communication."""
-        ddp_insides.put_together(model, told["state"], told["builtin"])
+        renew_models.put_together(model, told["state"], told["builtin"])
         self._made.models[model].builtin = told["builtin"]

@@ -1,7 +1,8 @@
 """Forks, watches and ends a host's TorchElastic agents, in a job with several agents.
 
 On this machine it runs in a child of the launcher; on other hosts as ``python -m
-nbdist.launchers.scripts.agents`` under a guard. It prints how each agent ended, for the launcher.
+nbdist.launchers.scripts.torchrun_agents`` under a guard. It prints how each agent ended, for the
+launcher.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from nbdist.errors import NbdistError
 from nbdist.machine.operating_system import die_with_parent, why_not_fork
 from nbdist.rank.rank_spec import CLUSTER_NAME
-from nbdist.wire.agent_rounds import LOCAL
+from nbdist.wire.elastic_rounds import LOCAL
 
 RANK = "nbdist.rank.script_rank"
 MODULES = (RANK, "nbdist.backends.torch_private.elastic_agents")
@@ -36,7 +37,7 @@ class Agent(msgspec.Struct, frozen=True):
     flags: list[str]
     """Flags of torchrun."""
     local: str = ""
-    """See `nbdist.wire.agent_rounds.LOCAL`."""
+    """See `nbdist.wire.elastic_rounds.LOCAL`."""
 
 
 class Agents(msgspec.Struct, frozen=True):

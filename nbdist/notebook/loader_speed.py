@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import UsageError
 from nbdist.machine.amounts import counted, in_share
-from nbdist.metrics.reading_table import Reading, Row, Storage, threads
+from nbdist.metrics.loader_speed_table import Reading, Row, Storage, threads
 from nbdist.rank.metrics.progress import samples_in
 
 if TYPE_CHECKING:
