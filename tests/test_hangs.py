@@ -242,5 +242,5 @@ def test_a_log_folder_that_cannot_be_is_told_and_can_be_mended(
 ) -> None:
     _, failed, then = mended
     assert "/proc/nbdist" in failed.error
-    assert "NBDIST_HOME names" in failed.error
+    assert "NBDIST_HOME sets" in failed.error
     assert then.stdout == "hello\n"
