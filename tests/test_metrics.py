@@ -278,7 +278,9 @@ def test_series_and_files_of_them(tmp_path: Path, metrics: Metrics) -> None:
     assert lines[0] == "name,rank,step,time,value"
     assert len(lines) == 6
     assert repr(metrics) == "<metrics of job 7: loss (4), lr (1)>"
-    with pytest.raises(KeyError, match="nothing was logged as 'los'; the logged names are loss, lr"):
+    with pytest.raises(
+        KeyError, match="nothing was logged as 'los'; the logged names are loss, lr"
+    ):
         metrics["los"]
 
 

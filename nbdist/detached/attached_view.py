@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.02
 UNVIEWED_SECONDS = 0.25
-"""How often it is looked at; the second where nobody waits for what it prints."""
+"""How often the job's files are read, the second number without a viewer."""
 ALIVE_SECONDS = 1.0
-"""How often its keeper is looked for."""
+"""How often we check that its keeper is alive."""
 
 
 def make_job(folder: Path, kept: Kept, *, viewed: bool) -> Job:
-    """Return a handle on a detached job; `follow` keeps it current."""
+    """Return a `Job` for a detached job; `follow` keeps it up to date."""
     ranks = tuple(range(kept.np))
     job = Job(
         id=kept.id, code=kept.code, ranks=ranks, folder=folder, number=kept.number,
@@ -41,14 +41,14 @@ def make_job(folder: Path, kept: Kept, *, viewed: bool) -> Job:
 
 
 async def follow(job: Job, kept: Kept, how: str) -> None:
-    """Keep a job current until its end; it has ended when this returns, whatever happened.
+    """Keep a job up to date until its end; in any case it has ended when this returns.
 
     Parameters
     ----------
     job
-        Made by `make_job`.
+        The result of `make_job`.
     kept
-        How it stood.
+        The state of the job.
     how
         Which ranks are shown, see `nbdist.job.output.OUTPUTS`.
     """
@@ -73,7 +73,7 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
             f"the folder of job {job.id} was removed with its logs; "
             "a job whose folder goes while it runs is ended"
         )
-    except Exception as err:  # whatever it is must end the job, not hang it
+    except Exception as err:  # any error must end the job, not hang it
         job.state = "failed"
         error = NbdistError(f"job {job.id} cannot be followed: {type(err).__name__}: {err}")
         error.__cause__ = err
@@ -86,7 +86,7 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
     look_at = 0.0
     while True:
         gone = time.monotonic() >= look_at and keeping.lost(job.folder, kept)
-        # Asked before the story is read: a keeper writes its end before it goes.
+        # Checked before the story is read: a keeper writes the end before it ends itself.
         if time.monotonic() >= look_at:
             look_at = time.monotonic() + ALIVE_SECONDS
             kept = keeping.read(job.folder)

@@ -33,7 +33,7 @@ VERSION = 1
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True):
-    """How a detached job stands."""
+    """The state of a detached job, on disk."""
 
     id: str
     code: str
@@ -47,18 +47,18 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     output: str
     returns: list[str]
     host: str = msgspec.field(default_factory=socket.gethostname)
-    """Where its keeper runs."""
+    """The host of its keeper."""
     created: float = msgspec.field(default_factory=time.time)
     began: float | None = None
     seconds: float | None = None
     state: JobState = "starting"
     told: str = ""
-    """How it failed, in a line."""
+    """One line about how it failed."""
     version: int = VERSION
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether it has ended."""
         return self.state in ENDED
 
 
@@ -67,7 +67,7 @@ _decode = msgspec.json.Decoder(Kept).decode
 
 
 class Unreadable(msgspec.Struct):
-    """A folder that holds a job of another version, or a broken one."""
+    """A folder with a job of another version, or with broken files."""
 
     folder: Path
     why: str
@@ -79,32 +79,32 @@ def id_of(folder: Path) -> str:
 
 
 def write(folder: Path, name: str, content: Any) -> None:
-    """Write a private file of a job, whole or not at all."""
+    """Write a private file of a job, completely or not at all."""
     write_whole(folder / name, msgspec.json.encode(content))
 
 
 def read(folder: Path) -> Kept:
-    """Return how the job in a folder stands.
+    """Return the state of the job in a folder.
 
     Raises
     ------
     OSError, msgspec.MsgspecError
-        If that cannot be read.
+        If the file cannot be read.
     """
     return _decode((folder / STATE).read_bytes())
 
 
 def all_kept(settings: Settings) -> tuple[dict[Path, Kept], list[Unreadable]]:
-    """Return all detached jobs by folder, the oldest first, and what cannot be read."""
+    """Return all detached jobs by folder, the oldest first, and unreadable folders."""
     found: dict[Path, Kept] = {}
     unreadable = []
     for path in (settings.home / "logs").glob(f"*/{STATE}"):
         try:
             if path.stat().st_uid != os.getuid():
-                continue  # nobody else's is trusted
+                continue  # other users' folders are not trusted
             found[path.parent] = read(path.parent)
         except FileNotFoundError:
-            continue  # cleared away just now
+            continue  # just removed
         except (OSError, msgspec.MsgspecError) as err:
             unreadable.append(Unreadable(path.parent, str(err)))
     return dict(sorted(found.items(), key=lambda item: item[1].created)), unreadable
@@ -128,7 +128,7 @@ def state_of(folder: Path, kept: Kept) -> str:
 
 
 def stop(folder: Path, why: Stop) -> None:
-    """Have a job's keeper stop it, or hurry that."""
+    """Ask a job's keeper to stop the job, or to speed up the stop."""
     write(folder, STOP, why.text)
 
 
@@ -143,9 +143,9 @@ def asked_to_stop(folder: Path) -> Stop | None:
 
 
 def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
-    """Remove the folders of all jobs that have ended or were lost, or this one; return those.
+    """Remove the folders of all ended or lost jobs, or only this one; return the removed jobs.
 
-    Where it cannot be seen that a keeper is gone, its job goes only if it was asked for by name.
+    A job whose keeper cannot be checked from here is removed only by name.
     """
     removed = []
     patience = FORGOTTEN_SECONDS if only is None else SILENT_SECONDS
@@ -157,7 +157,7 @@ def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
 
 
 def leaving(settings: Settings, only: Path | None = None) -> bool:
-    """Whether a keeper has told how its job has ended, or this one, and has not left it yet."""
+    """Whether a keeper has written its job's end, but has not ended itself yet."""
     return any(
         kept.ended and not _over(folder, kept)
         for folder, kept in all_kept(settings)[0].items()
@@ -166,7 +166,7 @@ def leaving(settings: Settings, only: Path | None = None) -> bool:
 
 
 def is_over(folder: Path) -> bool:
-    """Whether the job in a folder has surely ended or was lost, as far as that can be read."""
+    """Whether the job in a folder has certainly ended or was lost."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         kept = read(folder)
         return lost(folder, kept, FORGOTTEN_SECONDS) or _over(folder, kept)
@@ -174,7 +174,7 @@ def is_over(folder: Path) -> bool:
 
 
 def _over(folder: Path, kept: Kept) -> bool:
-    """Whether a job has ended and its keeper has left it."""
+    """Whether a job and its keeper have ended."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return kept.ended and not leftovers.owned(folder, SILENT_SECONDS)
     return kept.ended

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 STORY = "story.jsonl"
 REDRAW_SECONDS = 0.25
-"""A display is not drawn anew more often."""
+"""The least time between two updates of a display."""
 
 
 class Record(msgspec.Struct, frozen=True, tag=True):
-    """Base of all records."""
+    """Base class of all records."""
 
 
 class Told(Record, frozen=True):
-    """A line of ours; see `nbdist.job.job.Notice`."""
+    """A notice of ours; see `nbdist.job.job.Notice`."""
 
     key: str
     text: str
@@ -45,7 +45,7 @@ class Told(Record, frozen=True):
 
 
 class Drawn(Record, frozen=True):
-    """A rich display that lies in the file `display_file`; drawn again, it has changed."""
+    """A rich display in the file `display_file`; a second record means that it has changed."""
 
     number: int
     offset: int
@@ -53,11 +53,11 @@ class Drawn(Record, frozen=True):
 
 
 class Quiet(Record, frozen=True):
-    """From here on ranks complain only of being cut off."""
+    """From here on torch's messages about cut connections are left out."""
 
 
 class End(Record, frozen=True):
-    """How the job ended."""
+    """The end of the job."""
 
     state: JobState
     seconds: float | None
@@ -69,19 +69,19 @@ class End(Record, frozen=True):
     error: ErrorWords | None
     """What `Job.wait` raises."""
     returned: list[int]
-    """Ranks that have returned something."""
+    """The ranks that have returned values."""
 
 
 _decode = msgspec.json.Decoder(Told | Drawn | Quiet | End).decode
 
 
 def display_file(folder: Path, number: int) -> Path:
-    """Return where a display's content lies."""
+    """Return the path of a display's content."""
     return folder / f"display{number}.json"
 
 
 class Writer:
-    """Takes a job's output in the place of a view: writes what the logs do not hold.
+    """Receives a job's output instead of a viewer, and writes what the logs do not contain.
 
     Keeper's thread only.
     """
@@ -90,7 +90,7 @@ class Writer:
         self._job, self._folder = job, job.folder
         self._file = open(job.folder / STORY, "ab", opener=private)  # noqa: SIM115  # see `end`
         self._numbers: dict[str, int] = {}
-        """Of displays that may be updated, by their id."""
+        """The numbers of displays that may be updated, by id."""
         self._count = self._room = 0
         self._changed: dict[int, Display] = {}
         self._redrawn_at = 0.0
@@ -112,7 +112,7 @@ class Writer:
         return []
 
     def look(self) -> bool:
-        """Write what there is to tell."""
+        """Write new records."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self._job.events.get_nowait()
@@ -129,7 +129,7 @@ class Writer:
         return True
 
     def display(self, display: Display) -> None:
-        """Write a rich display; beyond what any view has room for they are left out."""
+        """Write a rich display, up to the number that views show."""
         name = display.content.get("transient", {}).get("display_id", "")
         if display.kind == "clear_output":
             self._clear()
@@ -138,7 +138,8 @@ class Writer:
                 self._changed[self._numbers[name]] = display
             return
         self._room += 1
-        if self._room > DISPLAYS + 2:  # what clears the others is one, and one too many is told of
+        # Room for a `clear_output`, and for one more display, which is reported.
+        if self._room > DISPLAYS + 2:
             return
         self._count += 1
         self._draw(self._count, display)
@@ -146,7 +147,7 @@ class Writer:
             self._numbers[name] = self._count
 
     def _clear(self) -> None:
-        """Forget what nobody will see any more."""
+        """Remove displays that were cleared."""
         self._redraw()
         for number in range(self._count - self._room + 1, self._count + 1):
             display_file(self._folder, number).unlink(missing_ok=True)
@@ -164,7 +165,7 @@ class Writer:
         self._redrawn_at = time.monotonic()
 
     def end(self, record: End) -> None:
-        """Write how it ended; the story is over."""
+        """Write the end of the job."""
         self.look()
         self._write(record)
         self._file.close()
@@ -178,9 +179,10 @@ class Reader:
         self._at = 0
 
     def new(self) -> Iterator[Told | Display | Quiet | End]:
-        """Return what has come since it was last asked.
+        """Return the new records since the last call.
 
-        A display that was drawn again since is told of once, where it first stood, as it is now.
+        A display that was updated meanwhile is returned once, at its first place, in its last
+        state.
         """
         records = list(self._records())
         shown = set()

@@ -1,8 +1,8 @@
-"""The keeper of a detached job: the process its hub lives in, which outlives the notebook's kernel.
+"""The keeper: the process with the hub of a detached job, which outlives the kernel.
 
-Run as ``python -m nbdist.detached.keeper FOLDER``, the job's folder, in a session of its own. What
-it knows of the job is on disk at all times (`nbdist.detached.job_folders`,
-`nbdist.detached.job_story`); a kernel is a view of that. It ends with the job.
+It runs as ``python -m nbdist.detached.keeper FOLDER`` (the job's folder) in its own session. The
+state of the job is always on disk (`nbdist.detached.job_folders`, `nbdist.detached.job_story`), and
+kernels only read it. The keeper ends with the job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STACKS_SECONDS = 10.0
 
 
 class Keeper:
-    """Takes one job through."""
+    """Runs one detached job."""
 
     def __init__(self, folder: Path, order: Order) -> None:
         kept = order.kept
@@ -55,7 +55,7 @@ class Keeper:
         self._shown = ShownJob(self._job, kept.launcher, detached=True)
 
     async def keep(self) -> None:
-        """Run the job to its end, and write down how that was."""
+        """Run the job to its end, and write how it ended."""
         settings, loop = Settings.read(), asyncio.get_running_loop()
         host = Host(settings.home, lambda _: None, controller=False)
         run = ScriptRun(host, self._job, self._plan, self._story, settings.hang_seconds)
@@ -73,7 +73,7 @@ class Keeper:
         finally:
             self._write_end()
             await host.stop()
-            await beacon.stop(leave=self._tell())  # an end is seen until it is cleared away
+            await beacon.stop(leave=self._tell())  # the end stays visible until it is removed
 
     def _tell(self) -> Record:
         return records.of_this_process(records.KEEPER, jobs=[self._shown.record()])
@@ -95,9 +95,9 @@ class Keeper:
             pulses_file.write(self._folder, pulses)
 
     def _write_end(self) -> None:
-        """Write what is returned, then how it ended: who sees that sees all."""
+        """Write the returned values, then the end: a reader of the end finds everything."""
         kept, job = self._kept, self._job
-        if not job.done:  # a fault of ours
+        if not job.done:  # an error of ours
             job.state = "failed"
             job.end(NbdistError("nbdist itself failed; keeper.log in the job's folder says more"))
         there = []
@@ -120,10 +120,10 @@ class Keeper:
 
 
 def _commands(run: ScriptRun, loop: asyncio.AbstractEventLoop) -> Commands:
-    """Return what may be asked for from outside; called on threads."""
+    """Return the commands that other processes may send; they run on threads."""
 
     def interrupt(job: str) -> None:
-        del job  # there is but one
+        del job  # there is only one
         loop.call_soon_threadsafe(run.press, INTERRUPT)
 
     def dump(job: str) -> dict[str, dict[str, str]]:
@@ -135,7 +135,7 @@ def _commands(run: ScriptRun, loop: asyncio.AbstractEventLoop) -> Commands:
 
 
 def main(folder: Path) -> None:
-    """Keep the job in this folder."""
+    """Run the keeper of the job in this folder."""
     for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal's; handled, so that ranks are not
         signal.signal(signum, lambda *_: None)  # born with them ignored
     order = keeper_order.take(folder)

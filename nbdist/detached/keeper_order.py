@@ -16,7 +16,7 @@ FILE = "order.json"
 
 
 class Order(msgspec.Struct):
-    """What a keeper is to do."""
+    """The order for a keeper: the job, and how to launch it."""
 
     kept: Kept
     plan: Plan
@@ -28,7 +28,7 @@ def give(folder: Path, order: Order) -> None:
 
 
 def take(folder: Path) -> Order:
-    """Read the order and remove its file. Keeper's own."""
+    """Read the order and remove its file. For the keeper."""
     path = folder / FILE
     order = msgspec.json.decode(path.read_bytes(), type=Order)
     path.unlink()

@@ -20,12 +20,12 @@ _decode = msgspec.json.Decoder(dict[int, Pulse]).decode
 
 
 def write(folder: Path, pulses: dict[int, Pulse]) -> None:
-    """Write what each rank was doing. Keeper's own."""
+    """Write the ranks' last reports. For the keeper."""
     write_file(folder, FILE, pulses)
 
 
 def read(folder: Path) -> dict[int, Pulse]:
-    """Return what each rank was doing, as far as that can be read. Any thread."""
+    """Return the ranks' last reports; empty if they cannot be read. Any thread."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return _decode((folder / FILE).read_bytes())
     return {}

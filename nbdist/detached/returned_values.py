@@ -18,12 +18,12 @@ _decode = msgspec.msgpack.Decoder(Offer).decode  # any thread; see `nbdist.rank.
 
 
 def write(folder: Path, rank: int, offer: Offer) -> None:
-    """Write what a rank has packed.
+    """Write the values that a rank has packed.
 
     Raises
     ------
     OSError
-        If there is no room.
+        If the disk is full.
     """
     blocks = []
     if offer.buffers:
@@ -36,12 +36,12 @@ def write(folder: Path, rank: int, offer: Offer) -> None:
 
 
 def read(folder: Path, rank: int) -> Offer:
-    """Return it, its large buffers mapped.
+    """Return a rank's packed values, with large buffers mapped.
 
     Raises
     ------
     OSError, NbdistError
-        If it is not there, or cannot be mapped.
+        If the file is missing or cannot be mapped.
     """
     offer = _decode((folder / f"returned{rank}").read_bytes())
     return msgspec.structs.replace(offer, buffers=map_blocks(offer.parcel))

@@ -1,7 +1,6 @@
-"""The hub of one cluster: its ranks, its jobs, and the wire to every agent.
+"""`Hub`: manages the ranks and jobs of one cluster, and its connections to the agents.
 
-Everything here runs on the hub's thread (`nbdist.hub.link.hub_loop`). `Cluster` is the face other
-threads use.
+Everything here runs on the hub's thread (`nbdist.hub.link.hub_loop`). Other threads use `Cluster`.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ if TYPE_CHECKING:
 
 QUIT_SECONDS = 1.0
 SCRIPTS_SECONDS = 5.0
-"""A launcher and its ranks have this long to end when their cluster does."""
+"""How long a launcher and its ranks may take to end with their cluster."""
 FREE_SECONDS = 0.2
-"""How often ranks that wait for one that has failed are told to stop."""
+"""How often ranks that wait for a failed rank are told to stop waiting."""
 SOCKETS = 2
-"""Of each rank: its agent's and its main thread's."""
+"""The number of sockets of each rank: its agent's and its main thread's."""
 
 
 class JobListener(Protocol):
-    """What a running job wants to hear; see `nbdist.hub.running.cell_run.Run`."""
+    """Receives the events of a running job; see `nbdist.hub.running.cell_run.Run`."""
 
     def done(self, rank: int, done: Done) -> None:
-        """Take note that a rank's cell has ended."""
+        """Handle the end of a rank's cell."""
 
     def display(self, rank: int, display: Display) -> None:
-        """Take a rich display of the shown rank."""
+        """Handle a rich display of the shown rank."""
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
-        """Take note of what a rank is doing."""
+        """Handle a rank's report of what it is doing."""
 
     def died(self, death: Death) -> None:
-        """Take note that a rank's process has ended."""
+        """Handle the end of a rank's process."""
 
 
 class Hub:
-    """Knows all ranks and jobs of a cluster."""
+    """The hub of one cluster. Hub's thread."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -72,7 +71,7 @@ class Hub:
         self.host = Host(settings.home, self._hear)
         try:
             self.line = Line(self._hear_agent, cells=self.host.cells)
-        except BaseException:  # no socket can be made: what was started ends
+        except BaseException:  # no socket could be made: end what was started
             self.host.abandon()
             raise
         self.send, self.call, self.call_all = self.line.send, self.line.call, self.line.call_all
@@ -80,45 +79,45 @@ class Hub:
         self.turns = Turns()
         self.running: dict[str, JobListener] = {}
         self.mending = asyncio.Lock()
-        """Held while the group is renewed; a job whose turn comes meanwhile waits for it."""
+        """Held while the process group is renewed; jobs whose turn comes wait for it."""
         self.begun: set[str] = set()
-        """Jobs that count on the group as it is: nobody may renew it beside them."""
+        """Jobs that use the present process group, which must not be renewed meanwhile."""
         self.none_begun = asyncio.Event()
-        """Set while there are none."""
+        """Set while there are no such jobs."""
         self.none_begun.set()
         self.backend = "ddp"
         self.environ: dict[str, str] = {}
         self.generation = 0
         self.stale = False
-        """Whether the process group must be formed anew before the next cell."""
+        """Whether the process group must be renewed before the next cell."""
         self.uncompared = False
-        """Whether ranks may have parted and were not all compared since (`comparing`)."""
+        """Whether models may differ between ranks, and were not compared on all ranks since."""
         self.broken_off: dict[int, list[str]] = {}
-        """By rank, collectives behind which its GPU went on when they were aborted; told with what
-        is compared."""
+        """For each rank, the aborted collectives behind which its GPU went on; reported with the
+        next comparison."""
         self.sharing = ""
-        """The backend by which ranks that share GPUs talk; '' where none do."""
+        """The backend of ranks that share GPUs; '' if no GPU is shared."""
         self.notes: list[str] = []
-        """What is to be told of how groups came back; see `nbdist.hub.link.forming.drain`."""
+        """Messages about how groups were recovered; see `nbdist.hub.link.forming.drain`."""
         self.replacing = False
-        """Whether ranks are being replaced because nothing else held."""
+        """Whether ranks are being replaced because no other way of recovery succeeded."""
         self.given_up = False
-        """Whether some rank has destroyed its groups and could not make them anew yet."""
+        """Whether a rank has destroyed its groups and not re-created them yet."""
         self._arrivals: dict[int, asyncio.Future[None]] = {}
         self._incarnations: dict[int, int] = {}
 
     @property
     def size(self) -> int:
-        """How many ranks the cluster has."""
+        """The number of ranks."""
         return len(self.ranks)
 
     def begin(self, job: str) -> None:
-        """Note that a job counts on the group as it is."""
+        """Record that a job uses the present process group."""
         self.begun.add(job)
         self.none_begun.clear()
 
     def leave(self, job: str) -> None:
-        """Note that it does not any more."""
+        """Record that a job no longer uses it."""
         self.begun.discard(job)
         if not self.begun:
             self.none_begun.set()
@@ -133,7 +132,7 @@ class Hub:
                 if message.job in self.running:
                     self.running[message.job].done(rank.rank, message)
             case Display():
-                self.send(number, Received())  # it waits, or its next print is first
+                self.send(number, Received())  # the rank waits for it
                 if message.job in self.running:
                     self.running[message.job].display(rank.rank, message)
             case Pulse():
@@ -185,7 +184,7 @@ class Hub:
                 self._lost(rank, death, f"it ended with exit code {word.code or -word.signum}")
 
     def _controller_lost(self) -> None:
-        """Let nobody wait for ranks that it has not taken in, and never will."""
+        """Let waits for ranks end that the dead controller can no longer register."""
         log = self.host.controller_log_in_words()
         for rank, arrival in self._arrivals.items():
             if not arrival.done():
@@ -193,7 +192,7 @@ class Hub:
                 arrival.set_exception(LaunchError(msg))
 
     def warm_lost(self) -> None:
-        """Take note that the warm process is gone, and all ranks with it."""
+        """Record that the warm process has ended, and all ranks with it."""
         for rank in self.ranks.values():
             if rank.state != "dead":
                 death = Death(rank.rank, rank.pid, 9, 0, False, time.time(), None)
@@ -211,7 +210,7 @@ class Hub:
             listener.died(death)
 
     def watch_warm(self) -> None:
-        """Take note when the warm process is gone."""
+        """Watch for the end of the warm process."""
 
         async def watch() -> None:
             await self.host.warm.gone.wait()
@@ -220,7 +219,7 @@ class Hub:
         self._warm_watch = self.loop.create_task(watch())
 
     async def bear(self, ranks: Iterable[int], size: int, engine: str) -> None:
-        """Start processes for these ranks and wait until each has said hello."""
+        """Start processes for these ranks, and wait until each has connected."""
         ranks = list(ranks)
         environ = {k: v for k, v in self.host.environ_changes().items() if v is not None}
         specs = make_specs(
@@ -256,7 +255,7 @@ class Hub:
             raise LaunchError(msg)
 
     async def demand(self, ranks: Iterable[int], call: Call[Any]) -> None:
-        """Have all these ranks do something together; raise what the first one met."""
+        """Call these ranks at once, for a joint operation; raise the first error."""
         calls = {
             self.loop.create_task(self.call(rank, call, timeout=self.settings.form_seconds)): rank
             for rank in ranks
@@ -270,9 +269,9 @@ class Hub:
         raise problems[0]
 
     async def free(self, calls: dict[int, asyncio.Task[Any]], why: str) -> None:
-        """Free ranks that wait for one that has failed, while no cell is running.
+        """Free ranks that wait for a failed rank, while no cell is running.
 
-        Again and again: a rank may not have begun to wait when it hears of it first.
+        This is repeated, because a rank may not have begun to wait at the first time.
         """
         waiting = set(calls.values())
         while waiting:
@@ -281,10 +280,10 @@ class Hub:
                     self.send(rank, Abort(job="", why=why))
             ended, waiting = await asyncio.wait(waiting, timeout=FREE_SECONDS)
             for call in ended:
-                call.exception()  # a consequence, told by nobody
+                call.exception()  # a consequence, not reported
 
     async def end(self, ranks: Iterable[int]) -> None:
-        """End these ranks' processes: politely, then by force."""
+        """End these ranks' processes: SIGTERM, then SIGKILL."""
         living = [
             self.ranks[rank]
             for rank in ranks
@@ -302,18 +301,18 @@ class Hub:
             await asyncio.sleep(0.01)
 
     async def empty(self) -> None:
-        """End all ranks; the warm process and the controller stay for the next ones."""
+        """End all ranks; the warm process and the controller stay for later ranks."""
         ended = list(self.ranks)
         await self.end(ended)
         self.ranks.clear()
         for rank in ended:
             await self.host.forget_engine(rank)
-        # All of it was so of the ranks that have ended.
+        # Reset the state of the ended ranks.
         self.stale = self.uncompared = self.given_up = False
         self.broken_off = {}
 
     async def stop(self) -> None:
-        """End everything of this cluster, and the scripts its warm process has launched."""
+        """End everything of this cluster, and the scripts that its warm process has launched."""
         for end in list(self.host.scripts):
             end()
         deadline = self.loop.time() + SCRIPTS_SECONDS

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEAD = 200_000
-"""Visible characters shown as they come."""
+"""How many visible characters are shown at the beginning."""
 TAIL_LINES = 40
 TAIL = 10_000
-"""Characters at most of the last lines, shown at the end."""
+"""The most characters of the last lines, shown at the end."""
 LATEST_LINES = 3
 DISPLAYS = 200
-"""Rich displays shown of one cell."""
+"""The most rich displays of a cell that are shown."""
 REFRESH_SECONDS = 0.5
 
 _OVERWRITTEN = re.compile(r"[^\n\r]*\r(?!\n)")
 
 
 class Screen:
-    """Passes on what there is room for, and says what is left out. Hub's thread."""
+    """Forwards the output for which there is room, and says what is left out. Hub's thread."""
 
     def __init__(self, put: Callable[[Event], None], rank: int) -> None:
         self._put, self._rank = put, rank
@@ -36,11 +36,11 @@ class Screen:
 
     @property
     def full(self) -> bool:
-        """Whether text is only counted from now on."""
+        """Whether text is only counted now."""
         return self._room <= 0
 
     def text(self, text: str) -> None:
-        """Show text as long as there is room for it."""
+        """Show text while there is room."""
         if self.full:
             self.hide(text)
             self._latest = (self._latest + text)[-TAIL:]
@@ -54,11 +54,11 @@ class Screen:
         self._hidden_lines += text.count("\n")
 
     def latest(self, text: str) -> None:
-        """Set what is shown of hidden text."""
+        """Set the part of hidden text to show."""
         self._latest = text[-TAIL:]
 
     def show(self, shown: Shown) -> None:
-        """Show a rich display as long as there is room for it."""
+        """Show a rich display while there is room."""
         if shown.kind == "clear_output":
             self._room, self._displays = HEAD, DISPLAYS
             self._hidden = self._hidden_lines = 0
@@ -72,14 +72,14 @@ class Screen:
             self._put(shown)
 
     def refresh(self, now: float) -> None:
-        """Keep what is said of hidden text current."""
+        """Update the message about hidden text."""
         if self._hidden and now - self._refreshed > REFRESH_SECONDS:
             self._refreshed = now
             latest = "\n".join(self._latest.splitlines()[-LATEST_LINES:])
             self._put(Notice("more", f"… {self._amount()} more so far, the latest:\n{latest}"))
 
     def end(self) -> None:
-        """Say how much is not shown, and show the last of it."""
+        """Say how much is not shown, and show its last lines."""
         if not self._hidden:
             return
         tail = "".join(self._latest.splitlines(keepends=True)[-TAIL_LINES:])

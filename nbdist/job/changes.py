@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 listeners: list[Callable[[], None]] = []
-"""Called whenever there may be news."""
+"""Called after every possible change."""
 
 
 def happened() -> None:
-    """Tell all listeners."""
+    """Notify all listeners."""
     for listener in listeners:
         listener()

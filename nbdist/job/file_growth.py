@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IN_MODIFY = 2
-"""Of Linux's inotify(7): somebody has written."""
+"""The event of inotify(7) for a write."""
 ROOM = 1 << 16
-"""Bytes of news read at a time; what they say is all the same."""
+"""Bytes of events that are read at a time; their content does not matter."""
 
 
 class Growth:
@@ -30,12 +30,12 @@ class Growth:
         self._watched: set[Path] = set()
         self._inotify = -1
         self._refused = False
-        """Whether the system has no more of these, or none at all."""
+        """Whether inotify is missing or its limit is reached."""
 
     def sees(self, files: Iterable[Path]) -> bool:
-        """Watch files from now on; return whether all of them have been watched since before.
+        """Watch files from now on; return whether all of them were watched before.
 
-        What was written before a file is watched nobody tells of: it has to be looked at once more.
+        A new file must be read once more, as earlier writes to it are not notified.
         """
         before = set(self._watched)
         for path in files:
@@ -55,15 +55,15 @@ class Growth:
         self._watched.add(path)
 
     def wake(self) -> None:
-        """End a wait that is under way, or the next one."""
+        """End the running wait, or the next one."""
         self._news.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until a file has grown since the last wait, so many seconds at most."""
+        """Wait until a file has grown since the last wait, at most this many seconds."""
         loop = asyncio.get_running_loop()
         timer = loop.call_later(seconds, self._news.set)
         if self._inotify >= 0:
-            # Only meanwhile: what is written all the time must not wake the loop all the time.
+            # Only during a wait: constant writes must not wake the event loop constantly.
             loop.add_reader(self._inotify, self._news.set)
         try:
             await self._news.wait()
@@ -76,7 +76,7 @@ class Growth:
                     os.read(self._inotify, ROOM)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._inotify >= 0:
             os.close(self._inotify)
             self._inotify = -1
@@ -85,7 +85,7 @@ class Growth:
 def _call(function: str, *arguments: int | bytes) -> int:
     try:
         found = int(getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments))
-    except AttributeError as err:  # no Linux
+    except AttributeError as err:  # not Linux
         raise OSError(str(err)) from err
     if found < 0:
         number = ctypes.get_errno()

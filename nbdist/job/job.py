@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS = 0.25
-"""Waits are no longer than this: a signal that comes just before one begins does not end it."""
+"""The longest single wait: a signal just before a wait does not end it."""
 INTERRUPTED = f"The cell was {INTERRUPT.text}."
-"""How an interrupt begins to be told."""
+"""The beginning of messages about an interrupt."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Shown:
 
 @dataclass(frozen=True)
 class Notice:
-    """A line of ours; one with the same key takes its place later, one without text removes it."""
+    """A notice of ours; a later one with the same key replaces it, or removes it if it is empty."""
 
     key: str
     text: str
     warns: bool = False
-    """Whether something has gone wrong, or may: information looks otherwise."""
+    """Whether the notice is a warning, not information."""
 
 
 Event = Text | Shown | Notice | None
-"""What a viewer gets, None last."""
+"""An event for the viewer; None is the last one."""
 
 
 class Death(msgspec.Struct, frozen=True, tag=True):
@@ -71,77 +71,77 @@ class Death(msgspec.Struct, frozen=True, tag=True):
     signum: int
     code: int
     out_of_memory: bool
-    """Most likely the operating system has killed it for lack of memory."""
+    """Whether the system's OOM killer has probably killed it."""
     at: float
     line: int | None
-    """The cell's line it was last known at."""
+    """The last known line in the cell."""
     asked: bool = False
-    """Whether it was killed at the end of a countdown."""
+    """Whether we killed it at the end of a countdown."""
 
 
 @dataclass(repr=False, eq=False)
 class Job:
-    """One run of a cell, and the handle on it while it runs.
+    """One run of a cell, and the handle to wait for it or cancel it.
 
-    The hub's thread writes it; any thread may read, wait and cancel.
+    The hub's thread writes; any thread may read, wait and cancel.
     """
 
     id: str
-    """Counted in this process, from 1; of a detached job the end of its folder's name."""
+    """A number in this process, from 1; for a detached job the end of its folder's name."""
     code: str
     ranks: tuple[int, ...]
     folder: Path
-    """Where the cluster's logs lie, one file a rank; a job's output is a part of it."""
+    """The folder of the cluster's logs, one file a rank; a job's output is a part of each file."""
     number: int
     """The cell's execution count in the notebook."""
     lines: int = 1
-    """How many of the notebook cell's lines stand before `code`."""
+    """How many lines of the notebook's cell are above `code`."""
     state: JobState = "queued"
     created: float = field(default_factory=time.time)
     began: float | None = None
-    """When its ranks were free and it was sent to them; None before."""
+    """When it was sent to its ranks; None before."""
     seconds: float | None = None
-    """How long it ran; None before its end, or if it never began."""
+    """How long it ran; None before its end, or if it has not begun."""
     waits_for: list[str] = field(default_factory=list)
-    """What kept its ranks busy when it came."""
+    """The jobs that used its ranks when it arrived."""
     restarts: list[str] = field(default_factory=list)
-    """Why its launcher has started its ranks anew, each time."""
+    """The reason of each restart by its launcher."""
     errors: dict[int, Fault | Death] = field(default_factory=dict)
-    """What went wrong, by rank."""
+    """The error of each failed rank."""
     hosts: dict[int, str] = field(default_factory=dict)
-    """By rank, its host, as far as they are known; empty where all are on this machine."""
+    """The known hosts of ranks; empty if all are on this machine."""
     parts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """Where each rank's output begins and ends in its log; None while it grows."""
+    """The beginning and end of each rank's output in its log; the end is None while it grows."""
     unlogged: set[int] = field(default_factory=set)
-    """Ranks that are done and have logged no metrics."""
+    """Ranks that have ended without logging metrics."""
     pulses: dict[int, Pulse] = field(default_factory=dict)
-    """By rank, what it was doing when last heard of."""
+    """The last report of each rank."""
     notes: list[str] = field(default_factory=list)
-    """What a person should know besides: ranks replaced, models that disagree."""
+    """Further messages for the user: replaced ranks, models that differ."""
     told_of: dict[str, str] = field(default_factory=dict)
-    """Lines of ours by key, as they stand: hangs, restarts, what was brought."""
+    """The present notices by key: hangs, restarts, names that were brought."""
     events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     error: NbdistError | None = None
-    """What `wait` raises."""
+    """The error that `wait` raises."""
     returned: dict[int, Offer] = field(default_factory=dict)
-    """By rank, what was packed for the notebook and nobody has taken yet; it holds memory."""
+    """For each rank, the packed values that the notebook has not taken yet; they hold memory."""
     scaling: Scaling | None = None
     """The table of a series of runs (``--scale``), of which this was the last."""
     viewed: bool = False
-    """Whether somebody takes `events`; without a viewer nobody waits for one."""
+    """Whether a viewer takes `events`; without a viewer the output does not wait."""
     background: bool = False
-    """Whether its cell is over, so that an interrupt of the kernel does not mean it."""
+    """Whether its cell has ended, so that an interrupt of the kernel is not for this job."""
     task: object = None
-    """What keeps the hub's work on it from being collected."""
+    """The hub's task, referenced so that it is not garbage-collected."""
     _metrics: Metrics | None = None
     _resources: Metrics | None = None
     _cancelled: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
     on_cancel: Callable[[Stop], None] = lambda _: None
     on_stacks: Callable[[], dict[int, str]] | None = None
-    """Asks its ranks where they are; None where this process cannot."""
+    """Asks its ranks for their stacks; None if this process cannot."""
     on_waited: Callable[[], None] = lambda: None
-    """What whoever waits does first after its end: bind in the notebook what it returns."""
+    """Called by a waiting thread after the end: binds returned values in the notebook."""
 
     @property
     def ok(self) -> bool:
@@ -150,15 +150,15 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether it has ended, successfully or not."""
         return self._ended.is_set()
 
     def log(self, rank: int) -> Path:
-        """Return the path of a rank's log, which holds the cluster's other jobs too."""
+        """Return the path of a rank's log, which contains the cluster's other jobs, too."""
         return self.folder / f"rank{rank}.log"
 
     def output(self, rank: int = 0) -> str:
-        """Return all a rank has printed so far.
+        """Return everything that a rank has printed so far.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class Job:
         return data.decode("utf-8", errors="backslashreplace")
 
     def check_rank(self, rank: int) -> None:
-        """Raise `NbdistError` if a rank had no part in this job, or its log is gone."""
+        """Raise `NbdistError` if a rank did not run this job, or its log was removed."""
         if rank not in self.ranks:
             msg = f"job {self.id} ran on ranks {show_ranks(self.ranks)}, not on {rank}"
             raise NbdistError(msg)
@@ -189,10 +189,10 @@ class Job:
 
     @property
     def metrics(self) -> Metrics:
-        """What its ranks have logged with `nbdist.log`, also while it runs."""
+        """The values that its ranks have logged with `nbdist.log`, also while it runs."""
         if self._metrics is None or self._metrics.folder != self.folder:
             from nbdist.metrics.job_metrics import (
-                Metrics,  # numpy, which most jobs need not wait for
+                Metrics,  # imports NumPy, which most jobs do not need
             )
 
             self._metrics = Metrics(self.folder, self.id, self.ranks)
@@ -200,22 +200,22 @@ class Job:
 
     @property
     def resources(self) -> Metrics:
-        """What each rank has taken of its machine, from the beginning to the end.
+        """Each rank's use of resources, from the job's beginning to its end.
 
         The names, as far as they can be measured:
 
-        - ``CPU``: percent of one core, of the rank's own process. Processes that it starts (workers
-          of a loader) are not counted.
-        - ``memory``: bytes that the process has in memory, the most since the value before.
-        - ``GPU``: percent of the time its GPU was in use, whoever used it. Needs nvidia-ml-py.
-        - ``GPU memory``: bytes that the process has on its GPU, the most since the value before.
-        - ``network received``, ``network sent``: bytes a second of the rank's host; of its
-          container, where that has a network of its own. All ranks there have the same. Loopback,
-          which joins ranks of one host, is not counted, nor what a card carries past the system
-          (RDMA).
+        - ``CPU``: percent of one core, for the rank's own process without its child processes
+          (workers of a loader).
+        - ``memory``: bytes of the process in memory, the maximum since the last value.
+        - ``GPU``: percent of the time in which its GPU was in use by any process. Needs
+          nvidia-ml-py.
+        - ``GPU memory``: bytes of the process on its GPU, the maximum since the last value.
+        - ``network received``, ``network sent``: bytes a second of the rank's host, or of its
+          container if this has its own network; equal for all ranks there. Loopback, which connects
+          ranks of one host, is not counted, nor traffic that bypasses the system (RDMA).
 
-        A step is a second of the job, the same for all ranks; each is kept for 20 minutes, every
-        other one for 20 minutes more, then fewer and fewer, until there is one about each minute.
+        A step is a second of the job, the same for all ranks. For 20 minutes every second is
+        recorded, for 20 minutes more every second one, and so on, at least about every minute.
 
         Examples
         --------
@@ -224,32 +224,32 @@ class Job:
         >>> job.resources.to_csv("resources.csv")  # doctest: +SKIP
         """
         if self._resources is None or self._resources.folder != self.folder:
-            from nbdist.metrics.job_metrics import resources  # as above
+            from nbdist.metrics.job_metrics import resources  # as for `metrics`
 
             self._resources = resources(self.folder, self.id, self.ranks)
         return self._resources
 
     def cancel(self) -> None:
-        """Stop it as an interrupt of its cell would, without waiting for its end.
+        """Stop the job like an interrupt of its cell, without waiting for its end.
 
-        A job that waits for its turn leaves the queue. One that runs is interrupted, then freed
-        from collectives, then (after a countdown) killed; cancelling again hurries that.
+        A queued job leaves the queue. A running job is interrupted, then its collectives are
+        aborted, then (after a countdown) it is killed; a second call speeds this up.
         """
         self._cancelled = True
         self.on_cancel(INTERRUPT)
 
     def abandon(self) -> None:
-        """Stop it without hurrying a stop that is under way: nobody waits for it any more."""
+        """Stop the job, without speeding up a running stop: no one waits for it any more."""
         if not self._cancelled:
             self.cancel()
 
     def stacks(self) -> dict[int, str]:
-        """Return the Python stacks of its ranks, also of one whose main thread is stuck.
+        """Return the Python stacks of its ranks, also of ranks whose main thread is stuck.
 
         Raises
         ------
         NbdistError
-            If it does not run, or was detached.
+            If the job is not running, or was detached.
         """
         if self.done:
             msg = f"job {self.id} has ended: {self.state}"
@@ -260,24 +260,24 @@ class Job:
         return self.on_stacks()
 
     def wait(self, timeout: float | None = None) -> Job:
-        """Wait for its end; an interrupt ends the waiting and not the job.
+        """Wait for the job's end; an interrupt ends the wait, but not the job.
 
         Parameters
         ----------
         timeout
-            Seconds; None waits for as long as it takes.
+            Seconds; None for no limit.
 
         Returns
         -------
         Job
-            Itself, when every rank has finished; what ``--return`` names is bound then.
+            The job itself, when every rank has finished and the names in ``--return`` are bound.
 
         Raises
         ------
         RankError, Interrupted
-            If it failed, or was stopped.
+            If the job failed, or was stopped.
         TimeoutError
-            If it has not ended in time; the job goes on.
+            If the job has not ended in time; it goes on.
         """
         try:
             if not self.until_end(timeout):
@@ -293,7 +293,7 @@ class Job:
         return self
 
     def until_end(self, timeout: float | None = None) -> bool:
-        """Wait for its end, well or not; return whether it came within these seconds."""
+        """Wait for the job's end, successful or not; return whether it has ended in time."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._ended.wait(LOOK_SECONDS if until is None else _slice(until)):
             if until is not None and time.monotonic() >= until:
@@ -301,11 +301,11 @@ class Job:
         return True
 
     def take_returned(self, rank: int | None = None) -> Offer | None:
-        """Return what a rank (by default the shown one) has packed, and hold it no more."""
+        """Return and release the values packed by a rank, by default the shown one."""
         return self.returned.pop(self.ranks[0] if rank is None else rank, None)
 
     def tell(self, key: str, text: str, *, warns: bool = True) -> None:
-        """Show a line of ours, in the place of an earlier one with this key. Hub's thread."""
+        """Show a notice, which replaces an earlier one with this key. Hub's thread."""
         self.told_of[key] = text
         changes.happened()
         self.events.put(Notice(key, text, warns))
@@ -326,7 +326,7 @@ class Job:
         self.tell(f"{kind} {which}".rstrip(), text, warns=warns)
 
     def next_event(self, meanwhile: Callable[[], None] = lambda: None) -> Event:
-        """Wait for the next event; an interrupt is heard for sure. Main thread.
+        """Wait for the next event; an interrupt always ends the wait. Main thread.
 
         Parameters
         ----------
@@ -343,10 +343,10 @@ class Job:
                 return event
 
     def end(self, error: NbdistError | None) -> None:
-        """Let viewers and waiters go. Hub's thread."""
+        """End the job: release viewers and waiting threads. Hub's thread."""
         self.error = error
         if error is not None:
-            self.returned.clear()  # nobody takes what a job returns that has failed
+            self.returned.clear()  # a failed job's returned values are not used
         self.on_cancel = lambda _: None
         self._ended.set()
         self.events.put(None)
@@ -364,16 +364,16 @@ class Job:
 
     @property
     def stop_by(self) -> str:
-        """What a person does to stop it."""
+        """How the user can stop the job."""
         return f"`%dist cancel {self.id}`" if self.background else "interrupt the cell"
 
     @property
     def reports(self) -> list[str]:
-        """What went wrong on its way and what was done about it, as that stands now."""
+        """The present notices about problems and what was done about them."""
         return [text for key, text in self.told_of.items() if _kind(key) in REPORTS]
 
     def told(self) -> str:
-        """Return the first line of how it failed that its state does not tell, '' if none does."""
+        """Return the first line of the error that its state does not tell; '' without one."""
         lines = [] if self.error is None else str(self.error).split("\n")
         if self.state == "interrupted" and lines[:1] == [INTERRUPTED]:
             del lines[0]
@@ -386,7 +386,7 @@ def _kind(key: str) -> str:
 
 
 def check_idle(unfinished: list[Job]) -> None:
-    """Raise `UsageError` if there are jobs that a change of their cluster would end."""
+    """Raise `UsageError` if there are jobs that a change of the cluster would end."""
     for job in unfinished:
         msg = (
             f"job {job.id} ({job.state}) is on this cluster, which would have to be restarted: "
@@ -403,12 +403,12 @@ _ids = itertools.count(1)
 
 
 def next_job_id() -> str:
-    """Return a number no other job of this process has."""
+    """Return a number that no other job of this process has."""
     return str(next(_ids))
 
 
 def how_died(death: Death) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended."""
     if death.asked:
         return "could not be interrupted and was killed"
     if death.out_of_memory:
@@ -419,7 +419,7 @@ def how_died(death: Death) -> str:
 
 
 def name_signal(signum: int) -> str:
-    """Return a signal's name, its number where Python has no name for it (real-time ones)."""
+    """Return a signal's name, or its number if Python has no name (real-time signals)."""
     try:
         return signal.Signals(signum).name
     except ValueError:
@@ -427,12 +427,12 @@ def name_signal(signum: int) -> str:
 
 
 def name_ranks(ranks: tuple[int, ...] | list[int]) -> str:
-    """Write ranks with the word before them: ``rank 0``, ``ranks 0,2-4``."""
+    """Format ranks with the word before them: ``rank 0``, ``ranks 0,2-4``."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
 
 
 def show_ranks(ranks: tuple[int, ...] | list[int]) -> str:
-    """Write ranks as a person would: ``0,2-4``."""
+    """Format ranks briefly: ``0,2-4``."""
     return ",".join(_spans(sorted(ranks)))
 
 

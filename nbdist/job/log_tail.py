@@ -1,4 +1,4 @@
-"""Follows a rank's log while it grows."""
+"""Reads a rank's log from a job's beginning while it grows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 1 << 16
 NOISE = re.compile(
     r"(?m)^(\[[WE]\d+ .*|\[rank\d+\]:\[[WE].*|Exception raised from .*|frame #\d+: .*)(\n|\Z)"
 )
-"""What torch's C++ side prints when a connection is cut: true, long and of no use to anybody."""
+"""Torch's C++ messages about a cut connection: long and useless."""
 
 
 class Tail:
@@ -25,15 +25,16 @@ class Tail:
         self._path = path
         self._file = -1
         self.at = at
-        """Bytes of the log read so far."""
+        """The position in the log read so far."""
         self.quiet = False
-        """Whether the rank was cut off on purpose; its complaints stay in the log."""
+        """Whether we have cut the rank's connections; torch's messages then stay in the log
+        only."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self, end: int | None = None) -> str | None:
-        """Return what is new, a chunk at most and not beyond `end`; None if nothing is."""
+        """Return new text, at most a chunk and not beyond `end`; None if there is none."""
         if end is not None and end < self.at and self.size() < self.at:
-            self.at = 0  # somebody has cut the log, to make room
+            self.at = 0  # the log was truncated to free space
         size = CHUNK if end is None else min(CHUNK, end - self.at)
         data = self._read(size) if size > 0 else b""
         if not data:
@@ -42,11 +43,11 @@ class Tail:
         return self._clean(self._decoder.decode(data))
 
     def size(self) -> int:
-        """Return how far the log goes now."""
+        """Return the present size of the log."""
         return os.fstat(self._file).st_size if self._opened() else 0
 
     def close(self) -> str:
-        """Close the log and return what half a character is left."""
+        """Close the log; return the rest of an incomplete character."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -11,19 +11,19 @@ from nbdist.job.job import show_ranks
 
 MOVES = re.compile(r"(\n|\r(?!\n)|\x1b\[A)")
 BAR_ROWS = 4
-"""Rows that a program which moves the cursor up may still change."""
+"""How many rows a program that moves the cursor up may still change."""
 WINDOW = 200
-"""Lines looked through for one that another rank has printed already."""
+"""How many lines are searched for an equal line of another rank."""
 MOST_LINES = 10_000
-"""Lines that may wait for other ranks."""
+"""The most lines that wait for other ranks."""
 OPEN_SECONDS = 0.1
-"""A line that is not finished after so long is a bar, or the like."""
+"""A line that is unfinished after this time is a progress bar or similar."""
 LATE_SECONDS = 1.0
-"""A line waits this long for the other ranks to print it too."""
+"""How long a line waits until the other ranks print it, too."""
 
 
 class Rows:
-    """Just enough of a terminal to follow progress bars of one rank, nested ones too."""
+    """A minimal terminal that follows one rank's progress bars, nested ones included."""
 
     def __init__(self) -> None:
         self._rows = [""]
@@ -31,7 +31,7 @@ class Rows:
         self._moves_up = False
 
     def feed(self, text: str) -> list[str]:
-        """Take output; return the lines that will not change any more."""
+        """Process output; return the lines that are final."""
         plain = not self._moves_up and self._column == len(self._rows[-1])
         if plain and "\r" not in text and "\x1b[A" not in text:
             lines = (self._rows[-1] + text).split("\n")
@@ -62,7 +62,7 @@ class Rows:
             self._column = end
 
     def open(self) -> str:
-        """Return the lines that are not finished, '' if there are none."""
+        """Return the unfinished lines; '' without any."""
         return "\n".join(row.rstrip() for row in self._rows if row.strip())
 
     def rest(self) -> list[str]:
@@ -80,23 +80,23 @@ class _Line:
 
 
 class Merger:
-    """Takes what ranks print and returns labelled lines."""
+    """Merges the ranks' output into labelled lines."""
 
     def __init__(self, ranks: tuple[int, ...], *, collapse: bool) -> None:
         self._all = set(ranks)
         self._collapse = collapse
         self._rows = {rank: Rows() for rank in ranks}
         self._lines: deque[_Line] = deque()
-        self._gone = 0  # lines that have been shown; positions below count them
+        self._gone = 0  # the number of shown lines, which positions below include
         self._next = dict.fromkeys(ranks, 0)
         self._open_at: dict[int, float] = {}
-        """When each rank began its unfinished line."""
+        """For each rank, when its unfinished line began."""
 
     def feed(self, rank: int, text: str, now: float) -> None:
-        """Take output of a rank at a time in seconds."""
+        """Process a rank's output at this time in seconds."""
         was_open = bool(self._rows[rank].open())
         lines = self._rows[rank].feed(text)
-        if lines or not was_open:  # what is open now has begun just now
+        if lines or not was_open:  # the open line has begun now
             self._open_at[rank] = now
         self._add(rank, lines, now)
 
@@ -110,7 +110,7 @@ class Merger:
             self._next[rank] = place + 1
 
     def _insert(self, rank: int, line: _Line) -> int:
-        """Put a line where the rank is, before those that wait for it."""
+        """Insert a line at the rank's position, before lines that wait for this rank."""
         place = max(self._next[rank], self._gone) if self._collapse else self._end()
         self._lines.insert(place - self._gone, line)
         for other, position in self._next.items():
@@ -122,7 +122,7 @@ class Merger:
         return self._gone + len(self._lines)
 
     def _find(self, rank: int, text: str) -> int | None:
-        """Return where this line waits for the rank, after what the rank printed before."""
+        """Return the position of an equal line that waits for this rank, after its last line."""
         first = max(self._next[rank], self._gone)
         for place in range(first, min(first + WINDOW, self._end())):
             line = self._lines[place - self._gone]
@@ -131,13 +131,13 @@ class Merger:
         return self._move_down(rank, text)
 
     def _move_down(self, rank: int, text: str) -> int | None:
-        """Move a line that others printed, and the rank prints only now, to where the rank is.
+        """Move an equal line, which other ranks printed before, down to this rank's position.
 
-        A rank that is heard second has its own lines put before those of the first; which of them
-        is heard first must not decide whether a line is theirs in common.
+        The lines of a rank that is read later are put before those of the first rank. The order of
+        reading must not decide whether a line counts as common.
         """
         here = self._next[rank]
-        between: set[int] = set()  # the ranks of the lines that it moves past
+        between: set[int] = set()  # the ranks whose lines it passes
         for place in range(here - 1, max(here - WINDOW, self._gone) - 1, -1):
             line = self._lines[place - self._gone]
             if line.text == text and rank not in line.ranks and not between & line.ranks:
@@ -156,11 +156,11 @@ class Merger:
 
     @property
     def waits(self) -> bool:
-        """Whether there are lines that wait for other ranks."""
+        """Whether some lines wait for other ranks."""
         return bool(self._lines)
 
     def ready(self, now: float, *, final: bool = False) -> str:
-        """Return the lines that wait for no rank any more."""
+        """Return the lines that no longer wait for a rank."""
         shown = []
         while self._lines:
             line = self._lines[0]
@@ -175,8 +175,8 @@ class Merger:
     def bars(self, now: float = math.inf) -> str:
         """Return each rank's unfinished lines, such as progress bars.
 
-        Those that were begun just before `now` are left out: as a rule their end is on its way,
-        since Python writes a line and its end one after the other.
+        Lines that began just before `now` are left out, because their end usually follows: Python
+        writes a line and its end separately.
         """
         open_ = {
             rank: rows.open().splitlines()
@@ -186,7 +186,7 @@ class Merger:
         return "\n".join(f"[{rank}] {row}" for rank, rows in open_.items() for row in rows)
 
     def flush(self, now: float) -> str:
-        """Return everything that is left, unfinished lines included."""
+        """Return all remaining lines, unfinished ones included."""
         for rank, rows in self._rows.items():
             self._add(rank, rows.rest(), now)
         return self.ready(now, final=True)

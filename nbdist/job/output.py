@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Display
 
 OUTPUTS = ("rank0", "all", "collapse")
-"""What `--output` takes."""
+"""The values of `--output`."""
 BACKLOG = 64
-"""Events a viewer may be behind before reading pauses; the logs wait on disk."""
+"""How many events the viewer may be behind before reading pauses; the logs stay on disk."""
 LOOK = 64
-"""Chunks read of each rank at one look, so that the hub gets to other things."""
+"""The most chunks of each rank at one look, so that the hub can do other work."""
 BARS_SECONDS = 0.25
 
 
 class Output:
-    """Reads the logs of the ranks a viewer wants to see, and passes on what there is room for."""
+    """Reads the logs of the shown ranks, and forwards the text for which there is room."""
 
     def __init__(self, job: Job, how: str) -> None:
         self._job = job
@@ -36,30 +36,30 @@ class Output:
         self._merger = None if how == "rank0" else Merger(self._ranks, collapse=how == "collapse")
         self._tails: dict[int, Tail] = {}
         self._sizes: dict[int, int | None] = dict.fromkeys(self._ranks, 0)
-        """How far each log went at the last look."""
+        """The size of each log at the last look."""
         self._displays: deque[Display] = deque()
         self._last = dict.fromkeys(self._ranks, "")
         self._bars, self._bars_at = "", 0.0
 
     def begin(self) -> None:
-        """Begin where the job's part of each log begins."""
+        """Start at the job's part of each log."""
         self._tails = {
             rank: Tail(self._job.log(rank), self._job.parts[rank][0]) for rank in self._ranks
         }
 
     def quiet(self) -> None:
-        """Leave out what ranks complain of from now on, having been cut off on purpose."""
+        """Leave out torch's messages about connections that we cut from now on."""
         for tail in self._tails.values():
             tail.quiet = True
 
     def display(self, display: Display) -> None:
-        """Show this as soon as the log before it has been shown."""
+        """Show a display after the part of the log before it."""
         self._displays.append(display)
 
     def look(self) -> bool:
-        """Pass on what was new at the last look: a display that belongs before it has come by now.
+        """Forward text up to the sizes at the last look.
 
-        Displays and text take different ways, and the text's is the shorter one.
+        Displays arrive on a slower way than text; by now the displays before this text have come.
         """
         all_read = self._read_all(self._sizes)
         self._sizes = {rank: tail.size() for rank, tail in self._tails.items()}
@@ -67,7 +67,7 @@ class Output:
         return grown or not all_read or self._waiting()
 
     def _waiting(self) -> bool:
-        """Whether lines wait for other ranks, or a bar to be drawn anew."""
+        """Whether lines wait for other ranks, or a bar must be redrawn."""
         merger = self._merger
         return merger is not None and (merger.waits or merger.bars() != self._bars)
 
@@ -76,7 +76,7 @@ class Output:
         return [self._job.log(rank) for rank in self._ranks]
 
     def finish(self) -> bool:
-        """Pass on all up to the job's end; False if the viewer is too far behind for it."""
+        """Forward all output to the job's end; return False if the viewer is too slow for it."""
         if not self._read_all({rank: self._job.parts[rank][1] for rank in self._ranks}):
             return False
         for rank, tail in self._tails.items():
@@ -85,7 +85,7 @@ class Output:
         return True
 
     def _read_all(self, ends: dict[int, int | None]) -> bool:
-        """Read the logs in turns, a chunk each; False if there is more than can be passed on."""
+        """Read the logs in turn, a chunk each; return False if there is too much to forward."""
         open_ = dict(self._tails)
         for _ in range(LOOK):
             for rank, tail in list(open_.items()):
@@ -99,7 +99,7 @@ class Output:
         return False
 
     def _read(self, rank: int, tail: Tail, end: int | None) -> bool:
-        """Read a chunk of one rank's log; False if there is none."""
+        """Read a chunk of one rank's log; return False if there is none."""
         self._show_displays(rank, tail.at)
         if self._displays and rank == self._ranks[0]:
             end = self._displays[0].offset
@@ -118,14 +118,14 @@ class Output:
         if self._merger is None:
             self._screen.text(text)
         elif self._screen.full:
-            # Labels would be written for nobody: count, and keep the last of each rank.
+            # The text is not shown: only count it, and keep the end of each rank's.
             self._screen.hide(text)
             self._last[rank] = (self._last[rank] + text)[-TAIL // len(self._ranks) :]
         else:
             self._merger.feed(rank, text, time.monotonic())
 
     def _settle(self, *, final: bool = False) -> None:
-        """Show merged lines that are ready, and keep progress bars and counts current."""
+        """Show merged lines that are ready, and update progress bars and counts."""
         now = time.monotonic()
         if self._merger is not None:
             self._screen.text(self._merger.ready(now, final=final))

@@ -19,7 +19,7 @@ PLURALS = {"was": "were", "is": "are", "has": "have", "waits": "wait", "does": "
 
 
 class CellFailed(RankError):
-    """A job failed; IPython shows the failing rank's own traceback in place of ours."""
+    """A job failed; IPython shows the failed rank's traceback instead of ours."""
 
     def __init__(self, summary: str, body: str) -> None:
         super().__init__(summary)
@@ -27,7 +27,7 @@ class CellFailed(RankError):
 
     @property
     def body(self) -> str:
-        """What is shown."""
+        """The text that is shown."""
         return self._body
 
     def _render_traceback_(self) -> list[str]:
@@ -35,7 +35,7 @@ class CellFailed(RankError):
 
 
 class CellInterrupted(Interrupted):
-    """A job was interrupted; no traceback, only who was where."""
+    """A job was interrupted; shown without a traceback, only with the ranks' places."""
 
     def _render_traceback_(self) -> list[str]:
         return str(self).splitlines()
@@ -48,21 +48,21 @@ ErrorWords = tuple[ErrorKind, str, str]
 
 
 def secondary(fault: Fault | Death) -> bool:
-    """Whether this is a consequence of another rank's fault rather than a fault of its own."""
+    """Whether a fault is a consequence of another rank's fault."""
     if isinstance(fault, Death):
         return fault.asked or silent(fault)
     return fault.aborted or bool(LOST_TEXT.search(fault.text))
 
 
 def silent(fault: Fault | Death) -> bool:
-    """Whether a rank ended without a word (``os._exit(0)``): no failure, but others may wait."""
+    """Whether a rank ended without a report (``os._exit(0)``): no failure, but others may wait."""
     return isinstance(fault, Death) and not fault.asked and not fault.signum and not fault.code
 
 
 def first_of(errors: dict[int, Fault | Death]) -> int:
-    """Return the rank whose fault came first, consequences left aside.
+    """Return the rank with the first fault that is not a consequence of another.
 
-    If there is nothing else, it is one that ended without a word: the others have lost it.
+    If there is no other fault, it is a rank that ended without a report.
     """
 
     def order(rank: int) -> tuple[bool, bool, float]:
@@ -73,18 +73,18 @@ def first_of(errors: dict[int, Fault | Death]) -> int:
 
 
 def told_first(job: Job) -> str:
-    """Tell in one line which rank failed first, and how."""
+    """Return one line about the rank that failed first."""
     first = first_of(job.errors)
     return told(first, job.errors[first], job)
 
 
 def told(rank: int, fault: Fault | Death, job: Job) -> str:
-    """Tell in one line how a rank ended."""
+    """Return one line about how a rank ended."""
     return f"rank {rank}{_where([rank], job)} {_headline(fault)}"
 
 
 def failure(job: Job) -> RankError:
-    """Tell how a job failed."""
+    """Return the error of a failed job."""
     first = first_of(job.errors)
     groups: dict[str, list[int]] = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
@@ -108,7 +108,7 @@ def failure(job: Job) -> RankError:
 
 
 def interrupted(job: Job, why: Stop) -> Interrupted:
-    """Tell where the ranks were when the job was stopped."""
+    """Return the error of a stopped job, with the places of its ranks."""
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
         places[_headline(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
@@ -118,14 +118,14 @@ def interrupted(job: Job, why: Stop) -> Interrupted:
 
 
 def launcher_killed(job: Job, launcher: str, signum: int) -> RankError:
-    """Tell that a script's launcher was killed, which ends its ranks."""
+    """Return the error of a script whose launcher was killed, which ends its ranks."""
     how = f"{launcher} itself was killed by {name_signal(signum)}, and its ranks with it"
     text = "\n".join([how, *_others(job, first=-1), *job.notes])
     return CellFailed(text, text)
 
 
 def as_words(error: NbdistError | None) -> ErrorWords | None:
-    """Return what is told of an error, for `from_words` in another process."""
+    """Return an error as texts, for `from_words` in another process."""
     match error:
         case None:
             return None
@@ -140,7 +140,7 @@ def as_words(error: NbdistError | None) -> ErrorWords | None:
 
 
 def from_words(words: ErrorWords | None) -> NbdistError | None:
-    """Return the error again."""
+    """Return the error that `as_words` was given."""
     match words:
         case None:
             return None
@@ -193,7 +193,7 @@ def _verb(waiting: Waiting) -> str:
 
 
 def _where(ranks: list[int], job: Job) -> str:
-    """Name the host of ranks, if there are several and these are on one."""
+    """Name the common host of these ranks, if the job has several hosts."""
     theirs = {job.hosts.get(rank, "") for rank in ranks}
     several = len(set(job.hosts.values())) > 1
     return f" on {theirs.pop()}" if several and len(theirs) == 1 else ""

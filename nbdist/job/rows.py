@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Pulse
 
 FEW_STEPS = 10
-"""Of a loop that has done fewer no rank is called slow."""
+"""With fewer steps of a loop no rank is called slow."""
 WAITING_SECONDS = 1.0
-"""Waits for other ranks are told from here on; shorter ones are the normal course."""
+"""Shorter waits for other ranks are normal, and not shown."""
 
 
 class BarRow(NamedTuple):
-    """One of rank zero's loops, with what all ranks do of it together."""
+    """A loop of rank 0, with the rates of all ranks together."""
 
     label: str
     depth: int
@@ -29,23 +29,22 @@ class BarRow(NamedTuple):
     rate: float | None
     """Iterations a second."""
     samples: float | None
-    """Samples a second of all ranks."""
+    """Samples a second of all ranks together."""
     left: float | None
-    """Seconds to its end."""
+    """The remaining seconds."""
     still: float | None
-    """Seconds since it ended a step, if that is far longer than one takes; then nobody can say how
-    fast it goes."""
+    """Seconds since the last step, if this is unusually long; then the rate is unknown."""
 
 
 class RankRow(NamedTuple):
-    """One rank; what is not known is None."""
+    """A rank; unknown values are None."""
 
     rank: int
     host: str
     device: str
     state: str
     step: float | None
-    """Seconds a step, without its waits for other ranks where these are known."""
+    """Seconds a step, without waits for other ranks if these are known."""
     cpu: float | None
     memory: int | None
     gpu: float | None
@@ -69,9 +68,9 @@ def _bar(bar: Bar, depth: int, pulses: dict[int, Pulse]) -> BarRow:
 
 
 def straggler(pulses: dict[int, Pulse]) -> str:
-    """Name the slowest rank, if it stands out."""
-    # In step with each other, ranks differ only in what each needs by itself; where one of them
-    # cannot tell that, the others' must not be held against its whole step.
+    """Name the slowest rank, if it is clearly slower."""
+    # Synchronous ranks differ only in their own time without waits. If this is unknown for a rank,
+    # its whole step must not be compared with the own times of other ranks.
     own = {rank: step for rank, pulse in pulses.items() if (step := _own(pulse)) is not None}
     whole = {
         rank: step
@@ -83,18 +82,18 @@ def straggler(pulses: dict[int, Pulse]) -> str:
 
 
 def _own(pulse: Pulse) -> float | None:
-    """Return the seconds a step of its innermost loop takes a rank without waits for others."""
+    """Return a rank's seconds a step in its innermost loop, without waits for others."""
     return next((bar.own for bar in reversed(pulse.bars) if bar.own is not None), None)
 
 
 def _step(pulse: Pulse, fewest: int = 1) -> float | None:
-    """Return the seconds a step takes a rank in its innermost loop that has done so many."""
+    """Return a rank's seconds a step in its innermost loop with at least this many steps."""
     counted = (bar for bar in reversed(pulse.bars) if not bar.tqdm and bar.done >= fewest)
     return next((1 / bar.rate for bar in counted if bar.rate), None)
 
 
 def row(job: Job, rank: int, pulse: Pulse | None) -> RankRow:
-    """Return how a rank of a job stands."""
+    """Return the row of a job's rank."""
     state, host = _state(job, rank, pulse), job.hosts.get(rank, "")
     if pulse is None:
         return RankRow(rank, host, "", state, None, None, None, None, None)
@@ -119,7 +118,7 @@ def _state(job: Job, rank: int, pulse: Pulse | None) -> str:
 
 
 def doing(pulse: Pulse) -> str:
-    """Say in words what a rank does."""
+    """Describe what a rank is doing."""
     line = "running" if pulse.line is None else f"line {pulse.line}"
     if pulse.waiting is not None and pulse.waiting.since >= WAITING_SECONDS:
         return f"{line}, in {pulse.waiting.op} for {in_time(int(pulse.waiting.since))}"

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 FEW_STEPS = 20
 ALIKE = 0.02
-"""Steps differ by less where only the last batch of an epoch is smaller."""
+"""A smaller last batch of an epoch changes the mean step by less than this share."""
 MOST_NAMED = 10
 WRITE = "write for batch in nbdist.progress(loader)"
 MOST_METRICS = 4
-"""Columns of a comparison, where nobody says which."""
+"""The number of metrics' columns in a comparison by default."""
 
 
 def scaling(jobs: list[Job], notes: list[str]) -> Scaling:
-    """Return the table of jobs that have run the same cell.
+    """Return the scaling table of jobs with the same cell.
 
     Parameters
     ----------
     jobs
-        Those that ended well, one for each number of ranks.
+        The successful jobs, one for each number of ranks.
     notes
         What is to be said besides.
     """
@@ -50,14 +50,14 @@ def scaling(jobs: list[Job], notes: list[str]) -> Scaling:
 
 
 def comparison(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) -> Comparison:
-    """Return the table of jobs that have done the same training in different ways.
+    """Return the comparison table of jobs with different variants of the same training.
 
     Parameters
     ----------
     jobs
-        By the name of the way, those that ended well; the first is what others are compared with.
+        The successful jobs by their variant's name; the others are compared with the first.
     metrics
-        Names of those that get a column; None for the first that all jobs have logged.
+        The metrics with a column; None for the first ones that all jobs have logged.
     notes
         What is to be said besides.
     """
@@ -89,7 +89,7 @@ def _some(names: list[str]) -> str:
 
 
 def _unlike(ways: list[Way]) -> list[str]:
-    """Return that ways do not train alike, where their steps tell."""
+    """Return a note if the steps show that variants train differently."""
     sizes = {}
     for way in ways:
         if way.pace.samples_per_second and way.pace.step_seconds:
@@ -101,7 +101,7 @@ def _unlike(ways: list[Way]) -> list[str]:
 
 
 def _last(job: Job, name: str) -> float:
-    """Return what each rank logged last under a name: the mean over the ranks that have it."""
+    """Return the mean of the ranks' last values of a metric."""
     series = job.metrics[name]
     return _mean(float(series.of(rank).values[-1]) for rank in set(series.ranks.tolist()))
 
@@ -114,7 +114,7 @@ def _compared(row: Row, base: Row | None) -> Row:
 
 
 def measured(job: Job) -> tuple[Row, list[str]]:
-    """Return the figures of one run, and what there is to say of them."""
+    """Return the figures of one run, and notes about them."""
     paces, told = _main_loop(job)
     if not paces:
         return _from_log(job)
@@ -152,18 +152,18 @@ def measured(job: Job) -> tuple[Row, list[str]]:
 
 
 def _epoch(paces: dict[int, Pace]) -> float | None:
-    """Return what one pass takes; None if a rank has not gone through all items, or not always."""
+    """Return the time of one pass; None if a rank has not completed every pass."""
     if not all(pace.passes and not pace.uneven for pace in paces.values()):
         return None
     return max(pace.pass_seconds for pace in paces.values())
 
 
 def _main_loop(job: Job) -> tuple[dict[int, Pace], list[str]]:
-    """Return by rank the loop whose steps are the training's, and which one it is if one may ask.
+    """Return the training loop of each rank, and a note that names the loop if it is unclear.
 
-    All ranks have it. It counts samples, or has no other within; of loops within each other it is
-    the outermost that has more than a few steps, as an evaluation may stand within, or the parts of
-    a batch. Of several it is the one that took most time.
+    All ranks have this loop. It counts samples, or has no inner loop. Of nested loops it is the
+    outermost one with more than a few steps, since inner loops may be evaluations or parts of a
+    batch. Of several such loops it is the one that took most time.
     """
     by_place = [
         {pace.place: pace for pace in job.pulses[rank].paces if pace.seconds > 0 and pace.place}
@@ -187,7 +187,7 @@ def _main_loop(job: Job) -> tuple[dict[int, Pace], list[str]]:
 
 
 def _around(pace: Pace, by_place: dict[str, Pace]) -> list[str]:
-    """Return the places of the loops that it is within."""
+    """Return the places of the loops around a loop."""
     places = []
     while pace.outer in by_place and pace.outer not in places:
         places.append(pace.outer)
@@ -205,7 +205,7 @@ def _slowest(paces: dict[int, Pace], steps: dict[int, float]) -> Slowest | None:
 
 
 def _from_log(job: Job) -> tuple[Row, list[str]]:
-    """Return what can be told of a cell without `nbdist.progress` from when it logged."""
+    """Return the figures of a cell without `nbdist.progress`, from its logged values."""
     row = Row(len(job.ranks))
     times = [job.metrics[name].of(job.ranks[0]).times for name in job.metrics]
     longest = max(times, key=len, default=())

@@ -31,25 +31,26 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 LOOK_SECONDS = 0.1
-"""An interrupt is heard after so long at the latest."""
+"""Interval of polling; an interrupt takes effect within this time."""
 
 
 class Board:
-    """One TensorBoard; `url` is where it is, on this machine alone.
+    """A TensorBoard process of one job; its `url` can be opened on this machine only.
 
     Parameters
     ----------
     job
-        Whose metrics it shows, also those that are still to come.
+        The job whose metrics are shown, including later ones.
     port
-        0 takes a free one.
+        The port to listen on; 0 takes a free one.
 
     Raises
     ------
     UsageError
         If tensorboard is not installed, or the job's folder has been cleared away.
     LaunchError
-        If it does not come up; nothing is left of it.
+        If TensorBoard does not start; everything was cleaned up.
+
     """
 
     def __init__(self, job: Job, port: int) -> None:
@@ -72,7 +73,7 @@ class Board:
             raise
 
     def _hear(self, log: Path) -> str:
-        """Wait until it serves, and return where."""
+        """Wait until TensorBoard serves, and return its URL."""
         told = self._process.stdout
         assert told is not None
         until = time.monotonic() + START_SECONDS
@@ -89,11 +90,11 @@ class Board:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves."""
+        """Whether TensorBoard is running."""
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End it, and wait for that."""
+        """Stop TensorBoard, and wait for its end."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -106,7 +107,7 @@ class Board:
 
 
 def open_board(job: Job, port: int = 0) -> Board:
-    """Return the TensorBoard of a job, started if there is none or it is to have another port."""
+    """Return the TensorBoard of a job; start one if none runs, or if another port is wanted."""
     known = session.boards.get(job.id)
     if known is not None:
         if known.alive and (not port or known.url.endswith(f":{port}/")):

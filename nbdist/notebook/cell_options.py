@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CellOptions:
-    """How `nbdist.notebook.clusters.Cluster.submit_cell` runs a cell."""
+    """Options of `nbdist.notebook.clusters.Cluster.submit_cell`."""
 
     ranks: Iterable[int] | None = None
     """The ranks to run on; all by default."""
     timeout: float | None = None
     """Seconds after which the cell is interrupted; None for no limit."""
     args: Sequence[str] = ()
-    """Arguments of the program in the cell: `sys.argv` holds them behind the program's name."""
+    """Arguments of the cell's program, in `sys.argv` after the program's name."""
     number: int | None = None
-    """The cell's execution count, which its tracebacks name; the cluster counts by default."""
+    """The cell's execution count, for its tracebacks; by default the cluster counts."""
     lines: int = 0
     """Lines of the notebook's cell before the code, for the line numbers of tracebacks."""
     output: str = "rank0"
-    """What a viewer sees: ``rank0`` (the first of the ranks), ``all`` (every line labelled) or
-    ``collapse`` (lines that are equal on all ranks once)."""
+    """Which output is shown: ``rank0`` (of the first of the ranks), ``all`` (every line with its
+    rank) or ``collapse`` (a line that is equal on all ranks is shown once)."""
     autoreload: str = ""
-    """Mode of IPython's autoreload to follow, ``''`` for none."""
+    """The mode of IPython's autoreload on the ranks, ``''`` for none."""
     viewed: bool = False
-    """Whether the caller will take all of `Job.events`."""
+    """Whether the caller will read all of `Job.events`."""
     wanted: Wanted | None = None
-    """Names of the notebook to bring where the ranks lack them."""
+    """Names of the notebook to copy to the ranks that lack them."""
     returns: Sequence[str] = ()
-    """Names to pack for the notebook after the cell; see `Job.take_returned`."""
+    """Names to return to the notebook after the cell; see `Job.take_returned`."""
     background: bool = False
-    """Whether the notebook goes on meanwhile, so that advice to interrupt would not help."""
+    """Whether the cell runs in the background, so that the advice to interrupt would not help."""

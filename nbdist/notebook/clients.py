@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from nbdist.launchers.host.engines import Host
 
 CLIENTS, SECONDS = 10, 3.0
-"""How often, and how long, a client waits for its engines. One that comes just when an engine does
-is neither told of it nor finds it among those that are there: only another one will."""
+"""How many clients are tried, and how many seconds each waits for its engines. A client that
+registers at the same moment as an engine never learns of that engine; a new client does."""
 REPLACED_SECONDS = 60.0
-"""The controller takes an engine in when its heart has answered: late, where the host is busy."""
+"""The controller registers an engine after its first heartbeat, which is late on a busy host."""
 LOOK_SECONDS = 0.002
 ASK_SECONDS = 0.1
-"""How long an engine's answer may take on its way, before it is asked again."""
+"""How long to wait for an engine's output before the engine is asked again."""
 
 
 class ClientOfRanks:
-    """The one client of a cluster's ranks, made when somebody first asks for it. Any thread."""
+    """The ipyparallel client of a cluster, created on first use. Any thread."""
 
     def __init__(self) -> None:
         self._client: ipyparallel.Client | None = None
         self._heard: set[tuple[str, int]] = set()
-        """Hosts and pids of the ranks whose output is known to reach the client."""
+        """Hosts and pids of the ranks whose output has been seen to reach the client."""
 
     def get(self, host: Host, ranks: Sequence[Rank]) -> ipyparallel.Client:
-        """Return a client that knows all these ranks and hears what they print.
+        """Return a client that knows all these ranks and receives their output.
 
         Raises
         ------
@@ -56,7 +56,7 @@ class ClientOfRanks:
         return self._client
 
     def close(self) -> None:
-        """Close the client, if there is one; the next `get` makes another."""
+        """Close the client, if there is one; the next `get` creates a new one."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -80,7 +80,7 @@ def connect(connection_file: Path, np: int) -> ipyparallel.Client:
 
 
 def wait_for_replaced(client: ipyparallel.Client, np: int) -> None:
-    """Wait for a rank that was replaced just now: without it `%px` would leave it out.
+    """Wait until the client knows a replaced rank; otherwise `%px` would skip the rank.
 
     Raises
     ------
@@ -98,14 +98,13 @@ def wait_for_replaced(client: ipyparallel.Client, np: int) -> None:
 
 
 def hears(client: ipyparallel.Client) -> bool:
-    """Wait until what all engines publish reaches the client, and return whether it does.
+    """Wait until the output of all engines reaches the client, and return whether it does.
 
-    ZeroMQ sends to those who have subscribed. A client's subscription is on its way to the
-    controller when the client is there already, and the controller's to a new engine; what an
-    engine prints until then is lost, and nobody is told. So each engine is asked to publish
-    something (see `nbdist.rank.px_cells`), until it arrives.
-
-    An engine whose code does not let go of the GIL cannot answer: no more than `SECONDS`.
+    ZeroMQ publishes to subscribers only. The subscription of a new client, and that of the
+    controller to a new engine, arrive a moment later; output that an engine prints before is lost
+    silently. So each engine is asked to publish a message (see `nbdist.rank.px_cells`), repeatedly,
+    until one arrives. An engine whose code holds the GIL cannot answer, so the wait ends after
+    `SECONDS`.
     """
     deadline = time.monotonic() + SECONDS
     while (left := deadline - time.monotonic()) > 0:
@@ -119,7 +118,7 @@ def hears(client: ipyparallel.Client) -> bool:
 
 
 def _has_heard(client: ipyparallel.Client, asked: list[str]) -> bool:
-    """Return whether what was published for each of these requests has arrived."""
+    """Return whether the message published for each of these requests has arrived."""
     told, until = client.metadata, time.monotonic() + ASK_SECONDS
     while not (heard := all(told[request]["stdout"] for request in asked)):
         if time.monotonic() > until:

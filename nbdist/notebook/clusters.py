@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _ids = itertools.count(1)
 END_SECONDS = 5.0
-"""Jobs of a cluster that is stopped end by then."""
+"""How long to wait for the jobs of a cluster that is being stopped."""
 
 
 class Cluster:
@@ -87,7 +87,7 @@ class Cluster:
         self._jobs: list[Job] = []
         self._client = ClientOfRanks()
         self._changing = threading.RLock()
-        """Held by whoever starts or ends all ranks: cells, and commands from outside."""
+        """Held while all ranks are started or ended, by a cell or by a command from the sidebar."""
         self.hub = session.hubs.take()
         try:
             hub_loop().wait(forming.start(self.hub, size, backend, environ))
@@ -113,18 +113,19 @@ class Cluster:
         Parameters
         ----------
         code
-            What stands in the cell; IPython syntax is understood.
+            The cell's source; IPython syntax is allowed.
         ranks
             The ranks to run on; all by default.
         timeout
             Seconds after which the cell is interrupted; None for no limit.
         args
-            Arguments of the program in the cell, which finds them in ``sys.argv`` behind its name.
+            Arguments of the cell's program, in ``sys.argv`` after the program's name.
 
         Returns
         -------
         Job
-            Ended, well or not: see `Job.ok` and `Job.errors`.
+            The finished job, successful or not: see `Job.ok` and `Job.errors`.
+
         """
         job = self.submit(code, ranks=ranks, timeout=timeout, args=args)
         try:
@@ -157,12 +158,13 @@ class Cluster:
         return self.submit_cell(code, CellOptions(ranks=ranks, timeout=timeout, args=args))
 
     def submit_cell(self, code: str, options: CellOptions) -> Job:
-        """Do what `submit` does, with all that the magics can ask for.
+        """Do what `submit` does, with all options that the magics have.
 
         Raises
         ------
         UsageError
-            If something cannot be brought; nothing was started.
+            If a name cannot be copied to the ranks; nothing was started.
+
         """
         self._check_alive()
         chosen, wanted = self._chosen(options.ranks), options.wanted
@@ -181,7 +183,7 @@ class Cluster:
         return job
 
     def _begin(self, job: Job, run: Run) -> None:
-        """Hand a job to the hub's thread."""
+        """Pass a job to the hub's thread."""
         loop = self.hub.loop
 
         def press(why: Stop) -> None:
@@ -210,34 +212,36 @@ class Cluster:
     # -- variables ---------------------------------------------------------------------------
 
     def push(self, **names: Any) -> None:
-        """Bind copies of these values on every rank, whatever it has under their names.
+        """Copy these values to every rank, replacing variables of the same names.
 
         Raises
         ------
         UsageError
-            If one cannot travel; nothing was bound.
+            If a value cannot be pickled; nothing was bound.
+
         """
         self.send(names)
 
     def pull(self, name: str, ranks: int | Iterable[int] = 0) -> Any:  # whatever it is bound to
-        """Return a copy of what a name is bound to: on one rank, or by rank if several are named.
+        """Return a copy of a variable: its value on one rank, or a dict by rank for several ranks.
 
         Raises
         ------
         UsageError
-            If it is not there or cannot travel.
+            If a rank has no such variable, or its value cannot be pickled.
+
         """
         if isinstance(ranks, int):
             return self.fetch([name], ranks)[name]
         return {rank: self.fetch([name], rank)[name] for rank in self._chosen(ranks)}
 
     def send(self, values: dict[str, Any], ranks: Iterable[int] | None = None) -> list[str]:
-        """Do what `push` does, on some ranks; return what to tell of it."""
+        """Do what `push` does, on some ranks; return messages for the user."""
         self._check_alive()
         return self.names_between.push(values, self._chosen(ranks))
 
     def fetch(self, names: Sequence[str], rank: int) -> dict[str, Any]:
-        """Return copies of one rank's variables, those that are shared by several names once."""
+        """Return copies of one rank's variables; an object with several names is copied once."""
         self._check_alive()
         return self.names_between.pull(names, self._chosen([rank])[0])
 
@@ -265,19 +269,20 @@ class Cluster:
         return hub_loop().wait(variables.who(self.hub, self._chosen(ranks), patterns, most))
 
     def free(self, ranks: Iterable[int] | None = None) -> tuple[dict[int, Freed], dict[int, str]]:
-        """Have idle ranks give back all the memory that no variable needs.
+        """Have idle ranks release all memory that no variable needs.
 
         Returns
         -------
         tuple of dict
-            By rank, memory before and after (neither where it is busy); and why a rank did not
-            answer.
+            By rank: the memory before and after (neither for a busy rank); and, for a rank that
+            did not answer, the reason.
+
         """
         self._check_alive()
         return hub_loop().wait(variables.free(self.hub, self._chosen(ranks)))
 
     def complete(self, code: str, cursor: int, ranks: Iterable[int] | None = None) -> Completions:
-        """Return what the ranks offer at a place of a cell, within a third of a second."""
+        """Return the ranks' completions at a position in a cell, within a third of a second."""
         return inspecting.complete(self.hub, self._chosen(ranks), code, cursor)
 
     def names(self) -> list[str]:
@@ -288,7 +293,7 @@ class Cluster:
 
     @property
     def ranks(self) -> list[Rank]:
-        """What is known of each rank."""
+        """The state of each rank."""
         return [self.hub.ranks[rank] for rank in sorted(self.hub.ranks)]
 
     @property
@@ -298,7 +303,9 @@ class Cluster:
         Raises
         ------
         LaunchError
-            If ipyparallel's controller has died, or has lost ranks; our own cells do not need it.
+            If ipyparallel's controller has died, or has lost ranks; nbdist's own cells work without
+            the controller.
+
         """
         self._check_alive()
         return self._client.get(self.hub.host, self.ranks)
@@ -311,20 +318,22 @@ class Cluster:
     def restart(
         self, ranks: Iterable[int] | None = None, *, like: int | None = None
     ) -> dict[int, dict[str, str]]:
-        """Put new processes in the place of these ranks (all by default).
+        """Replace the processes of these ranks (all by default).
 
         Parameters
         ----------
         ranks
             The ranks to replace; the others keep their variables.
         like
-            A rank whose variables are copied to the new ones; kept DDP models train on with them.
+            A rank whose variables are copied to the new processes; DDP models can then be trained
+            further.
 
         Returns
         -------
         dict
-            For each new rank the names it lacks, compared with the others, and why where that is
-            known.
+            For each new rank, the names that it lacks compared with the other ranks, and the reason
+            where it is known.
+
         """
         chosen = list(self._chosen(ranks))
         if like is not None and (like in chosen or not 0 <= like < self.np):
@@ -347,31 +356,32 @@ class Cluster:
         Parameters
         ----------
         path
-            The variable that holds it, or the way to it: ``trainer.model``, ``nets[0]``.
+            The object's variable, or an expression such as ``trainer.model`` or ``nets[0]``.
         source
-            The rank whose values all get.
+            The rank whose values are copied to the others.
 
         Returns
         -------
         list of int
-            The ranks that have it.
+            The ranks that have the object.
+
         """
         self._check_alive()
         return hub_loop().wait(replacing.sync(self.hub, path, source))
 
     def notes(self) -> list[str]:
-        """Return what is to be told of ranks and groups that were made anew; each line once.
+        """Return each message about replaced ranks and re-created process groups once.
 
-        The next cell tells what nobody has asked for.
+        Messages that are not asked for here are shown with the next cell.
         """
         return forming.drain(self.hub)
 
     def recovery(self) -> str:
-        """Return how process groups and models come back after a fault, in words."""
+        """Return, in words, how process groups and models are recovered after a fault."""
         return forming.in_words(self.hub)
 
     def vitals(self) -> dict[int, Condition]:
-        """Ask every rank what it is doing; one that does not answer is left out."""
+        """Ask every rank what it is doing; a rank that does not answer is left out."""
         return inspecting.vitals(self.hub)
 
     def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, str]:
@@ -379,7 +389,7 @@ class Cluster:
         return inspecting.stacks(self.hub, self._chosen(ranks))
 
     def _chosen(self, ranks: Iterable[int] | None) -> tuple[int, ...]:
-        """Return the ranks meant, all by default."""
+        """Return these ranks as a checked tuple; all ranks by default."""
         chosen = tuple(sorted(set(range(self.np) if ranks is None else ranks)))
         wrong = [rank for rank in chosen if not 0 <= rank < self.np]
         if wrong or not chosen:
@@ -393,12 +403,12 @@ class Cluster:
 
     @property
     def stopped(self) -> bool:
-        """Whether it has been stopped, by whoever may."""
+        """Whether the cluster has been stopped, from here or from the sidebar."""
         return self not in session.clusters
 
     @property
     def lost(self) -> bool:
-        """Whether its warm process, and all ranks with it, is gone."""
+        """Whether the warm process has died, and all ranks with it."""
         return self.hub.host.warm.gone.is_set()
 
     def resize(self, np: int) -> None:
@@ -424,7 +434,7 @@ class Cluster:
             hub_loop().wait(forming.start(self.hub, size, self.backend, self.env))
 
     def _renew(self) -> None:
-        """Start all over after the warm process or the controller was lost."""
+        """Start all ranks again after the warm process or the controller was lost."""
         self._client.close()
         session.hubs.release(self.hub)
         self.hub = session.hubs.take()
@@ -432,7 +442,7 @@ class Cluster:
         hub_loop().wait(forming.start(self.hub, self.np, self.backend, self.env))
 
     def stop(self) -> None:
-        """End all ranks and everything that was started for them."""
+        """Stop all ranks and all other processes of the cluster."""
         with self._changing:
             if self.stopped:
                 return

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def compare(ways: Mapping[str, Call | Job], *, metrics: Sequence[str] | None = None) -> Compared:
-    """Run the same training in different ways, and compare throughput and what it comes to.
+    """Run the same training in different ways, and compare their throughput and their metrics.
 
-    What is to be called runs in a job of its own, one after the other; cells that have run already
-    are compared as they went. Figures are those of the loop of `nbdist.progress` that takes most
-    time, without the first half of its steps; where there are several, a note names it.
+    Each call runs in a job of its own, one after the other; jobs that have run already are compared
+    as they are. The figures are those of the `nbdist.progress` loop that takes most time, without
+    the first half of its steps; where there are several loops, a note names this one.
 
     Parameters
     ----------
     ways
-        By a name of yours, an `nbdist.Call`, or a job of `nbdist.jobs()` that ended well. The
-        others are compared with the first.
+        By a name of your choice, an `nbdist.Call`, or a job of `nbdist.jobs()` that succeeded. The
+        first is the baseline.
     metrics
-        Names of `nbdist.log` whose last value gets a column; by default the first four that all
-        ways have logged.
+        Names given to `nbdist.log` whose last value gets a column; by default the first four that
+        all ways have logged.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def _table(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) ->
 
 
 def _checked(ways: Any) -> list[int]:
-    """Return the sizes of the jobs on this machine that there will be."""
+    """Return the numbers of ranks of the jobs that will run on this machine."""
     if not isinstance(ways, Mapping) or not ways:
         raise UsageError("compare takes names and what they stand for: {'DDP': nbdist.Call(train)}")
     sizes = []

@@ -41,12 +41,12 @@ def cluster() -> Cluster:
 
 
 def jobs() -> list[Job]:
-    """Return the notebook's jobs, the oldest first; each is also the handle on it."""
+    """Return the notebook's jobs, the oldest first."""
     return session.jobs()
 
 
 def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
-    """Return a cluster that meets the wish, made or changed if need be, and what to tell of it."""
+    """Start or change the cluster as the wish says; return it, and messages for the user."""
     if wish.np is not None:
         check_size(wish.np)
     if wish.launcher is None:  # nothing else stays
@@ -77,12 +77,13 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
 
 
 def _change(old: Cluster, now: Wish) -> str:
-    """Give a cluster its new size, or stop it where more than that is asked; return what to tell.
+    """Resize a cluster, or stop it if more must change; return a message for the user.
 
     Raises
     ------
     UsageError
-        If that would end a job; nothing was changed.
+        If the change would end a job; nothing was changed.
+
     """
     if not old.lost:
         check_idle(old.unfinished())
@@ -102,7 +103,7 @@ def _change(old: Cluster, now: Wish) -> str:
 
 
 def fresh_cluster(wish: Wish) -> Cluster:
-    """Return a cluster that meets the wish, with new ranks, which know nothing of earlier cells."""
+    """Return a cluster that meets the wish, with new ranks without variables."""
     there = session.cluster
     fits = there is not None and not there.lost and not _changed(there, wish)
     if there is not None and not there.lost:
@@ -115,7 +116,7 @@ def fresh_cluster(wish: Wish) -> Cluster:
 
 @contextmanager
 def size_kept() -> Iterator[None]:
-    """Have the cluster as large afterwards as it was, whatever was asked for in between."""
+    """Restore the cluster's size at the end of the ``with`` block."""
     asked, had = session.last.np, None if session.cluster is None else session.cluster.np
     try:
         yield
@@ -128,7 +129,7 @@ def size_kept() -> Iterator[None]:
 
 
 def wished(wish: Wish) -> Wish:
-    """Return what a wish comes to, with what was asked for last; starts nothing."""
+    """Return a wish completed with what was asked for last; nothing is started."""
     last = session.last
     gpus = wish.gpus if wish.gpus is not None else last.gpus
     env = wish.env if wish.env is not None else last.env
@@ -143,7 +144,7 @@ def wished(wish: Wish) -> Wish:
 
 
 def _fitting(wish: Wish) -> tuple[str, str]:
-    """Return backend and launcher: what is not named is as it was last, if that fits."""
+    """Return backend and launcher; one that is not named is the last one, if that fits."""
     backend, launcher = wish.backend, wish.launcher
     if backend and launcher:
         check_fit(backend, launcher)
@@ -171,7 +172,7 @@ def _changed(old: Cluster, wish: Wish) -> bool:
 
 
 def _tell_of_ranks(wish: Wish, now: Wish) -> list[str]:
-    """Say that cells no longer run on XLA where only a launcher was named."""
+    """Return a message if cells no longer run on XLA because only a launcher was named."""
     if session.last.backend != "xla" or wish.backend is not None:
         return []
     return [
@@ -184,7 +185,7 @@ def _tell_lost(names: list[str]) -> str:
 
 
 def stop() -> list[str]:
-    """Stop the notebook's cluster; return the names that are lost."""
+    """Stop the notebook's cluster; return the names of the variables that are lost."""
     session.forget_stopped()
     old = session.release_cluster()
     if old is None:

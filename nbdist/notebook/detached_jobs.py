@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.02
 LEAVE_SECONDS = 20.0
-"""A job's keeper ends its own processes after it has told how the job has ended."""
+"""How long to wait for a keeper's end: it stops its processes after it has reported the job's."""
 
 
 def detach(
     script: Writable, plan: Plan, code: str, *, number: int, lines: int, backend: str
 ) -> Kept:
-    """Start a job that goes on without this process, and wait until it runs.
+    """Start a job that outlives this process, and wait until it runs.
 
     Parameters
     ----------
@@ -107,14 +107,14 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
 
 
 def _error(id_: str) -> LaunchError:
-    """Return why a job has never run."""
+    """Return an error that says why a job has never run."""
     job = attach(id_)
     job.until_end()
     return job.error if isinstance(job.error, LaunchError) else LaunchError(str(job.error))
 
 
 def find(id_: str | None = None) -> tuple[Path, Kept]:
-    """Return a detached job's folder and how it stands; by default the last, best one that runs.
+    """Return a detached job's folder and state; by default of the latest, preferably a running one.
 
     Raises
     ------
@@ -137,22 +137,22 @@ def find(id_: str | None = None) -> tuple[Path, Kept]:
 
 
 def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = False) -> Job:
-    """Return a handle on a detached job, whoever started it.
+    """Return a handle on a detached job, from whichever notebook it was started.
 
     Parameters
     ----------
     id_
-        The last one by default, best one that runs.
+        The job's id; by default the latest job, preferably a running one.
     output
-        Which ranks are shown to who takes its events; as it was started by default.
+        Which ranks' output `Job.events` has; by default as the job was started.
     viewed
-        Whether the caller will take all of `Job.events`.
+        Whether the caller will read all of `Job.events`.
 
     Returns
     -------
     Job
-        It stays current: `wait()` waits for the job's end and raises how it failed, `cancel()`
-        stops the job, `output(rank)` is all a rank has printed.
+        The handle is kept up to date: `wait()` waits for the job's end and raises its error,
+        `cancel()` stops the job, `output(rank)` is all that a rank has printed.
 
     Raises
     ------
@@ -172,13 +172,13 @@ def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = 
 
 
 def listed() -> tuple[list[tuple[Kept, str]], list[Unreadable]]:
-    """Return all detached jobs, each with its state in words, and what cannot be read."""
+    """Return all detached jobs, each with its state in words, and the files that cannot be read."""
     found, unreadable = keeping.all_kept(Settings.read())
     return [(kept, keeping.state_of(folder, kept)) for folder, kept in found.items()], unreadable
 
 
 def clean(id_: str | None = None) -> list[Kept]:
-    """Remove all detached jobs that have ended, or one, with their logs; return them.
+    """Remove detached jobs that have ended, or one of them, with logs; return them.
 
     Raises
     ------

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from nbdist.wire.rank_calls import Answer, Call
 
 ASK_SECONDS = 3.0
-"""A rank that has not answered by then is left out."""
+"""How long to wait for a rank's answer; later ones are left out."""
 COMPLETE_SECONDS = 0.3
 NAME = re.compile(r"(?<![.'\"/%!?\\])\b[^\W\d]\w*$|(?<![.'\"/%!?\\\w])$")
-"""Where a name can stand, and how far it is written."""
+"""Matches an incomplete name before the cursor."""
 
 
 def vitals(hub: Hub) -> dict[int, Condition]:
@@ -54,7 +54,7 @@ def _from_living(hub: Hub, call: Call[Answer]) -> dict[int, Answer]:
 
 
 def complete(hub: Hub, ranks: Sequence[int], code: str, cursor: int) -> Completions:
-    """Return what the ranks offer at a place of a cell, within a third of a second."""
+    """Return the ranks' completions at a position in a cell, within a third of a second."""
     line = code[:cursor].rpartition("\n")[2]
     found = NAME.search(line)
     prefix = found[0] if found else None

@@ -28,18 +28,18 @@ __all__ = ["Prepared", "running", "runtime_for"]
 
 
 class Prepared:
-    """A cell that is about to run here; who shows it may begin to.
+    """A cell that is ready to run in the kernel; its job can be shown already.
 
     Parameters
     ----------
     shell
         The notebook's.
     runtime
-        What it runs on.
+        XLA's runtime.
     code, number, lines, timeout, output
         As in `nbdist.notebook.cell_options.CellOptions`.
     arguments
-        What the cell's program finds in `sys.argv` behind its name.
+        Arguments of the cell's program, in `sys.argv` after the program's name.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class Prepared:
         self._loop.call_soon_threadsafe(self._run.press, why)
 
     def run(self) -> None:
-        """Run it to its end, which the job tells."""
+        """Run the cell to its end; its result is in the job."""
         job = self.job
         message = messages.Run(
             job=job.id, code=job.code, filename_line=job.lines, execution_count=job.number,
@@ -104,7 +104,7 @@ class Prepared:
 
 
 def runtime_for(wanted: int | None, usual: int, environ: dict[str, str]) -> Runtime:
-    """Return XLA's runtime, started if need be; see `nbdist.backends.xla.start`."""
+    """Return XLA's runtime; start it if needed, see `nbdist.backends.xla.start`."""
     changed = {name: value for name, value in environ.items() if os.environ.get(name) != value}
     if changed and xla.running() is not None:
         raise UsageError(

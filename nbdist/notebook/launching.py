@@ -72,7 +72,7 @@ def launch(
     max_restarts: int = 0,
     hosts: str | None = None,
 ) -> list[Any]:
-    """Call a function on every rank of a fresh job, and return what each returned.
+    """Call a function on every rank of a new job, and return what each rank returned.
 
     Parameters
     ----------
@@ -118,9 +118,9 @@ def launch(
 
 @dataclass(frozen=True, init=False)
 class Call:
-    """A call of a function on every rank of a job of its own, not made yet; for `nbdist.compare`.
+    """A call of a function for `nbdist.compare`, which makes it on every rank of a new job.
 
-    It takes what `nbdist.launch` takes.
+    The parameters are those of `nbdist.launch`.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class Call:
     timeout: float | None
     max_restarts: int
     slots: dict[str, int]
-    """By host, how many ranks; empty for this one."""
+    """The number of ranks by host; empty for this host alone."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Call:
             object.__setattr__(self, name, value)
 
     def check(self) -> int:
-        """Return on how many ranks it is made; raise `UsageError` if it cannot be."""
+        """Return the number of ranks; raise `UsageError` if the call is not possible."""
         if not callable(self.function):
             raise UsageError(
                 f"{self.function!r} is no function: say (train, 0.1), not (train(0.1))"
@@ -183,7 +183,7 @@ class Call:
         return LaunchRequest(self.np, self.backend, self.launcher, self.slots, self.max_restarts)
 
     def packed(self) -> bytes:
-        """Return it as it travels; raise `UsageError` if it cannot."""
+        """Return the pickled call; raise `UsageError` if it cannot be pickled."""
         try:
             return bytes(cloudpickle.dumps((self.function, self.args)))
         except Exception as err:  # a user's __reduce__ may raise anything
@@ -192,7 +192,7 @@ class Call:
             ) from err
 
     def run(self, *, returns: bool = True) -> tuple[Job, list[Any]]:
-        """Make it; return the job, and what each rank returned if that is wanted."""
+        """Make the call; return the job and, if wanted, what each rank returned."""
         size = self.check()
         if self.launcher == "engines":
             return self._on_engines(size, returns=returns)
@@ -258,7 +258,7 @@ def _show(event: Event) -> None:
 
 
 def _raise_own(job: Job, read: Callable[[int], bytes]) -> None:
-    """Raise the first failing rank's own exception if it has one that travels."""
+    """Raise the exception of the rank that failed first, if it can be unpickled here."""
     assert job.error is not None
     own: BaseException | None = None
     first = first_of(job.errors) if job.errors else 0

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 PIECE = 1 << 20
-"""Bytes that the files are read by."""
+"""How many bytes are read at a time."""
 PART = 64 << 20
-"""Bytes of a file that one thread reads; of a large one several read at once."""
+"""How many bytes of a file one thread reads; several threads read a large file."""
 MEGA = 1e6
 NOISE = 0.1
 FROM_MEMORY = 0.9
-"""If less has come from the storage, the notes say so."""
+"""If a smaller part of the data came from the storage (not from memory), a note says so."""
 
 
 def reading(
@@ -41,35 +41,36 @@ def reading(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     seconds: float = SECONDS,
 ) -> Reading:
-    """Go through a loader once with each number of workers, and measure what it gives.
+    """Iterate over a loader once for each number of workers, and measure its throughput.
 
-    It measures in the process that calls it: in the notebook, or on each rank its own share.
+    The measurement is made in the calling process: in the notebook, or on each rank for its share.
 
     Parameters
     ----------
     make
-        Is called with a number of workers, and returns a loader.
+        A function that takes a number of workers and returns a loader.
     workers
-        Those numbers.
+        The numbers of workers to try.
     files
-        What the loader reads: a file, a folder with all that is in it, or several. Then they are
-        taken out of the system's memory before each pass (where the system can do that), and the
-        storage's own speed is measured: the files are read in order and not looked at.
+        The files that the loader reads: a file, a folder with all its contents, or several of
+        these. If given, the files are dropped from the page cache before each pass (where the
+        system can do so), and the storage's own speed is measured: the files are read in order,
+        without decoding.
     seconds
-        A pass ends after its last item, or when it has taken so long.
+        A pass ends after its last batch, or after this time.
 
     Returns
     -------
     Reading
-        A row for each number of workers: samples and megabytes (1e6 bytes) a second from
-        ``iter(loader)``, which starts the workers, to the last batch. With `files` also which part
-        of the storage's speed that is: samples are taken to be equal parts of the files, those of
-        ``loader.dataset`` or else of the pass to be all.
+        A row for each number of workers: samples and megabytes (1e6 bytes) per second, measured
+        from ``iter(loader)``, which starts the workers, to the last batch. With `files`, also the
+        percentage of the storage's speed. For it, all samples (of ``loader.dataset``, or else of a
+        whole pass) are taken to be equal parts of the files.
 
     Raises
     ------
     UsageError
-        If a number of workers cannot be, a file is not there, or a loader gives nothing.
+        If a number of workers is not valid, a file does not exist, or a loader yields nothing.
 
     Examples
     --------
@@ -96,7 +97,7 @@ def reading(
 
 
 def _checked(make: Any, workers: Any, seconds: Any) -> list[int]:
-    """Return the numbers of workers; raise `UsageError` if something cannot be."""
+    """Return the numbers of workers; raise `UsageError` for arguments that are not valid."""
     if not callable(make):
         raise UsageError(f"{make!r} is no function: write lambda workers: DataLoader(...)")
     counts = list(workers) if isinstance(workers, Iterable) else []
@@ -110,7 +111,7 @@ def _checked(make: Any, workers: Any, seconds: Any) -> list[int]:
 def _pass(
     make: Callable[[], Iterable[Any]], workers: int, seconds: float, whole: int, best: float | None
 ) -> Row:
-    """Go through a loader once; `whole` are the bytes of all files, `best` the storage's speed."""
+    """Iterate over a loader once; `whole`: bytes of all files, `best`: the storage's speed."""
     loader = make()
     before, began = _read_so_far(), time.perf_counter()
     batches = samples = size = 0
@@ -146,7 +147,7 @@ def _pass(
 
 
 def _part(loader: Any, samples: int, *, ended: bool) -> float | None:
-    """Return which part of all samples these are; None if that is unknown."""
+    """Return the fraction of all samples that were read; None if it is unknown."""
     try:
         return samples / len(loader.dataset)
     except (AttributeError, TypeError, ZeroDivisionError):
@@ -154,7 +155,7 @@ def _part(loader: Any, samples: int, *, ended: bool) -> float | None:
 
 
 def _bytes_in(item: Any) -> int:
-    """Return how many bytes of arrays, texts and the like are in a batch."""
+    """Return the size of a batch in bytes: of its arrays, texts and the like."""
     try:
         size = getattr(item, "nbytes", None)
     except Exception:  # torch's sparse tensors have none, and say so
@@ -176,7 +177,7 @@ def _bytes_in(item: Any) -> int:
 
 
 def _all_files(given: Any) -> list[Path]:
-    """Return the files that are named, and those in the folders that are."""
+    """Return the named files, and all files in the named folders."""
     several = [given] if isinstance(given, (str, os.PathLike)) else list(given)
     if not several:
         raise UsageError("files names none")
@@ -194,7 +195,7 @@ def _all_files(given: Any) -> list[Path]:
 
 
 def _inside(path: Path) -> list[Path]:
-    """Return the files in a folder, also behind links to others; or the file itself."""
+    """Return the files in a folder (symbolic links are followed), or the file itself."""
     if not path.is_dir():
         return [path]
     found, been = [], set()
@@ -210,7 +211,7 @@ def _inside(path: Path) -> list[Path]:
 
 
 def _read_files(paths: list[Path], count: int, seconds: float) -> Storage:
-    """Read files from the first to the last, as fast as it goes."""
+    """Read the files in order, as fast as possible, to measure the storage."""
     _forget(paths)
     parts = [
         (path, start) for path in paths for start in range(0, max(1, path.stat().st_size), PART)
@@ -222,7 +223,7 @@ def _read_files(paths: list[Path], count: int, seconds: float) -> Storage:
 
 
 def _read_part(part: tuple[Path, int], until: float) -> int:
-    """Return how much there was to read, or could be until then."""
+    """Read a part of a file until its end or the deadline; return the number of bytes."""
     (path, start), done = part, 0
     with path.open("rb", buffering=0) as file:
         file.seek(start)
@@ -236,7 +237,7 @@ def _read_part(part: tuple[Path, int], until: float) -> int:
 
 
 def _forget(paths: list[Path]) -> None:
-    """Have the system drop these files from its memory, where it can; mapped ones stay there."""
+    """Drop these files from the page cache, where the system can; memory-mapped files stay."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in paths:
@@ -246,9 +247,9 @@ def _forget(paths: list[Path]) -> None:
 
 
 def _read_so_far() -> int | None:
-    """Return the bytes that this process and its ended children have caused to be read.
+    """Return how many bytes were read from storage for this process and its finished children.
 
-    They are Linux' own count (proc(5), ``read_bytes`` in ``/proc/PID/io``); None elsewhere.
+    The number is Linux's (``read_bytes`` in ``/proc/PID/io``, see proc(5)); None elsewhere.
     """
     if sys.platform != "linux":
         return None
@@ -260,13 +261,13 @@ def _read_so_far() -> int | None:
 
 
 def _share(before: int | None, size: float) -> float | None:
-    """Return which part of what was read since then has come from the storage."""
+    """Return which fraction of the data read since `before` came from the storage."""
     after = _read_so_far()
     return None if before is None or after is None or not size else (after - before) / size
 
 
 def _unlike(rows: list[Row]) -> list[str]:
-    """Return that whole passes gave different numbers of samples, if they did."""
+    """Return a note if complete passes had different numbers of samples."""
     given = {row.workers: row.samples for row in rows if row.samples is not None}
     if len(set(given.values())) < 2:  # noqa: PLR2004  # they are alike
         return []
@@ -276,7 +277,7 @@ def _unlike(rows: list[Row]) -> list[str]:
 
 
 def _about_files(rows: list[Row], storage: list[Storage]) -> list[str]:
-    """Return why the storage's figures may mislead."""
+    """Return notes on why the storage's figures may mislead."""
     notes = _about_memory(rows, storage)
     if any(row.of_storage is not None and row.of_storage > 1 + NOISE for row in rows):
         notes.append(
@@ -287,7 +288,7 @@ def _about_files(rows: list[Row], storage: list[Storage]) -> list[str]:
 
 
 def _about_memory(rows: list[Row], storage: list[Storage]) -> list[str]:
-    """Return what has come from the system's memory although the storage was asked."""
+    """Return a note if data came from the page cache although the storage was to be measured."""
     if any(each.from_storage is None for each in storage):
         return [
             "Whether the files came from the storage or from the system's memory is unknown here."

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
 
 ASK_SECONDS = 10.0
-"""A rank's agent answers in a thread of its own, in a fraction of a millisecond."""
+"""How long to wait for a rank's agent, which normally answers within a millisecond."""
 
 
 class Names:
-    """Names between this process and the ranks of one cluster. Main thread.
+    """Copies variables between this process and the ranks of one cluster. Main thread.
 
     Parameters
     ----------
@@ -45,12 +45,13 @@ class Names:
         self._known = Known()
 
     def pack(self, wanted: bring.Wanted, ranks: Iterable[int]) -> bring.Bringing | None:
-        """Pack what these ranks lack; None if that is nothing.
+        """Pack the values that these ranks lack; return None if they lack none.
 
         Raises
         ------
         UsageError
-            If something cannot travel; nothing has been sent.
+            If a value cannot be pickled; nothing has been sent.
+
         """
         chosen = list(ranks)
 
@@ -75,7 +76,7 @@ class Names:
         return bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
-        """Bind values on ranks, whatever they have under these names; return what to tell."""
+        """Bind values on ranks, whatever their names hold there; return messages for the user."""
         space = {**namespace(), **values}
         wanted = bring.Wanted(space, forced=list(values), automatic=False)
         bringing = self.pack(wanted, ranks)
@@ -101,7 +102,8 @@ class Names:
         Raises
         ------
         UsageError
-            If one is not there or cannot travel.
+            If the rank has no such variable, or its value cannot be pickled.
+
         """
         offer = hub_loop().wait(self._ask(list(names), rank))
         values = self.take(offer)
@@ -114,28 +116,28 @@ class Names:
             return await ask_for(self._hub.line, rank, names)
 
     def take(self, offer: Offer) -> dict[str, Any]:
-        """Unpack what a rank has given us, which may have gone since then."""
+        """Unpack the values that a rank has packed; the rank need not be alive any more."""
         return unpacked(offer.parcel, offer.buffers)
 
     def forget(self, space: Mapping[str, Any]) -> None:
-        """Let go of values that came or went and that the notebook has no more."""
+        """Release copied values that the notebook no longer has."""
         self._known.forget(space)
 
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
-        """Bind values that came from the ranks; those need not be sent them again."""
+        """Bind values that came from the ranks; they need not be sent back to the ranks later."""
         for name, value in values.items():
             space[name] = value
             self._known.returned(name, value)
 
 
 def place(hub: Hub) -> messages.Run:
-    """Return what a rank must know to find the modules the notebook finds."""
+    """Return a message with which a rank finds the same modules as the notebook."""
     environ = {**hub.host.environ_changes(), **hub.environ}
     return messages.Run("", "", 0, 0, "", 0, working_directory(), sys.path, environ)
 
 
 def cannot_return(offer: Offer) -> str:
-    """Say which names a rank could not give, and why."""
+    """Say which names a rank could not return, and why."""
     return "\n".join(
         f"`{name}` cannot be returned from rank {offer.rank}: {why}."
         for name, why in offer.refused.items()

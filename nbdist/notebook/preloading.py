@@ -20,31 +20,31 @@ PRELOAD_SECONDS = 300.0
 
 
 class Cost(NamedTuple):
-    """What it took to preload modules."""
+    """The cost of preloading modules."""
 
     seconds: float
     memory: int
-    """Bytes, which all ranks share."""
+    """Memory in bytes, which all ranks share."""
 
 
 def preload(*modules: str, timeout: float = PRELOAD_SECONDS) -> Cost:
-    """Import modules in the process that ranks are forked from.
+    """Import modules in the process from which ranks are forked.
 
-    Ranks that are started from then on have them, by whichever launcher: the imports take them no
-    time, and the memory is shared. What a module does or draws when it is imported is done once
-    for all ranks, and with the environment of now.
+    All ranks that are started later, by any launcher, have these modules: an import takes no time
+    there, and the memory is shared. What a module does on import (random numbers that it draws,
+    environment variables that it reads) happens once for all ranks, now.
 
     Parameters
     ----------
     modules
-        Their names, such as ``transformers``.
+        Names of modules, such as ``transformers``.
     timeout
-        Seconds after which it is given up.
+        Seconds after which the import is given up.
 
     Raises
     ------
     UsageError
-        If one of them cannot be imported, or forked ranks would not do after that; nothing was
+        If a module cannot be imported, or ranks could not be forked after its import; nothing was
         preloaded.
     """
     future = begin(modules, timeout)
@@ -56,7 +56,7 @@ def preload(*modules: str, timeout: float = PRELOAD_SECONDS) -> Cost:
 
 
 def begin(modules: Sequence[str], limit: float) -> Future[Cost]:
-    """Begin to preload modules, without waiting; a future that is cancelled gives it up."""
+    """Begin to preload modules, without waiting; cancelling the future stops it."""
     for name in modules:
         if not all(part.isidentifier() for part in name.split(".")):
             raise UsageError(f"{name!r} is not the name of a module")
@@ -85,5 +85,5 @@ async def _on(host: Host, modules: list[str], limit: float) -> Preloaded:
 
 
 def preloaded() -> list[str]:
-    """Return the modules that ranks find imported, in the order they were asked for."""
+    """Return the preloaded modules, in the order in which they were asked for."""
     return list(session.hubs.preloaded)

@@ -29,15 +29,15 @@ def scale(
     launcher: str | None = None,
     timeout: float | None = None,
 ) -> Scaling:
-    """Call a function on so many ranks, then on so many, and compare its throughput.
+    """Call a function with several numbers of ranks in turn, and compare its throughput.
 
-    Each size is a job of its own, as with `nbdist.launch`. The figures are those of the loop of
-    `nbdist.progress` that takes most time, without the first half of its steps.
+    Each number of ranks is a job of its own, as with `nbdist.launch`. The figures are those of the
+    `nbdist.progress` loop that takes most time, without the first half of its steps.
 
     Parameters
     ----------
     function, args, backend, launcher, timeout
-        As in `nbdist.launch`; the time is that of each job.
+        As in `nbdist.launch`; the timeout is for each job.
     np
         Numbers of ranks, such as ``(1, 2, 4)``.
 
@@ -74,7 +74,7 @@ def scale(
 
 
 def cautions(sizes: list[int], wish: Wish) -> list[str]:
-    """Return why figures of these sizes may mislead on this machine."""
+    """Return notes on why figures for these numbers of ranks may mislead on this machine."""
     environ = {**os.environ, **(wish.env or {})}
     cores, most = core_count(), max(sizes)
     there = len(wish.gpus) if wish.gpus else gpus.count(environ)

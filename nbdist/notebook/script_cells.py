@@ -26,7 +26,7 @@ class Writable(Protocol):
     """A script that has not been written yet; see `nbdist.cell.script.make_script.Script`."""
 
     def write(self, path: Path) -> None:
-        """Write it and its data."""
+        """Write the script and its data."""
 
 
 def submit(
@@ -44,17 +44,17 @@ def submit(
     Parameters
     ----------
     script
-        What is launched.
+        The script.
     plan
-        How.
+        How to launch the script.
     code
-        What stands in the cell.
+        The cell's source.
     number
-        The cell's execution count, which tracebacks name.
+        The cell's execution count, for tracebacks.
     lines
         Lines of the notebook's cell before `code`.
     viewed
-        Whether the caller will take all of `Job.events`.
+        Whether the caller will read all of `Job.events`.
 
     Returns
     -------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Wish:
-    """What a cell asks of the cluster; None where it says nothing."""
+    """The cluster that a cell asks for; None for what the cell does not say."""
 
     np: int | None = None
     backend: str | None = None
@@ -33,46 +33,46 @@ class Wish:
 
 
 class Follower(Protocol):
-    """Shows a job in the background; see `nbdist.magics.showing.background.Follower`."""
+    """Shows a background job; see `nbdist.magics.showing.background.Follower`."""
 
     def show_headline(self) -> None:
-        """Show in the running cell how the job is doing."""
+        """Show the job's state in the running cell."""
 
 
 class Session:
-    """What this process has. The main thread changes it, if nothing else is said."""
+    """The clusters, jobs and options of this process. Changed by the main thread, unless noted."""
 
     def __init__(self) -> None:
         self.hubs = Hubs()
         self.published = Published()
         self.clusters: list[Cluster] = []
-        """All that have not been stopped. Any thread may stop one."""
+        """All clusters that have not been stopped. Any thread may stop one."""
         self.cluster: Cluster | None = None
-        """The one that cells run on; it may have been stopped from outside."""
+        """The cluster that cells run on; it may have been stopped from the sidebar."""
         self.last = Wish()
-        """What cells asked for last."""
+        """The options that cells asked for last."""
         self.script_jobs: list[Job] = []
-        """Jobs of cells and calls that ran as scripts, the oldest first. Any thread adds to it."""
+        """Jobs of cells and calls that ran as scripts, the oldest first. Any thread may append."""
         self.kernel_jobs: list[Job] = []
         """Jobs of cells that ran in this process, the oldest first."""
         self.attached: dict[str, Job] = {}
-        """By id, a detached job that somebody here has asked for and that nobody looks at."""
+        """By id, the detached jobs that were attached here and whose events nobody reads."""
         self.boards: dict[str, Board] = {}
-        """By job, its TensorBoard."""
+        """The TensorBoards by job."""
         self.followers: dict[str, Follower] = {}
-        """By id, what shows a job in the cell that has started the job."""
+        """By job id, the follower that shows the job in the cell that started it."""
         self._past: list[Job] = []
-        """Jobs of the clusters before this one."""
+        """Jobs of earlier clusters."""
         atexit.register(self._at_exit, os.getpid())
 
     def begin(self) -> None:
-        """Start what the first cell will need, ahead of it."""
+        """Start in advance what the first cell will need."""
         self.hubs.prepare()
 
     def end(self) -> None:
-        """Stop every cluster and TensorBoard, and forget what cells asked for.
+        """Stop every cluster and TensorBoard, and forget the options of earlier cells.
 
-        Jobs that ran as scripts and detached jobs are kept.
+        Jobs that ran as scripts, and detached jobs, are kept.
         """
         self.cluster, self.last = None, Wish()
         self._past.clear()
@@ -98,12 +98,13 @@ class Session:
         return self.cluster is not None and not self.cluster.stopped
 
     def forget_stopped(self) -> bool:
-        """Let go of a cluster that somebody else has stopped, the sidebar's user say.
+        """Forget the current cluster if it has been stopped elsewhere, in the sidebar for example.
 
         Returns
         -------
         bool
-            Whether there was one.
+            Whether it had been stopped.
+
         """
         if self.cluster is None or not self.cluster.stopped:
             return False
@@ -111,14 +112,14 @@ class Session:
         return True
 
     def release_cluster(self) -> Cluster | None:
-        """Have no current cluster any more; return the one that was, whose jobs stay known."""
+        """Unset the current cluster and return it; its jobs stay known."""
         old, self.cluster = self.cluster, None
         if old is not None:
             self._past.extend(old.jobs())
         return old
 
     def stop_boards(self, job: str | None = None) -> list[str]:
-        """End the TensorBoard of a job, or all; return the jobs that had one."""
+        """Stop the TensorBoard of a job, or all of them; return the jobs that had one."""
         found = [id_ for id_ in self.boards if job in (None, id_)]
         for id_ in found:
             self.boards.pop(id_).stop()

@@ -33,33 +33,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
-"""What is shown is made anew no more often."""
+"""The least time between two versions of the state file."""
 SOON_SECONDS = 0.05
-"""After news the hub gets on first with what it does."""
+"""The delay after a change, in which the hub does its own work first."""
 SELDOM_SECONDS = 1.0
-"""It is made anew so often if nobody says that something has changed."""
+"""How often the file is written without a notified change."""
 LONGEST_PATH = 100
-"""Bytes the name of a socket may have."""
+"""The most bytes of a socket's path."""
 
 Commands = dict[str, "Callable[..., Any]"]
 
 
 class Request(msgspec.Struct):
-    """What the sidebar asks for."""
+    """A command from the sidebar."""
 
     command: str
     args: dict[str, Any] = {}
 
 
 class Beacon:
-    """Shows a process from `start` to `stop`.
+    """Publishes a process from `start` to `stop`.
 
     Parameters
     ----------
     tell
-        Returns how things stand, None if there is nothing to show; called on the loop.
+        Returns the present state, None if there is nothing to show; called on the event loop.
     commands
-        By name, what may be asked for; called on threads. What they return must go into JSON.
+        The commands by name; called on threads. Their results must fit into JSON.
     """
 
     def __init__(self, tell: Callable[[], Record | None], commands: Commands) -> None:
@@ -74,12 +74,12 @@ class Beacon:
         self.control = ""
 
     async def start(self) -> None:
-        """Begin to be seen; a folder that cannot be made is nobody's business but the sidebar's."""
+        """Start to publish; errors are ignored, as only the sidebar needs the files."""
         try:
             self._path = records.folder() / f"{self.id}.json"
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             records.sweep()
-        except (OSError, RuntimeError):  # or nobody knows where the user's home is
+        except (OSError, RuntimeError):  # or the home folder is unknown
             return
         try:
             self.control = self._socket_path()
@@ -102,13 +102,13 @@ class Beacon:
         loop = asyncio.get_running_loop()
         try:
             self._look()
-        except Exception:  # a full disk, or a fault of ours: there is another time
+        except Exception:  # a full disk, or an error of ours: try again later
             log.debug("the state could not be shown", exc_info=True)
         self._looked_at = loop.time()
         self._next = loop.call_later(SELDOM_SECONDS, self._show)
 
     def nudge(self) -> None:
-        """Look soon: something may have changed. On the loop."""
+        """Look soon, as something may have changed. On the event loop."""
         loop = asyncio.get_running_loop()
         due = max(self._looked_at + LOOK_SECONDS, loop.time() + SOON_SECONDS)
         if self._next is not None and self._next.when() > due:
@@ -131,7 +131,7 @@ class Beacon:
             self._beat()
 
     def _beat(self) -> None:
-        """Touch our files: those on other hosts see no process."""
+        """Touch our files, as other hosts cannot see the process."""
         if self.control:
             with contextlib.suppress(OSError):
                 os.utime(self.control)
@@ -144,7 +144,7 @@ class Beacon:
     def _write(self, told: bytes) -> None:
         try:
             write_whole(self._path, told)
-        except FileNotFoundError:  # somebody has cleared the folder away
+        except FileNotFoundError:  # the folder was removed
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._path, told)
 
@@ -152,12 +152,12 @@ class Beacon:
         try:
             request = msgspec.json.decode(await reader.readline(), type=Request)
             command = self._commands[request.command]
-            writer.write(b"{}\n")  # we are there, and at it
+            writer.write(b"{}\n")  # the command was received
             await writer.drain()
             answer = {"value": await _on_a_thread(command, request.args)}
         except NbdistError as err:
             answer = {"error": str(err)}
-        except Exception as err:  # whoever asked must get an answer
+        except Exception as err:  # the sender must get an answer
             answer = {"error": f"{type(err).__name__}: {err}"}
         with contextlib.suppress(OSError):
             writer.write(records.encode(answer) + b"\n")
@@ -166,7 +166,7 @@ class Beacon:
             await writer.wait_closed()
 
     async def stop(self, *, leave: Record | None = None) -> None:
-        """Be steered no more, and seen no more unless something is to be left to see."""
+        """Stop serving commands; remove the state file, or leave this last state."""
         if self._server is not None:
             self._server.close()
         if self._next is None:
@@ -184,8 +184,8 @@ class Beacon:
 def _on_a_thread(command: Callable[..., Any], args: dict[str, Any]) -> asyncio.Future[Any]:
     """Run a command on a thread of its own.
 
-    Not one of asyncio's: these are few, the hub needs them too, and Python's end waits for them. A
-    command may wait for as long as a cell runs.
+    asyncio's own threads are few, the hub needs them, and Python waits for them at its end. A
+    command may wait as long as a cell runs.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
@@ -194,7 +194,7 @@ def _on_a_thread(command: Callable[..., Any], args: dict[str, Any]) -> asyncio.F
         value, problem = None, None
         try:
             value = command(**args)
-        except BaseException as err:  # told to whoever asked
+        except BaseException as err:  # sent to the requester
             problem = err if isinstance(err, Exception) else NbdistError(f"{type(err).__name__}")
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(_settle, answer, value, problem)
@@ -204,7 +204,7 @@ def _on_a_thread(command: Callable[..., Any], args: dict[str, Any]) -> asyncio.F
 
 
 def _settle(answer: asyncio.Future[Any], value: Any, problem: Exception | None) -> None:
-    if answer.done():  # nobody waits any more
+    if answer.done():  # the wait was cancelled
         return
     if problem is None:
         answer.set_result(value)

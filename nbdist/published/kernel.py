@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from nbdist.job.job import Job
 
 MOST_ENDED = 5
-"""Jobs that have ended are shown, the last ones."""
+"""How many ended jobs are shown."""
 EXIT_SECONDS = 2.0
 _KERNEL = re.compile(r"kernel-([0-9a-f-]{36})\.json$")
 
 
 class Shown(Protocol):
-    """What a cluster is, seen from here; see `nbdist.notebook.clusters.Cluster`."""
+    """A published cluster; see `nbdist.notebook.clusters.Cluster`."""
 
     id: str
     np: int
@@ -44,47 +44,47 @@ class Shown(Protocol):
 
     @property
     def ranks(self) -> list[Rank]:
-        """What is known of each rank."""
+        """The hub's record of each rank."""
 
     @property
     def lost(self) -> bool:
-        """Whether its ranks are gone."""
+        """Whether its ranks have ended."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the cluster."""
 
     def unfinished(self) -> list[Job]:
-        """Return the jobs that run or wait."""
+        """Return the running and waiting jobs."""
 
     def restart(self, ranks: list[int]) -> dict[int, dict[str, str]]:
-        """Put new processes in the place of ranks."""
+        """Replace ranks by new processes."""
 
     def stacks(self) -> dict[int, str]:
-        """Return where the ranks are."""
+        """Return the ranks' stacks."""
 
 
 class Published:
-    """What others see of this process, from its first cluster or job to `end`."""
+    """The published state of this process, from its first cluster or job to `end`."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, Shown] = {}
         self._jobs: list[ShownJob] = []
         self._beacon: Beacon | None = None
         self._changing = threading.Lock()
-        """Held by whoever adds a job or makes the beacon."""
+        """Held while a job is added or the beacon is created."""
 
     def show_cluster(self, cluster: Shown) -> None:
-        """Let a cluster be seen, until `hide_cluster`. Any thread."""
+        """Publish a cluster, until `hide_cluster`. Any thread."""
         self._clusters[cluster.id] = cluster
         self._begin()
 
     def hide_cluster(self, cluster: Shown) -> None:
-        """Let a cluster be seen no more."""
+        """Stop publishing a cluster."""
         self._clusters.pop(cluster.id, None)
         hub_loop().loop.call_soon_threadsafe(changes.happened)
 
     def show_job(self, job: Job, launcher: str, cluster: str = "") -> None:
-        """Let a job be seen, also when it has ended, for a while."""
+        """Publish a job, also for a while after its end."""
         with self._changing:
             ended = [each for each in self._jobs if each.job.done]
             for old in ended[:-MOST_ENDED]:
@@ -105,7 +105,7 @@ class Published:
                 hub_loop().soon(self._beacon.start())
 
     def end(self) -> None:
-        """Remove what others see, as the process exits."""
+        """Remove the published state, as the process exits."""
         if self._beacon is not None:
             hub_loop().wait(self._beacon.stop(), EXIT_SECONDS)
 
@@ -121,7 +121,7 @@ class Published:
         )
 
     def _recent(self) -> list[JobRecord]:
-        """Return all jobs that have not ended, and the last of those that have."""
+        """Return all unfinished jobs, and the last ended ones."""
         listed = list(self._jobs)
         ended = [each for each in listed if each.job.done][-MOST_ENDED:]
         return [each.record() for each in listed if each in ended or not each.job.done]
@@ -134,7 +134,7 @@ class Published:
         return self._clusters[cluster]
 
     def _job(self, job: str) -> Job:
-        for each in self._jobs.copy():  # other threads add to it
+        for each in self._jobs.copy():  # other threads may add jobs
             if each.job.id == job:
                 return each.job
         raise UsageError(f"job {job} is not known any more")
@@ -147,7 +147,7 @@ class Published:
 
     def _restart(self, cluster: str, rank: int) -> dict[str, Any]:
         found = self._named(cluster)
-        for job in found.unfinished():  # it would wait for its end, perhaps for ever
+        for job in found.unfinished():  # stopping would wait for their end, perhaps forever
             raise UsageError(
                 f"job {job.id} ({job.state}) is on this cluster: rank {rank} can be replaced when "
                 "that has ended; interrupt it first"
@@ -162,12 +162,12 @@ class Published:
 @functools.cache
 def _kernel() -> str:
     if "ipykernel.kernelapp" not in sys.modules:
-        return ""  # plain Python, or a terminal: they need not import it for this
+        return ""  # not a kernel: do not import ipykernel for this
     from ipykernel.connect import get_connection_file
 
     try:
         found = _KERNEL.search(get_connection_file())
-    except RuntimeError:  # it was imported, and not run
+    except RuntimeError:  # imported, but not running
         return ""
     return found[1] if found else ""
 

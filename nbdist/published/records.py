@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from nbdist.published.state_file import ShownState
 
 LONGEST = 1000
-"""Characters of a line that is shown; the file is written several times a second."""
+"""The most characters of a line, as the file is written several times a second."""
 MOST_REPORTS = 20
 _STATES: dict[JobState, RankState] = {"queued": "starting", "running": "busy"}
 
 
 def rank_of_cluster(rank: Rank) -> RankRecord:
-    """Return how a rank that stays between cells stands."""
+    """Return the record of a persistent rank."""
     words = "running" if rank.state == "busy" else rank.state
     told = RankRecord(
         rank.rank, rank.state, words, host=rank.host, pid=rank.pid, device=rank.device,
@@ -36,22 +36,22 @@ def rank_of_cluster(rank: Rank) -> RankRecord:
         told.state, told.words, told.line = "busy", rows.doing(rank.pulse), rank.pulse.line
         told.cpu, told.memory = taken.cpu, taken.rss
         told.gpu, told.gpu_memory = taken.gpu, taken.gpu_memory
-    else:  # what it holds is what one looks for where a GPU is full
+    else:  # also while idle, because it shows who fills a GPU
         told.gpu_memory = rank.gpu_memory
     return told
 
 
 class ShownJob:
-    """A job, and what is read of it while it is shown.
+    """A published job, with its last metrics.
 
     Parameters
     ----------
     job
         The job.
     launcher
-        What has started its ranks.
+        The launcher of its ranks.
     cluster
-        Id of the cluster it runs on, '' if its ranks are its own.
+        The id of its cluster, '' if it has its own ranks.
     detached
         Whether it outlives its kernel.
     """
@@ -65,10 +65,10 @@ class ShownJob:
         self._ended: JobRecord | None = None
 
     def record(self) -> JobRecord:
-        """Return how it stands."""
+        """Return the present record."""
         if self._ended is not None:
             return self._ended
-        over = self.job.done  # asked first: nothing changes after its end
+        over = self.job.done  # read first: nothing changes after the end
         record = self._record()
         if over:
             self._ended = record

@@ -27,28 +27,28 @@ from nbdist.machine.process_lives import FORGOTTEN_SECONDS, Place, started
 VERSION = 1
 MOST_BYTES = 1 << 26
 GONE_SECONDS = 600.0
-"""A kernel that vanished is shown for so long."""
+"""How long a kernel that has disappeared is shown."""
 KERNEL: Final = "kernel"
 KEEPER: Final = "keeper"
 ShownState = Literal[RankState, JobState, "ended"]
 """Of a rank; one that belongs to a job has the job's state where no rank's fits."""
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 BROKEN = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
-"""What `read` may raise."""
+"""The errors of `read`."""
 
 
 class RankRecord(msgspec.Struct, omit_defaults=True):
-    """One rank."""
+    """A rank."""
 
     rank: int
     state: ShownState
     words: str
-    """What it does, as a person would say it."""
+    """A short description of what it is doing."""
     host: str = ""
     pid: int = 0
     device: str = ""
     line: int | None = None
-    """The cell's line it is at."""
+    """The cell's line that it runs."""
     cpu: float | None = None
     """Percent of one core."""
     memory: int | None = None
@@ -58,13 +58,13 @@ class RankRecord(msgspec.Struct, omit_defaults=True):
     gpu_memory: int | None = None
     """Bytes."""
     step: float | None = None
-    """Seconds a step, as `nbdist.job.rows.RankRow` has it."""
+    """Seconds a step, as in `nbdist.job.rows.RankRow`."""
     created: float = 0.0
-    """Start time of the process, 0 where it is not known. The page is not told."""
+    """The process's start time, 0 if unknown. Not sent to the page."""
 
 
 class BarRecord(msgspec.Struct, omit_defaults=True):
-    """One of rank zero's loops."""
+    """A loop of rank 0."""
 
     label: str
     done: int
@@ -74,44 +74,44 @@ class BarRecord(msgspec.Struct, omit_defaults=True):
     samples: float | None = None
     """Samples a second of all ranks."""
     left: float | None = None
-    """Seconds to its end."""
+    """The remaining seconds."""
     still: float | None = None
-    """Seconds since it ended a step, if that is far longer than one takes."""
+    """Seconds since the last step, if this is unusually long."""
 
 
 class JobRecord(msgspec.Struct, omit_defaults=True):
-    """One job."""
+    """A job."""
 
     id: str
     number: int
     """The cell's execution count."""
     state: JobState
     ranks: list[RankRecord]
-    """Of a job on a cluster, what they do in it."""
+    """The job's ranks, with what they do in this job."""
     first_line: str
     launcher: str
     cluster: str
-    """The cluster it runs on, '' if its ranks are its own."""
+    """The id of its cluster, '' if it has its own ranks."""
     created: float
     began: float | None = None
     seconds: float | None = None
     told: str = ""
-    """How it failed, in a line."""
+    """One line about how it failed."""
     reports: list[str] = []
-    """Hangs, restarts and countdowns, as they stand."""
+    """The present notices about hangs, restarts and countdowns."""
     straggler: str = ""
     bars: list[BarRecord] = []
     metrics: dict[str, float | None] = {}
-    """The last value of the first metrics; None where it is not finite."""
+    """The last values of the first metrics; None if not finite."""
     detached: bool = False
     folder: str = ""
-    """Where its logs lie. The page is not told."""
+    """The folder of its logs. Not sent to the page."""
     parts: dict[int, tuple[int, int | None]] = {}
-    """Where each rank's output begins and ends in its log. The page is not told."""
+    """The beginning and end of each rank's output in its log. Not sent to the page."""
 
 
 class ClusterRecord(msgspec.Struct, omit_defaults=True):
-    """One cluster."""
+    """A cluster."""
 
     id: str
     np: int
@@ -120,44 +120,44 @@ class ClusterRecord(msgspec.Struct, omit_defaults=True):
     state: Literal["running", "lost"]
     created: float
     root: tuple[int, float] = (0, 0.0)
-    """Pid and start time of the process that all ranks end with. The page is not told."""
+    """The pid and start time of the process with which all ranks end. Not sent to the page."""
     ranks: list[RankRecord] = []
     folder: str = ""
-    """Where its files lie. The page is not told."""
+    """The folder of its files. Not sent to the page."""
 
 
 class Record(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One process of ours, and all it has."""
+    """A kernel or keeper, with its clusters and jobs."""
 
     id: str = ""
-    """The file's name."""
+    """The name of the file."""
     pid: int
     created: float
-    """Start time of the process, which with the pid names it beyond doubt."""
+    """The process's start time, which with the pid identifies it."""
     host: str
     kind: Literal["kernel", "keeper"] = KERNEL
     """A kernel, or the keeper of a detached job."""
     kernel: str = ""
-    """The kernel's id, '' where it is none of a Jupyter server's."""
+    """The kernel's id, '' if no Jupyter server has started it."""
     notebook: str = ""
-    """The notebook's path, as the server has told the kernel."""
+    """The notebook's path, which the server has passed to the kernel."""
     control: str = ""
-    """Path of the socket that takes commands."""
+    """The path of the socket for commands."""
     clusters: list[ClusterRecord] = []
     jobs: list[JobRecord] = []
     place: Place = Place()
-    """Where its pids can be looked up. The page is not told."""
+    """Where its pids are valid. Not sent to the page."""
     version: int = VERSION
 
     def alive(self, path: Path) -> bool:
-        """Whether the process still runs, as far as that can be known here."""
+        """Whether the process is still running, as far as this can be known here."""
         with contextlib.suppress(OSError):
             return process_lives.lives(self.pid, self.created, self.place, path)
         return False
 
 
 def of_this_process(kind: Literal["kernel", "keeper"], **parts: Any) -> Record:
-    """Return the record of the process that asks."""
+    """Return a record of this process."""
     pid, created = _me()
     return Record(
         pid=pid, created=created, host=process_lives.here().host, place=process_lives.here(),
@@ -171,27 +171,27 @@ def _me() -> tuple[int, float]:
 
 
 class Unreadable(msgspec.Struct):
-    """A file of state that is broken, of another version, or not to be trusted."""
+    """A state file that is broken, of another version, or not trusted."""
 
     id: str
     why: str
 
 
 def folder() -> Path:
-    """Return where the files of state lie; it may not be there."""
+    """Return the folder of the state files, which may not exist."""
     return Path(jupyter_runtime_dir()) / "nbdist"
 
 
 def encode(what: Any) -> bytes:
-    """Return a record, or another thing that others are told, as JSON."""
+    """Encode a record or another published object as JSON."""
     try:
         return msgspec.json.encode(what)
-    except UnicodeEncodeError:  # a folder's name need not be text, nor what a cell holds
+    except UnicodeEncodeError:  # names of folders and texts of cells may contain surrogates
         return msgspec.json.encode(_as_text(msgspec.to_builtins(what, str_keys=True)))
 
 
 def _as_text(value: Any) -> Any:
-    """Put question marks in the place of what is no text."""
+    """Replace characters that cannot be encoded by question marks."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode()
@@ -204,21 +204,21 @@ def _as_text(value: Any) -> Any:
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a file of state."""
+    """Write a state file."""
     write_whole(path, encode(record))
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # opening a pipe would block
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a file to read it; a plain one of this user's, not one that a link leads to.
+    """Open a file for reading, if it is a regular file of this user and not a symbolic link.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not.
     OSError
         If it cannot be opened.
     """
@@ -245,12 +245,12 @@ _decode = msgspec.json.Decoder(Record).decode
 
 
 def read(path: Path) -> Record:
-    """Return what one process shows of itself.
+    """Return the record in a state file.
 
     Raises
     ------
     ValueError
-        If it is not this user's own, or of another version.
+        If the file is not this user's, or of another version.
     OSError, RecursionError, msgspec.MsgspecError
         If it cannot be read.
     """
@@ -267,8 +267,8 @@ def read(path: Path) -> Record:
 
 
 def outdated(record: Record, path: Path) -> bool:
-    """Whether a process that has gone need not be shown any more."""
-    if record.kind == KEEPER:  # its end is seen as long as its job's folder is there
+    """Whether an ended process need not be shown any more."""
+    if record.kind == KEEPER:  # shown while the job's folder exists
         return not any(Path(job.folder).exists() for job in record.jobs)
     with contextlib.suppress(OSError):
         return time.time() - path.stat().st_mtime > GONE_SECONDS
@@ -276,10 +276,11 @@ def outdated(record: Record, path: Path) -> bool:
 
 
 def sweep() -> None:
-    """Remove what nobody needs to see any more."""
+    """Remove outdated state files."""
     for path in folder().glob("*.sock"):
         with contextlib.suppress(OSError):
-            # Nobody of this host may listen, but of another one: that touches its socket, too.
+            # No process of this host listens, but one of another host may, which touches its
+            # socket.
             if not path.with_suffix(".json").exists() and _is_forgotten(path) and _is_deaf(path):
                 path.unlink()
     for path in folder().glob("*.part"):
@@ -287,7 +288,7 @@ def sweep() -> None:
             if time.time() - path.stat().st_mtime > GONE_SECONDS:
                 path.unlink()
     for path in folder().glob("*.json"):
-        with contextlib.suppress(*BROKEN):  # not ours to remove
+        with contextlib.suppress(*BROKEN):  # another user's file
             record = read(path)
             if not record.alive(path) and outdated(record, path):
                 remove_left(path, record)
@@ -298,7 +299,7 @@ def _is_forgotten(path: Path) -> bool:
 
 
 def _is_deaf(path: Path) -> bool:
-    """Whether nobody listens at a socket any more."""
+    """Whether no process listens at a socket."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
@@ -323,9 +324,10 @@ def remove(path: Path, control: str) -> None:
 
 
 def remove_left(path: Path, record: Record | None) -> None:
-    """Remove what a process has left.
+    """Remove the files of an ended process.
 
-    The socket of one that cannot be seen from here stays: if it lives it writes its file anew.
+    The socket of a process that cannot be checked from here stays: if the process is alive, it
+    writes its state file again.
     """
     seen = record is not None and record.place.seen_from_here
     remove(path, record.control if record is not None and seen else "")

@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 LET_GO_SECONDS = 1.0
 LONG_SECONDS = 3600.0
-"""Objects without number may be on their way; a rank that dies meanwhile answers by its death."""
+"""A very long limit, as there may be many objects; the death of a rank ends the wait, too."""
 
 
 class Packed(Protocol):
-    """Names of the notebook on their way; see `nbdist.cell.names.packed_names.Bringing`."""
+    """Packed names of the notebook; see `nbdist.cell.names.packed_names.Bringing`."""
 
     @property
     def parcel(self) -> Parcel:
-        """What ranks receive."""
+        """The parcel that ranks receive."""
 
     def told(self, bound: Mapping[int, list[str]]) -> list[str]:
-        """Return what to tell of it, given the names that each rank is to bind."""
+        """Return messages for the user, given the names that each rank will bind."""
 
     def close(self) -> None:
-        """Let go of the memory that holds it."""
+        """Release the memory of the parcel."""
 
 
 async def hand_over(hub: Hub, ranks: Iterable[int], bringing: Packed, run: Run) -> list[str]:
-    """Have ranks take in names, all or none; they are bound by `Run.parcel`, or by `BindParcel`.
+    """Send names to ranks, to all or none; `Run.parcel` or `BindParcel` binds them later.
 
     Returns
     -------
     list
-        What to tell of it.
+        Messages for the user.
 
     Raises
     ------
     UsageError
-        If a rank cannot take them in; then nothing is bound on any.
+        If a rank cannot receive the names; then no rank binds them.
     """
     ranks = list(ranks)
     try:
@@ -64,7 +64,7 @@ async def hand_over(hub: Hub, ranks: Iterable[int], bringing: Packed, run: Run) 
             ranks, ReceiveParcel(bringing.parcel, run), timeout=LONG_SECONDS
         )
     except asyncio.CancelledError:
-        # Stopped by the user. What ranks have taken in, or still do, they give up again.
+        # Stopped by the user: the ranks drop what they have received.
         for rank in ranks:
             hub.send(rank, Ask(UNASKED, DropParcel()))
         raise
@@ -80,16 +80,16 @@ async def hand_over(hub: Hub, ranks: Iterable[int], bringing: Packed, run: Run) 
 
 
 def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:
-    """Return the offer of a rank that can give nothing."""
+    """Return an empty offer for a rank, with the reason."""
     nothing = Parcel(id="", names={}, stream=b"", blocks=[])
     return Offer(nothing, dict.fromkeys(names, why), {}, rank)
 
 
 async def ask_for(line: Line, rank: int, names: list[str], *, copied: bool = False) -> Offer:
-    """Have a rank pack names, and map what it holds for us until `ReleaseOffer`.
+    """Let a rank pack names, and map its memory, which the rank keeps until `ReleaseOffer`.
 
-    The notebook may take its time to unpack it, and the rank's next cell may return others. What
-    may come from another host is `copied`.
+    Mapped memory stays valid here while the rank's next cell returns other names. Values from
+    another host must be `copied`.
 
     Raises
     ------
@@ -100,6 +100,6 @@ async def ask_for(line: Line, rank: int, names: list[str], *, copied: bool = Fal
     try:
         buffers = map_blocks(offer.parcel, copied=copied)
     finally:
-        # A script's rank ends right then, and its answer may be lost with it.
+        # A script's rank then ends, so its answer may be lost.
         await line.call_all([rank], ReleaseOffer(), timeout=LET_GO_SECONDS)
     return msgspec.structs.replace(offer, rank=rank, buffers=buffers)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from nbdist.wire.rank_calls import Answer, Call
 
 ANSWER_SECONDS = 20.0
-"""A look at what there is takes milliseconds; a rank may have other things to finish first."""
+"""Time limit for a rank's list of objects: it takes milliseconds, but the rank may be busy."""
 SLOWEST = 5e7
-"""Bytes a second that are read at the very least: ten times as many are usual."""
+"""The slowest assumed reading, in bytes a second; ten times as fast is usual."""
 TOLD_BYTES = 2e9
-"""Reading more than this takes so long that it is announced."""
+"""From this size on the comparison is announced, because it takes long."""
 
 Told = dict[int, dict[str, Digest]]
 
@@ -44,29 +44,29 @@ async def compare(
     pressed: asyncio.Event | None = None,
     words: str = PARTED,
 ) -> list[str]:
-    """Compare what the living ranks train.
+    """Compare the models and optimizers of the living ranks.
 
     Parameters
     ----------
     hub
         The cluster.
     tell
-        Shows what takes long.
+        Shows a message if the comparison takes long.
     pressed
-        Set when the user does not want to wait for it.
+        Set when the user does not want to wait.
     words
-        What is said of things that differ.
+        The text about objects that differ.
 
     Returns
     -------
     list of str
-        What to tell: names that differ, and names that could not be compared.
+        Messages about objects that differ, and about objects that could not be compared.
     """
     if hub.backend == "none":
         hub.uncompared = False
         return []
     ranks = [rank.rank for rank in hub.ranks.values() if rank.state == "idle"]
-    # With a busy rank the others are compared now, and all of them when it is idle.
+    # If a rank is busy, compare the others now, and all ranks when it is idle.
     hub.uncompared = any(rank.state == "busy" for rank in hub.ranks.values())
     broken, hub.broken_off = hub.broken_off, {}
     try:
@@ -108,7 +108,7 @@ async def _from_all(
 
 
 def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
-    """Say which ranks went on with what a collective had not finished, and what to do."""
+    """Say which ranks went on with the result of an aborted collective, and what to do."""
     if not broken:
         return []
     ranks = sorted(broken)
@@ -131,7 +131,7 @@ def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
 
 
 def _sound(broken: dict[int, list[str]], told: Told, paths: list[str]) -> int | None:
-    """Return a rank that has all of this, and on which nothing was broken off."""
+    """Return a rank that has all these objects, and on which no collective was aborted."""
     return min(
         (rank for rank, has in told.items() if rank not in broken and has.keys() >= set(paths)),
         default=None,
@@ -165,7 +165,7 @@ def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
 
 
 def _word(path: str) -> str:
-    """Return a path as one word of a magic's line: `"nets['a']"`."""
+    """Quote a path as one word of a magic's line: `"nets['a']"`."""
     if shlex.split(path) == [path]:
         return path
     return shlex.quote(path) if re.search(r'["\\$`]', path) else f'"{path}"'
@@ -190,7 +190,7 @@ def _paths(told: Told) -> list[str]:
 
 
 def _without_others(paths: list[str], told: Told) -> list[str]:
-    """Leave out ways that lead, on every rank, where a shorter one does."""
+    """Leave out paths to objects that have a shorter path on every rank."""
     kept: list[str] = []
     for path in paths:
         theirs = [digests for digests in told.values() if path in digests]
@@ -202,9 +202,9 @@ def _without_others(paths: list[str], told: Told) -> list[str]:
 
 
 def _differ(found: list[Digest]) -> bool:
-    """Whether ranks hold another content of the same: with other outlines it never was the same."""
+    """Whether contents differ while structures are equal: others were never the same object."""
     outlines = {one.outline for one in found}
-    if "" in outlines:  # on some rank it is not made of anything yet
+    if "" in outlines:  # the structure is unknown on some rank
         return len({one.content for one in found}) > 1
     return any(
         len({one.content for one in found if one.outline == outline}) > 1 for outline in outlines

@@ -20,15 +20,15 @@ QUOTES = " (where a key has quotes, others go around it all: \"nets['a']\")"
 
 
 async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
-    """Put new processes in the place of ranks, with the variables of rank `like` if one is named.
+    """Replace ranks by new processes, with the variables of rank `like` if it is given.
 
-    Ranks that have died are replaced, too: the group is formed by all. Others stay as they are;
-    where they hold something else than `like`, `Hub.notes` say so.
+    Dead ranks are replaced, too, as the process group needs all ranks. The other ranks do not
+    change; `Hub.notes` says where their variables differ from those of `like`.
 
     Returns
     -------
     dict
-        For each new rank the names it lacks, and why where that is known.
+        For each new rank the names it lacks, each with the reason if known.
     """
     async with hub.turns.take(range(hub.size), "the restart of ranks"):
         dead = {rank.rank for rank in hub.ranks.values() if not rank.alive}
@@ -48,7 +48,7 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
 
 
 async def sync(hub: Hub, path: str, source: int) -> list[int]:
-    """Make a model (or an optimizer, ...) on all ranks that have it what it is on `source`.
+    """Copy a model (or an optimizer, ...) from rank `source` to all ranks that have it.
 
     Returns
     -------
@@ -65,7 +65,7 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
             raise UsageError(msg)
         if hub.stale:
             await forming.form(hub)
-        # A model of another group, under the same name on another rank, is another model.
+        # Under the same name, another rank may have the model of another group.
         sharers = await hub.call_all(hub.ranks, FindSharers(path))
         if source not in sharers:
             raise UsageError(
@@ -82,7 +82,7 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
 
 
 async def _group_of(hub: Hub, path: str, members: list[int], lacking: list[int]) -> str:
-    """Return the name of the process group that just these ranks have."""
+    """Return the name of the process group of exactly these ranks."""
     answers = await hub.call_all(members, ListGroups())
     named = [
         {group.name for group in groups if sorted(group.ranks) == members}

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from nbdist.hub.link.agent_connections import Line
 
 STACKS_SECONDS = 3.0
-"""An agent reads its sources the first time, beside whatever the rank does."""
+"""Time limit for an agent, which reads source files at the first request."""
 DUMP_SECONDS, QUIET_SECONDS, LOOK_SECONDS = 3.0, 0.2, 0.02
-"""A signal's answer is waited for so long, and is whole when nothing has come for a while."""
+"""Time limit for a dump after a signal; the dump is complete when it has not grown for a while."""
 
 
 async def of(
     line: Line, folder: Path, ranks: Iterable[int], dump: Callable[[int], None]
 ) -> dict[int, str]:
-    """Return the stacks of these ranks, in words where a rank cannot tell them itself.
+    """Return the stacks of these ranks, or a reason for a rank without an answer.
 
     Parameters
     ----------
     line
-        Reaches their agents.
+        Sends requests to the agents.
     folder
-        Where a rank writes when `STACKS_SIGNAL` comes.
+        Returns the folder of a rank's dump file, written on `STACKS_SIGNAL`.
     dump
-        Sends that signal to a rank.
+        Sends this signal to a rank.
     """
     dumps = {rank: folder / f"rank{rank}.stacks" for rank in ranks}
     before = {rank: _size(path) for rank, path in dumps.items()}
@@ -46,7 +46,8 @@ async def of(
         if isinstance(answer, str):
             found[rank] = answer
         else:
-            dump(rank)  # its agent cannot run: C code holds the GIL. A signal handler of C's can
+            # The agent cannot run because C code holds the GIL, but a C signal handler can.
+            dump(rank)
     lacking = dumps.keys() - found.keys()
     await asyncio.gather(*(_written(dumps[rank], before[rank]) for rank in lacking))
     for rank in lacking:
@@ -59,7 +60,7 @@ async def of(
 
 
 async def _written(dump: Path, before: int) -> None:
-    """Wait until what a signal has a rank write is there, or for `DUMP_SECONDS`."""
+    """Wait until a rank has written its dump, at most `DUMP_SECONDS`."""
     clock = asyncio.get_running_loop().time
     until, size, since = clock() + DUMP_SECONDS, before, clock()
     while clock() < until and (size == before or clock() < since + QUIET_SECONDS):
@@ -74,9 +75,9 @@ def _size(dump: Path) -> int:
 
 
 def have_dumped(pid: int, launcher: int) -> None:
-    """Send the signal to a rank that this launcher has started, if the process still is that one.
+    """Send the signal to a rank of this launcher, if the pid still belongs to it.
 
-    One that would die of the signal (its script became another program) is left alone.
+    A process without a handler, which the signal would kill, does not get it.
     """
     with contextlib.suppress(psutil.Error, OSError):
         if any(one.pid == pid for one in psutil.Process(launcher).children(recursive=True)):

@@ -29,46 +29,46 @@ if TYPE_CHECKING:
     from nbdist.wire.rank_calls import Answer, Call
 
 WHO_SECONDS = 4.0
-"""An idle rank has answered by then; see `nbdist.rank.looking.who` for its own limits."""
+"""Time limit for an idle rank; see `nbdist.rank.looking.who` for its own limits."""
 GLANCE_SECONDS = 1.0
 FREE_SECONDS = 30.0
-"""Collecting garbage takes long where there are millions of objects."""
+"""Time limit for freeing memory: garbage collection is slow with millions of objects."""
 HELD = "it may be in C code that holds the GIL"
 MOST_GROUPS = 3
-"""Ranks that differ in more ways than this are not told one by one."""
+"""The most groups of differing ranks that are listed one by one."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable as the ranks have it."""
+    """A variable on several ranks."""
 
     name: str
     seen: dict[int, Seen]
-    """By rank; those that lack it are left out."""
+    """The variable on each rank that has it."""
     differs: tuple[str, ...] = ()
-    """In words: `rank 2: missing`, `ranks 1-3: shape (4, 2)`, `values differ`."""
+    """The differences as text: `rank 2: missing`, `ranks 1-3: shape (4, 2)`, `values differ`."""
     equal: bool = False
-    """Whether its values were compared, and are the same on all ranks."""
+    """Whether the values were compared and are equal on all ranks."""
 
     @property
     def first(self) -> Seen:
-        """As the first rank has it that has it."""
+        """The variable on the first rank that has it."""
         return next(iter(self.seen.values()))
 
 
 @dataclass
 class Inventory:
-    """The variables of the ranks, and which of them could not tell all."""
+    """The variables of several ranks, and what is missing in this list."""
 
     variables: list[Variable] = field(default_factory=list)
     more: int = 0
-    """How many there are besides."""
+    """How many further variables there are."""
     busy: dict[int, State] = field(default_factory=dict)
-    """Ranks that are busy: their values were not compared."""
+    """Busy ranks, whose values were not compared."""
     silent: dict[int, str] = field(default_factory=dict)
-    """Ranks that did not answer, each with a line on why."""
+    """Ranks without an answer, each with the reason."""
     late: tuple[str, ...] = ()
-    """Names whose values were not compared because that would have taken too long."""
+    """Names whose values were not compared, because this would have taken too long."""
 
 
 async def who(
@@ -79,7 +79,7 @@ async def who(
     wanted, described = list(patterns), 1 << 30 if most is None else most
     idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
     found, silent = await _ask(hub, idle, DescribeVariables(wanted, described), WHO_SECONDS)
-    # Of the idle ones, those whose main thread is in something that is no cell of ours.
+    # The idle ranks whose main thread runs something other than our cells.
     others = [rank for rank in living if rank not in found]
     glance = GlanceAtVariables(wanted, described)
     glances, silent = await _ask(hub, others, glance, GLANCE_SECONDS)
@@ -98,7 +98,7 @@ async def who(
 
 
 async def free(hub: Hub, ranks: Sequence[int]) -> tuple[dict[int, Freed], dict[int, str]]:
-    """Have the idle ranks give back memory; return what came of it, and who did not answer."""
+    """Let idle ranks free memory; return the results, and the ranks without an answer."""
     living = [rank for rank in ranks if hub.ranks[rank].alive]
     idle = [rank for rank in living if hub.ranks[rank].state == "idle"]
     busy = [rank for rank in living if rank not in idle]
@@ -114,18 +114,18 @@ async def free(hub: Hub, ranks: Sequence[int]) -> tuple[dict[int, Freed], dict[i
 async def complete(
     hub: Hub, ranks: Sequence[int], code: str, cursor: int, prefix: str | None, seconds: float
 ) -> Completions:
-    """Return what the ranks offer at a place of a cell, those that answer in time.
+    """Return the completions at a place in a cell, from the ranks that answer in time.
 
     Parameters
     ----------
     hub, ranks
-        Whom to ask: all for names, the first idle one for the rest.
+        The ranks to ask: all for names, the first idle one for the rest.
     code, cursor
-        The cell without its magic's line, and the place in it.
+        The cell without the line of its magic, and the cursor's place in it.
     prefix
-        How the name there begins, None if no name can stand there.
+        The beginning of the name at the cursor, None if there cannot be a name.
     seconds
-        For all answers.
+        The time limit for all answers.
     """
     living = [rank for rank in ranks if hub.ranks[rank].alive]
     idle = [rank for rank in living if hub.ranks[rank].state == "idle"][:1]
@@ -148,7 +148,7 @@ async def complete(
 async def _ask(
     hub: Hub, ranks: Sequence[int], call: Call[Answer], seconds: float
 ) -> tuple[dict[int, Answer], dict[int, str]]:
-    """Ask ranks; return the answers, and why the others gave none."""
+    """Ask ranks; return the answers, and the reasons of ranks without an answer."""
     found: dict[int, Answer] = {}
     silent: dict[int, str] = {}
     for rank, answer in (await hub.call_all(ranks, call, timeout=seconds)).items():
@@ -168,7 +168,7 @@ async def _ask(
 def compare(
     name: str, seen: dict[int, Seen], asked: Sequence[int], busy: Collection[int] = ()
 ) -> Variable:
-    """Say where ranks differ in a variable; what busy ranks leave open is no difference."""
+    """Compare a variable between ranks; details that busy ranks lack do not count."""
     differs = []
     missing = [rank for rank in asked if rank not in seen]
     if missing:
@@ -178,7 +178,7 @@ def compare(
         found = _groups(known, of)
         if len(found) > 1:
             differs += _tell(found, what)
-            break  # what follows from it need not be told
+            break  # further differences follow from this one
     else:
         digests = _groups(seen, lambda one: one.digest)
         if len(digests) > 1 and "" not in digests:
@@ -192,7 +192,7 @@ _FIELDS: tuple[tuple[str, Callable[[Seen], str]], ...] = (
     ("type", lambda one: one.type),
     ("shape", lambda one: one.shape),
     ("dtype", lambda one: one.dtype),
-    # Each rank has a GPU of its own: the number is no difference.
+    # Each rank has its own GPU, so its number is not a difference.
     ("device", lambda one: ", ".join(part.split(":")[0] for part in one.device.split(", "))),
     ("value", lambda one: one.value),
 )
@@ -206,7 +206,7 @@ def _groups(seen: dict[int, Seen], of: Callable[[Seen], str]) -> dict[str, list[
 
 
 def _tell(groups: dict[str, list[int]], what: str) -> list[str]:
-    """Name the ranks that are not as most are; the first rank's is how most are, in doubt."""
+    """Name the ranks that differ from the majority; in case of doubt, from the first rank."""
     if not what and (len(groups) > MOST_GROUPS or sum(map(len, groups.values())) == 2):  # noqa: PLR2004 - of two, neither is the odd one
         return ["values differ"]
     if len(groups) > MOST_GROUPS:

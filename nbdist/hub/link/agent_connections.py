@@ -39,25 +39,25 @@ class NoAnswer(NbdistError):
 
 
 def given(answers: dict[int, Answer | NbdistError]) -> dict[int, Answer]:
-    """Return the answers of those ranks that have given one; see `Line.call_all`."""
+    """Return the answers without the errors; see `Line.call_all`."""
     return {rank: answer for rank, answer in answers.items() if not isinstance(answer, NbdistError)}
 
 
 class Line:
-    """Speaks with every agent; `hear` gets what they say of their own accord.
+    """The connections to all agents; `hear` receives messages that are not answers.
 
-    An agent is named by its rank and incarnation, which is also its socket's identity.
+    An agent is identified by its rank and incarnation, also as its socket's identity.
 
     Parameters
     ----------
     hear
         Called with rank, incarnation and message.
     newcomers
-        Whether a later incarnation is expected as soon as it says hello: others start the ranks.
+        Whether a later incarnation is accepted as soon as it connects: a launcher starts the ranks.
     host
-        The address of this machine at which agents find it.
+        The address of this machine for the agents.
     cells
-        Path of the socket that the main threads of ranks that stay find.
+        The path of the socket for the main threads of persistent ranks.
     """
 
     def __init__(
@@ -71,28 +71,28 @@ class Line:
         self._newcomers = newcomers
         self.keys = Keys.new()
         self.garbage = 0
-        """Messages that fitted no type and were dropped."""
+        """The number of invalid messages that were dropped."""
         self._hear = hear
         self._listener = Listener(self.keys, host)
         self.url = self._listener.url
         self._loop = asyncio.get_running_loop()
         self._names: dict[int, bytes] = {}
         self._lost: set[int] = set()
-        """Ranks that have died and have no successor yet."""
+        """Dead ranks that were not replaced yet."""
         self._call_ids = itertools.count(1)
         self._calls: dict[int, tuple[int, asyncio.Future[object]]] = {}
         self._loop.add_reader(self._listener.socket.FD, self._pump)
         self._cells = None if cells is None else CellSockets(cells, self._hear_of_cells)
         self._cell_streams: dict[int, Stream] = {}
-        """By rank, that of its last incarnation."""
+        """The stream of each rank's last incarnation."""
 
     def expect(self, rank: int, incarnation: int) -> None:
-        """Take this incarnation for the rank from now on, and listen to no earlier one."""
+        """Expect this incarnation of a rank from now on, and ignore earlier ones."""
         self._names[rank] = f"{rank}.{incarnation}".encode()
         self._lost.discard(rank)
 
     def send(self, rank: int, message: Message) -> None:
-        """Send to a rank's agent; one that is gone is left out, its death is told elsewhere."""
+        """Send to a rank's agent; a dead rank is skipped, as its death is noticed elsewhere."""
         self._send(self._names[rank], encode_to_agent(message))
 
     def send_cell(self, ranks: Iterable[int], run: Run) -> None:
@@ -126,7 +126,7 @@ class Line:
             self._listener.socket.send_multipart([name, body], zmq.NOBLOCK)
         except zmq.ZMQError:
             return
-        # The socket's descriptor is edge-triggered: a send may swallow the edge of an arrival.
+        # The socket's file descriptor is edge-triggered: a send may consume the edge of an arrival.
         self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
@@ -168,7 +168,7 @@ class Line:
             future.set_result(reply.value)
 
     async def call(self, rank: int, call: Call[Answer], *, timeout: float = CALL_SECONDS) -> Answer:
-        """Ask a rank and wait for the answer, which is of the call's own type.
+        """Call a rank and wait for the answer, whose type belongs to the call.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Line:
     async def call_all(
         self, ranks: Iterable[int], call: Call[Answer], *, timeout: float = CALL_SECONDS
     ) -> dict[int, Answer | NbdistError]:
-        """Ask several ranks at once; each answer is a value or the `NbdistError` it met."""
+        """Call several ranks at once; each answer is a value or an `NbdistError`."""
 
         async def answer(rank: int) -> Answer | NbdistError:
             try:
@@ -208,7 +208,7 @@ class Line:
         return dict(zip(ranks, answers, strict=True))
 
     def lost(self, rank: int) -> None:
-        """Answer the questions a rank leaves open by its death."""
+        """Fail the open calls to a rank that has died."""
         self._lost.add(rank)
         for number, future in list(self._calls.values()):
             if number == rank and not future.done():

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_WAITING = 4096
-"""Ranks that may knock at once."""
+"""The listen backlog: how many ranks may connect at once."""
 AGAIN_SECONDS = 0.5
-"""A kernel that has too many open files lets ranks in as soon as it has fewer."""
+"""The pause before accepting again, after an error for too many open files."""
 
 
 class CellSockets:
-    """Takes the connections of ranks' main threads.
+    """Accepts the connections of ranks' main threads.
 
     Parameters
     ----------
     path
-        The socket's, in a folder of this user's alone.
+        The socket's path, in a folder that only this user can access.
     hear
         Called with a connection and a message.
     """
@@ -52,7 +52,7 @@ class CellSockets:
     def _accept(self) -> None:
         try:
             sock, _ = self._listening.accept()
-        except BlockingIOError:  # it has gone again
+        except BlockingIOError:  # the connection was closed already
             return
         except OSError:
             self._loop.remove_reader(self._listening)
@@ -70,7 +70,7 @@ class CellSockets:
             self._hear(stream, message)
 
     def send(self, stream: Stream, message: bytes) -> None:
-        """Send a message; to a rank that has gone nothing is sent, its death is told elsewhere."""
+        """Send a message; errors are ignored, as the death of a rank is noticed elsewhere."""
         if stream in self._streams and not stream.send(message):
             self._loop.add_writer(stream.socket, self._flush, stream)
         if stream.gone:
@@ -91,7 +91,7 @@ class CellSockets:
             stream.socket.close()
 
     def close(self) -> None:
-        """Close all of them; the folder goes with its cluster."""
+        """Close all connections; the folder is removed with the cluster."""
         for stream in list(self._streams):
             self.drop(stream)
         self._loop.remove_reader(self._listening)

@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 async def lacking(hub: Hub, like: int, ranks: Iterable[int]) -> dict[int, set[str]]:
-    """Return for each of these ranks the names that rank `like` has and it has not."""
+    """Return, for each of these ranks, the names that rank `like` has and this rank lacks."""
     names = await hub.call(like, ListNames())
     theirs = {rank: await hub.call(rank, ListNames()) for rank in ranks}
     return {rank: {*names} - {*own} for rank, own in theirs.items()}
 
 
 async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
-    """Give new ranks the variables of `source`, after the group was formed with them.
+    """Copy the variables of `source` to new ranks, after the group was formed with them.
 
-    DDP models arrive with reducers as new as those of the others, so all train on together.
+    DDP models get new reducers on these ranks, as on the others, so that all train on together.
 
     Returns
     -------
     dict
-        Why a variable could not be copied, by name.
+        For each variable that could not be copied, the reason.
     """
     names = await hub.call(source, ListNames())
     refused = await _copy(hub, source, ranks, names)
     if "" in refused:
-        # Something cannot be rebuilt on the new rank: find out what, copy the rest.
+        # A variable cannot be rebuilt on the new rank: find which one, and copy the rest.
         alone = {name: await _copy(hub, source, ranks, [name]) for name in names}
         refused = {name: why for name, found in alone.items() for why in found.values()}
         await _copy(hub, source, ranks, [name for name in names if name not in refused])
@@ -41,7 +41,7 @@ async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
 
 
 async def _copy(hub: Hub, source: int, ranks: list[int], names: list[str]) -> dict[str, str]:
-    """Copy names; return what was refused and why, under '' what failed on arrival."""
+    """Copy names; return the refused ones with reasons, and under '' an error at the receiver."""
     path = hub.host.folder / f"names-{source}.pickle"
     seconds = hub.settings.form_seconds
     try:

@@ -37,17 +37,18 @@ if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
 
 PROBE_SECONDS = 20.0
-"""A probe that is not over by then is not waited for: groups are formed anew."""
+"""How long to wait for the probe of torch; after it groups are re-created ("anew")."""
 GPU_SECONDS, GPU_LOOK_SECONDS = 10.0, 0.05
-"""How long a driver may need to free the GPU memory of a process, and how often it is asked."""
+"""How long the driver may take to free a process's GPU memory, and how often we look."""
 GPU_PATIENCE = 4
-"""So many times as long: NCCL takes seconds to connect, and a GPU may have much to end first."""
+"""With GPUs time limits are this many times longer: NCCL takes seconds to connect, and a GPU may
+have much work to finish first."""
 GIVE_SECONDS = 20.0
-"""A rank that is to be replaced has this long to hand out its variables."""
+"""Time limit for a rank to write its variables before it is replaced."""
 
 
 class InVain(LaunchError):
-    """No way to form the group held; says on which ranks the last one failed by itself."""
+    """No way to form the group succeeded; names the ranks on which the last way failed."""
 
     def __init__(self, tried: list[NotFormed]) -> None:
         whys = "; then: ".join(dict.fromkeys(str(problem) for problem in tried))
@@ -58,13 +59,13 @@ class InVain(LaunchError):
 
 
 class NotFormed(NbdistError):
-    """A way did not hold; says on which ranks it failed by itself."""
+    """A way to form the group failed; names the ranks on which it failed."""
 
     def __init__(self, why: str, ranks: list[int], *, stuck: bool) -> None:
         super().__init__(why)
         self.ranks = ranks
         self.stuck = stuck
-        """Whether a rank did not answer: no other way would reach it, either."""
+        """Whether a rank did not answer, which no other way would change."""
 
 
 async def start(hub: Hub, size: int, backend: str, environ: dict[str, str]) -> None:
@@ -81,7 +82,7 @@ async def start(hub: Hub, size: int, backend: str, environ: dict[str, str]) -> N
 
 
 async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
-    """Put new processes in the place of these ranks; return the names each now lacks."""
+    """Replace these ranks by new processes; return the names that each now lacks."""
     ranks = sorted(ranks)
     engine = await hub.host.engine_info()
     for rank in ranks:
@@ -97,7 +98,7 @@ async def replace(hub: Hub, ranks: Iterable[int]) -> dict[int, set[str]]:
 
 
 async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
-    """Wait until the driver has taken back what processes that are gone had on GPUs."""
+    """Wait until the driver has freed the GPU memory of ended processes."""
     gone = {hub.ranks[rank].pid: rank for rank in ranks if hub.ranks[rank].gpu_memory}
     deadline = hub.loop.time() + GPU_SECONDS
     while gone and (holding := gone.keys() & await asyncio.to_thread(gpus.holders)):
@@ -112,7 +113,7 @@ async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
 
 
 async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
-    """Replace dead ranks, form the group anew, and tell what was done."""
+    """Replace dead ranks, renew the process group, and report what was done."""
     dead = [rank for rank in hub.ranks.values() if rank.death is not None]
     if dead:
         how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
@@ -133,7 +134,7 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
 
 
 def restarted(rank: int, missing: Iterable[str]) -> str:
-    """Say that a rank has a new process, and which names it has no more."""
+    """Say that a rank was replaced, and which names it lacks."""
     names = sorted(missing)
     if not names:
         return f"Rank {rank} restarted, nothing is missing."
@@ -142,12 +143,12 @@ def restarted(rank: int, missing: Iterable[str]) -> str:
 
 
 async def form(hub: Hub) -> None:
-    """Form the process group on every rank; what that cost is in `Hub.notes`.
+    """Form the process group on every rank; `Hub.notes` gets messages about losses.
 
     Raises
     ------
     LaunchError
-        If no way holds.
+        If no way succeeds.
     """
     first = hub.generation == 0
     recovery = Recovery() if first else await recovery_of(hub)
@@ -173,7 +174,7 @@ async def form(hub: Hub) -> None:
 
 
 async def _sharing(hub: Hub) -> list[str]:
-    """Say that ranks share GPUs, where they do: it is slower, and people want to know."""
+    """Return a message if ranks share GPUs, which is slower."""
     hub.sharing = ""
     on_gpus = [rank for rank in hub.ranks.values() if rank.device.startswith("cuda")]
     used = {(rank.host, rank.device) for rank in on_gpus}
@@ -187,14 +188,14 @@ async def _sharing(hub: Hub) -> list[str]:
 
 
 def _way_to_begin_with(hub: Hub) -> str:
-    """Return the way that must be tried first, '' if torch may decide."""
+    """Return the way that must be tried first; '' if the probe of torch decides."""
     if hub.given_up:
         return ANEW
     return IN_PLACE if hub.replacing else hub.settings.recovery
 
 
 async def recovery_of(hub: Hub) -> Recovery:
-    """Return how this torch recovers, as soon as that is known."""
+    """Wait for the result of the probe of torch, and return it."""
     if hub.backend != "ddp":
         return Recovery()
     with suppress(asyncio.TimeoutError):
@@ -205,7 +206,7 @@ async def recovery_of(hub: Hub) -> Recovery:
 
 
 async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
-    """Form a generation; return the variables that are lost by it, and why."""
+    """Form a generation in this way; return the lost variables with reasons."""
     hub.generation += 1
     on_gpus = any(rank.device.startswith("cuda") for rank in hub.ranks.values())
     seconds = hub.settings.form_seconds * (GPU_PATIENCE if on_gpus else 1)
@@ -232,7 +233,7 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
 
 
 def _pass_over_output(hub: Hub) -> None:
-    """Leave out of the next cell what torch has printed about connections that were cut."""
+    """Skip torch's output about cut connections, so that the next cell does not show it."""
     for rank in hub.ranks.values():
         path = None if rank.logs is None else rank.logs / f"rank{rank.rank}.log"
         if path is not None and path.exists():
@@ -240,7 +241,7 @@ def _pass_over_output(hub: Hub) -> None:
 
 
 def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Recovery) -> list[str]:
-    """Say what a person must know of how groups came back."""
+    """Return messages about how the groups were recovered."""
     if way == IN_PLACE and not lost:
         return []
     notes = []
@@ -258,7 +259,7 @@ def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Reco
 
 
 async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
-    """Put new processes in the place of the ranks where forming failed, with their variables."""
+    """Replace the ranks on which forming failed by new processes with their variables."""
     wrong = set(tried[-1].ranks) if tried else set(hub.ranks)
     files = {rank: hub.host.folder / f"own-{rank}.pickle" for rank in hub.ranks}
     given: dict[int, dict[str, str] | None] = {}
@@ -269,7 +270,7 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
             try:
                 await replace(hub, more)
             except LaunchError as problem:
-                # Only the first rank that fails is known before the others are freed.
+                # Only the first failing rank is known before the others are freed.
                 wrong |= set(problem.ranks) if isinstance(problem, InVain) else set()
                 if wrong == given.keys():
                     hub.notes.append(f"{said_of([*given], 'has lost all variables')}.")
@@ -289,7 +290,7 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
 
 
 async def _give(hub: Hub, rank: int, path: Path) -> dict[str, str] | None:
-    """Have a rank write down its variables; return what cannot be, None if it does not answer."""
+    """Let a rank write its variables; return those it cannot write, None without an answer."""
     try:
         names = await hub.call(rank, ListNames(), timeout=GIVE_SECONDS)
         return await hub.call(rank, GiveNames(str(path), names), timeout=GIVE_SECONDS)
@@ -300,7 +301,7 @@ async def _give(hub: Hub, rank: int, path: Path) -> dict[str, str] | None:
 async def _take(
     hub: Hub, rank: int, path: Path, refused: dict[str, str] | None, wrong: list[int]
 ) -> None:
-    """Give a new process what the one before had, or else what another rank has."""
+    """Give a new process the variables of its predecessor, or else of another rank."""
     problem = "it did not answer any more"
     if refused is not None:
         seconds = hub.settings.form_seconds
@@ -317,7 +318,7 @@ async def _take(
 
 
 def in_words(hub: Hub) -> str:
-    """Say how this cluster recovers after a fault, '' where nothing of torch's is to be renewed."""
+    """Say how this cluster recovers after a fault; '' without process groups of torch."""
     if hub.backend != "ddp":
         return ""
     probed = hub.host.warm.probed
@@ -327,6 +328,6 @@ def in_words(hub: Hub) -> str:
 
 
 def drain(hub: Hub) -> list[str]:
-    """Return what there is to tell of how groups came back, once."""
+    """Return the messages about recovered groups, and forget them."""
     notes, hub.notes = hub.notes, []
     return list(dict.fromkeys(notes))

@@ -1,4 +1,4 @@
-"""The hub's thread: one asyncio loop per process, started when first needed."""
+"""The hub's thread: one asyncio event loop per process, started when first needed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LOOK_SECONDS = 0.2
 
 
 class HubLoop:
-    """Runs coroutines of the hub; everything the hub owns is touched by its thread alone."""
+    """Runs coroutines on the hub's thread, which alone touches the hub's objects."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # By name: a cell of this process has stacks, and these threads are none of its own.
+        # Named, so that these threads can be left out of the stacks of a cell in this process.
         self.loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="nbdist-hub"))
         self.loop.call_soon(self._beat)
         self._pid = os.getpid()
@@ -39,7 +39,7 @@ class HubLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while True:
-            # asyncio lets these two end the loop; all that waits for the hub would wait for ever.
+            # asyncio lets these two exceptions end the loop; then all waits for the hub would hang.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
 
@@ -63,7 +63,7 @@ class HubLoop:
         future = self.soon(work)
         try:
             return _result(future, timeout)
-        except BaseException:  # who does not wait any more does not want the work, either
+        except BaseException:  # the end of the wait cancels the work, too
             future.cancel()
             raise
 
@@ -80,7 +80,7 @@ class HubLoop:
 
 
 def _result(future: Future[T], timeout: float | None) -> T:
-    """Wait in slices: a signal that comes just before a wait begins does not end it."""
+    """Wait in short slices, as a signal just before a wait does not end the wait."""
     until = None if timeout is None else time.monotonic() + timeout
     while not future.done():
         left = LOOK_SECONDS if until is None else until - time.monotonic()
@@ -92,9 +92,9 @@ def _result(future: Future[T], timeout: float | None) -> T:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold an interrupt back until the block is over, and what it has begun is in somebody's hands.
+    """Delay an interrupt until the block has ended, so that what it starts is not lost.
 
-    Any thread; signals reach only the main one.
+    Any thread may use it; signals reach only the main thread.
     """
     kept = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(kept):
@@ -111,7 +111,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 _making = threading.Lock()
-"""Held by whoever asks for the thread: two that ask at once get the same one."""
+"""Held while the thread is created, so that there is only one."""
 
 
 @functools.cache

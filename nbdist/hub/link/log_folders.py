@@ -21,23 +21,24 @@ if TYPE_CHECKING:
 
 
 class Logs:
-    """The folders of a cluster's logs, which outlive it. Hub's thread.
+    """The log folders of a cluster, which outlive it. Hub's thread.
 
-    A rank's log never changes its file within a cell: where a job's output begins and ends in it
-    is all that is known of a job, and all that is needed.
+    A rank's log never changes its file within a cell: a job's output is a part of one file, from
+    its beginning to its end there.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._large = settings.log_megabytes * 1e6
         self._full: list[Path] = []
-        """Folders that no next cell writes to; one that runs, or a thread it left, still may."""
+        """Folders that later cells do not use; a running cell, or a thread it left, may still
+        write."""
         self.folder = self._new()
 
     def place(self, ranks: Collection[Rank], everyone: Iterable[Rank]) -> Path:
-        """Return the folder for the next cell of these ranks, whose part of it begins here."""
+        """Return the log folder for the next cell of these ranks; its output begins here."""
         if any(rank.log_end > self._large and rank.logs == self.folder for rank in ranks):
-            with contextlib.suppress(OSError, UsageError):  # no room: it goes on where it is
+            with contextlib.suppress(OSError, UsageError):  # disk full: keep the present folder
                 new = self._new()
                 self._full.append(self.folder)
                 self.folder = new
@@ -45,13 +46,13 @@ class Logs:
             if rank.logs != self.folder:
                 rank.logs, rank.log_end = self.folder, 0
             elif rank.log_end > (size := _size(self.folder / f"rank{rank.rank}.log")):
-                rank.log_end = size  # somebody has cut it, to make room
+                rank.log_end = size  # the log was truncated to free space
         if self._full:
             self._let_go({rank.logs for rank in everyone})
         return self.folder
 
     def close(self) -> None:
-        """Let all be cleared away that is old or too much; nobody writes any more."""
+        """Release the folders, so that old ones can be removed."""
         self._full.append(self.folder)
         self._let_go(set())
 
@@ -59,7 +60,7 @@ class Logs:
         unused = [folder for folder in self._full if folder not in used]
         for folder in unused:
             self._full.remove(folder)
-            with contextlib.suppress(OSError):  # somebody has cleared it away by hand
+            with contextlib.suppress(OSError):  # removed by hand
                 leftovers.disown(folder)
         if unused:
             self._clear()
@@ -84,5 +85,5 @@ class Logs:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # cleared away: it begins anew
+    except OSError:  # removed: start at 0
         return 0

@@ -1,4 +1,4 @@
-"""What the hub knows of each rank."""
+"""`Rank`: the hub's record of a rank's process and state."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 @dataclass
 class Rank:
-    """One training process. The hub's thread writes it."""
+    """A rank as the hub knows it. The hub's thread writes."""
 
     rank: int
     incarnation: int = 0
-    """How many processes have been this rank before."""
+    """How many processes were this rank before."""
     host: str = ""
     pid: int = 0
     created: float = 0.0
-    """Start time of the process, which with the pid names it beyond doubt."""
+    """The process's start time, which with the pid identifies it."""
     hellos: int = 0
-    """Its sockets that have been heard of: the agent's, and the main thread's for cells."""
+    """The number of its sockets that have connected: the agent's and the main thread's."""
     state: RankState = "starting"
     device: str = ""
     gpu_memory: int | None = None
-    """Bytes it has on its GPU, also while it is idle."""
+    """Bytes on its GPU, known also while it is idle."""
     logs: Path | None = None
-    """The folder its log is in."""
+    """The folder of its log."""
     log_end: int = 0
-    """Up to where its log belongs to jobs that have ended."""
+    """Where the output of ended jobs ends in its log."""
     death: Death | None = None
     pulse: Pulse | None = None
-    """What it was doing when last heard of in this job."""
+    """Its last report in the present job."""
 
     @property
     def identity(self) -> bytes:
-        """Name of its socket."""
+        """The identity of its socket."""
         return f"{self.rank}.{self.incarnation}".encode()
 
     @property
     def alive(self) -> bool:
-        """Whether it can be given work."""
+        """Whether the rank can run cells."""
         return self.state in ("idle", "busy")

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """A queue in which a ticket goes ahead once no earlier one shares a rank with it."""
+    """A queue in which a job runs once no earlier job shares a rank with it."""
 
     def __init__(self) -> None:
         self._line: list[tuple[frozenset[int], asyncio.Future[None], str]] = []
 
     @asynccontextmanager
     async def take(self, ranks: Iterable[int], who: str) -> AsyncIterator[None]:
-        """Wait for these ranks to be free, hold them, and let the next ones go.
+        """Wait until these ranks are free, hold them, and release them afterwards.
 
-        `who` is how those that wait behind are told what they wait for.
+        `who` names the holder in messages to jobs that wait.
         """
         ticket = frozenset(ranks), asyncio.get_running_loop().create_future(), who
         self._line.append(ticket)
@@ -33,7 +33,7 @@ class Turns:
             self._admit()
 
     def ahead(self, ranks: Iterable[int]) -> list[str]:
-        """Return who these ranks would have to wait for, the first in line first."""
+        """Return the names of the jobs for which these ranks must wait, first come first."""
         wanted = frozenset(ranks)
         return [who for held, _, who in self._line if held & wanted]
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from nbdist.job.states import Stop
 
 FULL = 1 << 16
-"""Bytes; with fewer left on the disk a cell that failed may have failed for it."""
+"""With fewer bytes free on the disk, a cell may have failed because the disk is full."""
 
 
 async def settle(
     hub: Hub, job: Job, why: Stop | None, pressed: asyncio.Event | None = None
 ) -> NbdistError | None:
-    """Leave the cluster usable: fresh groups, and word of what no longer agrees.
+    """Make the cluster usable again: renew groups, and report models that differ.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ async def settle(
     Returns
     -------
     NbdistError or None
-        How it ended, in words; None if its code caught the interrupt and went on to its end.
+        The job's error; None if its code caught the interrupt and finished.
     """
     hub.stale = hub.uncompared = True
     if why is not None and why.by == "cluster":
@@ -68,7 +68,7 @@ async def settle(
 
 
 async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
-    """Form the groups anew, where nobody else is at work in them, and compare the ranks."""
+    """Renew the groups, if no other job uses them, and compare the ranks."""
     dead = any(not rank.alive for rank in hub.ranks.values())
     async with hub.mending:
         if not dead and hub.begun == {job.id}:
@@ -83,7 +83,7 @@ async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
 
 
 def _without_gpu(hub: Hub, job: Job) -> dict[int, int]:
-    """Return the ranks whose process an error of CUDA's has spoilt, each with its pid."""
+    """Return the ranks whose process is unusable after a CUDA error, each with its pid."""
     return {
         rank: hub.ranks[rank].pid
         for rank, fault in job.errors.items()
@@ -127,5 +127,5 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
 def _full(job: Job) -> bool:
     try:
         return shutil.disk_usage(job.folder).free < FULL
-    except OSError:  # somebody has removed the folder
+    except OSError:  # the folder was removed
         return False

@@ -61,7 +61,7 @@ class Run(JobRun):
     # -- what the hub hears --------------------------------------------------------------------
 
     def done(self, rank: int, done: Done) -> None:
-        """Note the end of a rank's cell."""
+        """Record the end of a rank's cell."""
         if rank not in self._pending:
             return
         if not done.logged:
@@ -73,13 +73,13 @@ class Run(JobRun):
         self._close_part(rank, done.log_end)
 
     def display(self, rank: int, display: Display) -> None:
-        """Pass on a rich display of the shown rank."""
+        """Forward a rich display of the shown rank."""
         del rank
         self._output.display(display)
         self._watch.wake()
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
-        """Note what a rank is doing."""
+        """Record what a rank is doing."""
         # The last one, and the end, come by another socket: they may overtake the one before them.
         if rank in self._pending:
             self._hub.ranks[rank].pulse = pulse
@@ -87,7 +87,7 @@ class Run(JobRun):
             self._job.pulses[rank] = pulse
 
     def died(self, death: Death) -> None:
-        """Note the death of a rank; it matters if its cell was not over."""
+        """Record the death of a rank, which matters if its cell had not ended."""
         if death.rank not in self._pending:
             return
         asked = death.rank in self._stopping.killed
@@ -103,7 +103,7 @@ class Run(JobRun):
         """Note where the output of a rank ends, for which the cell is over."""
         begin, _ = self._job.parts[rank]
         if 0 <= end < begin:
-            begin = 0  # somebody has cut the log meanwhile, to make room
+            begin = 0  # the log was truncated meanwhile to free space
         end = max(begin, end)
         self._job.parts[rank] = begin, end
         self._hub.ranks[rank].log_end = end
@@ -182,7 +182,7 @@ class Run(JobRun):
     async def _outcome(self) -> NbdistError | None:
         hub, job, press = self._hub, self._job, self._press
         if job.errors or press.why is not None:
-            # Code that catches an interrupt ends well, and leaves ranks at different points.
+            # Code that catches an interrupt succeeds, but leaves ranks at different points.
             press.event.clear()
             error = await settle(hub, job, press.why, press.event)
             if error is not None:

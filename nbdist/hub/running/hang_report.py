@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Pulse
 
 WORLD = ("", "0")
-"""How the group of all ranks is named."""
+"""The names of the group of all ranks."""
 FEW = 3
-"""So many places are told in one line."""
+"""The most places in one line."""
 
 
 def describe(
@@ -27,20 +27,20 @@ def describe(
     stop_by: str,
     outside: Sequence[int] = (),
 ) -> str:
-    """Return a report if some ranks have waited too long for others, '' if none has.
+    """Return a report if ranks have waited too long for other ranks, else ''.
 
     Parameters
     ----------
     pulses
-        Last word of every rank that still runs.
+        The last report of every running rank.
     ended
-        Ranks whose cell is over.
+        Ranks whose cell has ended.
     patience
-        Seconds a rank may wait before it counts.
+        How many seconds a rank may wait before it is reported.
     stop_by
-        How a person stops the job.
+        How the user can stop the job.
     outside
-        Ranks that the cell is not run on; who waits for all ranks waits for them, too.
+        Ranks that do not run the cell; a wait for all ranks is a wait for them, too.
     """
     waits: dict[_Wait, list[int]] = defaultdict(list)
     since: dict[_Wait, float] = defaultdict(float)
@@ -50,7 +50,7 @@ def describe(
             place = _Wait(f"{pulse.waiting.op}{number}", pulse.waiting.group, pulse.line)
             waits[place].append(rank)
             since[place] = max(since[place], pulse.waiting.since)
-    # Who belongs to a smaller group is not known: others may have no part in it.
+    # The members of a subgroup are unknown: other ranks may not be in it.
     of_all = all(place.group in WORLD for place in waits)
     awaited = "it" if len(waits) == 1 else "them"
     others = _others(pulses, ended, f"has not reached {awaited}" if of_all else "is elsewhere")
@@ -67,21 +67,21 @@ def describe(
 
 
 class _Wait(NamedTuple):
-    """Where ranks wait."""
+    """A place where ranks wait."""
 
     op: str
     group: str
     line: int | None
 
     def told(self, seconds: float) -> str:
-        """Return it as it is told of one rank."""
+        """Return the text for one rank."""
         group = "" if self.group in WORLD else f" of group {self.group}"
         line = f" (cell line {self.line})" if self.line else ""
         return f"has waited in {self.op}{group} for {in_time(int(seconds))}{line}"
 
 
 def _others(pulses: dict[int, Pulse | None], ended: set[int], where: str) -> dict[str, list[int]]:
-    """Return who does not wait, by what they do instead."""
+    """Return the ranks that do not wait there, by what they do instead."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank, pulse in sorted(pulses.items()):
         if pulse is None:

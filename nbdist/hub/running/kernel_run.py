@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Done, Message
 
 STUCK_SECONDS = 3.0
-"""A cell that has not ended so long after an interrupt is inside a C call."""
+"""A cell that has not ended this long after an interrupt is inside a C call."""
 
 
 class InsideRun(Followed):
@@ -35,13 +35,13 @@ class InsideRun(Followed):
     Parameters
     ----------
     job, output
-        What is followed, and what of it is shown, as in `nbdist.hub.running.cell_run.Run`.
+        As in `nbdist.hub.running.cell_run.Run`.
     timeout
         Seconds after which it is interrupted; None for no limit.
     patience
-        Seconds until a wait is told of.
+        Seconds until a wait is reported.
     runner, signals
-        Run it, and tell of interrupts.
+        The objects that run the cell and interrupt it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class InsideRun(Followed):
         self._ended = False
 
     async def begin(self) -> None:
-        """Follow the cell, which begins now."""
+        """Start to follow the cell."""
         self._job.parts = {0: (0, None)}
         self._output.begin()
         self._loop.add_reader(self._signals.socket, self._on_signal)
@@ -63,7 +63,7 @@ class InsideRun(Followed):
         self._following.append(self._loop.create_task(self._look()))
 
     async def end(self, done: Done, seconds: float) -> None:
-        """Tell how the cell has ended, when all it printed has been shown."""
+        """Report how the cell has ended, after its output was shown."""
         job = self._job
         self._ended = True
         self._loop.remove_reader(self._signals.socket)
@@ -89,7 +89,7 @@ class InsideRun(Followed):
     # -- while it runs -------------------------------------------------------------------------
 
     def hear(self, message: Message) -> None:
-        """Take what the cell shows, and what it has come to at its end."""
+        """Receive the cell's displays and its final bars."""
         changes.happened()
         match message:
             case Display():
@@ -112,7 +112,7 @@ class InsideRun(Followed):
     def _on_signal(self) -> None:
         if self._signals.interrupted():
             self._press.press(INTERRUPT)
-            if self._runner.job != self._job.id:  # the cell is yet to begin, and must not
+            if self._runner.job != self._job.id:  # the cell has not begun, and must not begin
                 self._runner.interrupt(self._job.id)
             stuck = self._loop.call_later(STUCK_SECONDS, self._tell_stuck, time.time())
             self._following.append(stuck)

@@ -10,7 +10,7 @@ from nbdist.launchers.host.engines import working_directory
 from nbdist.launchers.scripts.launcher import Elastic
 
 SCRIPT = "script.py"
-"""Its name in the job's folder."""
+"""The script's name in the job's folder."""
 
 
 def _existing_directory() -> str:
@@ -25,39 +25,39 @@ def _existing_directory() -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is launched, and how; the script itself lies in the job's folder."""
+    """The description of a launch; the script itself is in the job's folder."""
 
     cell_line: int
-    """Where the cell's first line stands in the script."""
+    """The line of the script with the cell's first line."""
     np: int
     launcher: str = "torchrun"
     output: str = "rank0"
     timeout: float | None = None
     returns: list[str] = field(default_factory=list)
     all_return: bool = False
-    """Whether every rank returns those names, and not only the shown one."""
+    """Whether every rank returns the names, not only the shown one."""
     shows_last: bool = False
     """Whether the cell ends with an expression whose value a notebook shows."""
     label: str = ""
-    """What tracebacks call the code; by default the notebook's cell."""
+    """The code's name in tracebacks; by default the notebook's cell."""
     max_restarts: int = 0
     hosts: dict[str, int] = field(default_factory=dict)
-    """Slots by host; this machine if it is empty."""
+    """The slots of each host; empty for this machine."""
     far: list[str] = field(default_factory=list)
-    """Those of them that are not this machine."""
+    """The hosts other than this machine."""
     elastic: Elastic | None = None
-    """How ranks may come and go, if they may; the job goes on without those that die."""
+    """The settings of an elastic job, which goes on without ranks that die."""
     cold: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     passed_on: list[str] = field(default_factory=list)
-    """Flags of the launcher's own."""
+    """The launcher's own flags."""
     arguments: list[str] = field(default_factory=list)
-    """What the script finds in `sys.argv` behind its name."""
+    """The script's arguments, `sys.argv[1:]`."""
     cwd: str = field(default_factory=_existing_directory)
     sys_path: list[str] = field(default_factory=lambda: list(sys.path))
-    """Where the ranks look for modules, behind the job's folder."""
+    """The ranks' import path, after the job's folder."""
 
     @property
     def returning(self) -> list[int]:
-        """The ranks whose names are returned."""
+        """The ranks that return names."""
         return list(range(self.np)) if self.all_return else [0]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbdist.launchers.scripts.launcher import Needs
 
 ASK_SECONDS = 60.0
-"""A host must have answered by then; its Python may lie on a slow disk."""
+"""Time limit for a host's answer; its Python may be on a slow disk."""
 CONNECT_SECONDS = 5
 SSH_FAILED = 255
 NOT_FOUND = 127
@@ -58,32 +58,32 @@ try:
 except OSError as err:
     print(json.dumps({"error": str(err)}), flush=True)
 """
-"""What runs there: plain Python, since nbdist may be lacking."""
+"""The program that runs there: plain Python, since nbdist may be missing."""
 
 
 NAME_IT = "In /etc/hosts the name must stand beside the host's address in the network"
 
 
 class _Unfit(Exception):
-    """Why a host cannot take part; the text continues after its name."""
+    """A host cannot take part; the text follows the host's name."""
 
 
 async def reach(hosts: list[str], folder: Path, needs: Needs) -> Reached:
-    """Ask all hosts at once.
+    """Check all hosts at once.
 
     Parameters
     ----------
     hosts
-        As ssh knows them.
+        The hosts' names for ssh.
     folder
-        The job's, which they must see.
+        The job's folder, which the hosts must be able to read.
     needs
-        What the launcher needs of them.
+        The launcher's requirements.
 
     Raises
     ------
     LaunchError
-        If one of them cannot take part; it names each, and what to do.
+        If a host cannot take part; the message names each one, and what to do.
     """
     if needs.own_name and _leads_nowhere(own := own_address()):
         raise LaunchError(f"this machine {_nowhere(own)}: {needs.own_name}. {NAME_IT}")
@@ -116,7 +116,7 @@ async def reach(hosts: list[str], folder: Path, needs: Needs) -> Reached:
 
 
 def own_address() -> str:
-    """Return the address of this machine's own name, '' if it has none."""
+    """Return the address of this machine's own name; '' if it has none."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -132,31 +132,31 @@ def _nowhere(address: str) -> str:
 
 
 class _Asker:
-    """Asks, with what all hosts are asked."""
+    """Checks hosts, with the request that is the same for all."""
 
     def __init__(self, folder: Path, needs: Needs) -> None:
         self._file = folder / "seen"
         self._text = secrets.token_hex(8)
         self._needs = needs
-        # As pip knows it, here as there: torch itself adds what it was built for (2.13.0+cu130).
+        # pip's version on both sides: torch's own has a suffix for its build (2.13.0+cu130).
         self._torch = next((each.version for each in metadata.distributions(name="torch")), "")
         with open(self._file, "w", opener=private, encoding="utf-8") as file:
             file.write(self._text)
         self._listeners: dict[str, socket.socket] = {}
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove temporary files."""
         self._file.unlink(missing_ok=True)
         for listener in self._listeners.values():
             listener.close()
 
     async def ask(self, host: str) -> tuple[str, str, str]:
-        """Return at which address a host finds us, its own, and what it calls itself.
+        """Return our address as a host reaches it, the host's address, and its own name.
 
         Raises
         ------
         _Unfit
-            If it cannot take part.
+            If the host cannot take part.
         """
         words = ssh.command(host, [sys.executable, "-c", ASKED], self._needs.options)
         try:
@@ -206,7 +206,7 @@ class _Asker:
             process.stdin.write(line.encode() + b"\n")
             await process.stdin.drain()
         while answer := await process.stdout.readline():
-            if answer.startswith(b"{"):  # and is not what a login script prints
+            if answer.startswith(b"{"):  # not the output of a login script
                 return dict(json.loads(answer))
         words = (await process.stderr.read()).decode(errors="replace").strip()
         code = await process.wait()
@@ -244,11 +244,11 @@ class _Asker:
             )
 
     def _addresses(self, connection: str) -> tuple[str, str]:
-        """Return where a host finds us, and its own address, from what sshd tells there."""
+        """Return our address and the host's, from the variable that sshd sets there."""
         words = connection.split()
         if len(words) != len(("their client", "its port", "their address", "its port")):
             raise _Unfit("did not say over which addresses ssh has come (SSH_CONNECTION)")
         ours, theirs = words[0], words[2]
-        if ours not in our_addresses():  # by way of another host, or translated
+        if ours not in our_addresses():  # through another host, or with NAT
             ours = address_towards(theirs)
         return ours, theirs

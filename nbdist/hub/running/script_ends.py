@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 SILENT_SECONDS = 15.0
-"""A rank on another host that says nothing for so long has ended, or C code holds its GIL."""
+"""A rank on another host that is silent for this long has ended, or C code holds its GIL."""
 
 
 class Ends:
-    """Knows the ranks of one script since its last restart. Hub's thread.
+    """The ranks of one script since its last restart. Hub's thread.
 
     Parameters
     ----------
     job
-        Whose `errors` and logs it completes.
+        The job, whose `errors` and logs are completed.
     failures
-        Finds ranks that failed in what their launcher printed, see
+        Finds failed ranks in the launcher's output, see
         `nbdist.launchers.scripts.launcher.Launcher`.
     """
 
@@ -45,26 +45,26 @@ class Ends:
         self._log = LauncherLog(job.folder / "launcher.log", failures)
         self.restart = 0
         self.done: dict[int, Fault | None] = {}
-        """By rank, how its script ended."""
+        """For each ended rank, its fault or None."""
         self.pulses: dict[int, Pulse | None] = {}
-        """By rank that runs, its last word."""
+        """For each running rank, its last report."""
         self.places: dict[str, str] = {}
-        """What hosts call themselves, by what their launcher calls them."""
+        """For each host's name in the launcher's output, its own name."""
         self.size = 0
-        """How many ranks there are; 0 as long as none is."""
+        """The number of ranks; 0 before the first one."""
         self.pids: dict[int, int] = {}
-        """By rank, its process."""
+        """The pid of each rank."""
         self.without: dict[int, Death | Fault] = {}
-        """How those ended that an elastic job has gone on without."""
+        """How the ranks ended without which an elastic job has gone on."""
         self._gone: dict[int, float] = {}
-        """When ranks that had not told their end were first seen to have ended."""
+        """For each rank that ended without a report, when this was first noticed."""
         self._far: dict[int, float] = {}
-        """When ranks whose processes cannot be looked at from here were heard last."""
+        """For each rank on another host, when it was last heard."""
         self._tracebacks: list[tuple[int, int, list[str]]] = []
-        """Rank, restarts before it, and lines."""
+        """The rank, the restarts before, and the lines."""
 
     def began(self, rank: int, hello: Hello) -> None:
-        """Note that a rank is there, perhaps in the place of one that was lost."""
+        """Record a new rank, perhaps instead of a lost one."""
         if (fault := self.done.pop(rank, None)) is not None:
             self._keep_traceback(rank, fault)
         self.without.pop(rank, None)
@@ -76,19 +76,19 @@ class Ends:
             self._far[rank] = time.monotonic()
 
     def pulsed(self, rank: int, pulse: Pulse) -> None:
-        """Note what a rank does."""
+        """Record a rank's report."""
         self.pulses[rank] = self._job.pulses[rank] = pulse
-        self._gone.pop(rank, None)  # one on another host had only been silent
+        self._gone.pop(rank, None)  # a rank on another host was only silent
         if rank in self._far:
             self._far[rank] = time.monotonic()
 
     def ended(self, rank: int, fault: Fault | None) -> None:
-        """Note that a rank's script is over."""
+        """Record the end of a rank's script."""
         self.done[rank] = fault
         self.pulses.pop(rank, None)
 
     def restarted(self, restart: int) -> str:
-        """Forget the ranks, of which new ones are there; return why."""
+        """Forget the ranks, which were restarted; return the reason."""
         job = self._job
         self.note_faults(stopped=False)
         why = report.told_first(job) if job.errors else "ranks failed"
@@ -102,10 +102,10 @@ class Ends:
         return why
 
     def all_well(self) -> bool:
-        """Whether all ranks have come to their end, and none badly as far as is known.
+        """Whether all ranks have ended, and none has failed as far as is known.
 
-        One may have ended without a word, by `os._exit`. After a fault the launcher decides what
-        becomes of the others.
+        A rank may have ended without a report, by `os._exit`. After a fault the launcher decides
+        about the other ranks.
         """
         self.look()
         ended = len(self.done.keys() | self._gone.keys())
@@ -113,7 +113,7 @@ class Ends:
         return 0 < self.size <= ended and badly <= self.without.keys()
 
     def look(self) -> None:
-        """Note who has ended without a word."""
+        """Find ranks that have ended without a report."""
         for rank, pid in self.pids.items():
             if rank not in self.done and not self._lives(rank, pid):
                 self._gone.setdefault(rank, time.time())
@@ -124,10 +124,10 @@ class Ends:
         return lives(pid)
 
     def note_faults(self, *, stopped: bool) -> None:
-        """Put into the job how each rank ended that did not end well.
+        """Add the failed ranks to the job's errors.
 
-        If it was stopped, the deaths that its launcher tells of are our own doing, but for those
-        that were seen before.
+        If the job was stopped, deaths in the launcher's output are our own doing, except those that
+        were noticed before.
         """
         job = self._job
         job.errors |= {rank: fault for rank, fault in self.done.items() if fault is not None}
@@ -138,10 +138,10 @@ class Ends:
             job.errors |= died
             faults = job.errors.values()
             if all(report.secondary(fault) and not report.silent(fault) for fault in faults):
-                # Nothing else has gone wrong: it was not its launcher that ended this one.
+                # There is no other failure, so the launcher did not end this rank.
                 job.errors |= {failed.rank: self._death(failed) for failed in self._log.ended[:1]}
         for rank, pulse in self.pulses.items():
-            known = pulse is not None or job.errors  # a quick one may have ended without a word
+            known = pulse is not None or job.errors  # a fast rank may have ended without any report
             if known and rank not in self.done and rank not in job.errors:
                 job.errors[rank] = ended_by_launcher(pulse)
         for rank, fault in job.errors.items():
@@ -152,7 +152,7 @@ class Ends:
             self._tracebacks.append((rank, self.restart, fault.traceback))
 
     def lost(self) -> dict[int, Death | Fault]:
-        """Return the ranks that ended badly since the last look, for an elastic job to go on."""
+        """Return the ranks that failed since the last look, in an elastic job that goes on."""
         found = self.deaths() | {
             rank: fault
             for rank, fault in self.done.items()
@@ -164,7 +164,7 @@ class Ends:
         return found
 
     def deaths(self) -> dict[int, Death | Fault]:
-        """Return the ranks that died without a word, as told since the last look."""
+        """Return the ranks that died without a report, by the launcher's latest output."""
         found: dict[int, Death | Fault] = {}
         for failed in self._log.new():
             if failed.host:
@@ -174,7 +174,7 @@ class Ends:
         return found
 
     def _with_host(self, failed: Failed) -> dict[int, Death | Fault]:
-        """Return the ranks that are lost with their host."""
+        """Return the ranks that were lost with their host."""
         name = self.places.get(failed.host, failed.host)
         return {
             rank: _lost(f"{failed.host}: {failed.how}", self.pulses.get(rank))
@@ -191,17 +191,17 @@ class Ends:
         )  # fmt: skip
 
     def _died_of_itself(self, rank: int, code: int) -> bool:
-        """Whether an exit code tells of more than is known; a script that is over may yet fail."""
+        """Whether an exit code shows a failure not known yet, perhaps after the script's end."""
         if rank not in self.done:
             return True
-        # The launcher ends one that waits for the others with a positive code.
+        # A rank that the launcher ends while it waits for others has a positive exit code.
         return self.done[rank] is None and (code < 0 or not self._job.errors)
 
     def complete_logs(self) -> None:
-        """Add the tracebacks, which the cell shows apart from the output."""
+        """Add the tracebacks to the logs; the cell shows them apart from the output."""
         for rank, restart, lines in self._tracebacks:
             head = [f"(before restart {restart + 1})"] if restart < self.restart else []
-            # A disk that is full must not keep the cell from telling what went wrong.
+            # A full disk must not prevent the report of the failure.
             with (
                 contextlib.suppress(OSError),
                 self._job.log(rank).open("a", encoding="utf-8") as log,
@@ -210,21 +210,21 @@ class Ends:
 
 
 class LauncherLog:
-    """Reads in a launcher's log which ranks have failed; the log need not be there yet."""
+    """Finds failed ranks in a launcher's log, which may not exist yet."""
 
     def __init__(self, path: Path, failures: Callable[[str], list[Failed]]) -> None:
         self._path, self._failures = path, failures
         self._told: Counter[Failed] = Counter()
         self.ended: list[Failed] = []
-        """Those told of so far that SIGTERM has ended, as a rule the launcher's."""
+        """The ranks ended by SIGTERM so far, usually by the launcher."""
 
     def new(self) -> list[Failed]:
-        """Return those told since the last look; ranks the launcher has ended are left out."""
+        """Return new failures since the last look, without ranks that the launcher has ended."""
         try:
             text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
-        # All of it each time: what a line means may depend on lines that have been read before.
+        # Read the whole log each time: the meaning of a line may depend on earlier lines.
         told = Counter(self._failures(text[: text.rfind("\n") + 1]))
         found = list((told - self._told).elements())
         self._told |= told
@@ -233,7 +233,7 @@ class LauncherLog:
 
 
 def ended_by_launcher(pulse: Pulse | None) -> Fault:
-    """Return what is known of a rank that its launcher ended since another had failed."""
+    """Return the fault of a rank that its launcher ended after another rank's failure."""
     line, waited = (pulse.line, pulse.waiting) if pulse else (None, None)
     return Fault(
         name="Terminated", text="", traceback=[], line=line, at=time.time(), waited=waited,
@@ -242,18 +242,18 @@ def ended_by_launcher(pulse: Pulse | None) -> Fault:
 
 
 def ended_from_outside(fault: Death | Fault) -> bool:
-    """Whether SIGTERM has ended a rank, which is how launchers end them."""
+    """Whether SIGTERM has ended a rank, as launchers do."""
     return isinstance(fault, Death) and fault.signum == signal.SIGTERM
 
 
 def _lost(text: str, pulse: Pulse | None) -> Fault:
-    """Return what is known of a rank whose host is lost."""
+    """Return the fault of a rank whose host was lost."""
     line = pulse.line if pulse else None
     return Fault(name="HostLost", text=text, traceback=[], line=line, at=time.time())
 
 
 def lives(pid: int) -> bool:
-    """Whether a process of this machine has not ended."""
+    """Whether a process on this machine is still running."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

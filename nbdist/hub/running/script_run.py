@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from nbdist.launchers.scripts.hosts import Reached
 
 INTERRUPT_SECONDS = 1.0
-"""Python code has this long to react before the launcher is told to end its ranks."""
+"""How long Python code may take to react before the launcher must end its ranks."""
 END_SECONDS = 3.0
-"""The launcher has this long for that before all of them are killed."""
+"""How long the launcher may take to end its ranks before all are killed."""
 LAST_WORD_SECONDS = 2.0
 
 
 class ScriptRun(JobRun):
-    """Runs one script on a machine's warm process."""
+    """Runs one script, with the warm process of this machine."""
 
     def __init__(
         self, host: Host, job: Job, plan: Plan, output: Output, hang_seconds: float
@@ -103,7 +103,7 @@ class ScriptRun(JobRun):
         match word:
             case Started():
                 self._launcher = word.pid
-                if self._press.why is not None:  # stopped before it was there
+                if self._press.why is not None:  # stopped before the rank connected
                     self._host.end(word.pid, 0.0)
             case _ if not self._ended.done():
                 self._ended.set_result(word)
@@ -127,7 +127,7 @@ class ScriptRun(JobRun):
             self._how_it_ends.look_for_lost()
 
     async def stacks(self) -> dict[int, str]:
-        """Return where every rank is, in words where none is there."""
+        """Return the stack of every rank, or a text without ranks."""
         ranks, launcher = self._ranks, self._launcher
 
         def dump(rank: int) -> None:
@@ -184,7 +184,7 @@ class ScriptRun(JobRun):
         try:
             over: set[asyncio.Future[Any]] = {self._ended, gone}
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-            if self._all_done.is_set():  # the last word of a rank may be later than its end
+            if self._all_done.is_set():  # a rank's last message may arrive after its end
                 await asyncio.wait({taking}, timeout=LAST_WORD_SECONDS)
         finally:
             gone.cancel()
@@ -229,7 +229,7 @@ class ScriptRun(JobRun):
     def _clear_away(self) -> None:
         folder = self._job.folder
         if self._launcher and not self._ended.done():
-            self._host.end(self._launcher, 0.0)  # a fault of ours must not leave it either
+            self._host.end(self._launcher, 0.0)  # nor leave the launcher running
         self._host.forget_launcher(self._launch.name)
         self._line.close()
         for name in (PROGRAM, "rendezvous"):
@@ -245,19 +245,19 @@ class ScriptRun(JobRun):
     # -- stopping ------------------------------------------------------------------------------
 
     def press(self, why: Stop) -> None:
-        """Stop the job, or hurry a stop that is under way."""
+        """Stop the job, or speed up a running stop."""
         if self._stopping is not None:
             self._host.end(self._launcher, 0.0)
         elif not self._ended.done():
             self._press.press(why)
-            self._ranks.look()  # who ends from now on does so by our doing
+            self._ranks.look()  # later ends are our own doing
             self._stopping = self._loop.create_task(self._stop())
 
     def _end_with_cluster(self) -> None:
         self.press(WITH_CLUSTER)
 
     async def _stop(self) -> None:
-        """Interrupt the Python code, then have the launcher end its ranks, then kill them all."""
+        """Interrupt the Python code, then let the launcher end its ranks, then kill all."""
         waiting = set(self._ranks.pulses)
         for rank in waiting:
             self._line.send(rank, Interrupt(self._job.id))

@@ -18,67 +18,67 @@ if TYPE_CHECKING:
     from nbdist.wire.messages import Display, Pulse
 
 LOOK_SECONDS = 0.01
-"""How often the shown ranks' logs are looked at while they grow, or nobody tells that they do."""
+"""How often the shown ranks' logs are read while they grow, or if growth is not notified."""
 WRITE_SECONDS = 0.005
-"""Whoever has begun to write has so long to go on: Python writes a line and its end apart."""
+"""The wait after a first write: Python writes a line and its end separately."""
 LOOK_AT_RANKS_SECONDS = 0.5
 SHORT_SECONDS = 0.25
-"""For a job that is over by then it is not worth asking to be told."""
+"""Shorter jobs do without notifications of growth."""
 
 
 class Output(Protocol):
-    """What becomes of a job's output: `nbdist.job.output`, or `nbdist.detached.job_story`."""
+    """Receives a job's output: `nbdist.job.output`, or `nbdist.detached.job_story`."""
 
     def begin(self) -> None:
-        """Begin where the job's part of each log begins."""
+        """Start at the job's part of each log."""
 
     def display(self, display: Display) -> None:
-        """Show this as soon as the log before it has been shown."""
+        """Show a display after the part of the log before it."""
 
     def quiet(self) -> None:
-        """Leave out what ranks complain of from now on, having been cut off on purpose."""
+        """Leave out torch's messages about connections that we cut from now on."""
 
     def look(self) -> bool:
-        """Pass on what is new; return whether there is more, which should wait a moment."""
+        """Forward new output; return whether there is more, for a moment later."""
 
     def logs(self) -> list[Path]:
-        """Return the files that it reads."""
+        """Return the log files that are read."""
 
     def finish(self) -> bool:
-        """Pass on all up to the job's end; False if the viewer is too far behind for it."""
+        """Forward all output to the job's end; return False if the viewer is too slow for it."""
 
 
 class Watched(Protocol):
-    """What runs the job."""
+    """The run of a job, as `Watch` sees it."""
 
     def running(self) -> dict[int, Pulse | None]:
-        """Return the last word of every rank that still runs."""
+        """Return the last report of every running rank."""
 
     def ended(self) -> set[int]:
-        """Return the ranks whose part is over."""
+        """Return the ranks that have ended."""
 
     def failed(self) -> bool:
-        """Whether it was stopped, or a rank has failed."""
+        """Whether the job was stopped or a rank has failed."""
 
     def looked(self) -> None:
-        """Do what else is to be done now and then."""
+        """Do further periodic work."""
 
 
 class Watch:
-    """Follows one job.
+    """Watches one job.
 
     Parameters
     ----------
     job, output
-        What is followed, and where its output goes.
+        The job, and the receiver of its output.
     patience
-        Seconds ranks may wait for each other before that is told.
+        Seconds that ranks may wait for each other before a hang is reported.
     watched
-        Knows its ranks.
+        The run of the job.
     outside
-        Ranks of the cluster that have no part in the job.
+        Ranks of the cluster that do not run the job.
     far
-        Whether other hosts write logs: of what they write nobody is told.
+        Whether other hosts write logs, whose growth is not notified.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Watch:
         self._hang_began = 0.0
 
     async def run(self) -> None:
-        """Follow the job until cancelled."""
+        """Watch the job until cancelled."""
         try:
             await self._follow()
         finally:
@@ -115,7 +115,7 @@ class Watch:
                 self._watched.looked()
 
     def wake(self) -> None:
-        """Look at once: there is something to pass on that no log tells of."""
+        """Look at once, for output that is not in a log."""
         self._growth.wake()
 
     def _look_for_hang(self) -> None:
@@ -136,7 +136,7 @@ class Watch:
         return f"Resolved after {hung}: the ranks no longer wait for each other."
 
     async def show_rest(self) -> None:
-        """Show what the ranks printed to the end, at the pace of the viewer."""
+        """Show the rest of the ranks' output, at the viewer's pace."""
         while not self._output.finish() and self._job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
         if self._hang:
