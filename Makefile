@@ -69,21 +69,21 @@ check: lint ## for every save: lint, check types, run what needs no kernel and n
 test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's, SHUFFLE=17 in another order)
 	$(BIN)/python $(PYTEST) $(ARGS)
 
-coverage: ## run all tests, tell which lines of nbdist no process of theirs ran, fail below the floor
+coverage: ## run all tests, list the lines of nbdist that no process ran, fail below the floor
 	rm -rf build/coverage
 	$(MAKE) test COVERAGE=1
 	$(MAKE) coverage-report
 
-coverage-report: ## of what ran with COVERAGE=1 until now (build/coverage/html/index.html has the lines)
+coverage-report: ## report the coverage of all that ran with COVERAGE=1 (lines: build/coverage/html/index.html)
 	@# What a process was writing when it was killed is warned of, and no loss.
 	PYTHONWARNINGS=ignore $(BIN)/coverage combine --keep -q build/coverage
 	$(BIN)/coverage html -q
 	$(BIN)/coverage report
 
-programs: env ## draw notebooks that nobody has seen, and compare what they compute anywhere (N=2000)
+programs: env ## make random notebooks (N=2000), compare what they compute here, on ranks and as scripts
 	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -s tests/test_programs.py
 
-storm: env ## throw faults into N trainings, drawn by chance (N=300 SEED=1), and tell which do not recover
+storm: env ## throw faults into N random trainings (N=300 SEED=1), list those that do not recover
 	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1)
 
 docs: .venv-docs/made ## build the site, reference made from the code included, into build/docs/index.html
@@ -93,7 +93,7 @@ docs: .venv-docs/made ## build the site, reference made from the code included, 
 	PYTHON="$(PYTHON)" tools/make-env docs
 	@touch $@
 
-test-browser: env ## of these, tests/test_pages.py alone: real JupyterLab and Notebook pages (ARGS="-g dark")
+test-browser: env ## run the tests of JupyterLab's and Notebook's pages in a browser (ARGS="-g dark")
 	tools/page browser $(ARGS)
 
 test-torch: .venv-torch-$(TORCH)/made ## try what torch can break, with another release (TORCH=2.15.0 ARGS="-k name")

@@ -24,7 +24,7 @@ from nbdist.published import state_file as records
 from nbdist.published.beacon import Beacon
 from nbdist.published.records import ShownJob
 from nbdist.server import page_commands
-from nbdist.server.page_commands import Deaf
+from nbdist.server.page_commands import ProcessDoesNotAnswer
 from nbdist.server.processes import Processes
 from tests.helpers.states import NOBODY, job_in, put, state_of
 from tests.helpers.waiting import Deadline
@@ -89,11 +89,11 @@ async def test_whatever_is_answered_is_told_in_words() -> None:
         assert len(await page_commands.ask(told, "long")) == 8 << 20
         with pytest.raises(NbdistError, match="unknown") as caught:
             await page_commands.ask(told, "unknown")
-        assert not isinstance(caught.value, Deaf)  # or its process would be ended
+        assert not isinstance(caught.value, ProcessDoesNotAnswer)  # or its process would be ended
 
 
 @pytest.mark.parametrize("said", [b"3\n3\n", b"\xff\n", b"[" * 100_000 + b"\n", b"", b"{}\n"])
-async def test_a_socket_that_says_nonsense_is_deaf(tmp_path: Path, said: bytes) -> None:
+async def test_a_socket_that_says_nonsense_does_not_answer(tmp_path: Path, said: bytes) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(said)
@@ -103,7 +103,7 @@ async def test_a_socket_that_says_nonsense_is_deaf(tmp_path: Path, said: bytes) 
     record = state_of("aa")
     record.control = str(tmp_path / "s")
     server = await asyncio.start_unix_server(answer, record.control)
-    with pytest.raises(Deaf, match="does not answer"):
+    with pytest.raises(ProcessDoesNotAnswer, match="does not answer"):
         await page_commands.ask(record, "stop")
     server.close()
 

@@ -1,7 +1,7 @@
 """Notifies when files grow, so that nobody has to poll them. Hub's thread.
 
-Linux tells it (inotify) of what processes of this machine write. Elsewhere, and of files that other
-hosts write, nobody is told: there one has to look.
+Linux reports (inotify) what processes of this machine write. On other systems, and for files that
+other hosts write, this module polls.
 """
 
 from __future__ import annotations

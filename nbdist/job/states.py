@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from nbdist.machine.amounts import in_seconds
 
 JobState = Literal["starting", "queued", "running", "done", "failed", "interrupted", "timed out"]
-"""What a person, the files of state and the page are told. A detached job is starting until its
+"""As a person, the files of state and the page see it. A detached job is starting until its
 keeper runs it."""
 RankState = Literal["starting", "idle", "busy", "dead"]
 """Of a cluster's rank, which stays between cells."""
@@ -36,7 +36,7 @@ class Stop:
 
     @property
     def text(self) -> str:
-        """How that is told, behind ``The cell was``."""
+        """The reason in words, behind ``The cell was``."""
         match self.by:
             case "interrupt":
                 return "interrupted"

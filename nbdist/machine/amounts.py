@@ -27,7 +27,7 @@ SHORT_TIMES = (("µs", 1e6, THOUSAND), ("ms", 1e3, THOUSAND), ("s", 1.0, MINUTE)
 """Units, how many there are in a second, and how many make up the next."""
 SIZES = ("B", "kB", "MB", "GB", "TB")
 FEW_UNITS = 10
-"""A tenth of a unit is told below so many: of a duration it is mere noise beyond."""
+"""Below so many units, tenths are shown; in a longer duration they are noise."""
 FEW_BYTES = 100
 """The same of sizes: 61.2 GB are not 61.7, which may be what is too much for a device."""
 THREE_DIGITS = 100

@@ -1,7 +1,7 @@
 """Removes what clusters left on disk: abandoned folders and old logs.
 
-The folder that holds them may be shared by hosts and containers. None removes what a process has
-that it cannot see, before that has been silent for days: see `nbdist.machine.process_lives`.
+The folder that holds them may be shared by hosts and containers. A process removes files of a
+process that it cannot see only after days of silence: see `nbdist.machine.process_lives`.
 """
 
 from __future__ import annotations

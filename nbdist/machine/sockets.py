@@ -34,7 +34,7 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
 
 
 def reserve(host: str = LOOPBACK) -> socket.socket:
-    """Return a socket whose port nobody is given, but who asks for it may listen there."""
+    """Return a socket that reserves its port, on which a process that names it may listen."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((host, 0))
@@ -109,8 +109,8 @@ def reached() -> set[Address]:
 def cut(ours: Callable[[Address, Address], bool]) -> list[socket.socket]:
     """End reading from the connected sockets for which ``ours(local, peer)`` holds.
 
-    Whoever waits on such a socket in this process is woken with an error. Listening sockets are
-    never touched: gloo aborts the process when its own fails.
+    A thread of this process that waits on such a socket is woken with an error. Listening sockets
+    are never touched: gloo aborts the process when its own fails.
 
     Reading alone, and the connection held open by the duplicates that are returned: gloo forgets
     to wake who waits for a write that fails in its own thread, so writing must not fail, neither

@@ -1,8 +1,8 @@
 """Writes a process's file of state and listens at its socket for commands.
 
-On the loop of whoever has the hub: a kernel's hub thread, or a keeper. Commands come as a line of
-JSON on a Unix socket that only this user may open, and run on a thread of their own: they wait for
-the hub, which must go on meanwhile.
+Runs on the event loop of the hub: in a kernel's hub thread, or in a keeper. Commands come as a line
+of JSON on a Unix socket that only this user may open, and run on a thread of their own: they wait
+for the hub, which must go on meanwhile.
 """
 
 from __future__ import annotations

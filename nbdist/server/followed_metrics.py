@@ -38,9 +38,9 @@ SHARE = 0.02
 """Reading takes at most this part of a core, which the ranks lack, but for longer pauses."""
 LONGEST_PAUSE = 5.0
 UNKNOWN_SECONDS = 3.0
-"""A job that nobody has told of for so long is not known: a new one is told of sooner."""
+"""A job of which no process has told for so long is unknown; a new job appears sooner."""
 MOST_KNOWN = 100
-"""Jobs that are remembered after whoever ran them has gone."""
+"""Jobs that are remembered after their process has ended."""
 
 
 class Place(NamedTuple):
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 class Page(Protocol):
-    """Whoever follows metrics."""
+    """A page that follows metrics."""
 
     @property
     def free(self) -> bool:
@@ -99,7 +99,7 @@ class Readers:
             del self._readers[place]
 
     def known(self, place: Place) -> Known | None:
-        """Return what is known of a job, also if that is gone by now whoever ran it."""
+        """Return what is known of a job, also if its process has ended."""
         before = self._known.pop(place, None)
         now = self.processes.job(*place)
         if now is None and before is not None:
@@ -150,7 +150,7 @@ class Reader:
         self._wake.set()
 
     def remove(self, page: Page) -> bool:
-        """Serve a page no more; return whether nobody is left, which ends it."""
+        """Serve a page no more; return whether no page is left, which ends this."""
         self._views.pop(page, None)
         self._unaware.discard(page)
         if not self._views:

@@ -15,7 +15,7 @@ from tornado import web
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.server import followed_metrics, log_pieces, page_commands
-from nbdist.server.page_commands import Deaf
+from nbdist.server.page_commands import ProcessDoesNotAnswer
 from nbdist.server.processes import Processes
 from nbdist.server.websocket import Stream, Streams
 
@@ -50,7 +50,7 @@ def _telling(method: Method) -> Method:
             await method(self, *args)
         except UsageError as err:
             raise web.HTTPError(404, str(err)) from err
-        except Deaf as err:
+        except ProcessDoesNotAnswer as err:
             raise web.HTTPError(504, str(err)) from err
         except NbdistError as err:
             raise web.HTTPError(409, str(err)) from err

@@ -41,7 +41,7 @@ class Answer(msgspec.Struct):
     error: str = ""
 
 
-class Deaf(NbdistError):
+class ProcessDoesNotAnswer(NbdistError):
     """A process that does not answer."""
 
 
@@ -50,7 +50,7 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
 
     Raises
     ------
-    Deaf
+    ProcessDoesNotAnswer
         If it does not answer.
     NbdistError
         What it said.
@@ -70,7 +70,9 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
                 await writer.wait_closed()
     except (OSError, asyncio.TimeoutError, ValueError, RecursionError, msgspec.MsgspecError) as err:
         told = f": {err}" if str(err) else ""
-        raise Deaf(f"process {record.pid} does not answer ({type(err).__name__}{told})") from err
+        raise ProcessDoesNotAnswer(
+            f"process {record.pid} does not answer ({type(err).__name__}{told})"
+        ) from err
     if answer.error:
         raise NbdistError(answer.error)
     return answer.value
@@ -96,20 +98,22 @@ async def _answer(reader: asyncio.StreamReader, seconds: float) -> Answer:
 
 
 async def interrupt(entry: Entry, job: str) -> None:
-    """Stop a job; one whose keeper is deaf is ended by signals."""
+    """Stop a job; if its keeper does not answer, signals end the job."""
     record = _record(entry)
     if job not in {each.id for each in record.jobs}:
         raise UsageError(f"job {job} is not known any more")
     try:
         await ask(record, "interrupt", job=job)
-    except Deaf as err:
+    except ProcessDoesNotAnswer as err:
         if record.kind != KEEPER:
-            raise Deaf(f"{err}; stopping its cluster ends the ranks by signals") from err
+            raise ProcessDoesNotAnswer(
+                f"{err}; stopping its cluster ends the ranks by signals"
+            ) from err
         await _end(record.pid, record.created)
 
 
 async def stop(entry: Entry, cluster: str) -> dict[str, int]:
-    """Stop a cluster; its ranks are ended by signals if its kernel is deaf or dead.
+    """Stop a cluster; if its kernel does not answer or is dead, signals end the ranks.
 
     Returns
     -------
@@ -122,7 +126,7 @@ async def stop(entry: Entry, cluster: str) -> dict[str, int]:
     if found is None:
         raise UsageError(f"cluster {cluster} was stopped")
     if entry.alive:
-        with contextlib.suppress(Deaf):
+        with contextlib.suppress(ProcessDoesNotAnswer):
             await ask(record, "stop", cluster=cluster)
             return {}
     _check_place(record)

@@ -23,9 +23,9 @@ from nbdist.view.recorded_view import LOST, RUNNING, Known, Stands
 ALIVE_SECONDS = 1.0
 """How often a process is looked for."""
 HIDDEN = {"control", "place"}, {"root", "folder"}, {"folder", "parts"}
-"""What the page is not told of processes, clusters and jobs."""
+"""Fields of processes, clusters and jobs that the page does not get."""
 MEGABYTE = 1_000_000
-"""An idle rank's memory is told as so many of these, or every look would be news."""
+"""An idle rank's memory is rounded to this unit, so that small changes are not sent."""
 
 
 class Memory:

@@ -141,7 +141,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @property
     def free(self) -> bool:
-        """Whether it has taken what it was told; one that is slow is told less, not later."""
+        """Whether the page has taken what was sent; a slow page gets fewer updates."""
         return self._sent is None or self._sent.done()
 
     def lacks(self, changes: int) -> bool:

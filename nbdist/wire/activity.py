@@ -64,6 +64,6 @@ class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu: float | None = None
     """Percent of one core, over the last half second."""
     gpu: float | None = None
-    """Percent of the time its GPU was in use, whoever used it."""
+    """Percent of the time its GPU was in use, by any process."""
     gpu_memory: int | None = None
     """Bytes this process has on its GPU."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 4
 MAX_MESSAGE = 256 * 2**20
-"""Bytes; whoever announces more is none of ours."""
+"""Bytes; a peer that announces more is not nbdist."""
 ROOM = 1 << 16
 
 

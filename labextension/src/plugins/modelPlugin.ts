@@ -1,4 +1,4 @@
-/** The one place that asks the server. */
+/** Provides the model of clusters and jobs, which alone asks the server. */
 
 import {
   JupyterLab,

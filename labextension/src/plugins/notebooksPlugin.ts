@@ -1,4 +1,4 @@
-/** What is done in a notebook's kernel, always as a person's own act that can be seen. */
+/** Runs a person's commands in a notebook's kernel, always where that can be seen. */
 
 import type {
   JupyterFrontEnd,

@@ -38,7 +38,7 @@ class Stopping:
     press
         Says why it is stopped, None after a fault, and when a person wants the stop to be quicker.
     pending
-        The ranks that have not ended the cell; whoever hears of an end takes the rank out.
+        The ranks that have not ended the cell; a rank is removed when its end is heard.
     """
 
     def __init__(self, hub: Hub, job: Job, output: Output, press: Press, pending: set[int]) -> None:

@@ -169,7 +169,7 @@ class JobRun(Followed):
         """Free what the job has held, however it has ended."""
 
     def _fault(self, err: BaseException) -> NbdistError:
-        """Return what is told of an error that nobody has expected."""
+        """Return the error to report for an unexpected exception."""
         error = NbdistError(f"nbdist itself failed: {type(err).__name__}: {err}")
         error.__cause__ = err
         return error

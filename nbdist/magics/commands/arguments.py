@@ -88,7 +88,7 @@ def _split(line: str) -> tuple[str, list[str]]:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """Return words among which what a launcher is told is joined to its flag.
+    """Return words in which the launcher's own flags are joined to ``--launcher-flags``.
 
     Alone, `argparse` would take it for a flag of ours.
     """

@@ -36,5 +36,5 @@ def offer_jobs(begun: str) -> list[str]:
 
 def offer_detached(begun: str) -> list[str]:
     """Return the ids of detached jobs, the latest first."""
-    del begun  # whoever asks takes those that fit
+    del begun  # the caller takes the ids that fit
     return [kept.id for kept, _ in reversed(detached_jobs.listed()[0])]

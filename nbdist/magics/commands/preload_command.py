@@ -14,7 +14,7 @@ from nbdist.notebook import preloading
 from nbdist.notebook.session import session
 
 PATIENCE_SECONDS = 1.5
-"""An import that takes longer is told of before it is done."""
+"""An import that takes longer is announced before it ends."""
 
 if TYPE_CHECKING:
     import argparse

@@ -107,7 +107,7 @@ class TerminalArea:
         return True
 
     def headline(self, text: str) -> None:
-        """Show how the job has ended; how it began is told by the cell's value."""
+        """Show how the job has ended; the cell's value shows how it began."""
         if self._headlined:
             self.text(f"{text}\n")
         self._headlined = True

@@ -78,7 +78,7 @@ class Follower:
             log.debug("job %s could not be shown: %s", self._job.id, err)
 
     def _before_a_cell(self, *_: object) -> None:
-        """Bind what is there by now; a failure is told in the job's own cell. Main thread."""
+        """Bind what is there by now; a failure is shown in the job's own cell. Main thread."""
         if self._job.done and threading.current_thread() is threading.main_thread():
             try:
                 self._finish()
@@ -86,7 +86,7 @@ class Follower:
                 self._quietly(self._area.error, err)
 
     def _waited(self) -> None:
-        """Complete the job for whoever has waited for it. Any thread, the main one binds."""
+        """Complete the job for a caller that has waited. Any thread; the main thread binds."""
         self._thread.join(SHOWN_SECONDS)
         if threading.current_thread() is not threading.main_thread():
             return

@@ -32,7 +32,7 @@ def says_that_it_waits(shell: InteractiveShell, wish: Wish) -> Iterator[None]:
         said.set()
         try:
             ranks = list(range(current_cluster.wished(wish).np or 0))
-        except NbdistError:  # what cannot be is told by who waits
+        except NbdistError:  # the caller, which waits, reports the error
             ranks = []
         area.notice(STARTING, waits_for(ranks))
 

@@ -1,4 +1,4 @@
-/** Where values stand on the horizontal axis: at their step, their time, or their epoch. */
+/** The position of each value on the horizontal axis: by step, by time or by epoch. */
 
 import { inTime } from '../../amounts';
 import { before } from './lines';

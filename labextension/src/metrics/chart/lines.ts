@@ -1,4 +1,4 @@
-/** From the curves of a panel to the lines that are drawn, on steps they share. */
+/** Turns the curves of a panel into the lines that uPlot draws, on shared steps. */
 
 import uPlot from 'uplot';
 import type { IOptions } from '../data/options';

@@ -1,4 +1,4 @@
-/** Values that were no finite numbers: a line down the chart at their step, and what they were. */
+/** Marks in a chart for values that are NaN or infinite. */
 
 import type uPlot from 'uplot';
 import type { Across } from '../data/options';

@@ -1,4 +1,4 @@
-/** The button that lets a panel stand before all others. */
+/** The button that pins a panel, so that the panel comes first. */
 
 import { make, setAttribute } from '../elements/dom';
 import { pinIcon } from './chartIcons';

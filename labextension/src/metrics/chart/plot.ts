@@ -1,4 +1,4 @@
-/** One uPlot chart: made anew when its lines become others, and only filled when numbers change. */
+/** One uPlot chart: created again when its lines change, given new data when only numbers change. */
 
 import uPlot from 'uplot';
 import type { IDrawing, ILine } from './lines';

@@ -1,4 +1,4 @@
-/** What stands beside the mouse: the exact values of a panel's curves at a step. */
+/** The exact values of a panel's curves at one step, for the tooltip. */
 
 import { before, shownAt, type IDrawing } from './lines';
 import { exact, short } from '../data/numbers';

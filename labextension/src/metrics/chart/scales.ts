@@ -1,4 +1,4 @@
-/** Where axes begin and end, and where their ticks are: d3's, since uPlot's end at some range. */
+/** The range and the ticks of each axis, computed with d3: uPlot has no ticks for some ranges. */
 
 import { ticks } from 'd3-array';
 import type uPlot from 'uplot';

@@ -1,4 +1,4 @@
-/** The colours of the page around us, which a canvas cannot take from a style sheet by itself. */
+/** The page's colours, read for the canvas, which no style sheet reaches. */
 
 /** How many colours curves have; see style.css. */
 export const COLOURS = 8;

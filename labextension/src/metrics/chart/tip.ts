@@ -1,4 +1,4 @@
-/** What stands beside the cursor of a chart. */
+/** The tooltip beside the cursor of a chart. */
 
 import { fit, make, setText } from '../elements/dom';
 import { swatch } from './legend';

@@ -1,4 +1,4 @@
-/** What a person has chosen; it outlives every update from the kernel. */
+/** The options of the charts that a person has chosen; updates from the kernel keep them. */
 
 /** What the horizontal axis shows. */
 export type Across = 'step' | 'time' | 'epoch';

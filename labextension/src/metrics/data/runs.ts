@@ -1,4 +1,4 @@
-/** Several runs in one view: the job that it is of, and those that are laid over it. */
+/** Several runs in one view: the job shown, and the jobs that are laid over it. */
 
 import { page, type IJobName, type IOther } from '../host';
 import type { IPanel, IState } from './state';

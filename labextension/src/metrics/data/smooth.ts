@@ -1,3 +1,5 @@
+/** Smooths the values of a curve. */
+
 /** A value of a curve: null is a gap, undefined a step that only other curves have. */
 export type Value = number | null | undefined;
 

@@ -1,4 +1,4 @@
-/** A view, and what keeps it from being drawn; drawn at most once a frame of the screen. */
+/** Draws a view at most once a frame of the screen, or shows why it cannot be drawn. */
 
 import { make } from '../elements/dom';
 import type { IState } from '../data/state';

@@ -1,4 +1,4 @@
-/** A job's metrics in words, for front ends without our extension. */
+/** A job's metrics as text, for front ends without nbdist's extension. */
 
 import { inTime } from '../../amounts';
 import type { IState } from '../data/state';

@@ -1,4 +1,4 @@
-/** What commands take; without it they ask. */
+/** The arguments of nbdist's commands; without arguments a command asks. */
 
 import type { CommandRegistry } from '@lumino/commands';
 

@@ -1,4 +1,4 @@
-/** What can be done, by name. */
+/** The ids of nbdist's commands. */
 export const CommandIDs = {
   show: 'nbdist:show',
   start: 'nbdist:start',

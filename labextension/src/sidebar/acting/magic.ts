@@ -1,4 +1,4 @@
-/** What people would type into a cell. */
+/** The magics that the page writes into a cell. */
 
 /** What is wanted. */
 export interface IWish {

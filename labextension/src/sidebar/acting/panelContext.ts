@@ -1,4 +1,4 @@
-/** What every part of the panel works with. */
+/** What all components of the panel share: words, histories, settings, commands. */
 
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { createContext, useContext } from 'react';

@@ -1,4 +1,4 @@
-/** Stacks as they are told, in parts that can be shown beside each other. */
+/** Splits the stack traces of ranks into groups: ranks with the same stack are one group. */
 
 /** Ranks that are at the same place. */
 export interface IGroup {

@@ -1,4 +1,4 @@
-/** A log as a part of a page. */
+/** A React hook that gives the lines of a log. */
 
 import { useEffect, useState } from 'react';
 import type { Follower } from './follower';

@@ -1,4 +1,4 @@
-/** What is said aloud: what has come, gone or failed, but not the ticking numbers. */
+/** Announcements for screen readers: new, ended and failed jobs, but no numbers that tick. */
 
 import { ended, vanished, type IProcess, type IState } from '../server/records';
 import type { Words } from '../words';

@@ -1,4 +1,4 @@
-/** Which section of the panel a process stands in. */
+/** Which section of the panel shows a process. */
 
 import { ended, vanished, type IProcess } from '../server/records';
 

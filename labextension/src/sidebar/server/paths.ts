@@ -1,4 +1,4 @@
-/** Where the notebook of a process lies. */
+/** The path of the notebook that a process belongs to. */
 
 import { PageConfig } from '@jupyterlab/coreutils';
 import type { Session } from '@jupyterlab/services';

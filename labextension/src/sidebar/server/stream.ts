@@ -1,4 +1,4 @@
-/** The websocket that tells of every change, of what ranks write, and of metrics. It comes back by itself. */
+/** The websocket that sends changes of state, log output and metrics; it reconnects by itself. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
