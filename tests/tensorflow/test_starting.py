@@ -49,5 +49,5 @@ def test_the_framework_that_is_asked_for_must_be_there(monkeypatch: pytest.Monke
     ):
         engine_ranks.framework()
     monkeypatch.setenv("NBDIST_HOROVOD", "mxnet")
-    with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet: there are torch, tensorflow"):
+    with pytest.raises(UsageError, match="NBDIST_HOROVOD=mxnet is none of torch, tensorflow"):
         engine_ranks.framework()
