@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nbdist.hub.running.script_ends import Ends
     from nbdist.job.job import Death, Job
     from nbdist.job.states import Stop
+    from nbdist.launchers.host.warm_process_client import WarmProcess
     from nbdist.launchers.scripts.launcher import Launcher
 
 
@@ -30,9 +31,12 @@ class Outcome:
         The job, how it was launched, and its launcher.
     ranks
         What is known of its ranks.
+    warm
+        The process that keeps its launcher.
     """
 
-    def __init__(self, job: Job, plan: Plan, how: Launcher, ranks: Ends) -> None:
+    def __init__(self, job: Job, plan: Plan, how: Launcher, ranks: Ends, warm: WarmProcess) -> None:
+        self._warm = warm
         self._job, self._plan, self._how, self._ranks = job, plan, how, ranks
         self._lost: dict[int, Death | Fault] = {}
         """The rank that an elastic job has lost last."""
@@ -62,7 +66,8 @@ class Outcome:
             return stopped(job, why)
         if word is None:
             job.state = "failed"
-            return LaunchError("the warm process has died, and the launcher and its ranks with it")
+            msg = f"the warm process {self._warm.end}, and the launcher and its ranks with it"
+            return LaunchError(msg)
         self._note_ends(by_us=False)
         if ended_well(word):
             job.state = "done"

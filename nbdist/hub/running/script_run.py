@@ -56,7 +56,7 @@ class ScriptRun(JobRun):
         self._line = Line(self._hear, newcomers=True)
         self._ranks = Ends(job, self._how.failures)
         self._launch = ScriptLaunch(host, job, plan, self._how)
-        self._how_it_ends = Outcome(job, plan, self._how, self._ranks)
+        self._how_it_ends = Outcome(job, plan, self._how, self._ranks, host.warm)
         self._reached: Reached | None = None
         self._launcher = 0
         self._ended: asyncio.Future[Died | Refused] = self._loop.create_future()

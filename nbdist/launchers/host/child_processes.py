@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from nbdist.launchers.host import protocol
 from nbdist.launchers.host.protocol import LAUNCHER, Died, Refused, Started
 from nbdist.machine.operating_system import (
+    be_killed_first,
     die_with_parent,
     kill_descendants,
     kill_session,
@@ -109,6 +110,7 @@ class Children:
         self._sock.close()
         os.setsid()
         die_with_parent()
+        be_killed_first()
         reseed()
         for act in self.in_child:
             act()
@@ -214,7 +216,7 @@ def _fresh(spec: RankSpec) -> int:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # we have one thread
+            preexec_fn=_become_fresh,  # noqa: PLW1509  # we have one thread
         )
     # We reap the process by its pid; Popen must not.
     process.returncode = 0
@@ -226,6 +228,11 @@ def _fresh(spec: RankSpec) -> int:
         _undo(process.pid)
         raise
     return process.pid
+
+
+def _become_fresh() -> None:
+    die_with_parent()
+    be_killed_first()
 
 
 def _undo(pid: int) -> None:

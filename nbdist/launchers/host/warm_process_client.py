@@ -30,7 +30,7 @@ from nbdist.launchers.host.protocol import (
     StopPreload,
     Warm,
 )
-from nbdist.machine.operating_system import environ_anywhere, private
+from nbdist.machine.operating_system import environ_anywhere, oom_kills, private
 from nbdist.machine.process_lives import SAME_SECONDS, started
 from nbdist.rank.rank_spec import CLUSTER_NAME
 
@@ -63,6 +63,9 @@ class WarmProcess:
         """The complete result of the probe of torch; never set without torch."""
         self._preloads: dict[int, asyncio.Future[Preloaded]] = {}
         self.gone = asyncio.Event()
+        self.end = "has died"
+        """How it has ended, once it is `gone`: a predicate."""
+        self._oom_before = oom_kills()
         self._sock, theirs = socket.socketpair()
         self._sock.setblocking(False)
         with open(log, "ab", opener=private) as file:
@@ -166,6 +169,7 @@ class WarmProcess:
                 self._tell(word)
             case Died():
                 self.children.pop(word.pid, None)
+                self._oom_before = oom_kills()  # that child was meant
                 self._tell(word)
             case Refused():
                 self._tell(word)
@@ -184,6 +188,9 @@ class WarmProcess:
                 LaunchError(f"the warm process ended at its start; {self.log_tail()}")
             )
             self.warm.exception()  # mark it as retrieved: there may be no waiter
+        now = oom_kills()
+        if self._oom_before is not None and now is not None and now > self._oom_before:
+            self.end = "was killed, most likely by the operating system for lack of memory"
         self.gone.set()
 
     def log_tail(self) -> str:
