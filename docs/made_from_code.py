@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbdist
-from nbdist.magics.commands.dist import COMMANDS
+from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
 
 if TYPE_CHECKING:

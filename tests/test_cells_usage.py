@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbdist.magics.commands.dist import COMMANDS
+from nbdist.magics.dist import COMMANDS
 from tests.helpers.notebook import complete, on_ranks, plain, printed_by
 from tests.helpers.waiting import allowed, until
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import nbdist
-from nbdist.magics.commands.dist import COMMANDS
+from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
 from nbdist.settings import Settings
 from tools import rooms
@@ -199,7 +199,7 @@ def test_files_that_contributing_names_are_there() -> None:
     text = _prose(ROOT / "CONTRIBUTING.md")
     names = re.findall(r"`([\w.*-]*(?:/[\w.*-]*)+)`|`(\w+\.(?:py|md|txt|toml))`", text)
     named = {one or other for one, other in names} - MADE_LATER
-    folders = (ROOT, ROOT / "nbdist", ROOT / "tests" / "browser", ROOT / "nbdist/magics/commands")
+    folders = (ROOT, ROOT / "nbdist", ROOT / "tests" / "browser")
     missing = {
         name for name in named if not any(list(folder.glob(name.strip("/"))) for folder in folders)
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.magics.commands.arguments import parse
 from nbdist.magics.commands.auto_command import add_auto, remove_auto
-from nbdist.magics.commands.dist import DistMagics
+from nbdist.magics.dist import DistMagics
 from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.parsing.arguments import parse
 from nbdist.magics.px_magics import register_px, unregister_px
 from nbdist.magics.showing.background import add_display, remove_display
 from nbdist.magics.tab_completion import add_completer, remove_completer

@@ -19,8 +19,8 @@ from nbdist.launchers.scripts.hosts import hosts_named
 from nbdist.launchers.scripts.launcher import Elastic
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
-from nbdist.magics.commands.arguments import LAUNCHER_FLAGS, UsageMistake
 from nbdist.magics.commands.attach_command import tell_of
+from nbdist.magics.parsing.arguments import LAUNCHER_FLAGS, UsageMistake
 from nbdist.notebook import current_cluster, script_cells
 from nbdist.notebook.detached_jobs import detach
 from nbdist.notebook.session import Wish, session

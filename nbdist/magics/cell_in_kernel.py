@@ -18,7 +18,7 @@ from nbdist.cell.definitions.defined import cell_number
 from nbdist.errors import UsageError
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.launchers.rank_counts import check_size, default_size
-from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.magics.showing.area import NotebookArea, TerminalArea
 from nbdist.magics.showing.front_end import in_notebook, metrics_how
 from nbdist.magics.showing.job_output import notice, pass_on

@@ -10,7 +10,7 @@ from nbdist.cell.script.make_script import Script, ScriptOptions, make_script
 from nbdist.cell.script.preamble import launch_line
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine.amounts import in_bytes
-from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.notebook import current_cluster
 from nbdist.notebook.session import Wish
 

@@ -12,7 +12,7 @@ from nbdist.job.throughput import scaling
 from nbdist.launchers.rank_counts import check_size
 from nbdist.launchers.scripts.hosts import check_slots, hosts_named
 from nbdist.machine.amounts import counted
-from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.magics.showing.job_output import notice
 from nbdist.notebook import current_cluster
 from nbdist.notebook.scaling import cautions

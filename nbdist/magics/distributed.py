@@ -26,7 +26,7 @@ from nbdist.magics.cell_as_script import (
 from nbdist.magics.cell_in_kernel import check_flags, run_inside
 from nbdist.magics.cell_saved import save
 from nbdist.magics.cell_scaled import check_alone, run_series
-from nbdist.magics.commands.arguments import (
+from nbdist.magics.parsing.arguments import (
     LAUNCHER_FLAGS,
     UsageMistake,
     cluster_arguments,
@@ -38,7 +38,7 @@ from nbdist.magics.commands.arguments import (
     wish,
     words_list,
 )
-from nbdist.magics.commands.returned_names import FromScript, bind_returned
+from nbdist.magics.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.job.job import Job
-    from nbdist.magics.commands.returned_names import Between
+    from nbdist.magics.returned_names import Between
 
 
 class CellSyntaxError(UsageError):

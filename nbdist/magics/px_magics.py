@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import no_var_expand
 
 from nbdist.errors import NbdistError
-from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from IPython.core.completer import SimpleCompletion, completion_matcher
 
 from nbdist.errors import NbdistError
-from nbdist.magics.commands.arguments import DASHES, ranks_list
 from nbdist.magics.commands.auto_command import auto_flags, is_plain
-from nbdist.magics.commands.command import offer_of
-from nbdist.magics.commands.dist import COMMANDS
+from nbdist.magics.dist import COMMANDS
 from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.parsing.arguments import DASHES, ranks_list
+from nbdist.magics.parsing.command import offer_of
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from IPython.core.getipython import get_ipython
 from nbdist.job.job import name_ranks
 from nbdist.job.output import OUTPUTS
 from nbdist.machine.amounts import counted, in_time
-from nbdist.magics.commands.command import set_offer
-from nbdist.magics.commands.job_ids import offer_detached
-from nbdist.magics.commands.returned_names import FromScript, bind_returned
+from nbdist.magics.parsing.command import set_offer
+from nbdist.magics.parsing.job_ids import offer_detached
+from nbdist.magics.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.job_output import bundle, notice, show
 from nbdist.notebook import detached_jobs
 from nbdist.rank.values.pickles import namespace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nbdist.detached.job_folders import Kept
     from nbdist.job.job import Job
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def tell_of(kept: Kept) -> None:

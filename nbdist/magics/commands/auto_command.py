@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from nbdist.magics.commands.arguments import DASHES, UsageMistake
+from nbdist.magics.parsing.arguments import DASHES, UsageMistake
 from nbdist.rank.running import plain_cells
 from nbdist.rank.running.lines import MAGIC, PYTHON_MAGICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 LOCAL = "%%local"
 OURS = re.compile(r"%dist\b|%((un|re)?load_ext)\s+nbdist\b|(exit|quit)(\(\))?$")

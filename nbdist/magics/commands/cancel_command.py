@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.magics.commands.command import say, set_offer
-from nbdist.magics.commands.job_ids import find_job, offer_jobs
+from nbdist.magics.parsing.command import say, set_offer
+from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     import argparse
 
     from nbdist.job.job import Job
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

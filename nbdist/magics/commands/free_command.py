@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from nbdist.machine.amounts import in_bytes
 from nbdist.machine.tables import text_table
-from nbdist.magics.commands.arguments import ranks_list
 from nbdist.magics.commands.who_command import who_is_busy
+from nbdist.magics.parsing.arguments import ranks_list
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
     from nbdist.wire.inspection import Freed, Memory
 
 

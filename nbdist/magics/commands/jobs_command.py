@@ -9,8 +9,8 @@ from nbdist.detached.job_folders import id_of
 from nbdist.job.job import show_ranks
 from nbdist.machine.amounts import clock, in_time
 from nbdist.machine.tables import text_table
-from nbdist.magics.commands.command import say, set_offer
-from nbdist.magics.commands.job_ids import find_job, offer_jobs
+from nbdist.magics.parsing.command import say, set_offer
+from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 from nbdist.notebook import detached_jobs
 from nbdist.notebook.session import session
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbdist.detached.job_folders import Kept, Unreadable
     from nbdist.job.job import Job
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 MOST_WIDE = 50
 """Characters of a line of code or of a message that a table has room for."""

@@ -9,9 +9,9 @@ from collections import deque
 from typing import TYPE_CHECKING, BinaryIO
 
 from nbdist.machine import amounts
-from nbdist.magics.commands.arguments import UsageMistake
-from nbdist.magics.commands.command import set_offer
-from nbdist.magics.commands.job_ids import find_job, offer_jobs
+from nbdist.magics.parsing.arguments import UsageMistake
+from nbdist.magics.parsing.command import set_offer
+from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from nbdist.job.job import Job
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 MOST_LINES = 10_000
 """Lines printed at once; the log itself has no bound."""

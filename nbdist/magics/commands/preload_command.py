@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from IPython.core.completerlib import get_root_modules, module_list
 
 from nbdist.machine.amounts import in_bytes, in_time
-from nbdist.magics.commands.arguments import seconds
-from nbdist.magics.commands.command import set_offer
+from nbdist.magics.parsing.arguments import seconds
+from nbdist.magics.parsing.command import set_offer
 from nbdist.notebook import preloading
 from nbdist.notebook.session import session
 
@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 1.5
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

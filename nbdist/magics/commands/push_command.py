@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.magics.commands.arguments import UsageMistake, ranks_list
-from nbdist.magics.commands.command import say, tell_of_wait
+from nbdist.magics.parsing.arguments import UsageMistake, ranks_list
+from nbdist.magics.parsing.command import say, tell_of_wait
 from nbdist.notebook import current_cluster
 from nbdist.rank.values.pickles import namespace
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from IPython.core.getipython import get_ipython
+
 from nbdist.hub.link.forming import restarted
-from nbdist.magics.commands.arguments import ranks_list
-from nbdist.magics.commands.command import say, tell_of_wait
-from nbdist.magics.commands.restart_kernel import restart_kernel
+from nbdist.magics.parsing.arguments import UsageMistake, ranks_list
+from nbdist.magics.parsing.command import say, tell_of_wait
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 KERNEL = "kernel"
 NOT_COPIED = (
@@ -42,7 +43,7 @@ def add_to(commands: Commands) -> None:
 def restart(args: argparse.Namespace) -> None:
     """Restart ranks in new processes; the others keep their variables."""
     if args.ranks == KERNEL:
-        say(restart_kernel())
+        say(_restart_kernel())
         return
     tell_of_wait()
     cluster = current_cluster.cluster()
@@ -63,3 +64,21 @@ def restart(args: argparse.Namespace) -> None:
 def _ranks_or_kernel(text: str) -> list[int] | str:
     """Read ranks as a person writes them, or the word for the notebook's own process."""
     return KERNEL if text == KERNEL else ranks_list(text)
+
+
+def _restart_kernel() -> str:
+    """End this kernel so that the Jupyter server starts it anew; return a message for the user.
+
+    Raises
+    ------
+    UsageMistake
+        If this is no kernel.
+    """
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        raise UsageMistake("this is no kernel but a terminal: leave it and start IPython again")
+    kernel.do_shutdown(restart=True)
+    return (
+        "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "
+        "restart it within seconds; elsewhere, start it from the menu."
+    )

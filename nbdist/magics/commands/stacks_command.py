@@ -6,15 +6,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.magics.commands.command import set_offer
-from nbdist.magics.commands.job_ids import find_job, offer_jobs
+from nbdist.magics.parsing.command import set_offer
+from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 from nbdist.notebook import current_cluster
 from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.machine.amounts import in_time
-from nbdist.magics.commands.arguments import UsageMistake, add_cluster_arguments, wish
-from nbdist.magics.commands.command import say
+from nbdist.magics.parsing.arguments import UsageMistake, add_cluster_arguments, wish
+from nbdist.magics.parsing.command import say
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbdist.job.job import how_died
 from nbdist.machine.amounts import UNKNOWN, in_bytes, in_percent, in_time, known
 from nbdist.machine.tables import text_table
-from nbdist.magics.commands.command import say
+from nbdist.magics.parsing.command import say
 from nbdist.notebook import current_cluster, kernel_cells
 from nbdist.notebook.session import session
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nbdist.hub.link.ranks import Rank
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
     from nbdist.wire.inspection import Condition
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.job.states import WITH_CLUSTER
-from nbdist.magics.commands.command import say
+from nbdist.magics.parsing.command import say
 from nbdist.notebook import current_cluster
 from nbdist.notebook.clusters import END_SECONDS
 from nbdist.notebook.session import session
@@ -13,7 +13,7 @@ from nbdist.notebook.session import session
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

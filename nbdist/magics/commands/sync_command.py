@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.job.job import show_ranks
-from nbdist.magics.commands.command import say, tell_of_wait
+from nbdist.magics.parsing.command import say, tell_of_wait
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 
 def add_to(commands: Commands) -> None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from IPython.display import display
 
-from nbdist.magics.commands.arguments import UsageMistake
-from nbdist.magics.commands.command import set_offer
-from nbdist.magics.commands.job_ids import find_job, offer_jobs
+from nbdist.magics.parsing.arguments import UsageMistake
+from nbdist.magics.parsing.command import set_offer
+from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 from nbdist.metrics.points_file import points_file
 from nbdist.notebook import boards
 from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
 
 HEIGHT = 800
 HIGHEST_PORT = 65535

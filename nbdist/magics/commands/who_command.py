@@ -8,14 +8,14 @@ from nbdist.job.job import show_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.machine.quoted_code import plain
 from nbdist.machine.tables import text_table
-from nbdist.magics.commands.arguments import ranks_list
+from nbdist.magics.parsing.arguments import ranks_list
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
     import argparse
 
     from nbdist.hub.asking.variables import Inventory, Variable
-    from nbdist.magics.commands.command import Commands
+    from nbdist.magics.parsing.command import Commands
     from nbdist.wire.inspection import State
 
 MOST = 200

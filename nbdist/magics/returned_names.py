@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
-from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.notebook.names_both_ways import cannot_return
 from nbdist.rank.values.parcels import unpacked
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nbdist.errors import UsageError
-from nbdist.magics.commands.arguments import UsageMistake
+from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.notebook import detached_jobs
 from nbdist.notebook.session import session
 

@@ -27,8 +27,8 @@ from nbdist.magics.commands import (
     tensorboard_command,
     who_command,
 )
-from nbdist.magics.commands.arguments import HELP, UsageMistake, help_text, parse
-from nbdist.magics.commands.command import Commands, say
+from nbdist.magics.parsing.arguments import HELP, UsageMistake, help_text, parse
+from nbdist.magics.parsing.command import Commands, say
 
 COMMANDS = Commands("dist", "Look at the cluster and steer it; each command has its own `-h`.")
 for _module in (
