@@ -19,7 +19,7 @@ from nbdist.detached import job_folders as keeping
 from nbdist.detached.attached_view import follow, make_job
 from nbdist.detached.job_story import STORY, End, Writer
 from nbdist.job.bounded_output import DISPLAYS
-from nbdist.job.job import Notice, Shown, Text
+from nbdist.job.events import Notice, Shown, Text
 from nbdist.job.states import INTERRUPT, WITH_CLUSTER, WITH_KEEPER
 from nbdist.wire.messages import Display
 from tests.helpers.kernel import KERNEL_MARK
@@ -30,7 +30,8 @@ from tests.helpers.waiting import allowed, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.job.job import Event, Job
+    from nbdist.job.events import Event
+    from nbdist.job.job import Job
     from nbdist.job.states import Stop
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
 from nbdist.hub.link.forming import restarted
-from nbdist.job.job import Job, Notice
+from nbdist.job.events import Notice
+from nbdist.job.job import Job
 from nbdist.machine.quoted_code import plain
 from nbdist.magics.showing.job_output import INFORMATION, WARNING, bundle, pass_on
 from tests.helpers.notebook import distributed

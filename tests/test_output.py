@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tqdm import tqdm
 
-from nbdist.job.job import Job, Notice, Text
+from nbdist.job.events import Notice, Text
+from nbdist.job.job import Job
 from nbdist.job.merged_output import Merger, Rows
 from nbdist.job.output import BACKLOG, Output
 

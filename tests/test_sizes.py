@@ -11,7 +11,7 @@ from nbdist.errors import UsageError
 from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.link.ranks import Rank
 from nbdist.job.bounded_output import DISPLAYS, HEAD, Screen
-from nbdist.job.job import Shown, Text
+from nbdist.job.events import Shown, Text
 from nbdist.launchers import rank_counts
 from nbdist.settings import Settings
 

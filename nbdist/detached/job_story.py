@@ -15,7 +15,8 @@ import msgspec
 
 from nbdist.detached import job_folders
 from nbdist.job.bounded_output import DISPLAYS
-from nbdist.job.job import Death, Notice
+from nbdist.job.deaths import Death
+from nbdist.job.events import Notice
 from nbdist.job.report import ErrorWords
 from nbdist.job.states import JobState
 from nbdist.machine.operating_system import private
@@ -37,7 +38,7 @@ class Record(msgspec.Struct, frozen=True, tag=True):
 
 
 class Told(Record, frozen=True):
-    """A notice of ours; see `nbdist.job.job.Notice`."""
+    """A notice of ours; see `nbdist.job.events.Notice`."""
 
     key: str
     text: str

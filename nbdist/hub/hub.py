@@ -15,7 +15,8 @@ from nbdist.hub.link.log_folders import Logs
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.link.turns import Turns
 from nbdist.job import changes
-from nbdist.job.job import Death, show_ranks
+from nbdist.job.deaths import Death
+from nbdist.job.named_ranks import show_ranks
 from nbdist.launchers.host.engines import Host, make_specs
 from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
 from nbdist.machine.amounts import in_seconds

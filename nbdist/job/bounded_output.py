@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nbdist.job.job import Event, Notice, Shown, Text
+from nbdist.job.events import Event, Notice, Shown, Text
 from nbdist.machine.amounts import counted, in_bytes
 
 if TYPE_CHECKING:

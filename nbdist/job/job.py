@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import itertools
 import queue
-import signal
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job import changes
+from nbdist.job.events import Event, Notice
+from nbdist.job.named_ranks import name_ranks, show_ranks
 from nbdist.job.states import INTERRUPT, REPORTS
 from nbdist.machine.amounts import in_seconds, in_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from nbdist.job.deaths import Death
     from nbdist.job.states import JobState, ReportKind, Stop
     from nbdist.metrics.job_metrics import Metrics
     from nbdist.metrics.scaling_table import Scaling
@@ -32,51 +32,6 @@ LOOK_SECONDS = 0.25
 """The longest single wait: a signal just before a wait does not end it."""
 INTERRUPTED = f"The cell was {INTERRUPT.text}."
 """The beginning of messages about an interrupt."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """Output of the shown rank."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A rich display of the shown rank; see `nbdist.wire.messages.Display`."""
-
-    kind: str
-    content: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Notice:
-    """A notice of ours; a later one with the same key replaces it, or removes it if it is empty."""
-
-    key: str
-    text: str
-    warns: bool = False
-    """Whether the notice is a warning, not information."""
-
-
-Event = Text | Shown | Notice | None
-"""An event for the viewer; None is the last one."""
-
-
-class Death(msgspec.Struct, frozen=True, tag=True):
-    """How a rank's process ended."""
-
-    rank: int
-    pid: int
-    signum: int
-    code: int
-    out_of_memory: bool
-    """Whether the system's OOM killer has probably killed it."""
-    at: float
-    line: int | None
-    """The last known line in the cell."""
-    asked: bool = False
-    """Whether we killed it at the end of a countdown."""
 
 
 @dataclass(repr=False, eq=False)
@@ -405,41 +360,3 @@ _ids = itertools.count(1)
 def next_job_id() -> str:
     """Return a number that no other job of this process has."""
     return str(next(_ids))
-
-
-def how_died(death: Death) -> str:
-    """Describe how a process ended."""
-    if death.asked:
-        return "could not be interrupted and was killed"
-    if death.out_of_memory:
-        return "was killed by SIGKILL, most likely by the operating system for lack of memory"
-    if death.signum:
-        return f"was killed by {name_signal(death.signum)}"
-    return f"exited with code {death.code}"
-
-
-def name_signal(signum: int) -> str:
-    """Return a signal's name, or its number if Python has no name (real-time signals)."""
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
-
-
-def name_ranks(ranks: tuple[int, ...] | list[int]) -> str:
-    """Format ranks with the word before them: ``rank 0``, ``ranks 0,2-4``."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
-
-
-def show_ranks(ranks: tuple[int, ...] | list[int]) -> str:
-    """Format ranks briefly: ``0,2-4``."""
-    return ",".join(_spans(sorted(ranks)))
-
-
-def _spans(ranks: list[int]) -> Iterator[str]:
-    start = 0
-    for i, rank in enumerate(ranks):
-        if i + 1 == len(ranks) or ranks[i + 1] != rank + 1:
-            first = ranks[start]
-            yield f"{first}" if first == rank else f"{first}-{rank}"
-            start = i + 1

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-from nbdist.job.job import show_ranks
+from nbdist.job.named_ranks import show_ranks
 
 MOVES = re.compile(r"(\n|\r(?!\n)|\x1b\[A)")
 BAR_ROWS = 4

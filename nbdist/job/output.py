@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nbdist.job.bounded_output import TAIL, Screen
-from nbdist.job.job import Notice, Shown
+from nbdist.job.events import Notice, Shown
 from nbdist.job.log_tail import Tail
 from nbdist.job.merged_output import Merger
 

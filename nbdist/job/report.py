@@ -6,7 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
-from nbdist.job.job import Death, Job, how_died, name_signal, show_ranks
+from nbdist.job.deaths import Death, how_died, name_signal
+from nbdist.job.job import Job
+from nbdist.job.named_ranks import show_ranks
 from nbdist.wire.elastic_rounds import LOST_TEXT
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.job.job import Death, how_died
+from nbdist.job.deaths import Death, how_died
 from nbdist.machine.amounts import in_time
 from nbdist.metrics.slowest_rank import slowest
 

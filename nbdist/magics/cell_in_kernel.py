@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from nbdist.job.job import Job, Shown
+    from nbdist.job.events import Shown
+    from nbdist.job.job import Job
 
 log = logging.getLogger("nbdist")
 UNFIT = {

@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbdist.cell.definitions.defined import cell_number
 from nbdist.cell.names.wanted_names import Parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.job.output import OUTPUTS
 from nbdist.magics.cell_as_script import (
     check_detached,

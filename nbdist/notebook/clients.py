@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.errors import LaunchError
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

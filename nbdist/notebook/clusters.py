@@ -13,7 +13,8 @@ from nbdist.hub.asking import replacing, variables
 from nbdist.hub.link import forming
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.running.cell_run import Run
-from nbdist.job.job import Job, check_idle, name_ranks, next_job_id, show_ranks
+from nbdist.job.job import Job, check_idle, next_job_id
+from nbdist.job.named_ranks import name_ranks, show_ranks
 from nbdist.job.states import WITH_CLUSTER
 from nbdist.launchers.rank_counts import check_size, default_size
 from nbdist.machine.amounts import counted

@@ -15,7 +15,8 @@ from nbdist.cell.script.make_script import Script
 from nbdist.cell.script.preamble import preamble
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.running.launch_request import LaunchRequest, script_launcher
-from nbdist.job.job import Death, Notice, Shown, Text
+from nbdist.job.deaths import Death
+from nbdist.job.events import Notice, Shown, Text
 from nbdist.job.report import first_of
 from nbdist.launchers.scripts.hosts import hosts_named
 from nbdist.notebook import script_cells
@@ -27,7 +28,8 @@ from nbdist.rank.values.refusals import why_not
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.job.job import Event, Job
+    from nbdist.job.events import Event
+    from nbdist.job.job import Job
 
 SCRIPT = '''"""A call that nbdist.launch makes on every rank."""
 import os

@@ -11,7 +11,7 @@ from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over
 from nbdist.hub.link.agent_connections import NoAnswer
 from nbdist.hub.link.hub_loop import hub_loop
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.launchers.host.engines import working_directory
 from nbdist.machine.amounts import in_time
 from nbdist.rank.values.parcels import unpacked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.job import rows
-from nbdist.job.job import how_died
+from nbdist.job.deaths import how_died
 from nbdist.machine.quoted_code import plain
 from nbdist.metrics.last_values import Last
 from nbdist.published.state_file import BarRecord, JobRecord, RankRecord

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.job import rows
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.machine.amounts import counted
 from nbdist.metrics.points_file import points_file
 from nbdist.view.panels import Panel, panels, resource_panels

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.job.rows import BarRow, RankRow
 from nbdist.job.states import ENDED
 from nbdist.machine.amounts import counted

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import mentioned
 from nbdist.errors import UsageError
-from nbdist.job.job import show_ranks
+from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.parcels import Item, Packing, by_need

@@ -13,7 +13,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.wire.group_reports import NO_WAY, Digest
 from nbdist.wire.rank_calls import DigestModels, WeighModels

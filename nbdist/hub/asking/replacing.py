@@ -8,7 +8,7 @@ from nbdist.errors import UsageError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
 from nbdist.hub.link.agent_connections import given
-from nbdist.job.job import name_ranks, show_ranks
+from nbdist.job.named_ranks import name_ranks, show_ranks
 from nbdist.job.report import said_of
 from nbdist.machine.amounts import counted
 from nbdist.wire.rank_calls import FindSharers, ListGroups, SyncModel

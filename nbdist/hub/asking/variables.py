@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
 from nbdist.hub.link.agent_connections import NoAnswer, given
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.wire.inspection import Completions, Freed, Seen, State
 from nbdist.wire.rank_calls import (
     CompleteCode,

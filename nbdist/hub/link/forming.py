@@ -16,7 +16,7 @@ from nbdist.backends.groups.recovery import ANEW, IN_PLACE, REPLACE, Recovery, t
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.link import copies
 from nbdist.hub.link.agent_connections import NoAnswer
-from nbdist.job.job import how_died
+from nbdist.job.deaths import how_died
 from nbdist.job.report import said_of
 from nbdist.launchers.scripts import horovodrun
 from nbdist.machine import gpus

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbdist.job.job import Death
+    from nbdist.job.deaths import Death
     from nbdist.job.states import RankState
     from nbdist.wire.messages import Pulse
 

@@ -15,7 +15,8 @@ from nbdist.hub.running.after_failure import settle
 from nbdist.hub.running.cell_stop import Stopping
 from nbdist.hub.running.cell_turn import Turn
 from nbdist.hub.running.life_cycle import JobRun
-from nbdist.job.job import Death, Job
+from nbdist.job.deaths import Death
+from nbdist.job.job import Job
 from nbdist.job.output import Output
 from nbdist.launchers.host.engines import working_directory
 from nbdist.wire import messages

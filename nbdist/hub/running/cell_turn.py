@@ -11,7 +11,7 @@ from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import forming
 from nbdist.hub.running.life_cycle import Stopped
 from nbdist.job import changes
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.machine.amounts import in_time
 
 if TYPE_CHECKING:

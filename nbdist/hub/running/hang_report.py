@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.job.job import show_ranks
+from nbdist.job.named_ranks import show_ranks
 from nbdist.job.report import agree
 from nbdist.machine.amounts import in_time
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from nbdist.job import report
-from nbdist.job.job import Death
+from nbdist.job.deaths import Death
 from nbdist.machine.process_lives import here
 from nbdist.wire.messages import Fault
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from nbdist.errors import NbdistError
     from nbdist.hub.running.launch_plan import Plan
     from nbdist.hub.running.script_ends import Ends
-    from nbdist.job.job import Death, Job
+    from nbdist.job.deaths import Death
+    from nbdist.job.job import Job
     from nbdist.job.states import Stop
     from nbdist.launchers.host.warm_process_client import WarmProcess
     from nbdist.launchers.scripts.launcher import Launcher

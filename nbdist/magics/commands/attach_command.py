@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.getipython import get_ipython
 
-from nbdist.job.job import name_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.job.output import OUTPUTS
 from nbdist.machine.amounts import counted, in_time
 from nbdist.magics.parsing.command import set_offer

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbdist.detached.job_folders import id_of
-from nbdist.job.job import show_ranks
+from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import clock, in_time
 from nbdist.machine.tables import text_table
 from nbdist.magics.parsing.command import say, set_offer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.job.job import how_died
+from nbdist.job.deaths import how_died
 from nbdist.machine.amounts import UNKNOWN, in_bytes, in_percent, in_time, known
 from nbdist.machine.tables import text_table
 from nbdist.magics.parsing.command import say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.job.job import show_ranks
+from nbdist.job.named_ranks import show_ranks
 from nbdist.magics.parsing.command import say, tell_of_wait
 from nbdist.notebook import current_cluster
 

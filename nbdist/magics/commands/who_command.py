@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.job.job import show_ranks
+from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.machine.quoted_code import plain
 from nbdist.machine.tables import text_table

@@ -15,7 +15,7 @@ from nbdist.magics.showing.job_output import bundle
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.job.job import Shown
+    from nbdist.job.events import Shown
 
 
 class NotebookArea:

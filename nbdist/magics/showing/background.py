@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from nbdist.job.job import Job, name_ranks
+from nbdist.job.job import Job
+from nbdist.job.named_ranks import name_ranks
 from nbdist.machine.amounts import clock, in_time
 from nbdist.magics.showing.area import area_of
 from nbdist.magics.showing.front_end import in_notebook, metrics_how

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.display import clear_output, display
 
-from nbdist.job.job import Notice, Shown, Text
+from nbdist.job.events import Notice, Shown, Text
 from nbdist.machine.quoted_code import as_html
 from nbdist.magics.showing.front_end import metrics_how
 from nbdist.widgets.live_metrics import LiveMetrics
