@@ -108,8 +108,9 @@ NBDISTRIBUTED = System(
     ),
     first_line="%%distributed\n",
     join="",
-    # It runs whatever `python` is first on PATH, and `pkill -f worker` when it gives up: give it
-    # this environment's programs only.
+    # nbdistributed starts its workers with the first `python` on PATH. When it gives up, it calls
+    # `pkill -f worker`, which would end processes of others. So PATH has this environment's
+    # programs only: its Python, and no `pkill`. What is left over, `Family.end` ends.
     environ={"PATH": str(Path(sys.executable).parent)},
 )
 
