@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import enum
-import inspect
 import types
 import typing
 from abc import ABCMeta
@@ -13,11 +12,12 @@ from collections import Counter
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from nbdist.cell.definitions.class_bodies import bound, defines, mangled, pairs
 from nbdist.cell.definitions.compared_functions import MISSING
 from nbdist.cell.definitions.decorated import Function, doc_of
-from nbdist.cell.definitions.defined import codes_in
+from nbdist.cell.definitions.defined import codes_in, first_line
 from nbdist.cell.definitions.expressions import Unsure
-from nbdist.rank.values.user_errors import CannotTravel
+from nbdist.cell.definitions.subclass_hooks import is_told
 
 if TYPE_CHECKING:
     from nbdist.cell.definitions.compared_functions import Comparison
@@ -70,7 +70,7 @@ class ClassComparison:
         self._own = dict(vars(cls))
         self._kind = _kind(cls)
         self._annotations: dict[str, ast.expr] = {}
-        self._several = {name for name, n in Counter(_bound(node.body)).items() if n > 1}
+        self._several = {name for name, n in Counter(bound(node.body)).items() if n > 1}
         self._computed: set[str] = set()
         """Names that statements other than a single assignment bind."""
         self._by_library = any(
@@ -124,32 +124,33 @@ class ClassComparison:
     # -- the body ------------------------------------------------------------------------------
 
     def _statement(self, part: ast.stmt) -> None:
-        if isinstance(part, ast.Pass) or _is_constant(part):
-            return
-        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self._method(part)
-        elif isinstance(part, ast.ClassDef):
-            self._inner_class(part)
-        elif isinstance(part, (ast.Import, ast.ImportFrom)):
-            self._import(part)
-        elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-            self._annotations[_mangled(part.target.id, self._cls)] = part.annotation
-            if part.value is not None:
-                self._assign(part.target.id, part.value, part)
-        elif isinstance(part, ast.If) and _defines(part):
-            taken = part.body if self._whole.value(part.test, self._local) else part.orelse
-            for each in taken:
-                self._statement(each)
-        else:
-            self._assignments(part)
+        match part:
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._method(part)
+            case ast.ClassDef():
+                self._inner_class(part)
+            case ast.Import() | ast.ImportFrom():
+                self._import(part)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                self._annotations[mangled(name, self._cls)] = part.annotation
+                if part.value is not None:
+                    self._assign(name, part.value, part)
+            case ast.If() if defines(part):
+                taken = part.body if self._whole.value(part.test, self._local) else part.orelse
+                for each in taken:
+                    self._statement(each)
+            case _:
+                self._assignments(part)
 
     def _assignments(self, part: ast.stmt) -> None:
-        pairs = _pairs(part)
-        for name, value in pairs:
+        assigned = pairs(part)
+        for name, value in assigned:
             self._assign(name, value, part)
-        if not pairs:
+        if not assigned:
             self._whole.run(part, self._local)
-            self._computed.update(_bound([part]))
+            self._computed.update(bound([part]))
 
     def _assign(self, name: str, node: ast.expr, part: ast.stmt) -> None:
         if name in self._several:
@@ -159,16 +160,10 @@ class ClassComparison:
             self._computed.add(name)
             return
         now = self._now(name)
-        own = self._own.get(_mangled(name, self._cls), now)
+        own = self._own.get(mangled(name, self._cls), now)
         self._local[name] = now if self._kind == "enum" else own
         if isinstance(node, ast.Lambda):
-            self._whole.function(
-                node,
-                self._code("<lambda>", node.lineno),
-                now,
-                f"{self._path}.<lambda>",
-                self._local,
-            )
+            self._lambda(node, now)
         elif self._kind == "dataclass" and self._is_field(node):
             self._field(node, now)
         elif self._kind == "enum" and self._is_settled(node):
@@ -188,7 +183,7 @@ class ClassComparison:
             return False
         if self._kind == "enum":
             own = any(base.__module__ == "__main__" for base in self._cls.__mro__[1:])
-            return not own and "__new__" not in _bound(self._node.body)
+            return not own and "__new__" not in bound(self._node.body)
         return name != "__slots__" and self._kind != "other"
 
     def _now(self, name: str) -> Any:
@@ -205,7 +200,7 @@ class ClassComparison:
             return self._cls._member_map_[name]._value_
         if self._kind == "named tuple" and name in self._cls._field_defaults:
             return self._cls._field_defaults[name]
-        return self._own.get(_mangled(name, self._cls), MISSING)
+        return self._own.get(mangled(name, self._cls), MISSING)
 
     def _is_settled(self, node: ast.expr) -> bool:
         """Return whether a member's value contains no names, which could have changed."""
@@ -258,8 +253,7 @@ class ClassComparison:
         return place.partition(".")[0] in places and fixed
 
     def _method(self, node: Function) -> None:
-        mangled = _mangled(node.name, self._cls)
-        member = self._own.get(mangled, MISSING)
+        member = self._own.get(mangled(node.name, self._cls), MISSING)
         code = self._code(node.name, first_line(node))
         self._local[node.name] = member
         if node.name in IMPLICIT and isinstance(member, (classmethod, staticmethod)):
@@ -268,7 +262,7 @@ class ClassComparison:
         self._whole.decorated(node, code, member, f"{self._path}.{node.name}", self._local)
 
     def _inner_class(self, node: ast.ClassDef) -> None:
-        cls = self._own.get(_mangled(node.name, self._cls), MISSING)
+        cls = self._own.get(mangled(node.name, self._cls), MISSING)
         code = self._code(node.name, first_line(node))
         ClassComparison(self._whole, node, code, cls, f"{self._path}.{node.name}").compare()
         self._local[node.name] = cls
@@ -277,7 +271,7 @@ class ClassComparison:
         for alias in node.names:
             name = alias.asname or alias.name.partition(".")[0]
             found = self._whole.imported(node, alias)
-            if self._own.get(_mangled(name, self._cls), MISSING) is not found:
+            if self._own.get(mangled(name, self._cls), MISSING) is not found:
                 raise Unsure
             self._local[name] = found
 
@@ -301,9 +295,9 @@ class ClassComparison:
         """Compare the attributes that the body has not bound."""
         if self._kind not in ("type", "dataclass"):
             return
-        bound = {_mangled(name, self._cls) for name in _bound(self._node.body)}
+        ours = {mangled(name, self._cls) for name in bound(self._node.body)}
         slots = self._own.get("__slots__", ())
-        given = bound | GIVEN | ({slots} if isinstance(slots, str) else set(slots))
+        given = ours | GIVEN | ({slots} if isinstance(slots, str) else set(slots))
         for name, now in self._own.items():
             if name not in given and not self._is_given(name, now):
                 self._attribute(name, MISSING, now)
@@ -328,97 +322,8 @@ def _kind(cls: type) -> str:
     return "typed dict" if typing.is_typeddict(cls) else "other"
 
 
-def is_told(cls: type) -> bool:
-    """Return whether the notebook's code runs when a class with these bases is created."""
-    return _tells(cls) is not None or type(cls).__module__ == "__main__"
-
-
-def _tells(cls: type) -> type | None:
-    told = (base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base))
-    found = next(told, object)
-    return found if found.__module__ == "__main__" else None
-
-
-def check_by_value(cls: type) -> None:
-    """Raise if a class cannot be created from a pickle, for lack of class arguments.
-
-    Raises
-    ------
-    CannotTravel
-        If its creation needs arguments of `__init_subclass__`, which the class does not keep.
-    """
-    base = _tells(cls)
-    if base is None:
-        return
-    try:
-        inspect.signature(base.__init_subclass__).bind()
-    except TypeError as err:
-        raise CannotTravel(
-            f"the class {cls.__name__} cannot be re-created: `{base.__name__}.__init_subclass__` "
-            "takes arguments that may have changed; define the class in the cell"
-        ) from err
-
-
 def _is_lock(node: ast.expr, now: Any) -> bool:
     """Return whether a value is a lock, which each process needs for itself."""
     func = node.func if isinstance(node, ast.Call) else None
     own = type(now).__module__ in ("threading", "_thread", "_io")
     return own and getattr(func, "attr", getattr(func, "id", "")) in {"Lock", *LOCKS}
-
-
-def _is_constant(part: ast.stmt) -> bool:
-    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
-
-
-def _defines(part: ast.stmt) -> bool:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-    return any(isinstance(each, kinds) for each in ast.walk(part))
-
-
-def _pairs(part: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Return the names of an assignment with their values, `a, b = 1, 2` included."""
-    if not isinstance(part, ast.Assign) or len(part.targets) > 1:
-        return []
-    target, value = part.targets[0], part.value
-    if isinstance(target, ast.Name):
-        return [(target.id, value)]
-    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
-        return []
-    names = [each.id for each in target.elts if isinstance(each, ast.Name)]
-    starred = any(isinstance(each, ast.Starred) for each in value.elts)
-    if starred or not len(set(names)) == len(target.elts) == len(value.elts):
-        return []
-    return list(zip(names, value.elts, strict=True))
-
-
-def _bound(body: list[ast.stmt]) -> list[str]:
-    """Return the names that statements bind, a name as often as it is bound."""
-    found: list[str] = []
-    for part in body:
-        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.append(part.name)
-        elif isinstance(part, (ast.Import, ast.ImportFrom)):
-            found += [a.asname or a.name.partition(".")[0] for a in part.names]
-        else:
-            found += [
-                n.id
-                for n in ast.walk(part)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-                and not (isinstance(part, ast.AnnAssign) and part.value is None)
-            ]  # fmt: skip
-            found += [
-                n.name
-                for n in ast.walk(part)
-                if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-            ]
-    return found
-
-
-def first_line(node: Function | ast.ClassDef) -> int:
-    """Return the line where a definition begins, its decorators included."""
-    return node.decorator_list[0].lineno if node.decorator_list else node.lineno
-
-
-def _mangled(name: str, cls: type) -> str:
-    private = name.startswith("__") and not name.endswith("__")
-    return f"_{cls.__name__.lstrip('_')}{name}" if private else name

@@ -8,12 +8,12 @@ import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.definitions.compared_classes import is_told
 from nbdist.cell.definitions.defined import Notebook
 from nbdist.cell.definitions.definition_text import Remade
 from nbdist.cell.definitions.expressions import Again
 from nbdist.cell.definitions.find_definition import remade
 from nbdist.cell.definitions.literals import containers, written
+from nbdist.cell.definitions.subclass_hooks import is_told
 from nbdist.cell.names.used_names import used
 from nbdist.cell.script.order import Circle, Order, Part, Parts, in_place
 from nbdist.cell.script.translate import Around, bound_names, translate

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inside
 
-from nbdist.cell.definitions.compared_classes import check_by_value
+from nbdist.cell.definitions.subclass_hooks import check_by_value
 from nbdist.rank.values import pickle_fixes
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.user_errors import CannotTravel
