@@ -249,14 +249,15 @@ def _show_until_end(job: Job) -> None:
 
 
 def _show(event: Event) -> None:
-    if isinstance(event, Text):
-        sys.stdout.write(event.text)
-        sys.stdout.flush()
-    elif isinstance(event, Notice) and event.text:
-        sys.stderr.write(f"{event.text}\n")
-    elif isinstance(event, Shown):
-        text = event.content.get("data", {}).get("text/plain")
-        sys.stdout.write(f"{text}\n" if text else "")
+    match event:
+        case Text(text):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        case Notice(text=text) if text:
+            sys.stderr.write(f"{text}\n")
+        case Shown(content=content):
+            text = content.get("data", {}).get("text/plain")
+            sys.stdout.write(f"{text}\n" if text else "")
 
 
 def _raise_own(job: Job, read: Callable[[int], bytes]) -> None:

@@ -162,15 +162,17 @@ def _bytes_in(item: Any) -> int:
         size = None
     if isinstance(size, int):
         return size
-    if isinstance(item, (bytes, bytearray)):
-        return len(item)
-    if isinstance(item, str):
-        return len(item.encode(errors="replace"))
-    if isinstance(item, Mapping):
-        return sum(map(_bytes_in, item.values()))
-    if isinstance(item, (list, tuple)):
-        return sum(map(_bytes_in, item))
-    return 0
+    match item:
+        case bytes() | bytearray():
+            return len(item)
+        case str():
+            return len(item.encode(errors="replace"))
+        case Mapping():
+            return sum(map(_bytes_in, item.values()))
+        case list() | tuple():
+            return sum(map(_bytes_in, item))
+        case _:
+            return 0
 
 
 # -- the storage's own speed -----------------------------------------------------------------------

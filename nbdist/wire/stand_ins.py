@@ -28,12 +28,14 @@ def plain(value: object, above: tuple[int, ...] = ()) -> Any:
 
 
 def _container(value: Any, above: tuple[int, ...]) -> Any:
-    if isinstance(value, msgspec.Struct):
-        fields = {name: plain(getattr(value, name), above) for name in value.__struct_fields__}
-        return type(value)(**fields)
-    if isinstance(value, dict):
-        return {_single(key, type(key)): plain(part, above) for key, part in value.items()}
-    return [plain(part, above) for part in value]
+    match value:
+        case msgspec.Struct():
+            fields = {name: plain(getattr(value, name), above) for name in value.__struct_fields__}
+            return type(value)(**fields)
+        case dict():
+            return {_single(key, type(key)): plain(part, above) for key, part in value.items()}
+        case _:
+            return [plain(part, above) for part in value]
 
 
 def _single(value: Any, kind: type) -> Any:

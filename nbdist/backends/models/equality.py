@@ -121,19 +121,20 @@ def leaves(target: Any) -> Iterator[tuple[str, Any]]:
     Of the buffers only pruning masks are among them: under DDP the buffers of a batch norm differ
     between ranks until the next forward, which sends those of rank 0 to all.
     """
-    if isinstance(target, torch.Tensor):
-        yield "", target
-    elif isinstance(target, torch.nn.Module):
-        yield from bare(target).named_parameters()
-        yield from masks(bare(target))
-        yield from counters(target).items()
-    elif is_zero(target):
-        yield from _updates(target)
-    else:
-        state, _ = pytree.tree_flatten_with_path(target.state_dict())
-        for path, leaf in state:
-            if isinstance(leaf, (torch.Tensor, *_NUMBERS)):
-                yield pytree.keystr(path), leaf
+    match target:
+        case torch.Tensor():
+            yield "", target
+        case torch.nn.Module():
+            yield from bare(target).named_parameters()
+            yield from masks(bare(target))
+            yield from counters(target).items()
+        case _ if is_zero(target):
+            yield from _updates(target)
+        case _:
+            state, _ = pytree.tree_flatten_with_path(target.state_dict())
+            for path, leaf in state:
+                if isinstance(leaf, (torch.Tensor, *_NUMBERS)):
+                    yield pytree.keystr(path), leaf
 
 
 def masks(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from nbdist.backends.groups.comm_hooks import counters, set_counters
 from nbdist.backends.groups.nccl import by_device
 from nbdist.backends.models.equality import is_shard, is_zero
-from nbdist.backends.models.trained_objects import KINDS, bare, ddp_in
+from nbdist.backends.models.trained_objects import bare, ddp_in
 from nbdist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,26 +37,27 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
     UsageError
         If `target` is none of these, or each rank holds a different part of it.
     """
-    if isinstance(target, torch.nn.Module):
-        _copy_model(target, source, group)
-    elif is_zero(target):
-        raise UsageError(
-            "a ZeRO optimizer's state is divided among the ranks: no rank has all of it, so it "
-            "cannot be copied from one rank to the others"
-        )
-    elif isinstance(target, torch.optim.Optimizer):
-        _copy_optimizer(target, source, group)
-    elif isinstance(target, torch.Tensor) and not is_shard(target):
-        _broadcast(target.detach(), source, group)
-    elif isinstance(target, KINDS):
-        told = [target.state_dict()]
-        dist.broadcast_object_list(told, src=source, group=group)
-        target.load_state_dict(told[0])
-    else:
-        raise UsageError(
-            "only models, optimizers, schedulers, gradient scalers and tensors can be made "
-            f"equal on all ranks, not a {type(target).__name__}"
-        )
+    match target:
+        case torch.nn.Module():
+            _copy_model(target, source, group)
+        case _ if is_zero(target):
+            raise UsageError(
+                "a ZeRO optimizer's state is divided among the ranks: no rank has all of it, so it "
+                "cannot be copied from one rank to the others"
+            )
+        case torch.optim.Optimizer():
+            _copy_optimizer(target, source, group)
+        case torch.Tensor() if not is_shard(target):
+            _broadcast(target.detach(), source, group)
+        case torch.optim.lr_scheduler.LRScheduler() | torch.amp.GradScaler():
+            told = [target.state_dict()]
+            dist.broadcast_object_list(told, src=source, group=group)
+            target.load_state_dict(told[0])
+        case _:
+            raise UsageError(
+                "only models, optimizers, schedulers, gradient scalers and tensors can be made "
+                f"equal on all ranks, not a {type(target).__name__}"
+            )
 
 
 def move(told: dict[str, Any], giver: int | None, taker: int | None) -> None:

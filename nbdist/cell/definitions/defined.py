@@ -124,15 +124,18 @@ class Notebook:
 
 def _under_magic(tree: ast.Module) -> str | None:
     """Return the Python code below the cell magic of a cell, None without such a magic."""
-    call = (
-        tree.body[0].value if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None
-    )
-    if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") != "run_cell_magic":
-        return None
-    texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
-    if len(texts) == 3 and texts[0] in PYTHON_MAGICS:  # noqa: PLR2004 - name, line, cell
-        return str(texts[2])
-    return None
+    match tree.body:
+        case [
+            ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(attr="run_cell_magic"),
+                    args=[ast.Constant(value=magic), ast.Constant(), ast.Constant(value=cell)],
+                )
+            )
+        ] if magic in PYTHON_MAGICS:
+            return str(cell)
+        case _:
+            return None
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:
@@ -165,12 +168,13 @@ def _statements(body: list[ast.stmt]) -> Iterator[Any]:
 
 def _defined(node: Defining) -> tuple[str, str]:
     """Return the name that a statement defines, and the name of the code it creates."""
-    if not isinstance(node, ast.Assign):
-        return node.name, node.name
-    target = node.targets[0]
-    if len(node.targets) > 1 or not isinstance(target, ast.Name):
-        return "", ""
-    return target.id, "<lambda>" if isinstance(node.value, ast.Lambda) else ""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, "<lambda>" if isinstance(value, ast.Lambda) else ""
+        case ast.Assign():
+            return "", ""
+        case _:
+            return node.name, node.name
 
 
 def first_line(node: Defining) -> int:

@@ -117,18 +117,19 @@ class Again:
         Unsure
             If the value cannot be found without running code.
         """
-        if isinstance(node, ast.Name):
-            if node.id in local:
-                return local[node.id]
-            if node.id in self._space:
-                if node.id != "__name__" and not self._has(node.id):
+        match node:
+            case ast.Name(id=name) if name in local:
+                return local[name]
+            case ast.Name(id=name) if name in self._space:
+                if name != "__name__" and not self._has(name):
                     raise Unsure
-                return self._space[node.id]
-            found = getattr(builtins, node.id, _MISSING)
-        elif isinstance(node, ast.Attribute):
-            found = _attribute(self.find(node.value, local), node.attr)
-        else:
-            found = _MISSING
+                return self._space[name]
+            case ast.Name(id=name):
+                found = getattr(builtins, name, _MISSING)
+            case ast.Attribute(value=owner, attr=name):
+                found = _attribute(self.find(owner, local), name)
+            case _:
+                found = _MISSING
         if found is _MISSING:
             raise Unsure
         return found
@@ -290,13 +291,19 @@ def is_pure(func: Any) -> bool:
 
 def _attribute(owner: Any, name: str) -> Any:
     """Return an attribute, if it can be read without running code."""
-    if isinstance(owner, ModuleType):
-        return vars(owner).get(name, _MISSING)
-    if isinstance(owner, EnumMeta):
-        return owner._member_map_.get(name, _MISSING)
-    if isinstance(owner, type):
-        found = inspect.getattr_static(owner, name, _MISSING)
-        return _MISSING if hasattr(type(found), "__get__") else found
+    match owner:
+        case ModuleType():
+            return vars(owner).get(name, _MISSING)
+        case EnumMeta():
+            return owner._member_map_.get(name, _MISSING)
+        case type():
+            found = inspect.getattr_static(owner, name, _MISSING)
+            return _MISSING if hasattr(type(found), "__get__") else found
+        case _:
+            return _attribute_of_instance(owner, name)
+
+
+def _attribute_of_instance(owner: Any, name: str) -> Any:
     kind: Any = type(owner)
     if kind.__getattribute__ is not object.__getattribute__:
         return _MISSING

@@ -46,9 +46,10 @@ def remade(
 def _compare(whole: Comparison, made: Remade, value: Any) -> None:
     """Raise `Unsure` if the definition would create something else."""
     node, code = made.definition.node, made.definition.code
-    if isinstance(node, ast.ClassDef):
-        ClassComparison(whole, node, code, value, node.name).compare()
-    elif not isinstance(node, ast.Assign):
-        whole.decorated(node, code, value, node.name, {})
-    elif isinstance(node.value, ast.Lambda) and isinstance(node.targets[0], ast.Name):
-        whole.function(node.value, code, value, "<lambda>", {}, path=node.targets[0].id)
+    match node:
+        case ast.ClassDef(name=name):
+            ClassComparison(whole, node, code, value, name).compare()
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            whole.decorated(node, code, value, name, {})
+        case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Lambda() as function):
+            whole.function(function, code, value, "<lambda>", {}, path=name)

@@ -68,11 +68,13 @@ class _Emptied(Circle):
 
 def in_place(name: str, value: Any, text: str) -> str:
     """Return a statement that restores the value of a name; a container stays the same object."""
-    if isinstance(value, list):
-        return f"{name}[:] = {text}"
-    if isinstance(value, (dict, set)):
-        return f"{name}.clear()\n{name}.update({text})"
-    return f"{name} = {text}"
+    match value:
+        case list():
+            return f"{name}[:] = {text}"
+        case dict() | set():
+            return f"{name}.clear()\n{name}.update({text})"
+        case _:
+            return f"{name} = {text}"
 
 
 class Order:

@@ -124,10 +124,11 @@ class Assembly:
         """Return the top-level modules that the cell and its definitions import."""
         found = set()
         for node in (node for tree in self._trees() for node in ast.walk(tree)):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
+            match node:
+                case ast.Import(names=names):
+                    found |= {alias.name.partition(".")[0] for alias in names}
+                case ast.ImportFrom(module=str(module), level=0):
+                    found.add(module.partition(".")[0])
         return found
 
     def _shows(self) -> bool:

@@ -72,16 +72,19 @@ def translate(source: str, around: Around) -> Translated:
     edits: list[tuple[ast.expr | ast.stmt, str]] = []
     ours: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr):
-            call = _call(node.value)
-            if call is not None:
-                ours.add(id(call))
-                edits.append((node, _replaced(call, around, done, statement=True)))
-        elif (call := _call(node)) is not None and id(call) not in ours:
-            edits.append((call, _replaced(call, around, done, statement=False)))
-        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            done.futures.update(alias.name for alias in node.names)
-            edits.append((node, "pass"))
+        match node:
+            case ast.Expr():
+                call = _call(node.value)
+                if call is not None:
+                    ours.add(id(call))
+                    edits.append((node, _replaced(call, around, done, statement=True)))
+            case ast.Call():
+                call = _call(node)
+                if call is not None and id(call) not in ours:
+                    edits.append((call, _replaced(call, around, done, statement=False)))
+            case ast.ImportFrom(module="__future__"):
+                done.futures.update(alias.name for alias in node.names)
+                edits.append((node, "pass"))
     done.text = _edited(source, edits, around)
     for node in ast.walk(ast.parse(done.text)):
         if isinstance(node, ast.Name) and node.id == "get_ipython":
@@ -96,27 +99,27 @@ def bound_names(tree: ast.AST) -> set[str]:
     """Return all names that code binds, the variables of its functions included."""
     found: set[str | None] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            found.update(node.names)
-        else:  # functions, classes, caught exceptions, patterns
-            found.add(getattr(node, "name", None))
+        match node:
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case ast.arg():
+                found.add(node.arg)
+            case ast.alias():
+                found.add(node.asname or node.name.partition(".")[0])
+            case ast.Global() | ast.Nonlocal():
+                found.update(node.names)
+            case _:  # functions, classes, caught exceptions, patterns
+                found.add(getattr(node, "name", None))
     return {name for name in found if name}
 
 
 def _call(node: ast.AST) -> ast.Call | None:
     """Return the node if it calls a method of ``get_ipython()``."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return None
-    of = node.func.value
-    return (
-        node if isinstance(of, ast.Call) and getattr(of.func, "id", "") == "get_ipython" else None
-    )
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")))):
+            return node
+        case _:
+            return None
 
 
 def _edited(

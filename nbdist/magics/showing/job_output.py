@@ -86,12 +86,13 @@ def _interrupts(cancel: Callable[[], None]) -> Iterator[None]:
 
 def pass_on(event: Text | Shown | Notice, area: Area) -> None:
     """Show one event of a job."""
-    if isinstance(event, Text):
-        area.text(event.text)
-    elif isinstance(event, Notice):
-        area.notice(event.key, event.text, warns=event.warns)
-    else:
-        area.shown(event)
+    match event:
+        case Text(text):
+            area.text(text)
+        case Notice(key, text, warns):
+            area.notice(key, text, warns=warns)
+        case Shown():
+            area.shown(event)
 
 
 class RunningCell:

@@ -216,13 +216,14 @@ def _count(what: str, number: SupportsFloat | None) -> int | None:
 def samples_in(item: Any, depth: int = 4) -> int:
     """Return the number of samples in a batch, by its first array's length; 0 if unknown."""
     try:
-        if isinstance(item, Mapping):
-            inside = list(item.values())  # named, so they are features
-        elif isinstance(item, (list, tuple)):
-            inside = [] if _are_pictures(item) else list(item)
-        else:
-            shape = getattr(item, "shape", None)
-            return int(shape[0]) if shape else 0
+        match item:
+            case Mapping():
+                inside = list(item.values())  # named, so they are features
+            case list() | tuple():
+                inside = [] if _are_pictures(item) else list(item)
+            case _:
+                shape = getattr(item, "shape", None)
+                return int(shape[0]) if shape else 0
         inside = inside[:MOST_FEATURES] if depth else []
         return next((found for each in inside if (found := samples_in(each, depth - 1))), 0)
     except Exception:  # another library's class, whose attributes may raise anything

@@ -299,8 +299,12 @@ def _telling_of_memory(parcel: Parcel) -> Iterator[None]:
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, ModuleType):
-        return "module"
-    if isinstance(value, type):
-        return "class"
-    return "function" if isinstance(value, FunctionType) else type(value).__name__
+    match value:
+        case ModuleType():
+            return "module"
+        case type():
+            return "class"
+        case FunctionType():
+            return "function"
+        case _:
+            return type(value).__name__
