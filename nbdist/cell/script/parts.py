@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.definitions.defined import Notebook
@@ -15,6 +15,13 @@ from nbdist.cell.definitions.find_definition import remade
 from nbdist.cell.definitions.literals import containers, written
 from nbdist.cell.definitions.subclass_hooks import is_told
 from nbdist.cell.names.used_names import used
+from nbdist.cell.script.definition_reads import (
+    called_names,
+    dotted_names,
+    evaluated_at_once,
+    functions_in,
+)
+from nbdist.cell.script.import_text import import_of, imported
 from nbdist.cell.script.order import Circle, Order, Part, Parts, in_place
 from nbdist.cell.script.translate import Around, bound_names, translate
 from nbdist.cell.script.value_files import Packer
@@ -126,9 +133,9 @@ class Gathering:
     # -- one name ------------------------------------------------------------------------------
 
     def _part(self, name: str, value: Any) -> Part:
-        imported = self._import(name, value)
-        if imported:
-            return Part(name, "import", imported)
+        statement = import_of(name, value, self._notebook)
+        if statement:
+            return Part(name, "import", statement)
         other = self._sources.get(id(value)) or self._written.get(id(value))
         if other and other != name and self._space.get(other) is value:
             return Part(name, "written", f"{name} = {other}", at_once={other: None}, alias=other)
@@ -193,26 +200,6 @@ class Gathering:
             for each in group if len(group) > 1 else ():
                 values[each].together = group
 
-    def _import(self, name: str, value: Any) -> str:
-        """Return an import that binds `name` to `value`, if possible the notebook's own."""
-        for found in self._notebook.imports(name):
-            if _imported(found.module, found.name) is value:
-                return _import_text(found.module, found.name, name)
-        if isinstance(value, ModuleType):
-            if _imported(value.__name__) is not value:
-                raise UsageError(f"the module {value.__name__!r} cannot be imported")
-            return _import_text(value.__name__, "", name)
-        place, own = attribute(value, "__module__"), attribute(value, "__qualname__")
-        named = isinstance(place, str) and isinstance(own, str) and own.isidentifier()
-        if named and place not in ("__main__", "builtins") and _imported(place, own) is value:
-            return _import_text(place, own, name)
-        if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
-            return _import_text("torch", str(value).removeprefix("torch."), name)
-        own = attribute(value, "__name__")
-        if getattr(builtins, str(own), None) is value and own != name:
-            return f"from builtins import {own} as {name}"
-        return ""
-
     def _definition(self, name: str, value: Any) -> Remade | None:
         if name in self._no_source or not (callable(value) or attribute(value, "__wrapped__")):
             return None
@@ -248,12 +235,12 @@ class Gathering:
         code = compile(done.text, "<source>", "exec", dont_inherit=True)
         reads = used(done.text, code)
         every = {each: None for each in (*reads.surely, *reads.maybe) if each != name}
-        later = dict.fromkeys(each for inner in _functions(code) for each in global_names(inner))
-        head = _at_once(done.text, annotations="annotations" not in self._futures)
+        later = dict.fromkeys(each for inner in functions_in(code) for each in global_names(inner))
+        head = evaluated_at_once(done.text, annotations="annotations" not in self._futures)
         at_once = used(head, compile("", "", "exec"))
         now = {each: None for each in (*at_once.surely, *at_once.maybe) if each != name}
         rest = {each: None for each in (*every, *later) if each not in now and each != name}
-        calls = _called(head)
+        calls = called_names(head)
         if isinstance(value, type) and is_told(value):
             calls |= set(now)
         place = definition.number, definition.line
@@ -320,73 +307,10 @@ class Gathering:
         texts = [part.text for part in self._parts.values() if part.kind == "source"]
         for text in (self._cell, *texts):
             for node in ast.walk(ast.parse(text)):
-                for dotted in _chains(node, modules):
-                    if dotted in sys.modules and _imported(dotted) is sys.modules[dotted]:
+                for dotted in dotted_names(node, modules):
+                    if dotted in sys.modules and imported(dotted) is sys.modules[dotted]:
                         found[f"import {dotted}"] = None
         return list(found)
-
-
-def _imported(module: str, name: str = "") -> Any:
-    """Return the object of an import; None if the module has no spec or is not imported."""
-    found = sys.modules.get(module)
-    if getattr(found, "__spec__", None) is None:
-        return None
-    return getattr(found, name, None) if name else found
-
-
-def _import_text(module: str, name: str, bound: str) -> str:
-    if name:
-        return f"from {module} import {name}" + (f" as {bound}" if bound != name else "")
-    return f"import {module}" + (f" as {bound}" if bound != module else "")
-
-
-def _functions(code: CodeType) -> list[CodeType]:
-    """Return the code of the functions that are defined when this code runs."""
-    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return [
-        each for part in inner for each in ([part] if part.co_flags & 1 else _functions(part))
-    ]  # fmt: skip
-
-
-class _AtOnce(ast.NodeTransformer):
-    """Removes from a definition everything that is not evaluated when it is run."""
-
-    def __init__(self, *, annotations: bool) -> None:
-        self._annotations = annotations
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        node.body = [ast.Pass()]
-        if not self._annotations:
-            node.returns = None
-            for each in ast.walk(node.args):
-                if isinstance(each, ast.arg):
-                    each.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        if not self._annotations:
-            node.annotation = ast.Constant(value=None)
-        return node
-
-
-def _at_once(text: str, *, annotations: bool) -> str:
-    return ast.unparse(_AtOnce(annotations=annotations).visit(ast.parse(text)))
-
-
-def _called(text: str) -> set[str]:
-    """Return the names in the calls and decorators of code, their arguments included."""
-    parts: list[ast.AST] = []
-    for node in ast.walk(ast.parse(text)):
-        parts += getattr(node, "decorator_list", [])
-        if isinstance(node, ast.Call):
-            parts.append(node)
-    return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
 
 
 LOADING = ("__new__", "__setstate__", "__setattr__", "__setitem__", "__hash__", "__eq__")
@@ -407,15 +331,3 @@ def _reached(found: Any, qualname: str) -> Any:
     for part in qualname.split(".")[1:]:
         found = getattr(found, part, None)
     return found
-
-
-def _chains(node: ast.AST, modules: dict[str, str]) -> list[str]:
-    """Return the dotted name of a node that is an attribute of a module, as a list."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name) or node.id not in modules or not parts:
-        return []
-    parts.reverse()
-    return [".".join([modules[node.id], *parts])]
