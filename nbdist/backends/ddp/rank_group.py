@@ -21,7 +21,7 @@ from nbdist.backends.groups.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine import gpus, sockets
 from nbdist.machine.amounts import in_time
-from nbdist.wire.group_reports import NO_WAY, Digest, GroupInfo, Roster, Waiting
+from nbdist.wire.group_reports import Digest, GroupInfo, Roster, Waiting
 
 try:
     import torch
@@ -32,19 +32,17 @@ except ImportError as error:
         'pip install "nbdist[torch]"'
     ) from error
 
-from torch.nn import Module
-
 from nbdist.backends.ddp import renew_with_new_groups
 from nbdist.backends.ddp.current_collective import Watch, unfinished
 from nbdist.backends.ddp.joining import Joining
 from nbdist.backends.ddp.renew_with_new_groups import Anew, Before
+from nbdist.backends.ddp.trained_on_group import Trained
 from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
 from nbdist.backends.groups.registry import Made
 from nbdist.backends.models import made_equal
-from nbdist.backends.models.equality import Comparing, leaves, weight
-from nbdist.backends.models.trained_objects import bare, settle_scalers, trained
-from nbdist.backends.models.variable_paths import at, has
+from nbdist.backends.models.trained_objects import settle_scalers
+from nbdist.backends.models.variable_paths import at
 from nbdist.backends.torch_private import recorder
 
 if TYPE_CHECKING:
@@ -117,6 +115,7 @@ class Ddp:
         self._server: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, not closed yet because of their other ends."""
+        self._trained = Trained(self._made)
         self._aborting = nccl.Aborting()
         self.broken_off: set[str] = set()
         """Collectives on this rank's GPU that were aborted since this set was last read."""
@@ -373,43 +372,18 @@ class Ddp:
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
-        return Comparing(self._shared()).digests(self._trained(namespace))
+        return self._trained.checksums(namespace)
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""
-        return sum(weight(thing) for thing in self._trained(namespace).values())
-
-    def _trained(self, namespace: dict[str, object]) -> dict[str, Any]:
-        found = trained(namespace)
-        known = {id(bare(thing)) for thing in found.values()}
-        for number, model in enumerate(self._made.models, start=1):
-            if id(bare(model)) not in known:
-                kind = type(model.module).__name__
-                found[f"{kind}, DDP model {number}{NO_WAY}"] = model
-        return found
-
-    def _shared(self) -> dict[int, list[int]]:
-        """Return, for the id of each parameter of a DDP model, the ranks that share it."""
-        return {
-            id(parameter): dist.get_process_group_ranks(model.process_group)
-            for model in self._made.models
-            if made_equal.has_group(model)
-            for parameter in model.parameters()
-        }
+        return self._trained.weigh(namespace)
 
     def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
         """Return the ranks that share the object at `path`; empty if it is in no DDP model.
 
         None if there is no variable at this path.
         """
-        if not has(namespace, path):
-            return None
-        shared = self._shared()
-        thing = at(namespace, path)
-        parameters = (one for _, one in leaves(thing)) if isinstance(thing, Module) else ()
-        for group in getattr(thing, "param_groups", ()):
-            parameters = (*parameters, *group["params"])
-        return next((shared[id(one)] for one in parameters if id(one) in shared), [])
+        return self._trained.sharers(namespace, path)
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Copy the object at `path` from rank `source`; every rank of the group must call it."""
