@@ -107,8 +107,8 @@ def _joined(outputs: list[Any]) -> list[Any]:
     return found
 
 
-def main() -> int:
-    """Run the notebook named on the command line; 1 when a cell fails that should not."""
+def command_line() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebook", type=Path)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -117,8 +117,12 @@ def main() -> int:
     )
     where.add_argument("--store", action="store_true", help="into the notebook itself")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a cell may take")
-    arguments = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> int:
+    """Run the notebook named on the command line; 1 when a cell fails that should not."""
+    arguments = command_line()
     notebook = nbformat.read(arguments.notebook, as_version=4)
     client = TalkingClient(
         notebook,

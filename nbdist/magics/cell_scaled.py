@@ -91,10 +91,15 @@ def run_series(
                 done.append(job)
     finally:
         if done:
-            found = scaling(done, notes)
-            session.jobs()[-1].scaling = found
-            data, metadata = bundle(found)
-            display(data, raw=True, metadata=metadata)
+            _show_table(done, notes)
+
+
+def _show_table(done: list[Job], notes: list[str]) -> None:
+    """Show the table of a series, and keep it in the last job."""
+    found = scaling(done, notes)
+    session.jobs()[-1].scaling = found
+    data, metadata = bundle(found)
+    display(data, raw=True, metadata=metadata)
 
 
 def _check_sizes(args: argparse.Namespace) -> None:

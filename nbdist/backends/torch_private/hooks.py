@@ -66,21 +66,14 @@ def guard_split() -> None:
         )
         if parent is None or not spared or not split_ranks:
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **kwargs)
-        everyone = dist.get_process_group_ranks(parent)
-        found: ProcessGroup | None = releases.outside_of_split()
-        for part in split_ranks:
-            mine = parent.rank() in part
-            if mine or parent is process_groups.world():  # every rank must count each new group
-                made = dist.new_group(
-                    [everyone[rank] for rank in sorted(part)],
-                    timeout,
-                    backend=kwargs.get("backend"),
-                    pg_options=pg_options,
-                    use_local_synchronization=parent is not process_groups.world(),
-                    group_desc=group_desc,
-                )
-                found = made if mine else found
-        return found
+        return _new_groups(
+            parent,
+            split_ranks,
+            timeout,
+            backend=kwargs.get("backend"),
+            pg_options=pg_options,
+            group_desc=group_desc,
+        )
 
     @functools.wraps(bare)
     def split_bare(self: ProcessGroup, *args: Any, **kwargs: Any) -> ProcessGroup | None:
@@ -93,6 +86,22 @@ def guard_split() -> None:
 
     dist.ProcessGroup.split_group = split_bare  # type: ignore[method-assign]
     replace_everywhere("split_group", original, split_group)
+
+
+def _new_groups(
+    parent: ProcessGroup, split_ranks: list[list[int]], timeout: timedelta | None, **options: Any
+) -> ProcessGroup | None:
+    """Create a group for each part of a group's ranks; return the one that has this rank."""
+    everyone = dist.get_process_group_ranks(parent)
+    whole = parent is process_groups.world()
+    found: ProcessGroup | None = releases.outside_of_split()
+    for part in split_ranks:
+        mine = parent.rank() in part
+        if mine or whole:  # every rank must count each new group
+            ranks = [everyone[rank] for rank in sorted(part)]
+            made = dist.new_group(ranks, timeout, use_local_synchronization=not whole, **options)
+            found = made if mine else found
+    return found
 
 
 def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:

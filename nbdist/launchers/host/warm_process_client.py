@@ -68,26 +68,8 @@ class WarmProcess:
         self._oom_before = oom_kills()
         self._sock, theirs = socket.socketpair()
         self._sock.setblocking(False)
-        with open(log, "ab", opener=private) as file:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-u",  # also makes output of C libraries appear at once, in every rank
-                    "-m",
-                    "nbdist.launchers.host.warm_process",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    *map(str, folders),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                cwd=log.parent,
-                env=environ_anywhere(),
-            )
-        theirs.close()
+        with theirs:
+            self._process = _launched(theirs, log, folders)
         self.pid = self._process.pid
         self.created = started(self.pid)
         self._loop.add_reader(self._sock, self._read)
@@ -221,6 +203,29 @@ class WarmProcess:
     def _close_in_fork(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.close()
+
+
+def _launched(sock: socket.socket, log: Path, folders: list[Path]) -> subprocess.Popen[bytes]:
+    """Start the warm process, which inherits this socket; its output goes to the log."""
+    with open(log, "ab", opener=private) as file:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-u",  # also makes output of C libraries appear at once, in every rank
+                "-m",
+                "nbdist.launchers.host.warm_process",
+                str(sock.fileno()),
+                str(os.getpid()),
+                *map(str, folders),
+            ],
+            pass_fds=[sock.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd=log.parent,
+            env=environ_anywhere(),
+        )
 
 
 def end_session(leader: int, created: float) -> None:
