@@ -1,4 +1,4 @@
-"""`open_board`: starts TensorBoard on a job's metrics, finds it again, ends it.
+"""`Board`: starts TensorBoard on a job's metrics, and ends it.
 
 It runs in a process of its own (`nbdist.metrics.tensorboard_process`), which imports what the
 kernel should not.
@@ -23,7 +23,6 @@ from nbdist.errors import LaunchError, UsageError
 from nbdist.launchers.host.warm_process_client import tail_in_words
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import private
-from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
@@ -104,17 +103,6 @@ class Board:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def open_board(job: Job, port: int = 0) -> Board:
-    """Return the TensorBoard of a job; start one if none runs, or if another port is wanted."""
-    known = session.boards.get(job.id)
-    if known is not None:
-        if known.alive and (not port or known.url.endswith(f":{port}/")):
-            return known
-        session.stop_boards(job.id)
-    board = session.boards[job.id] = Board(job, port)
-    return board
 
 
 def _check_installed() -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from nbdist.hub.hubs import Hubs
+from nbdist.notebook.boards import Board
 from nbdist.published.kernel import Published
 
 if TYPE_CHECKING:
     from nbdist.job.job import Job
-    from nbdist.notebook.boards import Board
     from nbdist.notebook.clusters import Cluster
 
 
@@ -117,6 +117,16 @@ class Session:
         if old is not None:
             self._past.extend(old.jobs())
         return old
+
+    def open_board(self, job: Job, port: int = 0) -> Board:
+        """Return the TensorBoard of a job; start one if none runs, or if another port is wanted."""
+        known = self.boards.get(job.id)
+        if known is not None:
+            if known.alive and (not port or known.url.endswith(f":{port}/")):
+                return known
+            self.stop_boards(job.id)
+        board = self.boards[job.id] = Board(job, port)
+        return board
 
     def stop_boards(self, job: str | None = None) -> list[str]:
         """Stop the TensorBoard of a job, or all of them; return the jobs that had one."""

@@ -13,7 +13,6 @@ from nbdist.magics.parsing.arguments import UsageMistake
 from nbdist.magics.parsing.command import set_offer
 from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 from nbdist.metrics.points_file import points_file
-from nbdist.notebook import boards
 from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def tensorboard(args: argparse.Namespace) -> None:
     job = find_job(args.job) if args.job else _last()
     if job.done and not _has_metrics(job):
         raise UsageMistake(f"job {job.id} has ended and logged nothing: see nbdist.log")
-    board = boards.open_board(job, args.port)
+    board = session.open_board(job, args.port)
     text = f"Job {job.id} in TensorBoard: {board.url} (`%dist tensorboard --stop` ends it)"
     display({"text/plain": text, "text/html": _page(text, board.url)}, raw=True)
 
