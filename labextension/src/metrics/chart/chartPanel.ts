@@ -14,7 +14,7 @@ import { Plot } from './plot';
 import { Pin } from './pin';
 import { placed, placeName, type IOrigin } from './axisPlaces';
 import type { ICurve, IPanel } from '../data/state';
-import type { Theme } from './theme';
+import type { Theme } from '../elements/theme';
 import { Tip } from './tip';
 
 /** What panels of a job have in common. */

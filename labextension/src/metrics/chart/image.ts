@@ -5,7 +5,7 @@ import { DASHES, type IDrawing, type ILine } from './lines';
 import type { IOptions, IRange } from '../data/options';
 import { Plot } from './plot';
 import type { IPanel } from '../data/state';
-import { Theme } from './theme';
+import { Theme } from '../elements/theme';
 
 const WIDE = 720;
 const HIGH = 340;

@@ -5,7 +5,7 @@ import { colours, dashOf } from './lines';
 import { short } from '../data/numbers';
 import type { IOptions } from '../data/options';
 import type { ICurve, IPanel } from '../data/state';
-import { COLOURS } from './theme';
+import { COLOURS } from '../elements/theme';
 
 /** Of borders, what is most like the patterns of lines. */
 const STYLES = ['solid', 'dashed', 'dotted', 'double'];

@@ -4,7 +4,7 @@ import uPlot from 'uplot';
 import type { IOptions } from '../data/options';
 import { smooth, type Value } from '../data/smooth';
 import type { ICurve, IPanel } from '../data/state';
-import { COLOURS } from './theme';
+import { COLOURS } from '../elements/theme';
 
 /** What a line stands for. */
 export type Role = 'low' | 'high' | 'raw' | 'mean' | 'rank';

@@ -2,7 +2,7 @@
 
 import type uPlot from 'uplot';
 import { DASHES, type IDrawing, type ILine } from './lines';
-import type { Theme } from './theme';
+import type { Theme } from '../elements/theme';
 
 /** More lines of ranks than this are faint, apart from the one the mouse is next to. */
 const DENSE = 16;

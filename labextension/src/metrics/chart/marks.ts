@@ -3,7 +3,7 @@
 import type uPlot from 'uplot';
 import type { Across } from '../data/options';
 import type { Mark } from '../data/state';
-import type { Theme } from './theme';
+import type { Theme } from '../elements/theme';
 
 export const WORDS: Record<Mark[1], string> = {
   nan: 'NaN',

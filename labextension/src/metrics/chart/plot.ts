@@ -7,7 +7,7 @@ import { Looks } from './looks';
 import type { IOptions, IRange } from '../data/options';
 import type { Mark } from '../data/state';
 import { placeAxis, valueAxis, valueScale } from './scales';
-import type { Theme } from './theme';
+import type { Theme } from '../elements/theme';
 
 /** What a chart tells whoever shows it. */
 export interface IPlotEvents {

@@ -5,7 +5,7 @@ import type uPlot from 'uplot';
 import { tick } from '../data/numbers';
 import type { Across, IOptions } from '../data/options';
 import { timeLabels, timeTicks } from './times';
-import type { Theme } from './theme';
+import type { Theme } from '../elements/theme';
 
 // uPlot's own name of it exists for the type checker only.
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment

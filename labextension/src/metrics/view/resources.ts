@@ -6,7 +6,7 @@ import { DEFAULTS, type IRange } from '../data/options';
 import type { IOrigin } from '../chart/axisPlaces';
 import { Preferences } from '../data/preferences';
 import type { ICurve, IPanel, IRankCurve, IState } from '../data/state';
-import type { Theme } from '../chart/theme';
+import type { Theme } from '../elements/theme';
 
 /** The ends of titles of panels with bytes. */
 const BYTES = [', bytes', ', bytes/s'];

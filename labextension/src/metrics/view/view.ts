@@ -14,7 +14,7 @@ import { Resources } from './resources';
 import { laidOver, Runs, type IRun } from '../data/runs';
 import type { ICurve, IState } from '../data/state';
 import { Ranks, Values } from './tables';
-import { Theme } from '../chart/theme';
+import { Theme } from '../elements/theme';
 import { Toolbar } from './toolbar';
 
 let views = 0;
