@@ -9,10 +9,10 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def plain(text: str) -> str:
-    """Return it for a place that shows plain text among other words."""
+    """Return the text without backticks, for a place that shows plain text."""
     return QUOTED.sub(r"\1", text)
 
 
 def as_html(text: str) -> str:
-    """Return it as HTML, its code set as such."""
+    """Return the text as HTML, with code in ``<code>``."""
     return QUOTED.sub(r"<code>\1</code>", html.escape(text))
