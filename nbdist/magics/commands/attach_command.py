@@ -1,4 +1,4 @@
-"""``%dist attach``: shows a detached job in the notebook; also what a new one says."""
+"""``%dist attach``: shows a detached job in the notebook; also the notice for a new one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def tell_of(kept: Kept) -> None:
-    """Say that a job was detached, and how to get at it."""
+    """Show that a job was detached, and which commands show or stop it."""
     notice(
         f"Job {kept.id} on {counted(kept.np, 'rank')} keeps running without this notebook. "
         f"`%dist attach {kept.id}` shows it, also after a restart and in another notebook; "
@@ -66,7 +66,7 @@ def attach(args: argparse.Namespace) -> None:
 
 
 def _told(job: Job) -> str:
-    """Say how a detached job is doing."""
+    """Describe the state of a detached job."""
     when = time.strftime("%b %d, %H:%M", time.localtime(job.created))
     who = f"Job {job.id} on {name_ranks(job.ranks)}, started {when}"
     if job.done and job.seconds is not None:

@@ -61,5 +61,5 @@ def restart(args: argparse.Namespace) -> None:
 
 
 def _ranks_or_kernel(text: str) -> list[int] | str:
-    """Read ranks as a person writes them, or the word for the notebook's own process."""
+    """Read a list of ranks, or the word ``kernel`` for the notebook's own process."""
     return KERNEL if text == KERNEL else ranks_list(text)

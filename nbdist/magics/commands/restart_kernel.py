@@ -8,12 +8,12 @@ from nbdist.magics.commands.arguments import UsageMistake
 
 
 def restart_kernel() -> str:
-    """End this kernel so that its server starts it anew; return what to tell.
+    """End this kernel so that its server restarts it; return a message for the user.
 
     Raises
     ------
     UsageMistake
-        If this is no kernel.
+        If this process is not a kernel.
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
