@@ -15,12 +15,12 @@ harmless: list[object] = [each for kind in _KINDS for each in getattr(Transforme
 """Transformers, IPython's and ours, that change nothing in code that `_SPECIAL` does not match."""
 _SPECIAL = re.compile(
     r"""
-    \A\s                                 # empty lines first, or indented: taken away
+    \A\s                                 # an empty line first, or an indent: removed
     | ^\s* ([%!?,;/] | >>> | \.\.\.)        # magics, commands, help, calls, Python's prompts
-    | ^\s* (\[(ins|nav)\])? \s* In\ \[      # IPython's
+    | ^\s* (\[(ins|nav)\])? \s* In\ \[      # IPython's prompt
     | \? [^\S\n]* (\#.*)? $              # help
     | = \s* [%!]                         # x = %magic, x = !command
-    | [\r\v\f\x1c-\x1e\x85\u2028\u2029]  # what ends a line to `splitlines`, and not here
+    | [\r\v\f\x1c-\x1e\x85\u2028\u2029]  # line ends only for `splitlines`
     """,
     re.MULTILINE | re.VERBOSE,
 )
