@@ -244,7 +244,7 @@ class ClassComparison:
             raise Unsure
 
     def _is_made_by_library(self, node: ast.expr) -> bool:
-        """Return whether a library with its own kind of class made it: `pydantic.Field(3)`."""
+        """Return whether the class's own library makes the value, such as `pydantic.Field(3)`."""
         if (self._kind != "other" and not self._by_library) or not isinstance(node, ast.Call):
             return False
         makers = [type(self._cls), *(b for b in self._cls.__mro__ if b.__module__ != "__main__")]
@@ -287,7 +287,7 @@ class ClassComparison:
             raise Unsure
         return found[0]
 
-    # -- what is there besides -----------------------------------------------------------------
+    # -- other attributes ------------------------------------------------------------------------
 
     def _attribute(self, name: str, then: Any, now: Any) -> None:
         plain = self._kind in ("type", "dataclass") and not self._told
@@ -329,7 +329,7 @@ def _kind(cls: type) -> str:
 
 
 def is_told(cls: type) -> bool:
-    """Return whether the notebook's code runs when a class with these bases is created."""
+    """Return whether creating this class runs code of the notebook."""
     return _tells(cls) is not None or type(cls).__module__ == "__main__"
 
 

@@ -117,8 +117,10 @@ class Known:
     def forget(self, space: Mapping[str, Any], used: Iterable[str] = ()) -> list[str]:
         """Forget names that were deleted in the notebook, and values that were replaced there.
 
-        Returns ------- list of str The deleted names that are in `used`; each is returned only
-        once.
+        Returns
+        -------
+        list of str
+            The deleted names that are in `used`; each is returned only once.
         """
         for name, version in list(self._versions.items()):
             if name not in space:
