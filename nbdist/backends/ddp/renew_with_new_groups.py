@@ -195,7 +195,7 @@ class Anew:
         return next(found, dist.GroupMember.NON_GROUP_MEMBER)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return what of a DDP model can be sent to another rank; see `put_together`."""
+        """Return the parts of a DDP model that can be sent to a rank; see `put_together`."""
         noted = self._made.models.get(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
         if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):

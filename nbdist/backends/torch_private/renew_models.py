@@ -59,7 +59,7 @@ _DDP = {
 
 
 def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
-    """Return what of a DDP model can be sent to another rank, its group as a name."""
+    """Return the parts of a DDP model that can be sent to a rank, its group as a name."""
     if not has_group(model):
         raise UsageError("its process group was destroyed")
     state = {k: v for k, v in vars(model).items() if k not in ("reducer", "logger")}
