@@ -22,13 +22,13 @@ BEAT_SECONDS = 5.0
 SILENT_SECONDS = 60.0
 """A process that cannot be seen from here counts as ended after so long without a touch."""
 FORGOTTEN_SECONDS = 7 * 86400.0
-"""After so long its files may be removed, too; a suspended or cut-off host may come back before."""
+"""After so long its files may be removed, too: a suspended host may come back within days."""
 SAME_SECONDS = 0.005
 """Half of the unit in which the system counts start times."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place in which a pid means one process; what the system does not tell is ''."""
+    """The place in which a pid means one process; values that the system does not have are ''."""
 
     host: str = ""
     machine: str = ""

@@ -1,4 +1,4 @@
-"""Shows code within nbdist's messages, which stands between backticks, without them."""
+"""Formats nbdist's messages, in which code is between backticks, as plain text or HTML."""
 
 from __future__ import annotations
 

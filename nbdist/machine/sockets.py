@@ -62,7 +62,7 @@ def interface_of(address: str) -> str:
 
 
 def loopback_interface() -> str:
-    """Return what this machine calls its loopback interface."""
+    """Return the name of this machine's loopback interface."""
     return interface_of(LOOPBACK) or "lo"
 
 

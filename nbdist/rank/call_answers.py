@@ -1,4 +1,4 @@
-"""What a rank that stays answers to each call of the hub's, and on which of its threads.
+"""Answers the hub's calls to a persistent rank, each on the thread that the call needs.
 
 Each `match` has all calls of its kind: mypy finds missing calls, wrong fields, and answers that do
 not have the call's type.

@@ -1,4 +1,4 @@
-"""The thread of ours in a rank that speaks with the hub: what engines and scripts have in common.
+"""The thread of a rank that exchanges messages with the hub; the base for engines and scripts.
 
 Only this thread uses the socket. Other threads queue messages by `send`.
 """

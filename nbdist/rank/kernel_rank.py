@@ -1,4 +1,4 @@
-"""A cell that runs in the notebook's own kernel, as the one rank there is. Kernel's main thread.
+"""Runs a cell in the notebook's own kernel, which is then the only rank. Kernel's main thread.
 
 `InsideRunner` is a `CellRunner` for the notebook's shell: shell, names and output are the
 notebook's, and are restored after the cell. The hub's thread calls `doing`, `stacks` and

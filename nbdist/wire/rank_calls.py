@@ -49,7 +49,7 @@ def _answer_type(kind: type[Call[Any]]) -> Any:  # a type, or a union, which is 
     return base.__args__[0]
 
 
-# -- the process group, and what is trained on it ------------------------------------------------
+# -- process groups, models and optimizers -------------------------------------------------------
 
 
 class Ports(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ WORLD = "world"
 
 @dataclass(frozen=True)
 class Before:
-    """What a rank had before its groups were destroyed."""
+    """The groups of a rank before they were destroyed."""
 
     infos: list[GroupInfo]
     """The groups as this rank describes them to other ranks."""
@@ -104,7 +104,7 @@ class Anew:
         Raises
         ------
         NbdistError
-            If torch does not let go of them.
+            If torch does not destroy them.
         """
         self._new = {}
         self._retired += [before.world, *(each.group for each in before.groups)]
