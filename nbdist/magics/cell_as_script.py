@@ -20,7 +20,7 @@ from nbdist.launchers.scripts.launcher import Elastic
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
 from nbdist.magics.commands.arguments import LAUNCHER_FLAGS, UsageMistake
-from nbdist.magics.commands.attach_command import tell_of
+from nbdist.magics.commands.attach_command import note_detached
 from nbdist.notebook import current_cluster, script_cells
 from nbdist.notebook.detached_jobs import detach
 from nbdist.notebook.session import Wish, session
@@ -144,7 +144,9 @@ def submit_script(
     )  # fmt: skip
     number = cell_number(shell)
     if args.detach:
-        tell_of(detach(script, plan, cell, number=number, lines=lines, backend=request.backend))
+        note_detached(
+            detach(script, plan, cell, number=number, lines=lines, backend=request.backend)
+        )
         return None
     if not own:  # after a program of its own, the next cell is for ranks again
         session.last = wish

@@ -62,7 +62,7 @@ def save(
         raise UsageMistake(str(err)) from err
     launch = launch_line(backend, now.np or 1, str(path), args.arguments)
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
-    print(told(script, path, environ + launch))
+    print(_how_to_run(script, path, environ + launch))
 
 
 def _check_alone(args: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def _check_alone(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag} is for a cell that is run, and --save runs nothing")
 
 
-def told(script: Script, path: Path, launch: str) -> str:
+def _how_to_run(script: Script, path: Path, launch: str) -> str:
     """Describe what was written, and how to start it."""
     size = sum(len(content) for content in script.data.values())
     data = f" and {path.with_name(script.folder)}/ ({in_bytes(size)})" if script.data else ""

@@ -71,10 +71,10 @@ class Page(Protocol):
     def free(self) -> bool:
         """Whether the page has received all that was sent."""
 
-    def tell_metrics(self, data: bytes) -> None:
+    def send_metrics(self, data: bytes) -> None:
         """Send a frame."""
 
-    def tell_unknown(self, place: Place) -> None:
+    def send_unknown(self, place: Place) -> None:
         """Report to the page that a job is unknown."""
 
 
@@ -116,7 +116,7 @@ class _View:
 
     def __init__(self) -> None:
         self.frames = Frames()
-        self.told: Any = None
+        self.mark: Any = None
         """The mark (`_mark`) of the last frame; another mark means that there is something new."""
 
 
@@ -180,7 +180,7 @@ class Reader:
         for (page, view), frame in zip(views.items(), frames, strict=True):
             # Meanwhile the page may have left, or asked again from the beginning.
             if frame and self._views.get(page) is view:
-                page.tell_metrics(self._head + frame)
+                page.send_metrics(self._head + frame)
         if known.ended or (known.over and not known.left):
             return LONGEST_PAUSE
         return min(max(LOOK_SECONDS, took / SHARE), LONGEST_PAUSE)
@@ -190,7 +190,7 @@ class Reader:
         if waited < UNKNOWN_SECONDS:
             return LOOK_SECONDS
         for page in self._views.keys() - self._unaware:
-            page.tell_unknown(self.place)
+            page.send_unknown(self.place)
             self._unaware.add(page)
         return LONGEST_PAUSE
 
@@ -204,10 +204,10 @@ class Reader:
         self._metrics.read()
         self._resources.read()
         seen = seen_of(known, self._metrics, self._resources)
-        told = _mark(seen)
-        frames = [view.frames.frame(seen) if view.told != told else b"" for view in views]
+        mark = _mark(seen)
+        frames = [view.frames.frame(seen) if view.mark != mark else b"" for view in views]
         for view in views:
-            view.told = told
+            view.mark = mark
         return frames, time.thread_time() - began
 
 

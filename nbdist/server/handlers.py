@@ -41,7 +41,7 @@ def routes(base_url: str) -> list[tuple[str, type, dict[str, Any]]]:
     ]
 
 
-def _telling(method: Method) -> Method:
+def _with_http_errors(method: Method) -> Method:
     """Turn an error of nbdist into an HTTP error with the same message."""
 
     @functools.wraps(method)
@@ -86,7 +86,7 @@ class State(Handler):
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def get(self) -> None:
         """Return the state as it is now."""
         self.processes.look()
@@ -98,7 +98,7 @@ class Clean(Handler):
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def post(self) -> None:
         """Remove the files; return the ids of their processes."""
         self.finish(json.dumps({"removed": await page_commands.clean(self.processes)}))
@@ -109,7 +109,7 @@ class Command(Handler):
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def post(self, id_: str, command: str) -> None:
         """Carry out the command; answer when it is done."""
         entry, body = self.processes.find(id_), self._body()
@@ -135,7 +135,7 @@ class Log(Handler):
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def get(self, id_: str, job: str, rank: str) -> None:
         """Return a piece of the log: ``?from=`` is its first byte, from the end if negative."""
         try:
@@ -161,7 +161,7 @@ class Values(APIHandler):
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def get(self, folder: str, job: str) -> None:
         """Return a CSV file with name, rank, step, time in seconds since 1970 and value."""
         self._streams.processes.look()

@@ -61,21 +61,21 @@ class Streams:
     async def _run(self) -> None:
         while True:
             try:
-                self._tell()
+                self._send_changes()
             except Exception:  # a fault with one file must not stop the updates
                 log.warning("nbdist: the state could not be sent to the pages", exc_info=True)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         changes = self.processes.look()
         free = [page for page in self._pages if page.free]
         waiting = [page for page in free if page.lacks(changes)]
         if waiting:
             text = json.dumps({"state": self.processes.state()})
             for page in waiting:
-                page.tell_state(text, changes)
+                page.send_state(text, changes)
         for page in free:
-            page.tell_logs()
+            page.send_logs()
 
 
 class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -148,12 +148,12 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         """Whether the page follows the state and was not sent this version."""
         return self._seen is not None and self._seen != changes
 
-    def tell_state(self, text: str, changes: int) -> None:
+    def send_state(self, text: str, changes: int) -> None:
         """Send the state."""
         self._seen = changes
         self._send(text)
 
-    def tell_logs(self) -> None:
+    def send_logs(self) -> None:
         """Send what is new in the logs that the page follows."""
         for name, begin in list(self._logs.items()):
             try:
@@ -168,11 +168,11 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 told = name._asdict() | {"text": piece.text, "from": piece.begin, "to": piece.end}
                 self._send(json.dumps({"log": told}))
 
-    def tell_metrics(self, data: bytes) -> None:
+    def send_metrics(self, data: bytes) -> None:
         """Send a frame of a job's metrics."""
         self._send(data)
 
-    def tell_unknown(self, place: Place) -> None:
+    def send_unknown(self, place: Place) -> None:
         """Report to the page that a job is unknown."""
         self._send(json.dumps({"metrics": place._asdict() | {"unknown": True}}))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbdist.magics.commands.command import Commands
 
 
-def tell_of(kept: Kept) -> None:
+def note_detached(kept: Kept) -> None:
     """Show that a job was detached, and which commands show or stop it."""
     notice(
         f"Job {kept.id} on {counted(kept.np, 'rank')} keeps running without this notebook. "
@@ -52,7 +52,7 @@ def attach(args: argparse.Namespace) -> None:
     shell = get_ipython()
     assert shell is not None
     job = detached_jobs.attach(args.job, output=args.output, viewed=True)
-    head = notice(_told(job))
+    head = notice(_described(job))
 
     def leave() -> None:
         job.viewed = False
@@ -61,11 +61,11 @@ def attach(args: argparse.Namespace) -> None:
     try:
         show(shell, job, leave)
     finally:
-        head.update(bundle(_told(job)), raw=True)
+        head.update(bundle(_described(job)), raw=True)
     bind_returned(FromScript(), job, namespace(), notice)
 
 
-def _told(job: Job) -> str:
+def _described(job: Job) -> str:
     """Describe the state of a detached job."""
     when = time.strftime("%b %d, %H:%M", time.localtime(job.created))
     who = f"Job {job.id} on {name_ranks(job.ranks)}, started {when}"

@@ -103,7 +103,7 @@ def say(text: str) -> None:
     print(plain(text))  # this is display code
 
 
-def tell_of_wait(ranks: list[int] | None = None) -> None:
+def say_if_waiting(ranks: list[int] | None = None) -> None:
     """Print that a command has to wait for background jobs, if there are any."""
     jobs = current_cluster.cluster().unfinished(ranks)
     if jobs:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbdist.hub.link.forming import restarted
 from nbdist.magics.commands.arguments import ranks_list
-from nbdist.magics.commands.command import say, tell_of_wait
+from nbdist.magics.commands.command import say, say_if_waiting
 from nbdist.magics.commands.restart_kernel import restart_kernel
 from nbdist.notebook import current_cluster
 
@@ -44,7 +44,7 @@ def restart(args: argparse.Namespace) -> None:
     if args.ranks == KERNEL:
         say(restart_kernel())
         return
-    tell_of_wait()
+    say_if_waiting()
     cluster = current_cluster.cluster()
     lacking = cluster.restart(args.ranks, like=args.like)
     for rank, names in sorted(lacking.items()):

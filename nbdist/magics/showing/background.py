@@ -52,7 +52,7 @@ class Follower:
     ) -> None:
         self._shell, self._job, self._bind = shell, job, bind
         self._area = area_of(shell, f"nbdist-job-{job.id}")
-        self._area.headline(told(job))
+        self._area.headline(_described(job))
         self._live = LiveMetrics(job, self._area, metrics_how(shell))
         self._unbound = True
         session.followers[job.id] = self
@@ -67,7 +67,7 @@ class Follower:
         while (event := self._job.next_event(self._live.refresh)) is not None:
             self._quietly(pass_on, event, self._area)
         self._live.end()
-        self._quietly(self._area.headline, told(self._job))
+        self._quietly(self._area.headline, _described(self._job))
         if self._job.error is not None:
             self._quietly(self._area.error, self._job.error)
 
@@ -91,7 +91,7 @@ class Follower:
         if threading.current_thread() is not threading.main_thread():
             return
         # Update from the waiting cell, too: nbclient ignores messages of cells that have ended.
-        self._area.headline_from_here(told(self._job))
+        self._area.headline_from_here(_described(self._job))
         self._finish()
 
     def _finish(self) -> None:
@@ -106,10 +106,10 @@ class Follower:
     def show_headline(self) -> None:
         """Show the job's state in the running cell, unless this is the job's own cell."""
         if not self._area.is_here():
-            self._area.headline_from_here(told(self._job), update=False)
+            self._area.headline_from_here(_described(self._job), update=False)
 
 
-def told(job: Job) -> str:
+def _described(job: Job) -> str:
     """Describe a background job's state, in words that stay true until its end."""
     who = f"Job {job.id} on {name_ranks(job.ranks)}"
     if not job.done:
