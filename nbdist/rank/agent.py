@@ -18,7 +18,7 @@ from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_time
 from nbdist.rank.call_answers import Answers, AtOnce, IfIdle
 from nbdist.rank.cell_socket import CellSocket
-from nbdist.rank.hub_connection import Speaker, hello
+from nbdist.rank.hub_connection import HubConnection, hello
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import gpu, logger, pace, progress
 from nbdist.rank.metrics.resource_file import Resources
@@ -43,7 +43,7 @@ INSPECT_SECONDS = 1.0
 """A request for the user's values that could not begin within this time gets a shorter answer."""
 
 
-class Agent(Speaker):
+class Agent(HubConnection):
     """Receives calls and interrupts; sends pulses, displays and answers.
 
     It also makes the main thread's socket, which receives cells and sends their results.
@@ -74,7 +74,7 @@ class Agent(Speaker):
         runner.start(self._display)
         self._answers = Answers(shell, runner, backend, self._doing)
 
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         match message:
             case Quit():
                 self.end()

@@ -33,7 +33,7 @@ SOON_SECONDS = 1.0
 """How long a thread waits until the hub confirms a message."""
 
 
-class Speaker(ABC):
+class HubConnection(ABC):
     """Sends `Hello`, queued messages, and pulses of a busy rank; handles the hub's messages.
 
     Parameters
@@ -68,7 +68,7 @@ class Speaker(ABC):
         """Records the running job's use of resources; the main thread sets it."""
 
     @abstractmethod
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         """Handle a message of the hub, except `Received`. This object's own thread."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Speaker(ABC):
             while not self._outbox.empty():
                 sock.send(encode_to_hub(self._outbox.get()))
             if sock in ready:
-                self._hear_safely(decode_to_agent(sock.recv()))
+                self._handle_safely(decode_to_agent(sock.recv()))
             if time.monotonic() >= next_pulse:
                 next_pulse = time.monotonic() + PULSE_SECONDS
                 pulse = self._pulse_safely()
@@ -143,7 +143,7 @@ class Speaker(ABC):
                     sock.send(encode_to_hub(pulse))
                     self._keep(pulse)
 
-    def _hear_safely(self, message: ToAgent) -> None:
+    def _handle_safely(self, message: ToAgent) -> None:
         # Reading torch's objects may raise anything while the main thread changes them. This thread
         # must go on: without it a rank can be neither freed nor stopped.
         try:
@@ -151,7 +151,7 @@ class Speaker(ABC):
                 case Received():
                     self._received.set()
                 case _:
-                    self._hear(message)
+                    self._handle(message)
         except Exception:  # logged; the next message is handled
             traceback.print_exc()
 

@@ -12,7 +12,7 @@ import zmq
 
 from nbdist.machine.process_lives import here
 from nbdist.rank import launched_place
-from nbdist.rank.hub_connection import Speaker
+from nbdist.rank.hub_connection import HubConnection
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import logger, pace, progress
 from nbdist.wire.messages import Hello, Interrupt, Pulse, Reply
@@ -36,7 +36,7 @@ rank in any case.
 """
 
 
-class Reporter(Speaker):
+class Reporter(HubConnection):
     """One rank's connection to the hub, while its script runs on the main thread.
 
     Parameters
@@ -78,7 +78,7 @@ class Reporter(Speaker):
             # be lost: this waits until they are sent, for the socket's linger time at most.
             self._context.term()
 
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         match message:
             case Interrupt():
                 self.interrupted.set()
