@@ -78,7 +78,7 @@ class ClassComparison:
             for base in cls.__mro__[1:-1]
         )
         """Whether a library may have added attributes to the class."""
-        self._told = is_told(cls)
+        self._creation_runs_code = creation_runs_code(cls)
 
     def compare(self) -> None:
         """Raise `Unsure` if the class statement would create something else."""
@@ -184,7 +184,7 @@ class ClassComparison:
         self._whole.function(node, code, now, f"{self._path}.<lambda>", self._local)
 
     def _may_edit(self, name: str) -> bool:
-        if self._told:
+        if self._creation_runs_code:
             return False
         if self._kind == "enum":
             own = any(base.__module__ == "__main__" for base in self._cls.__mro__[1:])
@@ -290,7 +290,7 @@ class ClassComparison:
     # -- other attributes ------------------------------------------------------------------------
 
     def _attribute(self, name: str, then: Any, now: Any) -> None:
-        plain = self._kind in ("type", "dataclass") and not self._told
+        plain = self._kind in ("type", "dataclass") and not self._creation_runs_code
         if self._kind == "dataclass" and name == "__doc__" and then is None:
             return  # the dataclass made it from the fields
         if self._kind == "named tuple" and name == "__doc__" and then is None:
@@ -328,12 +328,12 @@ def _kind(cls: type) -> str:
     return "typed dict" if typing.is_typeddict(cls) else "other"
 
 
-def is_told(cls: type) -> bool:
+def creation_runs_code(cls: type) -> bool:
     """Return whether creating this class runs code of the notebook."""
-    return _tells(cls) is not None or type(cls).__module__ == "__main__"
+    return _base_with_init_subclass(cls) is not None or type(cls).__module__ == "__main__"
 
 
-def _tells(cls: type) -> type | None:
+def _base_with_init_subclass(cls: type) -> type | None:
     told = (base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base))
     found = next(told, object)
     return found if found.__module__ == "__main__" else None
@@ -347,7 +347,7 @@ def check_by_value(cls: type) -> None:
     CannotTravel
         If its creation needs arguments of `__init_subclass__`, which the class does not keep.
     """
-    base = _tells(cls)
+    base = _base_with_init_subclass(cls)
     if base is None:
         return
     try:

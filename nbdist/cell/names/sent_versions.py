@@ -21,8 +21,8 @@ ABSENT = object()
 
 Change = Literal["", "bound", "edited", "drifted"]
 """The change of a name since the last look. "bound": bound to another object. "edited": the object
-was changed in place, and can be sent again. "drifted": changed in place, but not sent again, because
-the new value (a model, a tensor) would undo the changes that cells have made on the ranks."""
+was changed in place, and can be sent again. "drifted": changed in place, but not sent again: the
+new value (a model, a tensor) would undo the changes that cells have made on the ranks."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ def transformed(shell: InteractiveShell, code: str) -> str:
     SyntaxError
         If a transformer refuses the cell.
     """
-    if _has_lines(code) and _nobody_else_looks(shell) and not _SPECIAL.search(code):
+    if _has_lines(code) and _only_known_transformers(shell) and not _SPECIAL.search(code):
         return code if code.endswith("\n") else f"{code}\n"
     return str(shell.transform_cell(code))
 
@@ -47,7 +47,7 @@ def _has_lines(code: str) -> bool:
     return "\n" in code[:-1]
 
 
-def _nobody_else_looks(shell: InteractiveShell) -> bool:
+def _only_known_transformers(shell: InteractiveShell) -> bool:
     """Whether there are no further transformers, of the user's or of an extension."""
     used = shell.input_transformer_manager
     lists = [shell.input_transformers_post, *(getattr(used, kind) for kind in _KINDS)]
