@@ -1,1 +1,1 @@
-"""Figures of nbdist, each a ratio to a plain baseline, with the peers measured in the same run."""
+"""Measures nbdist against plain baselines, and other packages (peers) in the same run."""

@@ -1,4 +1,4 @@
-"""Measure nbdist and its peers in one run; the whole, unshortened run writes RESULTS.md."""
+"""Measure nbdist and its peers in one run; the complete run writes RESULTS.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import environment
 
-FIGURES = (  # a module each
+FIGURES = (  # one module for each
     "empty_cell", "ready", "training", "fault", "footprint", "output", "names", "scripts",
     "metrics", "sidebar", "page",
 )  # fmt: skip
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure what the command line names."""
     arguments = _arguments()
     if not arguments.here and not arguments.in_place:
         environment.enter(sys.argv[1:])
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _unwind(number: int, _: object) -> None:
-    """Every kernel and rank ends with the `with` block that started it; a second Ctrl-C waits."""
+    """Leave all `with` blocks, which ends all kernels and ranks; a second Ctrl-C is ignored."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
@@ -48,7 +48,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    # These need what the environment brings.
+    # Imported here, as these need packages of the benchmarks' environment.
     from benchmarks import report
     from benchmarks.systems import ALL, NBDIST, Options
 
@@ -64,7 +64,7 @@ def _measure(arguments: argparse.Namespace) -> None:
         print(report.show(section), flush=True)
         sections.append(section)
     if arguments.here or arguments.only or arguments.mine or arguments.quick:
-        return  # only the whole run is worth keeping
+        return  # only the results of a complete run are kept
     report.write(RESULTS, sections, load)
     print(f"Wrote {RESULTS.relative_to(Path.cwd())}")
 

@@ -1,4 +1,4 @@
-"""An empty cell, from sending it to the kernel being idle again."""
+"""The time of an empty cell, from sending the cell until the kernel is idle again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.notebook import Notebook
 
 TARGETS = {2: 1.35, 8: 2.0, 16: 2.8}
-TURN = 10  # cells of one system, then of the other: what the machine does besides hits both
+TURN = 10  # cells of one system, then of the other: other load on the machine affects both
 HOW = """
     A cell `pass` is sent through jupyter_client to a real kernel; the time runs until the kernel's
     `idle` message. Each system runs alone with a plain kernel (ipykernel, no ranks) beside it, and
@@ -33,7 +33,7 @@ class Plan:
     rounds: int
     cells: int
     seconds: float  # a slow system's round ends here
-    most_peers: int  # ranks of a peer: starting them is what takes long
+    most_peers: int  # ranks of a peer, which take long to start
 
 
 FULL = Plan(lives=3, rounds=4, cells=100, seconds=2.5, most_peers=16)
@@ -68,7 +68,7 @@ def _ratio(system: System, n: int, plain: Notebook, plan: Plan) -> Measured:
     ratios, ours, theirs = [], [], []
     for _ in range(plan.lives):
         with system.open(n, join=False) as notebook:
-            time.sleep(1)  # what starting the ranks set off has settled
+            time.sleep(1)  # the start of the ranks may still cause some work
             for round_number in range(-1, plan.rounds):
                 mine, base = _round((notebook, system.cell("pass")), (plain, "pass"), plan)
                 if round_number >= 0:

@@ -22,7 +22,7 @@ TOOLS = ("ipykernel==7.4.0", "jupyter-server>=2.14", "psutil>=6", "scikit-learn>
 
 
 def make() -> Path:
-    """Make it, or bring it up to date, and return its Python."""
+    """Make the environment, or update it; return its Python."""
     python = FOLDER / "bin" / "python"
     if not python.exists():
         venv.create(FOLDER, with_pip=True)
@@ -31,7 +31,7 @@ def make() -> Path:
             _install(python, "--no-deps", "--index-url", CPU_TORCH, "torch")
     print(f"Installing nbdist and its peers into {FOLDER.name}", flush=True)
     _install(python, f"{ROOT}[torch]", *PEERS, *TOOLS)
-    # Without it the figures that need it say so.
+    # If this fails, the figures that need Horovod report that.
     subprocess.run([str(python), "-m", "nbdist.install", "horovod"], check=False)
     return python
 
@@ -42,7 +42,7 @@ def _install(python: Path, *what: str) -> None:
 
 
 def _wants_cpu_torch() -> bool:
-    """PyPI's torch for Linux brings gigabytes of CUDA; without a GPU the CPU build will do."""
+    """PyPI's torch for Linux has gigabytes of CUDA; without a GPU the CPU build is enough."""
     if sys.platform != "linux" or Path("/dev/nvidiactl").exists():
         return False
     with suppress(OSError), urlopen(f"{CPU_TORCH}/torch/", timeout=5):  # noqa: S310
@@ -51,8 +51,8 @@ def _wants_cpu_torch() -> bool:
 
 
 def enter(arguments: list[str]) -> None:
-    """Go on in that environment with the same command; does not return."""
+    """Run the same command in the environment, in place of this process; does not return."""
     python = make()
     os.chdir(ROOT)
-    # Not a child: Ctrl-C must reach the one process that has kernels to end.
+    # Not as a child: Ctrl-C must reach the process that has started kernels.
     os.execv(python, [str(python), "-m", "benchmarks", "--in-place", *arguments])  # noqa: S606

@@ -1,4 +1,4 @@
-"""From a rank's exception, while its peer waits in a collective, to the end of the cell."""
+"""The time from a rank's exception, while another rank waits in a collective, to the cell's end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if dist.get_rank() == 0:
 
 
 def measure(options: Options) -> Section:
-    """Let a rank fail many times under nbdist, once under each peer."""
+    """Let a rank fail many times with nbdist, and once with each peer."""
     faults, limit = (5, 3.0) if options.quick else (20, 10.0)
     figure = Figure(
         "a rank raises, its peer is in `all_reduce`: to the end of the cell",

@@ -1,4 +1,4 @@
-"""What N idle ranks cost: processes, and memory that is a rank's own."""
+"""What N idle ranks cost: processes, unique memory of each rank, and processor time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOW = f"""
 
 
 def measure(options: Options) -> Section:
-    """Count the processes of N ranks and take the memory of each rank."""
+    """Count the processes of N ranks, and measure their memory and processor time."""
     figures = []
     for n in (2,) if options.quick else (2, 8):
         processes: dict[str, Measured | str] = {}
@@ -77,7 +77,7 @@ def _idle(system: System, n: int) -> tuple[Measured, Measured, Measured]:
 
 
 def _night() -> Measured:
-    """Return what the kernel and all it has started grow by, and each of them most."""
+    """Return the growth of the kernel and its processes; the note has the largest one."""
     with NBDIST.open(2, join=True) as notebook:
         notebook.run(NBDIST.cell(FASTER_RANKS))
         notebook.run(FASTER_KERNEL)
@@ -94,7 +94,7 @@ def _unique(pid: int) -> float:
 
 
 def _percent(pids: list[int]) -> float:
-    """Return the part of a core that processes take."""
+    """Return the percentage of a core that processes use."""
 
     def taken() -> float:
         return sum(processor_seconds(pid, without=GLOO) for pid in pids)

@@ -1,4 +1,4 @@
-"""What live metrics cost: the rank that logs, and the kernel that draws."""
+"""What live metrics cost: on the rank that logs, and in the kernel that draws."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ways = dict(
 taken, step = {{way: [] for way in ways}}, 0
 order, shuffle = list(ways.items()), random.Random(0).shuffle
 for turn in range({turns}):
-    shuffle(order)  # what one leaves behind, a thread that writes say, hits whoever comes next
+    shuffle(order)  # one way may leave work, such as a thread that writes, to the time of the next
     for way, tell in order:
         began = time.perf_counter()
         for _ in range({block}):
@@ -98,7 +98,7 @@ from nbdist.rank.metrics.logger import Recorder
 folder, ranks, names, hertz, seconds = sys.argv[1], *map(int, sys.argv[2:])
 recorders = [Recorder(folder, "1", rank) for rank in range(ranks)]
 for recorder in recorders:
-    recorder._thread = True  # packed below: 64 threads of one process would be another thing
+    recorder._thread = True  # packed below: 64 threads in one process would measure something else
 for step in range(hertz * seconds):
     until = time.monotonic() + 1 / hertz
     for rank, recorder in enumerate(recorders):
@@ -109,7 +109,7 @@ for step in range(hertz * seconds):
 
 
 def measure(options: Options) -> Section:
-    """Time calls and loops in a rank, then what a kernel makes of many ranks."""
+    """Time calls and loops on a rank, then the work of a kernel with many ranks."""
     repeats, turns, seconds = (5, 20, 5) if options.quick else (15, 150, 20)
     costs = measured(partial(_in_rank, "costs", COST.format(repeats=repeats)))
     loop = measured(partial(_in_rank, "loop", LOOP.format(turns=turns, block=BLOCK)))
@@ -147,7 +147,7 @@ def measure(options: Options) -> Section:
 
 
 def _in_rank(what: str, code: str) -> dict[str, list[float]]:
-    """Run a cell on one rank, and return what it has printed."""
+    """Run a cell on one rank; return the times that it has printed."""
     with NBDIST.open(1, join=False) as notebook:
         text = notebook.run("import nbdist", NBDIST.cell(code), timeout=600).text
     found: dict[str, list[float]] = json.loads(text.partition(f"{what} ")[2].partition("\n")[0])
@@ -176,7 +176,7 @@ def _slowdowns(loop: dict[str, list[float]] | str, base: str) -> dict[str, Measu
     }
 
 
-def _state(metrics: Any) -> bytes:  # imported where the environment has it
+def _state(metrics: Any) -> bytes:  # nbdist is imported in the benchmarks' environment only
     from nbdist.view.job_view import Seen
     from nbdist.view.page_state import packed
     from nbdist.view.panels import panels

@@ -1,4 +1,4 @@
-"""The notebook's names on the ranks and back: a gigabyte, and a thousand small ones."""
+"""The notebook's names, brought to ranks and pulled back: a gigabyte; a thousand small values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ QUICK = Plan(mebibytes=256, repeats=3, repeats_of_peer=1, cells=10)
 def measure(options: Options) -> Section:
     """Bring a tensor, pull it, and bring many names."""
     plan = QUICK if options.quick else FULL
-    # The others have no way to bring a variable that does not go through a cell's text.
+    # The other peers can bring a variable only in the text of a cell.
     systems = [system for system in options.systems if system in (NBDIST, IPYPARALLEL)]
     big = {system.name: measured(partial(_big, system, plan)) for system in systems}
     small = {
@@ -77,7 +77,7 @@ def measure(options: Options) -> Section:
 
 
 def _big(system: System, plan: Plan) -> dict[str, Measured]:
-    """Bring a tensor and pull one, in gigabytes a second."""
+    """Bring a tensor and pull one; return the speeds in gigabytes a second."""
     size = plan.mebibytes * 2**20
     repeats = plan.repeats if system is NBDIST else plan.repeats_of_peer
     push = [] if system is NBDIST else ['_ = client[:].push({"big": big}, block=True)']
@@ -92,7 +92,7 @@ def _big(system: System, plan: Plan) -> dict[str, Measured]:
             speeds[use].append(RANKS * size / reply.seconds / 1e9)
             notebook.run(system.cell("del big"))
 
-        # Apart, since it takes so much memory that a virtual machine has to ask its host for it.
+        # The last use by itself: it needs so much memory that a virtual machine must ask its host.
         *light, heavy = USES
         for uses in ((*light, "pulled"), (heavy,)):
             for _ in range(repeats + 1):
@@ -103,12 +103,12 @@ def _big(system: System, plan: Plan) -> dict[str, Measured]:
                     reply = notebook.run(f"{pull}\nown[0] + own[-1]", timeout=600)
                     speeds["pulled"].append(size / reply.seconds / 1e9)
                     notebook.run("del own")
-    # The first of each finds memory that the system has yet to find.
+    # The first values are left out: the system had to find free memory then.
     return {use: Measured(tuple(found[1:])) for use, found in speeds.items()}
 
 
 def _cell() -> str:
-    """Return a cell that names every name once."""
+    """Return a cell that uses every name once."""
     listed = ", ".join(f"small{i}" for i in range(NAMES))
     return f"assert len([{listed}]) == {NAMES}"
 
@@ -122,7 +122,7 @@ def _nbdists_names(plan: Plan) -> Measured:
         for number in range(-1, plan.cells):
             notebook.run(REBIND.format(names=NAMES))
             taken = [
-                # Not the same text twice, which somebody might know already.
+                # With a number, so that no text comes twice and is found in a cache.
                 each.run(f"{first}{cell}  # {number}").seconds * 1e3
                 for each, first in (
                     (notebook, NBDIST.first_line),

@@ -1,4 +1,4 @@
-"""A real kernel driven as a front end drives it, and every process that came of it."""
+"""A real kernel, used as a front end uses it, and all processes that it has started."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class CellError(Exception):
 
 
 class CellHangsError(CellError):
-    """A cell was not over in time."""
+    """A cell did not end in time."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """One message that a page gets."""
+    """A message that a page gets."""
 
-    at: float  # time.time() when it was here
+    at: float  # time.time() of its arrival
     text: str
     size: int  # bytes on the wire
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one cell."""
+    """The result of a cell."""
 
     seconds: float  # from sending the cell to the kernel being idle again
-    ended: float  # time.time() when it was idle
+    ended: float  # time.time() when the kernel was idle
     heard: tuple[Heard, ...]
 
     @property
     def text(self) -> str:
-        """Streams, errors and the text form of displays, without colours."""
+        """The text of streams, errors and displays, without colours."""
         return _ANSI.sub("", "".join(each.text for each in self.heard))
 
 
@@ -87,7 +87,7 @@ class Notebook:
         self.close()
 
     def run(self, *cells: str, timeout: float = 120, check: bool = True) -> Reply:
-        """Send the cells all at once; return when the kernel is idle after the last."""
+        """Send all cells at once; return when the kernel is idle after the last one."""
         heard: list[Heard] = []
         failed = False
         until = time.monotonic() + timeout
@@ -113,11 +113,11 @@ class Notebook:
         return reply
 
     def send(self, cell: str) -> None:
-        """Send a cell and wait for nothing of it."""
+        """Send a cell, and do not wait for it."""
         self._client.execute(cell)
 
     def _receive(self, until: float) -> tuple[dict[str, Any] | None, int]:
-        """Return the next message of iopub and its bytes, None if none comes by then."""
+        """Return the next message of iopub and its size in bytes; None if none comes in time."""
         channel = self._client.iopub_channel
         if not channel.socket.poll(max(0, 1e3 * (until - time.monotonic()))):
             return None, 0
@@ -136,13 +136,13 @@ class Notebook:
         return int(provisioner.pid)
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process that came of this kernel, the kernel itself left out."""
+        """Return all living processes that this kernel has started, without the kernel itself."""
         return [process for process in self.family.living() if process.pid != self.pid]
 
     def settle(self, quiet: float = 0.5, timeout: float = 60) -> None:
-        """Wait until what the kernel started uses no processor time for a while."""
+        """Wait until the kernel's processes use no processor time for a while."""
         until = time.monotonic() + timeout
-        time.sleep(1)  # what is to start has started
+        time.sleep(1)  # by now all processes have begun
         before, now = -1.0, self._processor_seconds()
         while now - before > 0.02:
             if time.monotonic() > until:
@@ -151,10 +151,10 @@ class Notebook:
             before, now = now, self._processor_seconds()
 
     def close(self) -> None:
-        """End the kernel and whatever it left."""
+        """End the kernel and all its processes."""
         with suppress(AttributeError):  # no client yet
             self._client.stop_channels()
-        with suppress(Exception):  # a kernel that died or never lived
+        with suppress(Exception):  # the kernel has died, or has never started
             self._manager.shutdown_kernel(now=True)
         self.family.end()
         self._manager.cleanup_resources()
@@ -165,7 +165,7 @@ class Notebook:
         return sum(each.user + each.system for each in times)
 
     def _environ(self) -> dict[str, str]:
-        # Settings and profiles of whoever runs this stay out; so does what a peer would write.
+        # Apart from the user's settings and profiles, and from files that a peer writes.
         own = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")
         return self.family.environ | {name: str(self.folder / name.lower()) for name in own}
 

@@ -1,4 +1,4 @@
-"""A million printed lines, from one rank and from eight, and the way of one line to the page."""
+"""A million printed lines, from one rank and from eight; and the time of one line to the page."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Plan:
 
     lines: int
     repeats: int
-    limit: float  # seconds a peer is given
+    limit: float  # seconds that a peer may take
     prints: int
     displays: int
 
@@ -82,16 +82,16 @@ QUICK = Plan(lines=100_000, repeats=3, limit=10.0, prints=30, displays=50)
 
 @dataclass(frozen=True)
 class Loud:
-    """What came of one cell that printed a lot."""
+    """The result of a cell that has printed a lot."""
 
     seconds: float
     kept: int
     megabytes: float  # to the page
-    grown: float  # megabytes of the kernel's memory
+    grown: float  # megabytes by which the kernel's memory has grown
 
 
 def measure(options: Options) -> Section:
-    """Print a lot everywhere, then a little."""
+    """Print a lot in all systems, then a little."""
     plan = QUICK if options.quick else FULL
     figures = []
     with PLAIN.open(1, join=False) as plain:
@@ -153,7 +153,7 @@ def _loud(
         loop if printing > 1 else f"import torch.distributed as d\nif d.get_rank() == 0:\n {loop}"
     )
     first = "%%distributed --output all\n" if printing > 1 else system.first_line
-    # What a plain kernel prints in all, in one go.
+    # A plain kernel prints as many lines as all ranks together.
     alone = f'for _ in range({printing}):\n for i in range({plan.lines}): print(f"line {{i}}")'
     ratios, louds, bases = [], [], []
     with system.open(n, join=True) as notebook:
@@ -173,7 +173,7 @@ def _loud(
 
 
 def _in_logs(notebook: Notebook, plan: Plan) -> int:
-    """Count the lines that are in their place in the ranks' logs."""
+    """Count the lines that are at their right place in the logs of the ranks."""
     kept = 0
     for path, begin, end in json.loads(notebook.run(LOGS).text):
         with Path(path).open() as log:
@@ -184,20 +184,20 @@ def _in_logs(notebook: Notebook, plan: Plan) -> int:
 
 
 def _on_page(reply: Reply) -> int:
-    """Count the lines on the page, those that were sent again and again once."""
+    """Count the different lines on the page; a line that was sent several times counts once."""
     return len(set(re.findall(r"(?m)\bline (\d+)$", reply.text)))
 
 
 class Peak:
-    """The peak of a process's resident memory from now on. Linux."""
+    """The peak of a process's resident memory from now on; only for Linux."""
 
     def __init__(self, pid: int) -> None:
         self._proc = Path(f"/proc/{pid}")
-        (self._proc / "clear_refs").write_text("5")  # the peak is what there is now
+        (self._proc / "clear_refs").write_text("5")  # resets the peak to the present size
         self._before = self._megabytes()
 
     def grown(self) -> float:
-        """Return how far above the start it has been, in megabytes."""
+        """Return how far the memory has been above its size at the start, in megabytes."""
         return self._megabytes() - self._before
 
     def _megabytes(self) -> float:
@@ -225,9 +225,9 @@ def _display(system: System, plan: Plan) -> Measured:
 
 
 def _of_rank_zero(system: System, body: str) -> Reply:
-    """Run a body whose work is rank zero's on two ranks, or in a kernel without ranks."""
+    """Run a body in which only rank 0 works, on two ranks or in a kernel without ranks."""
     if system is PLAIN:
         body = body.replace("import torch.distributed as dist", "").replace("dist.get_rank()", "0")
     with system.open(2 if system is not PLAIN else 1, join=system is not PLAIN) as notebook:
-        time.sleep(1)  # what starting the ranks set off has settled
+        time.sleep(1)  # the start of the ranks may still cause some work
         return notebook.run(system.cell(body), timeout=120)

@@ -1,4 +1,4 @@
-"""What the page shows how soon, and what it costs: JupyterLab with live curves."""
+"""How soon JupyterLab shows live curves, and what the curves cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RANKS = (2, 16, 64)
 
 
 def measure(options: Options) -> Section:
-    """Have a test of the page measure it."""
+    """Let a test of the page measure."""
     found = measured(partial(_figures, 2 if options.quick else 6))
 
     def figure(name: str, unit: str, key: str, target: Target | None = None) -> Figure:

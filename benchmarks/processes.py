@@ -1,4 +1,4 @@
-"""Every process that came of one start, found again however it was reparented."""
+"""Finds all processes that descend from one start, also those with a new parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARK = "NBDIST_BENCHMARK"
 
 
 class Family:
-    """Processes that inherited an environment variable of ours; all end with the `with` block."""
+    """Processes that have inherited an environment variable; all end with the `with` block."""
 
     def __init__(self) -> None:
         self._value = uuid.uuid4().hex
@@ -31,20 +31,20 @@ class Family:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment to start the first of them with."""
+        """The environment for the first process."""
         return os.environ | {_MARK: self._value}
 
     def living(self) -> list[psutil.Process]:
-        """All of them that live."""
+        """Return the living processes."""
         found = []
         for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):  # gone meanwhile, or somebody else's
+            with suppress(psutil.Error, OSError):  # it has ended, or belongs to another user
                 if process.environ().get(_MARK) == self._value:
                     found.append(process)
         return found
 
     def end(self) -> None:
-        """Kill all of them; peers leave engines, nannies and workers behind."""
+        """Kill all processes, as peers leave engines, nannies and workers behind."""
         while living := self.living():
             for process in living:
                 with suppress(psutil.NoSuchProcess):
@@ -58,14 +58,14 @@ def processor_seconds(pid: int, *, without: str = "") -> float:
     Parameters
     ----------
     pid
-        Whose.
+        The process.
     without
-        Threads whose names begin so are left out.
+        Threads whose names begin with this text are left out.
     """
     found = 0
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # this thread has
+            with suppress(OSError):  # the thread has ended
                 if not without or not (thread / "comm").read_text().startswith(without):
                     found += int((thread / "schedstat").read_text().split()[0])
     return found / 1e9

@@ -1,4 +1,4 @@
-"""Two ranks ready with the process group formed, from nothing and warmed up."""
+"""The time until two ranks are ready with their process group, from cold and warmed up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOW = """
 
 
 def measure(options: Options) -> Section:
-    """Measure all systems from cold, nbdist also warmed up."""
+    """Measure all systems from cold, and nbdist also warmed up."""
     repeats, of_peers = (3, 1) if options.quick else (9, 3)
     cold = {
         system.name: measured(

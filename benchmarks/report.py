@@ -31,29 +31,30 @@ class Measured:
     """Repeated measurements of one thing."""
 
     values: tuple[float, ...]
-    note: str = ""  # what the ratio is made of, in absolute terms
+    note: str = ""  # for a ratio, the absolute times
 
     @property
     def median(self) -> float:
-        """What the table shows and the target is held against."""
+        """The median, which the table shows, and which must reach the target."""
         return statistics.median(self.values)
 
     @property
     def range(self) -> tuple[float, float]:
-        """Between what the true median lies with 95 % certainty; of few values, all of them.
+        """The range that holds the true median with 95 % certainty; of few values, all of them.
 
-        By the sign test: below the median lie as many of `n` values as a coin shows heads.
+        By the sign test: the number of values below the median is distributed like the number of
+        heads in `n` throws of a coin.
         """
         ordered, n = sorted(self.values), len(self.values)
-        outside = 0  # values on either side that it leaves out
-        chance = 0.5**n + n * 0.5**n  # that the median lies beyond one more of them
+        outside = 0  # how many values on either side are left out
+        chance = 0.5**n + n * 0.5**n  # that the median is outside if one more is left out
         while chance <= DOUBT / 2:
             outside += 1
             chance += math.comb(n, outside + 1) * 0.5**n
         return ordered[outside], ordered[n - 1 - outside]
 
     def show(self, unit: str) -> str:
-        """Median (quartiles) unit, note."""
+        """Write the median, the quartiles in brackets, the unit and the note."""
         shown = f"{_number(self.median)}{unit}"
         if len(set(self.values)) > 1:
             low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
@@ -63,13 +64,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure has to reach."""
+    """The value that a figure has to reach."""
 
     sign: Literal["<=", ">=", "<"]
     bound: float
 
     def met(self, value: float) -> bool:
-        """Whether `value` reaches it."""
+        """Whether `value` reaches the target."""
         if self.sign == ">=":
             return value >= self.bound
         return value < self.bound or (self.sign == "<=" and value == self.bound)
@@ -77,18 +78,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """One row: what nbdist reached and what the peers reached in the same run."""
+    """A row of the table: the values of nbdist and of the peers in the same run."""
 
     what: str
     unit: str
-    target: Target | None  # None: what it is good to know beside the others
-    measured: Mapping[str, Measured | str]  # by system; a text says why there is no number
+    target: Target | None  # None for a figure that is only for information
+    measured: Mapping[str, Measured | str]  # by system; a text is the reason for a missing number
 
     @property
     def verdict(self) -> str:
-        """Whether nbdist meets the target; a figure that could not be measured does not.
+        """Whether nbdist meets the target: `met`, `MISSED` or `not shown`.
 
-        Where the spread is so large that it may be either, it says so.
+        A figure that could not be measured misses its target. `not shown` means that the spread is
+        too large to decide.
         """
         if self.target is None:
             return ""
@@ -104,14 +106,14 @@ class Figure:
         return f"{self.target.sign} {_number(self.target.bound)}{self.unit}" if self.target else ""
 
     def shown(self, name: str) -> str:
-        """Tell what was measured for one system."""
+        """Write the value of one system."""
         found = self.measured.get(name, "-")
         return found.show(self.unit) if isinstance(found, Measured) else found
 
 
 @dataclass(frozen=True)
 class Section:
-    """The figures of one module, and how they were taken."""
+    """The figures of one module, and how they were measured."""
 
     name: str
     how: str
@@ -120,10 +122,10 @@ class Section:
 
 
 def measured(take: Callable[[], T]) -> T | str:
-    """Take a measurement; one that fails becomes a line of the table, not the end of the run."""
+    """Take a measurement; if it fails, return the error as a text for the table."""
     try:
         return take()
-    except Exception as error:  # whatever a peer, or nbdist, does
+    except Exception as error:  # a peer, or nbdist, may raise anything
         lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
         return f"failed: {lines[-1].strip()[:160]}"
 
@@ -178,7 +180,7 @@ def write(path: Path, sections: Sequence[Section], load: float) -> None:
 
 
 def machine(load: float) -> list[str]:
-    """Say what it ran on."""
+    """Describe the machine of the run."""
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     memory = psutil.virtual_memory().total / 2**30
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"

@@ -1,4 +1,4 @@
-"""From launching a script to its first collective, over torchrun; and many launches in a row."""
+"""The time from a script's launch to its first collective, over torchrun's; many launches."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ SETTLED = 10
 
 
 def measure(options: Options) -> Section:
-    """Launch warm and cold on two and four ranks, then again and again."""
+    """Launch scripts warm and cold on two and four ranks, then many times in one kernel."""
     repeats, launches = (3, 30) if options.quick else (9, 200)
     figures = [
         Figure(
@@ -145,7 +145,7 @@ def _ratio(np: int, flag: str, repeats: int, options: Options) -> Measured:
 
 
 def _whole(np: int, repeats: int) -> Measured:
-    """Time from the start to the end of all."""
+    """Measure the whole job, from its start to its end."""
     mine, theirs = [], []
     cell = f"%%distributed -np {np} --launcher torchrun\n{CELL}"
     with Notebook("ipykernel_launcher") as notebook:
@@ -237,7 +237,7 @@ def _grown(launches: int) -> Measured:
 
 
 def _weigh(notebook: Notebook) -> tuple[float, float, float]:
-    """Return megabytes, processes, and open descriptors of the kernel and what it has started."""
+    """Return megabytes, processes and open descriptors of the kernel and its processes."""
     family = [psutil.Process(notebook.pid), *notebook.processes()]
     size, files = 0.0, 0
     for process in family:

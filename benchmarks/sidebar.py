@@ -1,4 +1,4 @@
-"""What the sidebar costs the server, and how far behind the ranks it is."""
+"""What the sidebar costs the server, and how late it shows changes of the ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CELL = "import time\nprint(time.time())\ntime.sleep({seconds})"
 
 
 def measure(options: Options) -> Section:
-    """Time state changes, then the server under load."""
+    """Measure how late changes arrive, then the server under load."""
     turns, seconds = (5, 5) if options.quick else (25, 15)
     behind = measured(partial(_behind, turns))
     found: dict[str, Any] = (
@@ -74,7 +74,7 @@ def measure(options: Options) -> Section:
 
 
 def _longest_pause() -> Measured:
-    """Have the page's own test measure it; tasks below 50 ms a browser does not tell of."""
+    """Let a test of the page measure; browsers report only tasks of 50 ms or more."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "figures.json")
         ran = subprocess.run(
@@ -109,13 +109,13 @@ class Server:
         self.process = psutil.Process(self._process.pid)
 
     def state(self) -> Any:
-        """Ask for the whole state."""
+        """Return the whole state from the server."""
         url = f"http://127.0.0.1:{self.port}/nbdist/api/state"
         with urlopen(Request(url, headers={"Authorization": f"token {self.token}"})) as answer:
             return json.load(answer)
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server answers."""
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -128,7 +128,7 @@ class Server:
                 return
 
     async def page(self) -> Any:
-        """Return a websocket that is told the state."""
+        """Return a websocket that gets the state."""
         from tornado.httpclient import HTTPRequest
         from tornado.websocket import websocket_connect
 
@@ -141,7 +141,7 @@ class Server:
         return page
 
     def stop(self) -> None:
-        """End it."""
+        """End the server."""
         self._process.terminate()
         self._process.wait()
 
@@ -186,7 +186,7 @@ async def _time_changes(server: Server, turns: int) -> dict[str, Measured]:
     pushed, polled = [], []
     try:
         for turn in range(turns):
-            # Out of step with the polls, and with whatever else runs at intervals.
+            # At varying times, so that changes keep no fixed distance to polls.
             poll_at = time.time() + POLL_SECONDS * ((turn * 0.618) % 1)
             job = cluster.submit(CELL.format(seconds=1.6 * POLL_SECONDS))
             while not _busy_since(json.loads(await page.read_message())["state"]):
@@ -244,7 +244,7 @@ async def _read(page: Any) -> None:
 
 
 async def _write(folder: Path, clusters: int) -> None:
-    """Write the files of processes with a cluster each, every second, spread over it."""
+    """Write the state files of processes with one cluster each, once a second, evenly spread."""
     from nbdist.published import state_file as records
     from nbdist.published.state_file import ClusterRecord, RankRecord
 

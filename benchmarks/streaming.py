@@ -1,8 +1,8 @@
-"""One process that writes what many ranks would: their metrics, their resources, a kernel's record.
+"""A process that writes the files of many ranks: metrics, resources, and a kernel's record.
 
-``python -m benchmarks.streaming RANKS`` prints where its job is, and writes until its input ends.
-So a page can follow 64 ranks on a machine with two cores, which 64 processes would keep busy. What
-it takes itself counts nowhere.
+``python -m benchmarks.streaming RANKS`` prints the place of its job, and writes until its input
+ends. So a page can follow 64 ranks on a machine with two cores, which 64 processes would keep busy.
+The costs of this process are not part of any figure.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RECORD_SECONDS = 0.5
 
 
 class Ranks:
-    """Ranks of one job that log and are measured.
+    """The ranks of a job that logs metrics and resources.
 
     Parameters
     ----------
     folder
-        The job's.
+        The job's folder.
     count
-        How many.
+        The number of ranks.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -62,7 +62,7 @@ class Ranks:
         self._step += len(steps)
 
     def pulse(self) -> None:
-        """Take note of what the ranks take."""
+        """Write the resources that the ranks use."""
         for rank, resources in enumerate(self._resources):
             resources.look(self._taken(rank))
 
@@ -70,7 +70,7 @@ class Ranks:
         return Vitals(400_000_000 + 1_000_000 * rank + 1000 * self._step, cpu=95.0)
 
     def record(self) -> records.Record:
-        """Return what a kernel would show of them."""
+        """Return the record that a kernel would publish about the ranks."""
         bar = BarRecord("steps", self._step, 100_000, HERTZ, left=(100_000 - self._step) / HERTZ)
         ranks = [
             RankRecord(
@@ -87,7 +87,7 @@ class Ranks:
 
 
 def main(count: int) -> None:
-    """Write until nobody wants it any more."""
+    """Write until the input of this process ends."""
     records.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     file = records.folder() / "benchmark.json"
     with tempfile.TemporaryDirectory(prefix="nbd-bench-") as folder:

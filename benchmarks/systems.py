@@ -1,4 +1,4 @@
-"""nbdist and its peers: how each gets N ranks running and how a cell is sent to all of them."""
+"""nbdist and its peers: how each starts N ranks, and how a cell is sent to all ranks."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ CHECK = "import torch.distributed as dist; assert dist.get_world_size() == {n}"
 
 @dataclass(frozen=True)
 class System:
-    """One way to run a cell on N ranks; `{n}` and `{folder}` stand in its cells."""
+    """A system that runs cells on N ranks; its cells may contain `{n}` and `{folder}`."""
 
     name: str
-    start: tuple[str, ...]  # cells that bring the ranks up
-    first_line: str  # of a cell for all ranks
-    join: str | None  # body that forms the group on every rank; None: `start` shows that it is
+    start: tuple[str, ...]  # the cells that start the ranks
+    first_line: str  # the first line of a cell for all ranks
+    join: str | None  # cell that forms the group; None if `start` does so and checks it
     module: str = "ipykernel_launcher"
     environ: dict[str, str] = field(default_factory=dict)
 
     def notebook(self, n: int) -> Notebook:
-        """Open a fresh kernel, no rank started."""
+        """Open a new kernel without ranks."""
         return Notebook(self.module, {k: v.format(n=n) for k, v in self.environ.items()})
 
     def cells(self, notebook: Notebook, n: int, *, join: bool) -> list[str]:
-        """All that brings N ranks up, with the group formed and checked if so wished."""
+        """Return the cells that start N ranks; with `join`, they also form and check the group."""
         cells = list(self.start)
         if join and self.join is not None:
             cells.append(self.cell(self.join + CHECK))
         return [cell.format(n=n, folder=notebook.folder) for cell in cells]
 
     def cell(self, body: str) -> str:
-        """`body` as a cell for all ranks."""
+        """Return `body` as a cell for all ranks."""
         return self.first_line + body
 
     def open(self, n: int, *, join: bool) -> Notebook:
-        """Open a kernel with N ranks up, each shown to be there."""
+        """Open a kernel with N ranks, and check that all are there."""
         notebook = self.notebook(n)
         try:
             for cell in self.cells(notebook, n, join=join):
@@ -53,12 +53,12 @@ class System:
         return notebook
 
     def check_ranks(self, notebook: Notebook, n: int) -> None:
-        """Stop a measurement of something else than N ranks."""
+        """Raise an error if there are not exactly N ranks."""
         if (found := len(self.rank_pids(notebook))) != n:
             raise CellError(f"{found} ranks came up, not {n}")
 
     def rank_pids(self, notebook: Notebook) -> list[int]:
-        """Process ids of the ranks, each written down by the rank itself."""
+        """Return the process ids of the ranks; each rank writes its own one."""
         folder = notebook.folder / f"pids-{time.monotonic_ns()}"
         folder.mkdir()
         notebook.run(
@@ -94,8 +94,8 @@ IPYPARALLEL = System(
 
 NBDISTRIBUTED = System(
     "nbdistributed",
-    # It says it is ready long before its workers are connected, and a cell sent then is lost to
-    # its timeout of 30 s: wait until they are.
+    # It reports that it is ready long before its workers are connected, and a cell that is sent
+    # meanwhile fails after 30 s. So wait until all workers are connected.
     start=(
         "%load_ext nbdistributed",
         textwrap.dedent("""\
@@ -128,12 +128,12 @@ ALL = (NBDIST, IPYPARALLEL, NBDISTRIBUTED, JUPYTER_DISTRIBUTED)
 
 @dataclass(frozen=True)
 class Options:
-    """What a run measures, and how long it takes over it."""
+    """What a run measures, and whether it is a short one."""
 
     quick: bool = False
     systems: tuple[System, ...] = ALL
 
 
 def cores() -> int:
-    """Processor cores this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Training at nbdist's pace and at torchrun's, each alone on the machine in its turn."""
+"""The speed of a training with nbdist and with torchrun, each alone on the machine in its turn."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from benchmarks.systems import NBDIST, Options, cores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TURN_SECONDS = 1.2  # of training; a turn is short against what the machine's neighbours do
+TURN_SECONDS = 1.2  # of training: shorter than changes of other load on the machine
 TURNS, LIVES = 6, 9
 HANGS_SECONDS = 60.0
-QUIET, LOOKS = 0.1, 2  # ready is what takes less than so much of a second, so many times in a row
+QUIET, LOOKS = 0.1, 2  # ready: less processor seconds than QUIET, LOOKS times in a row
 HOW = """
     A DDP model of linear layers trains on as many ranks as there are cores ({ranks}), one torch
     thread each, printing its loss every 50 steps. The same text is run by `torchrun` and by nbdist:
@@ -81,7 +81,7 @@ for turn in range({turns}):
 
 
 class Size(NamedTuple):
-    """Of a model whose step takes about so long on a small machine."""
+    """The size of a model, and how long its step takes on a small machine."""
 
     milliseconds: int
     width: int
@@ -104,36 +104,36 @@ CELLS = {
 
 
 class Turn(NamedTuple):
-    """What came of one."""
+    """The result of a turn."""
 
     seconds: float
     processor: float
-    """Seconds that all its processes took."""
+    """Processor seconds of all processes."""
 
 
 @dataclass
 class Trainer:
-    """One family of processes that trains when it is its turn, and is stopped otherwise."""
+    """A family of processes that trains in its turn, and is stopped (SIGSTOP) otherwise."""
 
     family: Family
     place: Path
-    """Begins the names of the files by which it is told, and tells."""
+    """The names of the files that start a turn and report its end begin with this path."""
     turn: int = 0
     members: list[psutil.Process] = field(default_factory=list)
 
     def pause(self) -> None:
-        """Have nothing of it run."""
+        """Stop all its processes."""
         self.members = self.family.living()
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run again."""
+        """Let all its processes run again."""
         self._signal(signal.SIGCONT)
 
     def train(self) -> Turn:
-        """Give it its turn."""
+        """Let it train for one turn."""
         self.resume()
-        time.sleep(0.1)  # what was due meanwhile is done
+        time.sleep(0.1)  # for work that became due while it was stopped
         before = self.processor()
         self._file("go").touch()
         end, until = self._file("end"), time.monotonic() + HANGS_SECONDS
@@ -155,12 +155,12 @@ class Trainer:
                 process.send_signal(number)
 
     def processor(self) -> float:
-        """Return the seconds of processor time that its processes have taken."""
+        """Return the processor seconds of all its processes."""
         return sum(processor_seconds(process.pid) for process in self.members)
 
 
 def measure(options: Options) -> Section:
-    """Train at all sizes in all ways."""
+    """Train models of all sizes in all ways."""
     turns, lives = (4, 2) if options.quick else (TURNS, LIVES)
     figures: list[Figure] = []
     for size in SIZES:
@@ -175,7 +175,7 @@ def _figures(size: Size, turns: int, lives: int) -> list[Figure]:
     for _ in range(lives):
         try:
             found.append(_life(size, turns))
-        except Exception as error:  # it becomes a line of the table
+        except Exception as error:  # the table shows it
             failed = f"failed: {error}"
             break
     steps = _steps(size)
@@ -183,7 +183,7 @@ def _figures(size: Size, turns: int, lives: int) -> list[Figure]:
     figures = []
     for way in size.ways:
         bound = None
-        if size.milliseconds >= 4:  # below, each step is mostly waiting
+        if size.milliseconds >= 4:  # a shorter step is mostly waiting
             bound = Target(">=", 0.985 if LOGGED in way else 0.99)
         what = f"steps of {size.milliseconds} ms on {way}, over torchrun's"
         for kind, ratio in (("clock", _by_clock), ("processor", _by_processor)):
@@ -212,15 +212,15 @@ def _steps(size: Size) -> int:
 
 
 def _life(size: Size, turns: int) -> list[dict[str, Turn]]:
-    """Start all, give each its turns, end all."""
+    """Start all trainers, give each its turns, and end all."""
     with ExitStack() as stack:
         trainers: dict[str, Trainer] = {}
         for way in ("torchrun", *size.ways):
             start: Callable[..., Trainer] = _torchrun if way == "torchrun" else _nbdist
-            # One turn more than are given: no process ends within a turn that counts.
+            # More turns than are given, so no process ends within a turn that counts.
             trainers[way] = trainer = start(way, size, turns + 2, stack)
-            stack.callback(trainer.resume)  # a stopped process is not ended politely
-            trainer.train()  # not counted: buckets and caches are made
+            stack.callback(trainer.resume)  # a stopped process could not end by itself
+            trainer.train()  # not counted: buckets and caches are made now
         return [_round(trainers, forth=number % 2 == 0) for number in range(turns)]
 
 
@@ -257,7 +257,7 @@ def _nbdist(way: str, size: Size, turns: int, stack: ExitStack) -> Trainer:
 
 
 def _begun(trainer: Trainer) -> Trainer:
-    """Wait until it is ready for its first turn, and have seen all its processes."""
+    """Wait until a trainer is ready for its first turn, and find all its processes."""
     quiet, until = 0, time.monotonic() + HANGS_SECONDS
     before = -1.0
     while quiet < LOOKS:

@@ -16,7 +16,7 @@ export default defineConfig([
         'error',
         { selector: 'interface', format: ['PascalCase'], prefix: ['I'] }
       ],
-      // Indices stay within what was measured just before.
+      // Indices are within bounds that the code has computed just before.
       '@typescript-eslint/no-non-null-assertion': 'off',
       '@typescript-eslint/restrict-template-expressions': [
         'error',
@@ -30,22 +30,22 @@ export default defineConfig([
   },
   {
     files: ['src/plugins/**', 'src/sidebar/**'],
-    // A signal's slot is bound by the object that is given with it.
+    // `signal.connect(slot, this)` binds the slot.
     rules: { '@typescript-eslint/unbound-method': 'off' }
   },
   {
     files: ['src/plugins/**'],
-    // A few kB, needed as soon as the page is there.
+    // These modules have a few kB, and are needed as soon as the page is loaded.
     rules: { 'jupyter/prefer-lazy-imports': 'off' }
   },
   {
     files: ['src/metrics/**', 'tests/**'],
-    // A widget's module is drawn by any front end, and not handed a translator.
+    // The widget's module runs in every front end, and gets no translator.
     rules: { 'jupyter/no-untranslated-string': 'off' }
   },
   {
     files: ['tests/**'],
-    // node:test hands back promises that nobody waits for.
+    // `test` of node:test returns a promise that need not be awaited.
     rules: { '@typescript-eslint/no-floating-promises': 'off' }
   },
   {

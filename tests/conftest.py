@@ -1,4 +1,4 @@
-"""Fixtures: kernels of their own, an isolated home, and a look at what each test leaves behind."""
+"""Fixtures: kernels, an isolated home, and a check of what each test leaves behind."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
     KernelFactory = Callable[..., Kernel]
 
-# Jupyter's server is large; `make test-gpu` does without it and the tests of the sidebar.
+# Jupyter's server is large; `make test-gpu` runs without it, and without tests of the sidebar.
 pytest_plugins = ["pytest_jupyter.jupyter_server"] if find_spec("jupyter_server") else []
 
 HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
 LONGEST = ("test_pages", "test_recovery", "test_storm", "test_tutorials", "test_orphans")
-"""Modules that take longest, by far."""
+"""The modules that take longest by far."""
 MEASURES = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
-"""Names in the environment by which processes note what they run."""
+"""Environment variables that make processes record their coverage."""
 NO_TORCH = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
 KERNELS = {"start_kernel", "kernel", "start_shared", "shared_kernel", "notebook"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make storm` say how many."""
+    """Add the options of `make storm`."""
     parser.addoption("--storm", type=int, default=0, help="trainings to throw faults into")
     parser.addoption("--storm-seed", type=int, default=1, help="the seed of the first one")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest modules first, or one worker would end long after the others."""
+    """Mark light tests. Put the longest modules first, so no worker ends long after the others."""
     for item in items:
         asked = KERNELS.intersection(getattr(item, "fixturenames", ()))
         if not asked and not item.get_closest_marker("starts_processes"):
@@ -61,13 +61,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> Any:
-    """Give a test more time on a machine that is slow, or busy, when it begins."""
+    """Give a test more time if the machine is slow or busy when the test begins."""
     limit = settings._replace(timeout=allowed(settings.timeout))
     return pytest_timeout.pytest_timeout_set_timer(item, limit)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU or Horovod where there is none."""
+    """Skip tests that need a GPU or Horovod where there is none."""
     if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("needs an NVIDIA GPU, and /dev/nvidiactl is not there")
     if item.get_closest_marker("horovod") and find_spec("horovod") is None:
@@ -82,7 +82,7 @@ def _fail_if_left(watch: Watch, name: str) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep the session's state and temp files in a folder that must be clean at the end."""
+    """Keep the session's state and temporary files in a folder that must be clean at the end."""
     folder = tmp_path_factory.mktemp("s", numbered=False)
     for name in ("tmp", "homes", "homes/tests"):
         (folder / name).mkdir()
@@ -92,31 +92,31 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("TMPDIR", str(folder / "tmp"))
-        # Torch's threads sleep while they wait; spinning, they take time from other workers.
+        # Torch's threads then sleep while they wait: spinning threads would slow other workers.
         patch.setenv("OMP_WAIT_POLICY", "passive")
-        # Torch looks up the name of 127.0.0.1 with each connection to a store: where no DNS server
-        # answers at once, a test would wait 5 s each time, and torch warns of what got no answer.
+        # Torch looks up the name of 127.0.0.1 at each connection to a store. Without a DNS server
+        # that answers at once, a test would wait 5 s each time, and torch would warn.
         patch.setenv("RES_OPTIONS", "timeout:1 attempts:5")
         patch.setattr(tempfile, "tempdir", str(folder / "tmp"))
         watch = Watch(folder)
         yield folder
-        ensure_event_loop().close()  # jupyter_client makes one for the main thread and keeps it
+        ensure_event_loop().close()  # jupyter_client makes this loop and keeps it
         _fail_if_left(watch, "The session")
 
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing(scratch: Path, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the test whose processes, files, shared memory or threads stay behind."""
+    """Fail a test that leaves processes, files, shared memory or threads behind."""
     watch = Watch(scratch)
     yield
     for kernel in list(open_kernels.values()):
-        kernel.stop()  # after a failure, the next test of a shared kernel needs it
+        kernel.stop()  # after a failure, the next test of a shared kernel needs this
     _fail_if_left(watch, request.node.name)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave what a module that repeats others starts out of coverage, which takes its time."""
+    """Leave processes of modules marked `repeats` out of coverage, which costs time."""
     with pytest.MonkeyPatch.context() as patch:
         for name in MEASURES if request.node.get_closest_marker("repeats") else ():
             patch.delenv(name, raising=False)
@@ -124,14 +124,14 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 PROBES = 3
-"""One that load has disturbed says nothing; where all were, each kernel tries torch itself."""
+"""How often torch is probed: load may disturb a probe. If all fail, each kernel probes torch."""
 
 
 @functools.cache
 def _probe_torch_once(lock: Path) -> None:
-    """Have this build of torch known, so that no fault of a test waits for that to be tried.
+    """Probe this build of torch beforehand, so that no fault in a test waits for the probe.
 
-    The workers beside this one wait for whoever is first, by a lock that ends with its process.
+    The first worker probes, and the others wait for a file lock, which ends with its process.
     """
     if find_spec("torch") is None:
         return
@@ -145,7 +145,7 @@ def _probe_torch_once(lock: Path) -> None:
 
 
 def probed(*program: str) -> Recovery:
-    """Return what the probe, or a program around it, finds in a process of its own."""
+    """Run the probe, or a program around it, in a process of its own; return its result."""
     read, write = os.pipe()
     command = [sys.executable, *(program or ("-m", PROBE)), str(write)]
     with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +172,7 @@ def _factory(scratch: Path) -> Iterator[KernelFactory]:
 
 @pytest.fixture(scope="session")
 def without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return an environment in which there is no torch: what starts there imports none."""
+    """Return environment variables with which processes cannot import torch."""
     folder = tmp_path_factory.mktemp("without-torch")
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").write_text(NO_TORCH)
@@ -183,13 +183,13 @@ def without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def becomes_main(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a shell that is made in this process be `__main__` until the test ends."""
+    """Restore `__main__` after the test: a shell that is made in this process replaces it."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture
 def start_kernel(scratch: Path) -> Iterator[KernelFactory]:
-    """Start kernels: ``start_kernel(home="name", env={...}, cwd=path)``; they may share a home."""
+    """Start kernels: ``start_kernel(home="name", env={...}, cwd=path)``; homes may be shared."""
     yield from _factory(scratch)
 
 
@@ -201,7 +201,7 @@ def kernel(start_kernel: KernelFactory) -> Kernel:
 
 @pytest.fixture(scope="module")
 def start_shared(scratch: Path, request: pytest.FixtureRequest) -> Iterator[KernelFactory]:
-    """Start kernels for all tests of a module; they must not depend on each other's cells."""
+    """Start kernels for all tests of a module; no test may depend on the cells of another one."""
     watch = Watch(scratch)
     yield from _factory(scratch)
     _fail_if_left(watch, f"The kernel shared in {request.node.name}")

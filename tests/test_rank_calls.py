@@ -11,7 +11,7 @@ import zmq
 
 from nbdist.errors import NbdistError
 from nbdist.hub.link.agent_connections import Line, NoAnswer, given
-from nbdist.rank.hub_connection import Speaker
+from nbdist.rank.hub_connection import HubConnection
 from nbdist.wire.encoding import ToAgent, decode_to_agent, encode_to_agent
 from nbdist.wire.group_reports import GroupInfo
 from nbdist.wire.messages import Hello, Reply, Run
@@ -38,10 +38,10 @@ ANSWERS: dict[type[Call[Any]], object] = {
 }
 
 
-class Rank(Speaker):
+class Rank(HubConnection):
     """Answers what `ANSWERS` say, and nothing else."""
 
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         if isinstance(message, Ask) and type(message.call) in ANSWERS:
             self.send(Reply(message.id, ANSWERS[type(message.call)]))
 

@@ -1,1 +1,1 @@
-"""Scripts of the Makefile; tests import what they share with them."""
+"""Scripts that the Makefile runs; tests import parts of them."""

@@ -1,7 +1,7 @@
-"""Check an sdist and a wheel before they are published: what is in them, and that they install.
+"""Check an sdist and a wheel before they are published: their files, and their installation.
 
-`make dist` runs this on what it has built. Links of README are looked up as PyPI will show them;
-both are installed into a clean environment without Node.js, and cells run there.
+`make dist` runs this on the archives that it has built. Links of README are checked as PyPI will
+show them. Both archives are installed into a clean environment without Node.js, and run cells.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PAGE = ("nbdist/labextension/", "nbdist/widgets/static/")
 LINK = re.compile(r"""(?:\]\(|\b(?:src|href)=["'])([^)\s"']+)""")
-# What the wheel puts where Jupyter looks, besides the package: from where in the checkout.
+# What the wheel installs for Jupyter besides the package: the place, and the source in a checkout.
 SHARED = {
     "share/jupyter/labextensions/nbdist/": "nbdist/labextension/",
     "share/jupyter/labextensions/nbdist/install.json": "labextension/install.json",
@@ -66,30 +66,30 @@ shell.run_cell("%%distributed --backend none\\nprint(f'rank {rank} of {world_siz
 
 
 def say(line: str) -> None:
-    """Print a line at once: the steps take long."""
+    """Print a line at once, as the steps take long."""
     print(line, flush=True)
 
 
 def git(*arguments: str) -> list[str]:
-    """Return the lines that git prints about the checkout."""
+    """Run a git command in the checkout; return the lines that it prints."""
     ran = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
     return ran.stdout.splitlines()
 
 
 def in_checkout() -> set[str]:
-    """Return the files that belong to the project, those that are not committed yet among them."""
+    """Return the files of the project, including those that are not committed yet."""
     listed = git("ls-files", "--cached", "--others", "--exclude-standard")
     return {name for name in listed if (ROOT / name).exists()}
 
 
 def in_sdist(path: Path) -> set[str]:
-    """Return the files of an sdist, as they are called in a checkout."""
+    """Return the files of an sdist, by their names in a checkout."""
     with tarfile.open(path) as archive:
         return {file.name.partition("/")[2] for file in archive.getmembers() if file.isfile()}
 
 
 def in_wheel(path: Path) -> set[str]:
-    """Return the files of a wheel, as they are called in a checkout; not those about itself."""
+    """Return the files of a wheel without its metadata, by their names in a checkout."""
     names = set()
     for name in zipfile.ZipFile(path).namelist():
         top, _, rest = name.partition("/")
@@ -105,9 +105,9 @@ def in_wheel(path: Path) -> set[str]:
 
 
 def wrong_files(sdist: set[str], wheel: set[str], checkout: set[str]) -> Iterator[str]:
-    """Say which files should not be there, and which are lacking."""
+    """Describe each file that should not be there, and each file that is missing."""
     page = {name for name in sdist if name.startswith(PAGE)}
-    # All that is built is served to the page; jupyter-builder's package.json.orig is not.
+    # Only files with these endings are served to the page; package.json.orig is not.
     served = {name for name in page if Path(name).suffix in {".css", ".js", ".json"}}
     for name in sorted(sdist - checkout - served - {"PKG-INFO"}):
         yield f"the sdist has {name}, which is no file of the project"
@@ -124,7 +124,7 @@ def wrong_files(sdist: set[str], wheel: set[str], checkout: set[str]) -> Iterato
 
 
 def wrong_links(metadata: Message, checkout: set[str]) -> Iterator[str]:
-    """Say which links and pictures of README lead nowhere when PyPI shows them."""
+    """Describe each link and picture of README that will be broken on PyPI."""
     urls = dict(url.split(", ", 1) for url in metadata.get_all("Project-URL", []))
     blob = re.compile(re.escape(urls["Repository"]) + r"/(?:blob|raw)/([^/]+)/([^#]+)")
     tag = f"v{metadata['Version']}"
@@ -138,7 +138,7 @@ def wrong_links(metadata: Message, checkout: set[str]) -> Iterator[str]:
 
 
 def metadata_of(wheel: Path) -> Message:
-    """Return what a wheel tells PyPI about itself."""
+    """Return the metadata of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_string(archive.read(name).decode())
@@ -159,11 +159,11 @@ class Clean:
         self.env.pop("PYTHONPATH", None)
 
     def python(self, *arguments: str | Path) -> str:
-        """Run its Python, and return all that was said; an error when it fails."""
+        """Run the environment's Python; return its output, or raise an error with it."""
         return self._run(self.programs / "python", *arguments)
 
     def install(self, path: Path, *flags: str) -> None:
-        """Install a wheel or an sdist, by uv: pip takes three times as long."""
+        """Install a wheel or an sdist with uv, which takes a third of pip's time."""
         uv = (sys.executable, "-m", "uv", "pip", "install", "-q", *flags)
         self._run(*uv, "--python", self.programs / "python", path)
 
@@ -183,7 +183,7 @@ class Clean:
 
 
 def try_them(sdist: Path, wheel: Path, clean: Clean) -> Iterator[str]:
-    """Install both where there is neither Node.js nor torch, and say what does not work."""
+    """Install both where there is neither Node.js nor torch; describe what does not work."""
     try:
         say(f"Installing {wheel.name} and what it needs, without Node.js")
         clean.install(wheel)
@@ -204,7 +204,7 @@ def try_them(sdist: Path, wheel: Path, clean: Clean) -> Iterator[str]:
 
 
 def before_publishing(version: str) -> Iterator[str]:
-    """Say what is left to do before these may be uploaded."""
+    """Describe what is left to do before the archives may be uploaded."""
     if git("status", "--porcelain"):
         yield "commit what has changed, and build again"
     if f"## {version} (unreleased)" in (ROOT / "CHANGELOG.md").read_text():
@@ -212,7 +212,7 @@ def before_publishing(version: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Check the one sdist and the one wheel of a folder; 1 when anything is wrong."""
+    """Check the only sdist and the only wheel in a folder; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the sdist and the wheel are")
     folder = parser.parse_args().folder

@@ -1,6 +1,6 @@
-"""Print what nbdist needs, a word each as pip takes it: `tools/needs.py kernels gpu` adds extras.
+"""Print the requirements of nbdist, one a line: `tools/needs.py kernels gpu` adds these extras.
 
-For `make test-gpu`: nbdist runs from the sources there, so pip cannot read it off a package.
+For `make test-gpu`: nbdist runs from its sources there, so pip has no package with requirements.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The table of rooms in the architecture document: `python tools/rooms.py` writes it anew.
+"""Writes the table of rooms into the architecture document: `python tools/rooms.py`.
 
-Its order is that of the contract which `make lint` checks, its text the first line of each room.
+The rows have the order of the contract that `make lint` checks. The text of a row is the first line
+of the room's docstring.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ BLOCK = re.compile(r"(?<=<!-- rooms -->\n).*?(?=<!-- /rooms -->)", re.DOTALL)
 
 
 def with_table(page: str) -> str:
-    """Return the page with the table as it should be."""
+    """Return the page with the up-to-date table."""
     return BLOCK.sub(lambda _: table(), page)
 
 
@@ -26,7 +27,7 @@ def table() -> str:
 
 
 def rooms() -> list[Path]:
-    """Return the rooms in the order of the contract, and behind each the rooms within it."""
+    """Return the rooms in the order of the contract, each followed by the rooms within it."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     layers = re.search(
         r'^containers = \["nbdist"\].*?^layers = (\[.*?^\])', project, re.MULTILINE | re.DOTALL
@@ -42,7 +43,7 @@ def rooms() -> list[Path]:
 
 
 def described(room: Path) -> tuple[str, str]:
-    """Return a room's name, and what its first line says of it."""
+    """Return a room's name, and the first line of its docstring."""
     shown = room.relative_to(ROOT / "nbdist").as_posix()
     if room.is_dir():
         shown, room = f"{shown}/", room / "__init__.py"

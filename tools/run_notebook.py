@@ -1,7 +1,7 @@
-"""Run a notebook without a browser: print what its cells print, as they print it, and save it.
+"""Run a notebook without a browser: print the outputs of its cells at once, and save the notebook.
 
-With ``--store`` the outputs go into the notebook itself, as the repository has them: without the
-times of the run, and without what is about this machine. ``python tools/run_notebook.py
+With ``--store`` the outputs go into the notebook itself, for the repository: without the times of
+the run, and without outputs about this machine. ``python tools/run_notebook.py
 notebooks/quickstart.ipynb --store`` is ``make quickstart``.
 """
 
@@ -24,11 +24,11 @@ from nbclient.exceptions import CellExecutionError
 from traitlets.config import Config
 
 HERE_ONLY = "about-this-machine"
-"""Tag of cells whose outputs (host, pids) are true nowhere else, and are not stored."""
+"""The tag of cells whose outputs (host, pids) only hold for this machine, and are not stored."""
 ADDRESS = r"\b(?:127\.0\.0\.1|localhost)\b"
 PATH = r"(?<![\w.<])/(?:tmp|home|root|usr|work|run|Users)/[^\s\"]*"
 CONTROLS = re.compile(r"\\u001b\[[0-9;]*[A-Za-z]|\\[nrt]")
-"""As JSON writes colours and ends of lines: what follows begins a word."""
+"""Colours and ends of lines, as JSON writes them: a new word begins after each."""
 BYTES = re.compile(r'"(?:image/png|state)": "[^"]*"|data:image/png;base64,[\w+/=]*')
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -37,7 +37,7 @@ class TalkingClient(NotebookClient):
     """Runs a notebook and prints each output when it arrives."""
 
     def output(self, outs: list[Any], msg: dict[str, Any], *where: Any) -> Any:
-        """Print one output message, then let nbclient keep it."""
+        """Print an output, then pass it on to nbclient."""
         content = msg["content"]
         if msg["msg_type"] == "stream":
             print(content["text"], end="", flush=True)
@@ -49,7 +49,7 @@ class TalkingClient(NotebookClient):
 
 
 def announce(cell: dict[str, Any], cell_index: int) -> None:
-    """Print a cell before it runs: headings and text as they are, code indented."""
+    """Print a cell before it runs: text as it is, code indented."""
     if cell["cell_type"] == "code":
         print(f"\n--- cell {cell_index}")
         print("\n".join(f"    {line}" for line in cell["source"].splitlines()), flush=True)
@@ -60,22 +60,22 @@ def announce(cell: dict[str, Any], cell_index: int) -> None:
 def sockets() -> Config:
     """Let the kernel listen on sockets in the runtime folder of Jupyter.
 
-    A TCP port is free when it is chosen, and another process may have it when the kernel binds it.
+    Another process could take a TCP port between its choice and the kernel's bind.
     """
     folder = Path(jupyter_runtime_dir())
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # as Jupyter makes it
-    # A socket's path may have some 100 characters: the name is short.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # with Jupyter's own mode
+    # The name is short, as a socket's path may have only some 100 characters.
     return Config(KernelManager={"transport": "ipc", "ip": str(folder / uuid.uuid4().hex[:12])})
 
 
 def digest(notebook: Any) -> str:
-    """Return what tells whether the code of a notebook is that which made its outputs."""
+    """Return a hash of a notebook's code, which shows whether its outputs are from this code."""
     code = [[cell.id, cell.source] for cell in notebook.cells if cell.cell_type == "code"]
     return hashlib.sha256(repr(code).encode()).hexdigest()
 
 
 def make_storable(notebook: Any) -> None:
-    """Take out what would differ though the outputs are the same, and say what made them."""
+    """Remove what differs from run to run, and note the code that has made the outputs."""
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
@@ -88,7 +88,7 @@ def make_storable(notebook: Any) -> None:
 
 
 def about_a_machine(notebook: Any) -> list[str]:
-    """Return what outputs tell of the machine that made them: its name, addresses, paths."""
+    """Return the names, addresses and paths of this machine that occur in the outputs."""
     outputs = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
     words = CONTROLS.sub(" ", BYTES.sub("", outputs))
     host = rf"(?<![\w-]){re.escape(socket.gethostname())}(?![\w-])"
@@ -96,10 +96,10 @@ def about_a_machine(notebook: Any) -> list[str]:
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
-    """Return the outputs with streams in one piece: how they were cut is chance."""
+    """Join the pieces of each stream, which is cut by chance."""
     found: list[Any] = []
     for each in outputs:
-        stream = each.get("name")  # no other kind of output has one
+        stream = each.get("name")  # only streams have one
         if stream and found and found[-1].get("name") == stream:
             found[-1].text += each.text
         else:
@@ -129,7 +129,7 @@ def main() -> int:
         timeout=arguments.timeout,
         kernel_name="python3",
         config=sockets(),
-        extra_arguments=["--log-level=ERROR"],  # not that others of this machine might listen
+        extra_arguments=["--log-level=ERROR"],  # no warning of other users here
         resources={"metadata": {"path": str(arguments.notebook.parent)}},
         on_cell_start=announce,
     )

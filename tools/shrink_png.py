@@ -1,4 +1,4 @@
-"""Make screenshots small: the colours of each that matter, and no more bytes than they need."""
+"""Make screenshots small: reduce each to its most important colours, and compress it well."""
 
 from __future__ import annotations
 

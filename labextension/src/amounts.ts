@@ -11,7 +11,7 @@ const MINUTE = 60;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** Units, how many there are in a second, and how many make up the next. */
+/** Units: the name, how many make up a second, and how many make up the next larger unit. */
 const SHORT_TIMES: [string, number, number][] = [
   ['µs', 1e6, 1000],
   ['ms', 1e3, 1000],
@@ -19,12 +19,12 @@ const SHORT_TIMES: [string, number, number][] = [
 ];
 const SIZES = ['B', 'kB', 'MB', 'GB', 'TB'];
 
-/** A tenth of a unit is told below so many: of a duration it is mere noise beyond. */
+/** Durations of fewer units than this are written with tenths; with more, tenths would be noise. */
 const FEW_UNITS = 10;
-/** The same of sizes: 61.2 GB are not 61.7, which may be what is too much for a device. */
+/** The same for sizes: 61.7 GB may be too much for a device that has room for 61.2 GB. */
 const FEW_BYTES = 100;
 
-/** Labels of loops that name what is done once an iteration; "epoch 3" is one of its batches. */
+/** Labels that name one iteration of the loop. In a loop "epoch 3" an iteration is a batch. */
 const STEP = /^(epoch|step|batch)(?:e?s)?$/i;
 const MANY: Record<string, string> = {
   epoch: 'epochs',
@@ -66,21 +66,21 @@ export function inBytes(size: number): string {
   return `${shown()} ${SIZES[unit]}`;
 }
 
-/** A figure with three digits, all of them before the point: 5.28, 12,345. */
+/** A number with three digits, or with all digits before the point: 5.28, 12,345. */
 export function inDigits(value: number): string {
   return Math.abs(value) >= 100
     ? COUNT.format(rounded(value))
     : String(Number(value.toPrecision(3)));
 }
 
-/** What a step takes, as columns of milliseconds have it. */
+/** The time of a step, for a column of milliseconds. */
 export function inMilliseconds(seconds: number): string {
   return inDigits(1000 * seconds);
 }
 
 /**
- * How often a loop comes round: 12.5 it/s, and below one a second 2.4 s/it; a label that says
- * epoch, step or batch tells what an iteration is.
+ * The speed of a loop: 12.5 it/s, or 2.4 s/it if it is slower than one a second. If the label is
+ * epoch, step or batch, that is the unit.
  */
 export function inRate(rate: number, label = ''): string {
   const unit = STEP.exec(label.trim())?.[1].toLowerCase() ?? 'it';
@@ -89,25 +89,25 @@ export function inRate(rate: number, label = ''): string {
     : `${inTime(1 / rate)}/${unit}`;
 }
 
-/** A number of percent. */
+/** A percentage: 97 %. */
 export function inPercent(share: number): string {
   return `${rounded(share)} %`;
 }
 
-/** So many parts in units, each of which has `most`. */
+/** A number of parts, written as whole units of `most` parts and the remaining parts. */
 function two(number: number, most: number, unit: string, part: string): string {
   const units = Math.floor(number / most);
   const parts = number % most;
   return parts ? `${units} ${unit} ${parts} ${part}` : `${units} ${unit}`;
 }
 
-/** A number in tenths below so many, else a whole one. */
+/** Round a number: to tenths if it is below `few`, else to a whole number. */
 function shortened(number: number, few: number): number {
   const tenths = rounded(10 * number) / 10;
   return tenths < few ? tenths : rounded(number);
 }
 
-/** Python rounds a half to the even number, and `toFixed` what the binary number is nearest to. */
+/** Round a half up, as the kernel does: neither Python's `round` nor `toFixed` does so always. */
 function rounded(number: number): number {
   return Math.floor(number + 0.5);
 }

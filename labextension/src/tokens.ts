@@ -1,4 +1,4 @@
-/** What plugins of ours share. */
+/** What the plugins of nbdist share. */
 
 import { Token } from '@lumino/coreutils';
 import type { Jobs } from './metrics/data/follow';
@@ -14,7 +14,7 @@ export interface INbdist {
   settings: Settings;
   targets: Targets;
   actions: Actions;
-  /** Whose metrics are followed. */
+  /** The jobs whose metrics the page follows. */
   jobs: Jobs;
 }
 

@@ -7,7 +7,7 @@ import { encode } from './job';
 
 Object.assign(globalThis, { window: globalThis });
 
-/** A websocket that a test is the other end of. */
+/** A websocket whose other end is the test. */
 class Socket {
   static last: Socket;
 
@@ -50,7 +50,7 @@ const HERE = { folder: 'here', job: '1' };
 const frame = (state: 'running' | 'done', steps: number[]): Uint8Array =>
   encode([{ name: 'loss', steps, values: [steps] }], { state });
 
-test('two views of a job share what is sent, and one that goes stops no other', () => {
+test('two views of a job share its frames, and one that is closed does not stop the other', () => {
   const jobs = start();
   const seen: string[] = [];
   const first = jobs.follow(HERE, job => {
@@ -93,7 +93,7 @@ test('a view gets no frames of another job, and hears that its own is unknown', 
   view.dispose();
 });
 
-test('what cannot be read is told in words', () => {
+test('a frame that cannot be read becomes an error message', () => {
   const jobs = start();
   let told = '';
   const view = jobs.follow(HERE, ({ trouble }) => {

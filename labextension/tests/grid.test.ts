@@ -25,7 +25,7 @@ test('pinned panels stand first, in the order in which they were pinned', () => 
   );
 });
 
-test('pins are kept and told, settings are taken', () => {
+test('pins are kept and announced, and settings are taken', () => {
   const preferences = new Preferences();
   const kept: string[][] = [];
   let told = 0;

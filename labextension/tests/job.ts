@@ -1,4 +1,4 @@
-/** Makes what the kernel sends, for the tests: see `nbdist/view/page_state.py`. */
+/** Makes frames as the kernel sends them, for the tests: see `nbdist/view/page_state.py`. */
 
 import {
   assemble,
@@ -15,15 +15,15 @@ export interface IMetric {
   label?: string;
   panel?: string;
   steps: number[];
-  /** Seconds since 1970; one a step by default. */
+  /** Seconds since 1970; by default one second for each step. */
   times?: number[];
-  /** By rank. */
+  /** The values of each rank. */
   values: number[][];
   stride?: number;
   marks?: Mark[];
 }
 
-/** A rank of which little is known. */
+/** A rank with unknown values, apart from `more`. */
 export function rank(number: number, more: Partial<IRank> = {}): IRank {
   return {
     rank: number,
@@ -39,7 +39,7 @@ export function rank(number: number, more: Partial<IRank> = {}): IRank {
   };
 }
 
-/** A bar of which little is known. */
+/** A bar with unknown values, apart from `more`. */
 export function bar(label: string, more: Partial<IBar> = {}): IBar {
   return {
     label,
@@ -54,7 +54,7 @@ export function bar(label: string, more: Partial<IBar> = {}): IBar {
   };
 }
 
-/** A job's state in the bytes that travel: a whole frame. */
+/** A job's state as a whole frame. */
 export function encode(
   metrics: IMetric[],
   more: Partial<IFrame> = {},

@@ -22,7 +22,7 @@ test('only jobs with metrics can be compared', () => {
   assert.deepEqual(named(null, new Words(trans)), []);
 });
 
-test('jobs of the same name are told apart by notebook, then by kernel', () => {
+test('jobs of the same name get the names of their notebooks, then of their kernels', () => {
   assert.deepEqual(
     names(
       process(7, 'a.ipynb', job('1'), job('2')),

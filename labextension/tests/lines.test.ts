@@ -47,7 +47,7 @@ test('a mean and the range of the ranks', () => {
   );
 });
 
-test('curves on other steps are drawn across them, and a value that is none is a gap', () => {
+test('a curve is drawn across steps that only other curves have, and a NaN is a gap', () => {
   const found = drawn([
     {
       name: 'train/loss',
@@ -109,7 +109,7 @@ test('smoothing keeps the values themselves as a faint line', () => {
   assert.ok((column(found, 'mean')[1] as number) < 3);
 });
 
-test('numbers alone do not change what is drawn how; what is hidden does', () => {
+test('new numbers do not change the key of a drawing, and hiding a curve does', () => {
   const metric = { name: 'a', steps: [0, 1], values: [[1, 3]] };
   assert.equal(drawn([metric]).key, drawn([{ ...metric, steps: [0, 9] }]).key);
   assert.notEqual(drawn([metric]).key, drawn([metric], {}, ['a']).key);

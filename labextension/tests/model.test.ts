@@ -6,7 +6,7 @@ import { Model } from '../src/sidebar/server/model';
 import { state, type IState } from '../src/sidebar/server/records';
 import type { Stream } from '../src/sidebar/server/stream';
 
-/** A stream that tells what a test says. */
+/** A stream that sends what a test gives it. */
 class Told {
   readonly state = new Signal<this, IState>(this);
   readonly broken = new Signal<this, void>(this);
@@ -17,7 +17,7 @@ class Told {
   }
 }
 
-test('an answer that was late does not hide what was told meanwhile', async () => {
+test('an answer that comes late does not replace a newer state from the stream', async () => {
   Object.assign(globalThis, { window: globalThis });
   let answer: (told: IState) => void = () => undefined;
   const api = {

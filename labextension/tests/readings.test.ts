@@ -72,12 +72,12 @@ test('hidden curves are not read, and neither are those that begin later', () =>
   assert.deepEqual(read(late, 4), []);
 });
 
-test('a value that is none is passed over', () => {
+test('a NaN is passed over', () => {
   const gap = [{ name: 'a', steps: [0, 1, 2], values: [[7, NaN, NaN]] }];
   assert.deepEqual(told(read(gap, 2)), [['a', '7', 'at step 0']]);
 });
 
-test('a smoothed curve tells both values', () => {
+test('both values of a smoothed curve are given', () => {
   const smoothed = 0.5 * 0.5 * 2 + 0.5 * 0.15;
   assert.deepEqual(told(read(LOSS, 1, { smoothing: 0.5 })), [
     [

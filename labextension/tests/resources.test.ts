@@ -10,7 +10,7 @@ function panel(title: string, values: number[][]) {
   return inUnits(decode(new DataView(sent.buffer), null)!.resources[0]);
 }
 
-test('bytes are told in units that suit the largest value', () => {
+test('bytes are shown in the unit that suits the largest value', () => {
   const { title, curves } = panel('Memory, bytes', [
     [4e8, 5e8],
     [1e9, 2e9]
@@ -27,7 +27,7 @@ test('bytes are told in units that suit the largest value', () => {
   assert.equal(panel('Memory, bytes', [[999]]).title, 'Memory, bytes');
 });
 
-test('what is no bytes stays as it is', () => {
+test('a panel without bytes stays as it is', () => {
   const { title, curves } = panel('CPU, % of one core', [[1600]]);
   assert.equal(title, 'CPU, % of one core');
   assert.equal(curves[0].mean[0], 1600);

@@ -28,7 +28,7 @@ test('a run alone is shown as it is', () => {
   assert.equal(laidOver([{ name: 'In [1]', state: OWN }]), OWN.panels);
 });
 
-test('curves of another run are in the panels of their metrics, told apart by name and look', () => {
+test('curves of another run are in the same panels, with names and looks of their own', () => {
   const panels = laidOver([
     { name: 'In [1]', state: OWN },
     { name: 'In [2]', state: OTHER }
@@ -55,7 +55,7 @@ test('curves of another run are in the panels of their metrics, told apart by na
   );
 });
 
-test('runs that are chosen are followed, and no longer when they are not', () => {
+test('runs are followed as long as they are chosen', () => {
   let news: (state: IState) => void = () => undefined;
   let ended = 0;
   let changed = 0;
@@ -114,6 +114,6 @@ test('the values of a page as CSV, and whether these are all', () => {
   assert.equal(isThinned(state('1', [{ ...LOSS, stride: 2 }])), true);
 });
 
-test('names of files have no signs that systems do not take', () => {
+test('file names have no characters that some systems do not allow', () => {
   assert.equal(fileName('grad/norm: 5 %', 'In [2]'), 'grad-norm-5--In-2-');
 });

@@ -11,7 +11,7 @@ import {
 } from '../src/metrics/chart/scales';
 
 const ROOM = 5;
-/** Of the last digit of a number. */
+/** The relative error of a number's last digit. */
 const NOISE = 1e-15;
 
 /** Ranges from one part in a billion to 360 decades. */
@@ -27,7 +27,7 @@ function ranges(): [number, number][] {
   return found.filter(([min, max]) => min < max);
 }
 
-/** At least two labels, each another one and within the range, and no more than there is room. */
+/** Expect at least two labels, all different and within the range, and no more than have room. */
 function check(
   written: (number | null)[],
   [min, max]: [number, number],

@@ -17,7 +17,7 @@ import { trans } from './trans';
 
 const words = new Words(trans);
 
-/** What is known of one cluster with these ranks, and of one job. */
+/** The state of a kernel that has one cluster with these ranks, and one job. */
 function known(
   ranks: [state: string, words: string][],
   job: object = {},
@@ -46,7 +46,7 @@ function known(
   } as unknown as IState);
 }
 
-test('what is left out is empty or not known', () => {
+test('fields that were left out are empty or not known', () => {
   const { processes, unreadable } = known([['idle', 'idle']]);
   assert.deepEqual(unreadable, []);
   const [process] = processes;
@@ -58,7 +58,7 @@ test('what is left out is empty or not known', () => {
   assert.deepEqual(state(null).processes, []);
 });
 
-test('what ranks do is said in words', () => {
+test('what ranks do, in words', () => {
   const said = (state: string, told: string): string => {
     const { look, text } = words.rank(
       known([[state, told]]).processes[0].clusters[0].ranks[0]
@@ -129,7 +129,7 @@ test('a bar says how far it is', () => {
   );
 });
 
-test('busy ranks are counted once, and none of what has vanished', () => {
+test('busy ranks are counted once, and those of dead kernels not at all', () => {
   const now = known([
     ['busy', 'line 1'],
     ['idle', 'idle'],
@@ -144,7 +144,7 @@ test('busy ranks are counted once, and none of what has vanished', () => {
   assert.equal(words.summary(now).total, 0);
 });
 
-test('what has vanished is told from what is over', () => {
+test('a process that has died is distinguished from one that has ended', () => {
   const gone = (kind: string, state: string): boolean =>
     vanished(known([], { state }, { alive: false, kind }).processes[0]);
   assert.equal(gone('kernel', 'done'), true);
@@ -165,7 +165,7 @@ test('what has vanished is told from what is over', () => {
   assert.equal(told({ alive: true }), '');
 });
 
-test('a stop says what it has ended', () => {
+test('the result of a stop, in words', () => {
   const [cluster] = known([]).processes[0].clusters;
   assert.equal(words.stopped(cluster, {}), 'Cluster 1 stopped');
   assert.equal(
@@ -179,7 +179,7 @@ test('a stop says what it has ended', () => {
   assert.match(words.stopped(cluster, { ended: 1, left: 2 }), /2 ranks cannot/);
 });
 
-test('the notebook in front stands first, dead kernels last, empty ones nowhere', () => {
+test('the notebook in front is first, dead kernels are last, empty ones are left out', () => {
   const of = (id: string, more: object = {}): IState['processes'][0] =>
     known([['idle', 'idle']], {}, { id, ...more }).processes[0];
   const { current, others, dead } = shelve(
@@ -195,7 +195,7 @@ test('the notebook in front stands first, dead kernels last, empty ones nowhere'
   assert.deepEqual(ids, [['c'], ['a'], ['b']]);
 });
 
-test('what is said of a job: an interrupt once, and what is over as no warning', () => {
+test('reports of a job: an interrupt is shown once, and a trouble that is over is no warning', () => {
   const said = (more: object): string[] =>
     words
       .reports(known([], more).processes[0].jobs[0])
@@ -218,7 +218,7 @@ test('what is said of a job: an interrupt once, and what is over as no warning',
   );
 });
 
-test('ranks are followed to their line, also those that were last seen there', () => {
+test('the line of a rank, also of one that was last seen there', () => {
   const [rank] = known([['busy', 'line 7']]).processes[0].clusters[0].ranks;
   assert.equal(lineOf(rank), 7);
   assert.equal(lineOf({ ...rank, line: 8 }), 8);
@@ -227,7 +227,7 @@ test('ranks are followed to their line, also those that were last seen there', (
   assert.equal(words.last(words.rank(rank)).text, 'last seen: line 7');
 });
 
-test('keys lead through a grid, and not out of it', () => {
+test('keys move through a grid, and not out of it', () => {
   assert.equal(moved('ArrowRight', null, 5, 16), 0);
   assert.equal(moved('ArrowDown', 3, 5, 16), 8);
   assert.equal(moved('ArrowDown', 14, 5, 16), null);
@@ -236,7 +236,7 @@ test('keys lead through a grid, and not out of it', () => {
   assert.equal(moved('x', 2, 5, 16), null);
 });
 
-test('a cell says how busy a rank is, or what an idle one holds', () => {
+test('a cell shows how busy a rank is, or how much memory an idle rank holds', () => {
   const [rank] = known([['busy', 'line 7']]).processes[0].clusters[0].ranks;
   const uses = { cpu: 97, memory: 4e8, gpu: null, gpu_memory: null };
   assert.deepEqual(words.most({ ...rank, ...uses }), {
@@ -245,12 +245,17 @@ test('a cell says how busy a rank is, or what an idle one holds', () => {
     share: 97
   });
   assert.equal(words.most({ ...rank, ...uses, gpu: 5 })?.told, 'GPU 5 %');
-  const idle = { ...rank, ...uses, state: 'idle', gpu_memory: 12e9 };
+  const idle = {
+    ...rank,
+    ...uses,
+    state: 'idle' as const,
+    gpu_memory: 12e9
+  };
   assert.equal(words.most(idle)?.told, 'GPU memory 12 GB');
   assert.equal(words.most({ ...rank, state: 'dead' }), undefined);
 });
 
-test('a graph leaves out what is not known', () => {
+test('a graph leaves out unknown values', () => {
   assert.equal(area([], 'cpu'), '');
   assert.equal(area([null, 50, null], 'cpu'), '');
   assert.equal(
@@ -317,7 +322,7 @@ test('changes are announced, ticking numbers are not', () => {
   assert.match(say(many('busy'), many('dead')), /^Rank 0 .*, and 6 more$/);
 });
 
-test('the last minute is remembered, a value a second', () => {
+test('the last minute is kept, with one value for each second', () => {
   const history = new History();
   const at = (time: number, cpu: number): void => {
     const now = known([['busy', 'line 1']]);
@@ -340,7 +345,7 @@ test('the last minute is remembered, a value a second', () => {
   assert.equal(history.of('a', 'cluster', '1', 0), undefined);
 });
 
-test('slow loops and those that stand still', () => {
+test('bars of slow loops, and of loops that stand still', () => {
   const bar = {
     label: 'epoch',
     done: 3,

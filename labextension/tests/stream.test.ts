@@ -5,7 +5,7 @@ import { Stream, type ILogNews } from '../src/sidebar/server/stream';
 
 Object.assign(globalThis, { window: globalThis });
 
-/** A websocket that a test is the other end of. */
+/** A websocket whose other end is the test. */
 class Socket {
   static made: Socket[] = [];
 

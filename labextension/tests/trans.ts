@@ -1,4 +1,4 @@
-/** English as it is: what a translator does without a translation. */
+/** A translator without translations: it returns the English text. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 

@@ -1,6 +1,6 @@
 /**
- * Bundle the chart of the live metrics for the Python package: one ES module and one style sheet,
- * which travel to the page with the widget's state, so nothing is ever fetched.
+ * Bundle the chart of the live metrics for the Python package: one ES module and one style sheet.
+ * Both travel to the page with the widget's state, so the page fetches nothing.
  */
 import { readFileSync } from 'node:fs';
 import { build } from 'esbuild';

@@ -1,6 +1,6 @@
 /**
- * Give the extension that was just built the version of the Python package, the one place where it
- * stands, and remove the copy of package.json that jupyter-builder keeps for its own next run.
+ * Write the version of the Python package, which is the only one that is maintained, into the built
+ * extension; and remove the copy of package.json that jupyter-builder keeps for its next run.
  */
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 

@@ -1,10 +1,10 @@
 """Writes amounts for people: durations, sizes, rates, counts.
 
 `labextension/src/amounts.ts` does the same for the page, and one table, `tests/amounts.json`, tests
-both. All round a half up, which `format` and JavaScript's `toFixed` do not.
+both. Both round a half up, unlike `format` and JavaScript's `toFixed`.
 
-`humanize` is not used. It writes what the page does not ("2 minutes and 5 seconds", and "512.3 MB"
-with a tenth whatever the size), and it knows neither rates nor figures of three digits.
+`humanize` is not used: its texts differ from the page's ("2 minutes and 5 seconds", and "512.3 MB"
+with a tenth for every size), and it has neither rates nor figures of three digits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 UNKNOWN = "n/a"
-"""What a table has in place of an amount that nobody knows."""
+"""The text in a table for an unknown amount."""
 MINUTE, HOUR, DAY = 60, 60 * 60, 24 * 60 * 60
 THOUSAND = 1000
 SHORT_TIMES = (("µs", 1e6, THOUSAND), ("ms", 1e3, THOUSAND), ("s", 1.0, MINUTE))
-"""Units, how many there are in a second, and how many make up the next."""
+"""Each unit, how many make up a second, and how many make up the next unit."""
 SIZES = ("B", "kB", "MB", "GB", "TB")
 FEW_UNITS = 10
-"""Below so many units, tenths are shown; in a longer duration they are noise."""
+"""Below this number of units, tenths are shown; in longer durations they do not matter."""
 FEW_BYTES = 100
-"""The same of sizes: 61.2 GB are not 61.7, which may be what is too much for a device."""
+"""The same for sizes: half a GB of 61.7 GB may decide whether data fits into a device."""
 THREE_DIGITS = 100
 STEP = re.compile(r"(epoch|step|batch)(?:e?s)?", re.IGNORECASE)
-"""Labels of loops that name what is done once an iteration; "epoch 3" is one of its batches."""
+"""Labels of loops that name one iteration; an iteration of the loop "epoch 3" is a batch."""
 MANY = {"epoch": "epochs", "step": "steps", "batch": "batches", "it": "it"}
 
 
@@ -54,7 +54,7 @@ def in_time(seconds: float) -> str:
 
 
 def in_seconds(limit: float) -> str:
-    """Write a limit in seconds, as a person has set it: ``300 s``, ``0.5 s``."""
+    """Write a limit in seconds, as the user has set it: ``300 s``, ``0.5 s``."""
     return f"{limit:g} s"
 
 
@@ -70,26 +70,26 @@ def in_bytes(size: float) -> str:
 
 
 def in_digits(value: float) -> str:
-    """Write a figure with three digits, all of them before the point: ``5.28``, ``12,345``."""
+    """Write a figure with three digits, or as a whole number: ``5.28``, ``12,345``."""
     if math.isfinite(value) and abs(value) >= THREE_DIGITS:
         return f"{_rounded(value):,}"
     return f"{float(f'{value:.3g}'):.12g}"
 
 
 def in_milliseconds(seconds: float) -> str:
-    """Write what a step takes as columns of milliseconds have it: ``5.28``."""
+    """Write the time of a step for a column of milliseconds: ``5.28``."""
     return in_digits(THOUSAND * seconds)
 
 
 def in_rate(rate: float, label: str = "") -> str:
-    """Write how often a loop comes round: ``12.5 it/s``, and below one a second ``2.4 s/it``.
+    """Write the speed of a loop: ``12.5 it/s``, below one iteration a second ``2.4 s/it``.
 
     Parameters
     ----------
     rate
         Iterations a second.
     label
-        The loop's: one that says epoch, step or batch tells what an iteration is.
+        The loop's label; "epoch", "step" or "batch" becomes the unit of the rate.
     """
     found = STEP.fullmatch(label.strip())
     unit = found[1].lower() if found else "it"
@@ -112,7 +112,7 @@ def in_value(value: float) -> str:
 
 
 def known(amount: Number | None, write: Callable[[Number], str]) -> str:
-    """Write an amount as a table has it, also one that nobody knows."""
+    """Write an amount for a table, also an unknown one."""
     return UNKNOWN if amount is None else write(amount)
 
 
@@ -127,13 +127,13 @@ def clock(at: float) -> str:
 
 
 def _two(number: int, most: int, unit: str, part: str) -> str:
-    """Write so many parts in units, each of which has `most`."""
+    """Write a number of parts as units of `most` parts and the rest."""
     units, parts = divmod(number, most)
     return f"{units} {unit} {parts} {part}" if parts else f"{units} {unit}"
 
 
 def _shortened(number: float, few: int) -> float:
-    """Return a number in tenths below so many, else a whole one."""
+    """Return a number rounded to tenths if it is below `few`, else to a whole number."""
     tenths = _rounded(10 * number) / 10
     return tenths if tenths < few else _rounded(number)
 

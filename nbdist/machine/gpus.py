@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CHOSEN = "NBDIST_GPUS"
-"""Environment name: GPUs that ranks on other hosts choose among those that they see there."""
+"""Environment name: the GPUs for ranks on other hosts, numbered among those visible there."""
 DEVICES = Path("/dev")
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def count(environ: Mapping[str, str]) -> int:
-    """Return how many GPUs a process with this environment can use; 0 where that is unknown."""
+    """Return how many GPUs a process with this environment can use; 0 if unknown."""
     names = visible(environ) or []
-    # Of MIG's parts CUDA shows a process the first one.
+    # If GPUs are split by MIG, CUDA shows a process only the first part.
     return min(1, len(names)) if names and names[0].startswith("MIG-") else len(names)
 
 
 def visible(environ: Mapping[str, str]) -> list[str] | None:
     """Return the GPUs that a process with this environment can use, as `VISIBLE` names them.
 
-    They are read as CUDA reads them: numbers up to the first that is none of a GPU here, or UUIDs
-    of GPUs and of parts of them (MIG). A name twice leaves none.
+    The variable is read as CUDA reads it: numbers up to the first one without a GPU here, or UUIDs
+    of GPUs and of their parts (MIG). If a name occurs twice, no GPU can be used.
 
     Returns
     -------
     list of str or None
-        None where there is no telling: Windows' GPUs in its Linux, say.
+        None if they cannot be listed, for example in WSL.
     """
     there, named = _present(), environ.get(VISIBLE)
     if named is None:
@@ -45,19 +45,19 @@ def visible(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def chosen(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
-    """Return what `VISIBLE` must be for some of the GPUs that this environment allows.
+    """Return the value of `VISIBLE` that selects some of the GPUs that this environment allows.
 
     Parameters
     ----------
     gpus
-        Which, counted among those that are visible, from 0.
+        The numbers of the GPUs among the visible ones, from 0.
     environ
-        Of the process that chooses.
+        The environment of the process that chooses.
 
     Raises
     ------
     UsageError
-        If there are not so many.
+        If there are too few GPUs.
     """
     there = visible(environ)
     if there is None:
@@ -76,19 +76,19 @@ def chosen(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
 
 
 def environ_for(gpus: Sequence[int] | None, env: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what ranks on this machine get into their environment.
+    """Return the environment variables for ranks on this machine.
 
     Parameters
     ----------
     gpus
-        See `chosen`; None leaves them all that are visible.
+        See `chosen`; None leaves all that are visible.
     env
-        What was asked for besides.
+        Other variables that the user has asked for.
 
     Raises
     ------
     UsageError
-        If there are not so many GPUs.
+        If there are too few GPUs.
     """
     environ = dict(env or {})
     if gpus is not None:
@@ -97,12 +97,12 @@ def environ_for(gpus: Sequence[int] | None, env: Mapping[str, str] | None) -> di
 
 
 def take() -> None:
-    """Make what was asked for of ranks on any host true on this one.
+    """Select on this host the GPUs that `CHOSEN` names for ranks on any host.
 
     Raises
     ------
     UsageError
-        If there are not so many GPUs.
+        If there are too few GPUs.
     """
     wanted = os.environ.pop(CHOSEN, "")
     if wanted:
@@ -110,25 +110,25 @@ def take() -> None:
 
 
 def of_rank(local_rank: int, there: int) -> int:
-    """Return the number of a rank's own GPU; ranks share GPUs where there are more ranks."""
+    """Return the number of a rank's own GPU; ranks share GPUs if there are more ranks than GPUs."""
     return local_rank % there
 
 
 def own(there: int) -> int:
-    """Return the number of this process's own GPU, of so many."""
-    number = os.environ.get("LOCAL_RANK", "")  # which a cell may have changed
+    """Return the number of this process's own GPU, if there are so many here."""
+    number = os.environ.get("LOCAL_RANK", "")  # a cell may have changed it
     return of_rank(int(number) if number.isdecimal() else 0, there)
 
 
 def holders() -> set[int]:
-    """Return the processes that have memory on this machine's GPUs, as far as the driver tells.
+    """Return the pids that have memory on this machine's GPUs, as far as the driver lists them.
 
-    It needs nvidia-ml-py, and tells nothing of processes that run in another container.
+    Needs nvidia-ml-py. Processes in other containers are not listed.
     """
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # not installed, or no driver: each raises its own
+    except Exception:  # not installed, or no driver: the errors differ
         return set()
     try:
         cards = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
@@ -137,7 +137,7 @@ def holders() -> set[int]:
             for card in cards
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(card)
         }
-    except Exception:  # a card that does not tell
+    except Exception:  # a card that does not list its processes
         return set()
     finally:
         nvml.nvmlShutdown()
@@ -154,7 +154,7 @@ def _read(named: str, there: int | None) -> Iterator[str]:
 
 
 def _present() -> int | None:
-    """Return how many GPUs this machine shows, None where it does not number them."""
+    """Return how many GPUs this machine shows, None if it does not number them (WSL)."""
     names = os.listdir(DEVICES)
     nvidia = sum(name.startswith("nvidia") and name[6:].isdigit() for name in names)
     if nvidia or "dxg" not in names:

@@ -1,7 +1,7 @@
 """Removes what clusters left on disk: abandoned folders and old logs.
 
-The folder that holds them may be shared by hosts and containers. A process removes files of a
-process that it cannot see only after days of silence: see `nbdist.machine.process_lives`.
+Hosts and containers may share these folders. Files of a process that cannot be seen from here are
+removed only after days without a sign of it: see `nbdist.machine.process_lives`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from nbdist.machine.process_lives import FORGOTTEN_SECONDS, Place, started
 
 OWNER = "owner.json"
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
-"""How folders of logs are called."""
+"""The form of the names of log folders."""
 NOBODY = -1
 UNSIGNED_SECONDS = 600.0
-"""A folder is signed as soon as it is made; one older than this and unsigned is nobody's.
+"""A folder is signed when it is made; an older folder without a signature has no owner.
 
-Long, since the clocks of two hosts may differ.
+This is long because the clocks of two hosts may differ.
 """
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose a cluster's folder is: a process, named beyond doubt, and its temp folder."""
+    """The owner of a cluster's folder: a process, uniquely named, and its temp folder."""
 
     pid: int
     created: float
@@ -41,17 +41,17 @@ class Owner(msgspec.Struct, frozen=True):
 
 _decode = msgspec.json.Decoder(Owner).decode  # any thread; see `nbdist.rank.script_program`
 _signed: set[Path] = set()
-"""Folders of this process. Threads sign; the hub's thread, or a keeper's, touches."""
+"""Folders of this process. Any thread signs; the hub's thread, or a keeper's, calls `beat`."""
 
 
 def sign(folder: Path, temp: str = "") -> None:
-    """Write into a cluster's folder that it is this process's; `beat` shows that it still is."""
+    """Write into a cluster's folder that this process owns it; `beat` keeps the signature fresh."""
     _write(folder, Owner(os.getpid(), started(os.getpid()), temp, process_lives.here()))
     _signed.add(folder)
 
 
 def beat() -> None:
-    """Touch the signatures of this process, for those who cannot see it; to be called regularly."""
+    """Touch this process's signatures, for hosts that cannot see it; call this regularly."""
     for folder in list(_signed):
         try:
             whose = owner(folder)
@@ -61,28 +61,28 @@ def beat() -> None:
         except FileNotFoundError:
             pass  # the folder has been removed
         except (OSError, msgspec.MsgspecError):
-            continue  # the file system may be back the next time
-        _signed.discard(folder)  # it is another's now: of a job's keeper
+            continue  # the file system may be back at the next call
+        _signed.discard(folder)  # another process owns the folder now: a job's keeper
 
 
 def owner(folder: Path) -> Owner:
-    """Return whose a folder is.
+    """Return the owner of a folder.
 
     Raises
     ------
     OSError, msgspec.MsgspecError
-        If that cannot be read.
+        If the signature cannot be read.
     """
     return _decode((folder / OWNER).read_bytes())
 
 
 def owned(folder: Path, patience: float) -> bool:
-    """Whether the process that has signed a folder lives; for `patience` see `lives.lives`.
+    """Whether the owner of a folder is alive; for `patience` see `process_lives.lives`.
 
     Raises
     ------
     OSError, msgspec.MsgspecError
-        If that cannot be read.
+        If the signature cannot be read.
     """
     whose = owner(folder)
     if whose.pid == NOBODY:
@@ -91,21 +91,21 @@ def owned(folder: Path, patience: float) -> bool:
 
 
 def disown(folder: Path) -> None:
-    """Write into a folder of this process's that it is nobody's any more."""
+    """Write into a folder of this process that it has no owner any more."""
     _signed.discard(folder)
-    if (folder / OWNER).exists():  # else somebody has cleared it away by hand
+    if (folder / OWNER).exists():  # else the user has removed the folder
         _write(folder, Owner(NOBODY, 0.0))
 
 
 def _write(folder: Path, owner: Owner) -> None:
-    # Who reads it meanwhile must not take the folder for nobody's.
+    # A reader must never see half a signature and think that the folder has no owner.
     write_whole(folder / OWNER, msgspec.json.encode(owner))
 
 
 def clear(clusters: Path) -> None:
-    """Remove the folders of clusters whose kernel and warm process were both killed."""
+    """Remove the folders that clusters left when their kernel and warm process were both killed."""
     for folder in clusters.iterdir():
-        # A signature that cannot be read is left alone: it may be a newer version's.
+        # If a signature cannot be read, the folder stays: a newer version may own it.
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if not (folder / OWNER).exists():
                 if _is_nobodys(folder):
@@ -119,15 +119,15 @@ def clear(clusters: Path) -> None:
 
 
 def _is_nobodys(folder: Path) -> bool:
-    """Whether a folder without a signature will not get one any more."""
+    """Whether a folder without a signature is so old that it will not get one."""
     return time.time() - folder.stat().st_mtime > UNSIGNED_SECONDS
 
 
 def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
-    """Remove logs that are too old, and the oldest while all take too much; none in use."""
+    """Remove too old logs, then the oldest ones while all take too much space; none in use."""
     folders, sizes = [], {}
     for path in logs.iterdir():
-        with contextlib.suppress(OSError):  # another kernel has cleared it away
+        with contextlib.suppress(OSError):  # another kernel has removed it
             found = [file.stat() for file in (path, *path.rglob("*"))]
             sizes[path] = sum(file.st_size for file in found)
             folders.append((max(file.st_mtime for file in found), path))
@@ -138,7 +138,7 @@ def clear_logs(logs: Path, days: float, gigabytes: float) -> None:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if (path / OWNER).exists():
                 unused = not owned(path, FORGOTTEN_SECONDS)
-            else:  # one of ours that its keeper left halfway, or something of the user's
+            else:  # half made by a dead keeper, or a folder of the user
                 unused = NAME.fullmatch(path.name) is not None and _is_nobodys(path)
             if unused:
                 shutil.rmtree(path, ignore_errors=True)

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANARY_SECONDS = 10.0
 KILL_SECONDS = 5.0
-"""What does not die of SIGKILL in this time waits in the system, for a disk that has gone."""
+"""A process that survives SIGKILL for so long waits in the system, for a lost disk say."""
 CGROUPS = Path("/sys/fs/cgroup")
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 OOM_HANDICAP = 300
-"""What a rank's score is higher, in thousandths of all memory (as browsers do with their tabs)."""
+"""Added to a rank's OOM score, in thousandths of all memory; browsers do so with their tabs."""
 NO_FORK = "NBDIST_NO_FORK"
 """NBDIST_NO_FORK: with any value, ranks are started as new processes, not as forks of the warm
 process."""
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever our descendants leave, so that it can be ended."""
+    """Become the parent of our descendants' orphans, so that they can be ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -43,7 +43,7 @@ def private(path: str, flags: int) -> int:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file for its owner's eyes, whole or not at all: who reads it sees no half."""
+    """Write a private file, whole or not at all: a reader never sees half of it."""
     part = path.with_name(f"{path.name}.part")
     with open(part, "wb", opener=private) as file:
         file.write(data)
@@ -51,22 +51,22 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def environ_anywhere() -> dict[str, str]:
-    """Return the environment in which Python finds the same modules wherever it is started.
+    """Return the environment in which Python finds the same modules in any working folder.
 
-    Our processes start in folders of ours: in the notebook's own, a file named like a module of
-    Python's (``random.py``) would be taken for it, and the folder may have been removed.
+    Our processes start in folders of ours: in the notebook's folder, a file named like a module of
+    Python (``random.py``) would be imported instead, and the folder may have been removed.
     """
     path = os.environ.get("PYTHONPATH")
     if not path:
         return dict(os.environ)
     places = [place for place in path.split(os.pathsep) if place]
-    with contextlib.suppress(FileNotFoundError):  # removed: what is relative to it is, too
+    with contextlib.suppress(FileNotFoundError):  # removed, with all that is relative to it
         places = [os.path.abspath(place) for place in places]  # noqa: PTH100  # links stay
     return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
 
 
 def kill_session(leader: int) -> None:
-    """SIGKILL every process of a session; its number stays taken until then."""
+    """SIGKILL every process of a session; its id is not given again while one of them lives."""
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == leader:
@@ -74,16 +74,16 @@ def kill_session(leader: int) -> None:
 
 
 def kill_descendants(chosen: Callable[[psutil.Process], bool] = lambda _: True) -> None:
-    """SIGKILL what descends from this process, until a look finds nothing of it that runs.
+    """SIGKILL the descendants of this process, until none of them runs.
 
-    One look is not enough: a process may start another one after it was listed, and one whose
-    parent ends at that moment is in nobody's list. `adopt_orphans` makes the next look find both.
+    One pass is not enough: a process may start another one after it was listed, and a process whose
+    parent ends at that moment is in no list. With `adopt_orphans` the next pass finds both.
 
     Parameters
     ----------
     chosen : callable, optional
-        Whether a process is one of those that are to end; it may raise `psutil.Error` or `OSError`
-        for one that has ended.
+        Whether to end a process; may raise `psutil.Error` or `OSError` for a process that has
+        ended.
     """
     until = time.monotonic() + KILL_SECONDS
     while (left := _running_descendants(chosen)) and time.monotonic() < until:
@@ -95,7 +95,7 @@ def kill_descendants(chosen: Callable[[psutil.Process], bool] = lambda _: True) 
 
 def _running_descendants(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     everyone: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error, OSError):  # no descriptor is left to look with
+    with contextlib.suppress(psutil.Error, OSError):  # no file descriptor is left
         everyone = psutil.Process().children(recursive=True)
     found = []
     for process in everyone:
@@ -107,7 +107,7 @@ def _running_descendants(chosen: Callable[[psutil.Process], bool]) -> list[psuti
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Look for no garbage while the body imports: what it makes stays, and a sixth is saved."""
+    """Pause garbage collection while the body imports: this saves a sixth of the time."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -118,16 +118,16 @@ def no_collection() -> Iterator[None]:
 
 
 def die_with_parent() -> None:
-    """Let this process be killed when the thread that started it ends."""
+    """Have the system kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def be_killed_first() -> None:
-    """Let Linux, when memory runs out, choose this process before the kernel and the warm process.
+    """When memory runs out, have Linux kill this process before the kernel or the warm process.
 
-    Of processes of one size the one with the higher score is killed. These two hold everything
-    else: with them all ranks would be lost, not one.
+    Of processes of one size Linux kills the one with the highest score. The end of the kernel or
+    the warm process would cost all ranks, not one.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, ValueError):  # /proc may be read-only
@@ -137,7 +137,7 @@ def be_killed_first() -> None:
 
 def reseed() -> None:
     """Give a forked process random numbers of its own."""
-    # Modules imported before the fork hold one stream of numbers for all ranks.
+    # Modules imported before the fork have the same generator state on all ranks.
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
@@ -145,9 +145,9 @@ def reseed() -> None:
 
 
 def oom_kills() -> int | None:
-    """Return how often the kernel has killed for lack of memory in this process's control group.
+    """Return how often Linux has killed for lack of memory in this process's control group.
 
-    On the whole host where its group does not count; None where nothing does.
+    If the group has no counter, return the whole host's number; None if there is none either.
     """
     for path in _oom_counters():
         with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ def oom_kills() -> int | None:
 
 
 def _oom_counters() -> Iterator[Path]:
-    """Yield the files with such a counter, the nearest first; some may not be there."""
+    """Yield the files with such a counter, the nearest first; some may not exist."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
@@ -171,7 +171,7 @@ def _oom_counters() -> Iterator[Path]:
 
 
 def torch_version() -> str:
-    """Return the version of the torch that was imported, '' if none was."""
+    """Return the version of torch if it was imported, else ''."""
     torch = sys.modules.get("torch")
     return str(torch.__version__) if torch is not None else ""
 
@@ -203,7 +203,7 @@ def _canary_lives() -> bool:
         try:
             torch = sys.modules["torch"]
             code = int(not float(torch.ones(300, 300).mm(torch.ones(300, 300)).sum()) > 0)
-        finally:  # whatever it raises: it must never run on in our loop
+        finally:  # also after an error: the child must never run our loop
             os._exit(code)
     deadline = time.monotonic() + CANARY_SECONDS
     while time.monotonic() < deadline:

@@ -1,8 +1,8 @@
 """Whether a process is alive, on this host or on another host that shares a folder.
 
-A pid says something only where it was given: on one host, until that starts again, and in one
-namespace of pids, as each container has its own. There a process is known beyond doubt by its pid
-and start time. Of any other nothing can be seen but a file that it touches every few seconds.
+A pid is valid on one host until it reboots, and within one namespace of pids: each container has
+its own. There, pid and start time identify a process. Any other process can be watched only
+through a file that it touches every few seconds.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ import msgspec
 import psutil
 
 BEAT_SECONDS = 5.0
-"""A process touches so often the files that show that it lives."""
+"""How often a process touches the files that show that it is alive."""
 SILENT_SECONDS = 60.0
-"""One that cannot be seen from here, and has not done so for so long, is said to be gone."""
+"""A process that cannot be seen from here counts as ended after so long without a touch."""
 FORGOTTEN_SECONDS = 7 * 86400.0
-"""After so long its files may be removed, too: a host may have been suspended, or cut off."""
+"""After so long its files may be removed, too: a suspended host may come back within days."""
 SAME_SECONDS = 0.005
-"""Half of what the system counts starts in."""
+"""Half of the unit in which the system counts start times."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a pid is one process's; what this system does not tell is ''."""
+    """The place in which a pid means one process; values that the system does not have are ''."""
 
     host: str = ""
     machine: str = ""
     """The machine's id; machines that were copied from one image may share it."""
     boot: str = ""
-    """The id of this run of the machine's system; no two are the same."""
+    """The id of this boot of the machine; no two are equal."""
     pids: str = ""
     """The namespace of pids."""
 
     @property
     def name(self) -> str:
-        """What tells it from all other places; '' where that is not known."""
+        """The name that no other place has; '' if unknown."""
         if sys.platform != "linux":
             return self.host
         return f"{self.boot} {self.pids}" if self.boot and self.pids else ""
@@ -52,14 +52,14 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def before_this_boot(self) -> bool:
-        """Whether it is this machine before it was started again, as far as names can say."""
+        """Whether it is this machine before its last reboot, judged by the names."""
         ours = here()
         same = bool(self.machine) and (self.host, self.machine) == (ours.host, ours.machine)
         return same and bool(self.boot and ours.boot) and self.boot != ours.boot
 
     @property
     def in_words(self) -> str:
-        """Where it is, seen from here."""
+        """A description of the place, seen from here."""
         if self.boot and self.boot == here().boot and self.pids != here().pids:
             return f"in another container of this machine ({self.host})"
         if self.host == here().host:
@@ -69,7 +69,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @functools.cache
 def here() -> Place:
-    """Return where this process is."""
+    """Return the place of this process."""
     return Place(
         socket.gethostname(),
         _read("/etc/machine-id"),
@@ -86,7 +86,7 @@ def _read(path: str) -> str:
 
 
 def _namespace() -> str:
-    """Return the name of our namespace of pids, '' where /proc shows those of another one."""
+    """Return the name of our namespace of pids, '' if /proc shows another namespace."""
     try:
         ours = str(Path("/proc/self").readlink()) == str(os.getpid())
         return str(Path("/proc/self/ns/pid").readlink()) if ours else ""
@@ -97,33 +97,34 @@ def _namespace() -> str:
 def lives(
     pid: int, created: float, place: Place, touched: Path, patience: float = SILENT_SECONDS
 ) -> bool:
-    """Whether a process lives, as far as that can be known here.
+    """Whether a process is alive, as far as this can be known here.
 
     Parameters
     ----------
     pid, created
-        What it is known by, see `started`.
+        Its pid and start time, see `started`.
     place
-        Where.
+        The place in which the pid is valid.
     touched
-        A file that it touches every `BEAT_SECONDS`.
+        A file that the process touches every `BEAT_SECONDS`.
     patience
-        Seconds without that after which one that cannot be seen from here counts as gone.
+        Seconds without a touch after which a process that cannot be seen from here counts as
+        ended.
 
     Raises
     ------
     OSError
-        If the file is not there, or cannot be asked.
+        If the file does not exist or cannot be read.
     """
     if place.seen_from_here:
         return runs(pid, created)
-    if place.before_this_boot:  # unless another machine has the same names: then it is not silent
+    if place.before_this_boot:  # if another machine has the same names, it touches the file
         patience = min(patience, SILENT_SECONDS)
     return time.time() - touched.stat().st_mtime < patience
 
 
 def runs(pid: int, created: float) -> bool:
-    """Whether this very process, named by its start time too, still runs here."""
+    """Whether the process with this pid and start time still runs here."""
     try:
         return is_still(pid, created) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -131,7 +132,7 @@ def runs(pid: int, created: float) -> bool:
 
 
 def is_still(pid: int, start: float) -> bool:
-    """Whether a pid of this place still is the process that was `started` then."""
+    """Whether a pid of this place is still the process that was started then (see `started`)."""
     try:
         return abs(started(pid) - start) < SAME_SECONDS
     except psutil.Error:
@@ -139,10 +140,10 @@ def is_still(pid: int, start: float) -> bool:
 
 
 def started(pid: int) -> float:
-    """Return what tells a process from another one that had its pid: when it was started.
+    """Return the start time of a process, which differs between processes with the same pid.
 
-    In seconds, on Linux since the system's own start: a time of day would change with the clock,
-    when a virtual machine wakes up, say.
+    In seconds, on Linux since boot: a time of day would change with the clock, for example when a
+    virtual machine wakes up.
 
     Raises
     ------

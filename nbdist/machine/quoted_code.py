@@ -1,4 +1,4 @@
-"""Shows code within nbdist's messages, which stands between backticks, without them."""
+"""Formats nbdist's messages, in which code is between backticks, as plain text or HTML."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def plain(text: str) -> str:
-    """Return it for a place that shows plain text among other words."""
+    """Return the text without backticks, for a place that shows plain text."""
     return QUOTED.sub(r"\1", text)
 
 
 def as_html(text: str) -> str:
-    """Return it as HTML, its code set as such."""
+    """Return the text as HTML, with code in ``<code>``."""
     return QUOTED.sub(r"<code>\1</code>", html.escape(text))

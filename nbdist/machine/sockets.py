@@ -18,23 +18,23 @@ Address = tuple[str, int]
 
 LOOPBACK = "127.0.0.1"
 SOON_SECONDS, LOOK_SECONDS = 0.002, 0.1
-"""Pauses between looks: the first, and the longest."""
+"""The first and the longest pause between two looks."""
 _FD_FOLDER = "/dev/fd"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-"""Linux's, of all sockets."""
+"""Linux's tables of all TCP sockets."""
 _LISTENS = "0A"
 _INTERNET = {socket.AF_INET, socket.AF_INET6}
 
 
 def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
-    """Listen on one address only, which torch's own stores would not; port 0 is a free one."""
+    """Listen on one address only, unlike torch's own stores; port 0 takes a free port."""
     listener = socket.create_server((host, port), backlog=1024)
     listener.set_inheritable(False)
     return listener
 
 
 def reserve(host: str = LOOPBACK) -> socket.socket:
-    """Return a socket that reserves its port, on which a process that names it may listen."""
+    """Return a socket that reserves a free port, at which a process that knows it may listen."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((host, 0))
@@ -42,7 +42,7 @@ def reserve(host: str = LOOPBACK) -> socket.socket:
 
 
 def address_towards(host: str) -> str:
-    """Return this machine's address on the way to another."""
+    """Return this machine's address on the way to another machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, 9))  # nothing is sent
         return str(sock.getsockname()[0])
@@ -62,12 +62,12 @@ def interface_of(address: str) -> str:
 
 
 def loopback_interface() -> str:
-    """Return what this machine calls its loopback interface."""
+    """Return the name of this machine's loopback interface."""
     return interface_of(LOOPBACK) or "lo"
 
 
 def until_listening(port: int, seconds: float) -> None:
-    """Wait until somebody on this machine listens at a port; go on after so many seconds."""
+    """Wait until a process of this machine listens at a port, at most so many seconds."""
     until, pause = time.monotonic() + seconds, SOON_SECONDS
     while not _is_listening(port) and time.monotonic() < until:
         time.sleep(pause)
@@ -75,7 +75,7 @@ def until_listening(port: int, seconds: float) -> None:
 
 
 def _is_listening(port: int) -> bool:
-    """Whether somebody does; where there is no telling, too."""
+    """Whether a process listens at a port; also true if this cannot be known."""
     try:
         tables = [table.read_text(encoding="ascii").splitlines() for table in _TABLES]
     except OSError:
@@ -89,7 +89,7 @@ def _is_listening(port: int) -> bool:
 
 
 def listening() -> set[Address]:
-    """Return the addresses this process listens on."""
+    """Return the addresses on which this process listens."""
     return {
         _plain(sock.getsockname())
         for sock in _tcp_sockets()
@@ -98,7 +98,7 @@ def listening() -> set[Address]:
 
 
 def reached() -> set[Address]:
-    """Return the addresses this process is connected to."""
+    """Return the addresses to which this process is connected."""
     found = set()
     for sock in _tcp_sockets():
         with suppress(OSError):  # not connected
@@ -107,19 +107,19 @@ def reached() -> set[Address]:
 
 
 def cut(ours: Callable[[Address, Address], bool]) -> list[socket.socket]:
-    """End reading from the connected sockets for which ``ours(local, peer)`` holds.
+    """Shut down reading from the connected sockets for which ``ours(local, peer)`` is true.
 
     A thread of this process that waits on such a socket is woken with an error. Listening sockets
     are never touched: gloo aborts the process when its own fails.
 
-    Reading alone, and the connection held open by the duplicates that are returned: gloo forgets
-    to wake who waits for a write that fails in its own thread, so writing must not fail, neither
-    here nor, because gloo here has closed its descriptor, at the other end. `end` what was held
-    as soon as every rank has been woken.
+    Only reading is shut down, and the returned duplicates keep the connections open, because writes
+    must not fail: gloo does not wake a thread that waits for a write that fails in gloo's own
+    thread. Without the duplicates, writes at the other end would fail as soon as gloo here closes
+    its descriptor. Call `end` with the duplicates as soon as every rank has been woken.
     """
     held = []
     for sock in _tcp_sockets():
-        # A socket that is not connected (any more) has no peer and nobody waiting on it.
+        # A socket that is not connected (any more) has no peer, and no thread waits on it.
         with suppress(OSError):
             if ours(_plain(sock.getsockname()), _plain(sock.getpeername())):
                 sock.shutdown(socket.SHUT_RD)
@@ -137,8 +137,8 @@ def end(held: list[socket.socket]) -> None:
 def _tcp_sockets() -> Iterator[socket.socket]:
     """Yield a duplicate of every TCP socket of this process, closing it afterwards.
 
-    The duplicate is looked at, not the number: another thread may close a descriptor and get the
-    same number for another file at any moment.
+    The duplicate is examined, not the original descriptor: at any moment another thread may close
+    that and get the same number for another file.
     """
     for name in os.listdir(_FD_FOLDER):  # numbers, not paths
         sock = _duplicate(int(name))

@@ -1,6 +1,6 @@
 """Writes tables as plain text, and as HTML without scripts and style sheets.
 
-Such HTML needs no trust in the notebook that shows it. Every table of nbdist is written here.
+Such HTML is shown also in a notebook that is not trusted. All tables of nbdist are written here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 Cells = tuple[str, ...]
 CELL = "padding:1px 10px 1px 0;text-align:"
 GROUND = "background-color:#ffffff;color:#222222;padding:4px 8px"
-"""As the pictures have it: some front ends (VS Code) show dark text on a dark ground otherwise."""
+"""The pictures' background: otherwise some front ends (VS Code) show dark text on a dark one."""
 
 
 def text_table(titles: Cells, rows: Sequence[Cells], *, figures: bool = False) -> str:
@@ -20,11 +20,11 @@ def text_table(titles: Cells, rows: Sequence[Cells], *, figures: bool = False) -
     Parameters
     ----------
     titles
-        What stands above the columns.
+        The titles of the columns.
     rows
-        As many cells each.
+        The rows, each with a cell for every column.
     figures
-        Whether its cells are numbers, which are aligned to the right; words are to the left.
+        Whether the cells are numbers, which are aligned to the right; words to the left.
     """
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     align = str.rjust if figures else str.ljust
@@ -41,12 +41,12 @@ def html_table(titles: Cells, rows: Sequence[Cells], caption: str) -> str:
     def line(cells: Cells, kind: str) -> str:
         sides = ["left"] + ["right" if kind == "td" else "left"] * (len(cells) - 1)
         inside = "".join(
-            # A title that says nothing is none.
+            # An empty title is no heading.
             f'<{kind if cell else "td"} style="{CELL}{side}">{html.escape(cell)}'
             f"</{kind if cell else 'td'}>"
             for cell, side in zip(cells, sides, strict=True)
         )
-        # JupyterLab has a ground of its own for every other row, dark in its dark theme.
+        # JupyterLab gives every other row a background, which is dark in its dark theme.
         return f'<tr style="background-color:transparent">{inside}</tr>'
 
     body = "".join(line(row, "td") for row in rows)
@@ -54,5 +54,5 @@ def html_table(titles: Cells, rows: Sequence[Cells], caption: str) -> str:
 
 
 def on_ground(inside: str) -> str:
-    """Return HTML that brings its own ground and colour, to be read in any theme."""
+    """Return HTML with its own background and text colour, readable in any theme."""
     return f'<div style="{GROUND}">{inside}</div>'

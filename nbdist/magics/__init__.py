@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(shell: InteractiveShell) -> None:
-    """Make the magics known."""
+    """Register the magics."""
     shell.register_magics(DistributedMagics, DistMagics)
     register_px(shell)
     add_completer(shell)
@@ -27,7 +27,7 @@ def register(shell: InteractiveShell) -> None:
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """End the clusters and forget the magics."""
+    """End the clusters and remove the magics."""
     session.end()
     remove_auto(shell)
     remove_completer(shell)

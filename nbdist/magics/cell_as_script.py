@@ -19,7 +19,7 @@ from nbdist.launchers.scripts.hosts import hosts_named
 from nbdist.launchers.scripts.launcher import Elastic
 from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
-from nbdist.magics.commands.attach_command import tell_of
+from nbdist.magics.commands.attach_command import note_detached
 from nbdist.magics.parsing.arguments import LAUNCHER_FLAGS, UsageMistake
 from nbdist.notebook import current_cluster, script_cells
 from nbdist.notebook.detached_jobs import detach
@@ -41,16 +41,16 @@ FLAGS = {
     "host_discovery_script": ("--host-discovery-script", "horovodrun"),
     "launcher_flags": (LAUNCHER_FLAGS, "torchrun", "horovodrun"),
 }
-"""Flags that mean something to some launchers only."""
+"""Flags that only some launchers have: the flag, and these launchers."""
 
 
 def launches_script(args: argparse.Namespace, wish: Wish) -> bool:
-    """Whether a cell with these flags is a script, and not one for the engines.
+    """Whether a cell with these flags runs as a script, not on the engines.
 
     Raises
     ------
     UsageMistake
-        If flags are given that do not go together.
+        If the flags do not go together.
     """
     launcher = current_cluster.wished(wish).launcher or "engines"
     for name, (flag, *launchers) in FLAGS.items():
@@ -65,9 +65,10 @@ def launches_script(args: argparse.Namespace, wish: Wish) -> bool:
 
 
 def with_own_workers(args: argparse.Namespace, wish: Wish, parsed: Parsed) -> tuple[Wish, str]:
-    """Return the wish of a cell that makes its own workers, and what to tell of it.
+    """Change the wish of a cell that makes its own workers; return it, with a text that says so.
 
-    Ranks, and torchrun's variables in their environment, would be in the way of these workers.
+    Such a cell runs as one program: ranks, and torchrun's environment variables, would disturb its
+    workers.
     """
     named = wish.launcher is not None or wish.backend is not None or args.ranks is not None
     made = None if named else makes_workers(ast.parse(parsed.source))
@@ -86,12 +87,12 @@ def with_own_workers(args: argparse.Namespace, wish: Wish, parsed: Parsed) -> tu
 
 
 def check_detached(args: argparse.Namespace, wish: Wish) -> Wish:
-    """Return the wish of a cell; if its job is to be detached, that has to be a script.
+    """Return the wish of a cell; a job that is to be detached gets a launcher of scripts.
 
     Raises
     ------
     UsageMistake
-        If that cannot be.
+        If the job cannot be detached.
     """
     if not args.detach:
         return wish
@@ -118,18 +119,18 @@ def submit_script(
     parsed: Parsed,
     lines: int,
 ) -> Job | None:
-    """Make a script of a cell and launch it; return its job unless that is detached.
+    """Make a script of a cell and launch it; return its job, None if the job is detached.
 
     Raises
     ------
     NbdistError
-        If that cannot be; nothing was started.
+        If the script cannot be made or launched; nothing was started.
     """
     own = current_cluster.wished(wish).launcher == "python"
     request = _request(args, wish, own=own)
     wish = current_cluster.wished(wish)
     wish = replace(wish, np=request.size(wish.np))
-    assert wish.np is not None  # it was made so just now
+    assert wish.np is not None  # set in the line above
     elastic = elastic_wish(args, wish.np, request.hosts, request.launcher)
     script = make_script(shell, parsed, cell, ScriptOptions(
         name=SCRIPT, saved=False, backend="own" if own else request.backend, np=wish.np,
@@ -143,9 +144,11 @@ def submit_script(
     )  # fmt: skip
     number = cell_number(shell)
     if args.detach:
-        tell_of(detach(script, plan, cell, number=number, lines=lines, backend=request.backend))
+        note_detached(
+            detach(script, plan, cell, number=number, lines=lines, backend=request.backend)
+        )
         return None
-    if not own:  # the next cell is for ranks again
+    if not own:  # after a program of its own, the next cell is for ranks again
         session.last = wish
     return script_cells.submit(
         script, plan, cell, number=number, lines=lines, viewed=True, background=args.background
@@ -153,7 +156,7 @@ def submit_script(
 
 
 def _request(args: argparse.Namespace, wish: Wish, *, own: bool) -> LaunchRequest:
-    """Return what a cell's flags ask of its launch.
+    """Return the launch that a cell's flags ask for.
 
     Parameters
     ----------
@@ -173,7 +176,7 @@ def _request(args: argparse.Namespace, wish: Wish, *, own: bool) -> LaunchReques
             "itself how many"
         )
     now = current_cluster.wished(wish)
-    assert now.backend is not None  # a wish that is complete names both
+    assert now.backend is not None  # a complete wish has both
     assert now.launcher is not None
     if args.max_restarts is not None and args.max_restarts < 0:
         raise UsageError(f"--max-restarts {args.max_restarts} must not be negative")
@@ -185,7 +188,7 @@ def _request(args: argparse.Namespace, wish: Wish, *, own: bool) -> LaunchReques
 
 
 def _with_gpus(wish: Wish, hosts: dict[str, int]) -> dict[str, str]:
-    """Return what ranks get into their environment; each host knows its own GPUs."""
+    """Return environment variables for the ranks; each host selects among its own GPUs."""
     if wish.gpus is None or not hosts:
         return gpus.environ_for(wish.gpus, wish.env)
     return {**(wish.env or {}), gpus.CHOSEN: ",".join(map(str, wish.gpus))}
@@ -194,7 +197,7 @@ def _with_gpus(wish: Wish, hosts: dict[str, int]) -> dict[str, str]:
 def elastic_wish(
     args: argparse.Namespace, np: int, hosts: dict[str, int], launcher: str
 ) -> Elastic | None:
-    """Return how ranks may come and go, None if that was not asked for.
+    """Return the limits on the number of ranks of an elastic job, None for other jobs.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Runs a cell in the kernel (`--backend xla`), and shows it from a thread while it runs.
 
-The main thread is the cell's own. So what a job shows is sent to the cell's output area by a
-thread, as for jobs in the background (`nbdist.magics.showing.area`).
+The cell occupies the main thread. So another thread sends the job's output to the cell's output
+area, as for background jobs (`nbdist.magics.showing.area`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ UNFIT = {
     "gpus": ("--gpus", "PJRT_DEVICE chooses the devices"),
     "no_bring": ("--no-bring", "the notebook's names are there"),
 }
-"""Flags that mean nothing here, by their place in the parsed line, and why."""
+"""Flags that a cell in the kernel cannot have, by attribute of the parsed line, and why."""
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Raise `UsageMistake` for what a cell in the kernel cannot have."""
+    """Raise `UsageMistake` for flags that a cell in the kernel cannot have."""
     for name, (flag, why) in UNFIT.items():
         if getattr(args, name) not in (None, False):
             raise UsageMistake(f"{flag} does not go with --backend xla in the kernel: {why}")
@@ -60,14 +60,14 @@ def run_inside(
     cell: str,
     lines: int,
 ) -> None:
-    """Run a cell here and show it.
+    """Run a cell in this process and show its output.
 
     Raises
     ------
     UsageMistake
-        If it cannot run; nothing was started.
+        If the cell cannot run; nothing was started.
     RankError, Interrupted
-        If it failed, or was stopped.
+        If the cell failed, or was stopped.
     """
     try:
         runtime, told = _runtime(wish)
@@ -90,14 +90,14 @@ def run_inside(
 
 
 def _runtime(wish: Wish) -> tuple[Any, str]:
-    """Return XLA's runtime, and what to tell of it if it has just been started."""
+    """Return XLA's runtime, and a text about it if it has just been started, else ''."""
     if wish.np is not None:
         check_size(wish.np)
     now = current_cluster.wished(wish)
     before = kernel_cells.running()
     usual = now.np or default_size(now.gpus, now.env)
     if before is None:
-        session.last = now  # also where XLA does not start: the next cell is not for ranks
+        session.last = now  # also if XLA does not start: the next cell is for XLA, too
     runtime = kernel_cells.runtime_for(wish.np, usual, wish.env or {})
     session.last = replace(now, np=runtime.count)
     if before is not None:
@@ -107,9 +107,9 @@ def _runtime(wish: Wish) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Leave interrupts to the job; before and after the cell's own code there is nothing to stop.
+    """Leave interrupts to the job: outside the cell's own code there is nothing to stop.
 
-    The hub hears of each (`nbdist.rank.kernel_rank.Signals`), and tells of the job as it ends.
+    `nbdist.rank.kernel_rank.Signals` passes each interrupt to the hub, which stops the job.
     """
     kept = signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -120,13 +120,13 @@ def _no_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shown(shell: Any, job: Job) -> Iterator[None]:
-    """Show the job in its cell meanwhile, and to its end."""
+    """Show the job in its cell while the body runs, to the job's end."""
     with contextlib.ExitStack() as stack:
         area: _Cell | TerminalArea
         if in_notebook(shell):
             area = _Cell(shell.display_pub, f"nbdist-job-{job.id}", job.number)
         else:
-            screen = os.fdopen(os.dup(1), "w", encoding="utf-8")  # the cell's own 1 is the log
+            screen = os.fdopen(os.dup(1), "w", encoding="utf-8")  # the cell's 1 is a log
             area = TerminalArea(stack.enter_context(screen))
         live = LiveMetrics(job, area, metrics_how(shell))
         name = f"nbdist-job-{job.id}"
@@ -136,7 +136,7 @@ def _shown(shell: Any, job: Job) -> Iterator[None]:
             yield
         finally:
             if not job.done:
-                # A fault of ours is on its way.
+                # A fault of nbdist is being raised.
                 hub_loop().loop.call_soon_threadsafe(job.end, None)
             thread.join()
 
@@ -145,13 +145,13 @@ def _follow(job: Job, area: _Cell | TerminalArea, live: LiveMetrics) -> None:
     while (event := job.next_event(live.refresh)) is not None:
         try:
             pass_on(event, area)
-        except Exception as err:  # a job whose events nobody takes would not end
+        except Exception as err:  # the job ends only if its events are taken
             log.debug("job %s could not be shown: %s", job.id, err)
     live.end()
 
 
 class _Cell(NotebookArea):
-    """The running cell: the value of the last expression is its own."""
+    """The running cell: the value of the last expression becomes the cell's own value."""
 
     def __init__(self, publisher: Any, prefix: str, number: int) -> None:  # ipykernel's
         super().__init__(publisher, prefix)

@@ -28,7 +28,7 @@ def save(
     cell: str,
     lines: int,
 ) -> None:
-    """Write the cell to the file that `--save` names, and say so.
+    """Write the cell to the file that `--save` names, and print how to run it.
 
     Parameters
     ----------
@@ -37,14 +37,14 @@ def save(
     args
         The flags.
     wish
-        What they ask of a cluster; there need not be one.
+        The cluster that the flags ask for; none needs to run.
     parsed, cell, lines
-        The cell; its text; how many lines of it stand above that.
+        The parsed cell; its text; how many lines of the notebook's cell come before the text.
 
     Raises
     ------
     UsageMistake
-        If it cannot be a script, or not be written; nothing is left behind.
+        If the cell cannot be a script or the file cannot be written; no file is left then.
     """
     path = Path(args.save).expanduser()
     try:
@@ -62,19 +62,19 @@ def save(
         raise UsageMistake(str(err)) from err
     launch = launch_line(backend, now.np or 1, str(path), args.arguments)
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
-    print(told(script, path, environ + launch))
+    print(_how_to_run(script, path, environ + launch))
 
 
 def _check_alone(args: argparse.Namespace) -> None:
-    """Raise where a flag asks for something that only a cell that is run can do."""
+    """Raise `UsageError` for flags that need a cell that is run."""
     flags = {"--return": args.returns, "--ranks": args.ranks, "--async": args.background}
     for flag, value in flags.items():
         if value:
             raise UsageError(f"{flag} is for a cell that is run, and --save runs nothing")
 
 
-def told(script: Script, path: Path, launch: str) -> str:
-    """Return what was written, and how to start it."""
+def _how_to_run(script: Script, path: Path, launch: str) -> str:
+    """Describe what was written, and how to start it."""
     size = sum(len(content) for content in script.data.values())
     data = f" and {path.with_name(script.folder)}/ ({in_bytes(size)})" if script.data else ""
     without = ", also without nbdist" if script.without_nbdist else ""

@@ -30,11 +30,11 @@ EXCLUDED = {
     "save": "--save", "min_np": "--min-np", "max_np": "--max-np",
     "host_discovery_script": "--host-discovery-script", "max_restarts": "--max-restarts",
 }  # fmt: skip
-"""Flags that do not go with a series, by their place in the parsed line."""
+"""Flags that do not go with a series, by attribute of the parsed line."""
 
 
 def check_alone(args: argparse.Namespace) -> None:
-    """Raise `UsageMistake` where a series is asked for together with what it cannot have."""
+    """Raise `UsageMistake` for flags that do not go with `--scale`."""
     if args.scale is None:
         return
     for name, flag in EXCLUDED.items():
@@ -51,21 +51,21 @@ def run_series(
     *,
     on_engines: bool,
 ) -> None:
-    """Run a cell at each size, and show the table of those runs that ended well.
+    """Run a cell at each size, and show a table of the successful runs.
 
     Parameters
     ----------
     args, wish
-        What was asked for.
+        The flags, and the cluster that they ask for.
     run
-        Runs the cell on so many ranks and shows it; raises how it failed.
+        Runs the cell on so many ranks and shows it; raises its error.
     on_engines
-        Whether the ranks are the cluster's.
+        Whether the cell runs on the cluster's ranks, not as a script.
 
     Raises
     ------
     UsageMistake
-        If a size cannot be; nothing was started.
+        If a size is not possible; nothing was started.
     RankError, Interrupted
         If a run failed, which ends the series.
     """
@@ -87,7 +87,7 @@ def run_series(
             for place, size in enumerate(sizes, 1):
                 notice(f"On {counted(size, 'rank')}, run {place} of {len(sizes)}:")
                 job = run(size)
-                assert job is not None  # it was not detached
+                assert job is not None  # only a detached job is None
                 done.append(job)
     finally:
         if done:
@@ -112,7 +112,7 @@ def _check_sizes(args: argparse.Namespace) -> None:
 
 
 def _lost_names() -> list[str]:
-    """Return what the present ranks know; raise if they are busy."""
+    """Return the names on the present ranks, which are lost; raise if a rank is busy."""
     if not session.has_cluster() or current_cluster.cluster().lost:
         return []
     check_idle(current_cluster.cluster().unfinished())

@@ -78,7 +78,7 @@ class DistMagics(Magics):
             raise UsageMistake(str(err)) from err
 
 
-# What `%dist?` and IPython's manual show. IPython does so itself where it makes the parser.
+# For `%dist?` and IPython's manual. IPython does this itself for parsers that it makes.
 DistMagics.dist.__doc__ = COMMANDS.parser.format_help()
 
 

@@ -160,18 +160,18 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     Parameters
     ----------
     shell
-        The notebook's.
+        The notebook's shell.
     line
         The flags.
     cell
-        What stands below them.
+        The cell's text below the line of flags.
 
     Raises
     ------
     UsageMistake, CellSyntaxError
         If nothing could be started.
     RankError, Interrupted
-        If it failed, or was stopped.
+        If the cell failed, or was stopped.
     """
     args = parse(DistributedMagics.distributed.parser, line)
     if args is None:
@@ -187,7 +187,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         notice(told)
     if _runs_inside(wanted):
         check_flags(args)
-        launches_script(args, wanted)  # refuses what only scripts can have
+        launches_script(args, wanted)  # raises for flags that only scripts can have
         run_inside(shell, args, wanted, cell, lines_before(args))
         return None
     if args.save is not None:
@@ -207,7 +207,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
 def _run(
     shell: InteractiveShell, args: argparse.Namespace, wanted: Wish, cell: str, parsed: Parsed
 ) -> Job | None:
-    """Start a cell's job and show it; return the job, none if it is detached."""
+    """Start a cell's job and show it; return the job, None if it is detached."""
     since = time.time()
     try:
         try:
@@ -221,7 +221,7 @@ def _run(
 
 
 def _runs_inside(wish: Wish) -> bool:
-    """Whether a cell runs in the kernel itself."""
+    """Whether a cell runs in the kernel's process."""
     try:
         return current_cluster.wished(wish).launcher == "kernel"
     except UsageError as err:
@@ -229,7 +229,7 @@ def _runs_inside(wish: Wish) -> bool:
 
 
 def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between: Between) -> Job:
-    """Show a job to its end, or from now on in the background; bind what it returns."""
+    """Show a job to its end, or in the background; bind the names that it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:
         bind_returned(between, job, shell.user_ns, tell)
@@ -246,9 +246,9 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
 
 
 def _end_what_began(shell: InteractiveShell, args: argparse.Namespace, since: float) -> None:
-    """Stop a job that a cell has begun when it was interrupted before anybody showed the job."""
+    """Stop a job that a cell had started when an interrupt came before the job was shown."""
     for job in session.jobs():
-        # One that has ended otherwise than by the interrupt was shown.
+        # A job that has ended, but not by the interrupt, was shown.
         if job.created >= since and (not job.done or job.state == "interrupted"):
             job.abandon()
             if not args.background:
@@ -259,7 +259,7 @@ def _submit(
     shell: InteractiveShell, args: argparse.Namespace, wanted: Wish, cell: str,
     parsed: Parsed,
 ) -> tuple[Job | None, Between]:  # fmt: skip
-    """Start a cell's job, none if it is detached; return what takes in what it returns, too."""
+    """Start a cell's job; return it (None if detached) and the object that binds its returns."""
     if launches_script(args, wanted):
         lines = lines_before(args)
         return submit_script(shell, args, wanted, cell, parsed, lines), FromScript()
@@ -285,20 +285,20 @@ def _submit(
         background=args.background,
     )
     job = cluster.submit_cell(cell, options)
-    if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt says it
+    if args.whole_cell and not hasattr(shell, "prompts"):  # a terminal's prompt shows the mode
         notice(f"On {name_ranks(job.ranks)}:")
     return job, cluster.names_between
 
 
 def lines_before(args: argparse.Namespace) -> int:
-    """Return how many lines of the notebook's cell stand before what runs on the ranks."""
+    """Return how many lines of the notebook's cell come before the code for the ranks."""
     return 0 if args.whole_cell else 1
 
 
 def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's shell
-    """Return the cell parsed; raise `CellSyntaxError` if it cannot be.
+    """Parse a cell; raise `CellSyntaxError` if it has a syntax error.
 
-    Lines are counted as the notebook does: `lines` of its cell stand before this text.
+    Line numbers are the notebook's: `lines` lines of its cell come before this text.
     """
     code = align(cell, lines).python
     try:
@@ -309,7 +309,7 @@ def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's 
                 "cell of its own"
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the ranks will warn
+            warnings.simplefilter("ignore")  # the ranks show the warnings
             flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
             return Parsed(code, compile(code, "<cell>", "exec", flags, dont_inherit=True))
     except SyntaxError as err:
@@ -321,7 +321,7 @@ def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's 
 
 
 def autoreload_mode(shell: Any) -> str:  # IPython's shell
-    """Return the mode of IPython's autoreload in the notebook, '' where it is off."""
+    """Return the mode of IPython's autoreload in the notebook, '' if it is not loaded."""
     magics = shell.magics_manager.registry.get("AutoreloadMagics")
     if magics is None:
         return ""

@@ -1,8 +1,8 @@
 """ipyparallel's own ``%px`` magics on the notebook's cluster, without a client of its own.
 
-`ipyparallel.Client` registers these magics when it is made. We register them beforehand, as thin
-calls that make the client when one of them is first used, and that follow the notebook when it
-gets another cluster. Magics that are there already, of a client the user made, are left alone.
+`ipyparallel.Client` registers these magics when it is made. nbdist registers them earlier, as thin
+functions that make the client at the first use, and another client when the notebook gets another
+cluster. Magics that exist already, from a client that the user made, stay.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class _Ours:
 
 
 def _whole(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Mend the result of a view's `execute`, which would lose output that comes very early.
+    """Repair the result of a view's `execute`, which would lose output that comes very early.
 
-    ipyparallel shows what came before it listened without the message it belongs to; then what
-    one engine printed takes the place of what another did.
+    ipyparallel shows output that came before it listened without the parent message; then the
+    output of one engine replaces another's.
     """
 
     def mended(*args: Any, **kwargs: Any) -> Any:  # passed through
@@ -70,7 +70,7 @@ def _whole(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register_px(shell: InteractiveShell) -> None:
-    """Make ``%px``, ``%%px``, ``%pxresult``, ``%pxconfig`` and ``%autopx`` known."""
+    """Register ``%px``, ``%%px``, ``%pxresult``, ``%pxconfig`` and ``%autopx``."""
     ours = _Ours(shell)
     known = shell.magics_manager.magics
     for kind, name in NAMES:
@@ -79,7 +79,7 @@ def register_px(shell: InteractiveShell) -> None:
 
 
 def unregister_px(shell: InteractiveShell) -> None:
-    """Forget them, unless a client of the user's has replaced them."""
+    """Remove these magics, unless a client of the user has replaced them."""
     known = shell.magics_manager.magics
     for kind, name in NAMES:
         if getattr(known[kind].get(name), "is_nbdist", False):
@@ -87,8 +87,8 @@ def unregister_px(shell: InteractiveShell) -> None:
 
 
 def _magic(ours: _Ours, kind: str, name: str) -> Callable[..., Any]:
-    @no_var_expand  # the ranks know what $name and {name} mean, the notebook does not
-    def magic(*args: str) -> Any:  # whatever ipyparallel's returns
+    @no_var_expand  # $name and {name} are for the ranks, not for the notebook
+    def magic(*args: str) -> Any:  # the result of ipyparallel's magic
         return ours.find(kind, name)(*args)
 
     magic.__doc__ = f"ipyparallel's own `{name}`, on the cluster of the %%distributed cells."

@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
 
 class Between(Protocol):
-    """Takes what ranks have packed into the notebook."""
+    """Brings values that ranks have packed into the notebook."""
 
     def take(self, offer: Offer) -> dict[str, Any]:
-        """Unpack it."""
+        """Unpack the values."""
 
     def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
-        """Bind it."""
+        """Bind the values in the notebook's namespace."""
 
 
 class FromScript:
-    """Takes what a script returns into the notebook."""
+    """Brings values that a script returns into the notebook."""
 
     def take(self, offer: Offer) -> dict[str, Any]:
-        """Unpack it.
+        """Unpack the values.
 
         Raises
         ------
         NbdistError
-            If something cannot be put together here.
+            If a value cannot be unpickled here.
         """
         return unpacked(offer.parcel, offer.buffers)
 
     def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
-        """Bind it."""
+        """Bind the values in the notebook's namespace."""
         space.update(values)
 
 
 def bind_returned(
     between: Between, job: Job, space: dict[str, Any], tell: Callable[[str], Any]
 ) -> None:
-    """Bind what a job has packed for the notebook, if anything, and say how large it was.
+    """Bind the values that a job has packed for the notebook, and report their sizes.
 
-    From then on it lives as long as the values do. Main thread.
+    From then on the packed data lives only as long as the values. Main thread.
     """
     offer = job.take_returned()
     if offer is None:
@@ -64,6 +64,6 @@ def bind_returned(
         listed = ", ".join(f"{name} ({in_bytes(offer.sizes[name])})" for name in values)
         tell(f"Returned from rank {offer.rank}: {listed}.")
     refused = cannot_return(offer)
-    del offer, values  # an error's traceback, which is kept, must not keep them
+    del offer, values  # an error's traceback must not keep them in memory
     if refused:
         raise UsageMistake(refused)

@@ -24,22 +24,22 @@ RANKS = re.compile(r"--ranks[ =]\s*(\S+)")
 
 
 def add_completer(shell: InteractiveShell) -> None:
-    """Teach IPython's completer our magics."""
+    """Add our matcher to IPython's completer."""
     shell.Completer.custom_matchers.append(match)
 
 
 def remove_completer(shell: InteractiveShell) -> None:
-    """Take them from it."""
+    """Remove our matcher from IPython's completer."""
     shell.Completer.custom_matchers.remove(match)
 
 
-# Before the matcher of keys, which would keep ours from being asked.
+# Before IPython's matcher of dict keys, which would suppress ours.
 @completion_matcher(identifier="nbdist", api_version=2, priority=60)
 def match(context: CompletionContext) -> SimpleMatcherResult:
-    """Offer what fits on a line of our magics, and beside the notebook's own what ranks know."""
+    """Complete lines of our magics; in a cell for ranks, add the ranks' names."""
     cell = _for_ranks(context.full_text)
     if _among_arguments(context):
-        return _result([], context.token)  # files, of IPython's
+        return _result([], context.token)  # IPython completes files
     before = context.full_text.split("\n")[: context.cursor_line]
     place = sum(len(line) + 1 for line in before) + context.cursor_position
     if cell is not None and place >= cell[1]:
@@ -66,7 +66,7 @@ def _result(
 
 
 def _for_ranks(text: str) -> tuple[str, int] | None:
-    """Return the flags of a cell that ranks run and where its code begins; None for others."""
+    """Return the flags of a cell for the ranks and where its code begins; None for other cells."""
     flags_of_all = auto_flags()
     if flags_of_all is not None and is_plain(text):
         return flags_of_all, 0
@@ -76,7 +76,7 @@ def _for_ranks(text: str) -> tuple[str, int] | None:
 
 
 def _among_arguments(context: CompletionContext) -> bool:
-    """Whether Tab was pressed behind the `--` of our magics, where a program's arguments stand."""
+    """Whether the cursor is behind the ``--`` of our magics, in the program's arguments."""
     first, *words = context.text_until_cursor.removesuffix(context.token).split() or [""]
     return context.cursor_line == 0 and first in ("%%distributed", "%dist") and DASHES in words
 
@@ -93,10 +93,10 @@ def _of_ranks(
         ranks = ranks_list(named[1]) if named else None
         found = current_cluster.cluster().complete(code, cursor, ranks)
     except (NbdistError, argparse.ArgumentTypeError):
-        return _result([], context.token)  # no cluster, or no such rank: the cell itself will tell
+        return _result([], context.token)  # no cluster, or no such rank: the cell will report it
     texts = [SimpleCompletion(text, type=kind) for text, kind in found.texts]
     keys = any(kind == "dict key" for _, kind in found.texts)
-    # Keys stand alone: the cell runs there, and the notebook would offer its files beside them.
+    # Keys suppress other matchers: the notebook would add its own files.
     return _result(texts, code[cursor - found.back : cursor], suppress=keys)
 
 
@@ -112,7 +112,7 @@ def _offers(before: list[str], context: CompletionContext) -> list[str]:
 
 
 def _of(parser: argparse.ArgumentParser, before: list[str], begun: str) -> list[str]:
-    """Return what a flag may be right after it, else what other arguments may be, and all flags."""
+    """Return the values of the flag before the cursor, else values of arguments, and all flags."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     for action in shown:  # argparse has no public list
         if before[-1] in action.option_strings and action.nargs != 0:

@@ -1,6 +1,6 @@
-"""What different ways of the same training do a second, and what they come to.
+"""The table that compares the speed and the results of several ways of the same training.
 
-The table alone; its figures are made by `nbdist.job.throughput`.
+The table only; `nbdist.job.throughput` computes its figures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nbdist.metrics.figures_table import Table
 from nbdist.metrics.scaling_table import Row
 
 LONGEST = 40
-"""Characters of a name that the table has room for."""
+"""The most characters of a name in the table."""
 TITLES = (
     "", "ranks", "samples/s", "speed-up", "s/epoch", "ms/step", "compute", "data",
     "communication",
@@ -22,18 +22,18 @@ TITLES = (
 
 @dataclass(frozen=True)
 class Way:
-    """How one of them went."""
+    """One way of the training, and its results."""
 
     name: str
     pace: Row
-    """Its throughput; `speed_up` is compared with the first way."""
+    """The throughput of the way; its `speed_up` is relative to the first way."""
     metrics: dict[str, float]
-    """By name, what each rank logged last: the mean over the ranks that have it."""
+    """For each name the last logged value: the mean over the ranks that have logged it."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Table[Way]):
-    """A table of ways of the same training, the first of which the others are compared with.
+    """A table of ways of the same training; speed-ups are relative to the first.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Comparison(Table[Way]):
     CAPTION = "Comparison"
 
     metrics: list[str] = field(default_factory=list)
-    """Names of the metrics that have a column."""
+    """The names of the metrics that have a column."""
 
     def way(self, name: str) -> Way:
         """Return the way of this name.
@@ -52,17 +52,17 @@ class Comparison(Table[Way]):
         Raises
         ------
         KeyError
-            If there is none.
+            If there is no way of this name.
         """
         return {way.name: way for way in self.rows}[name]
 
     def to_pandas(self) -> Any:  # a DataFrame
-        """Return it as a pandas frame: a row for each way, its figures, then its metrics.
+        """Return the table as a pandas frame: a row for each way, with figures and metrics.
 
         Raises
         ------
         ImportError
-            Where pandas is not installed.
+            If pandas is not installed.
         """
         return super().to_pandas().set_index("way")
 

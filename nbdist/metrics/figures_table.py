@@ -1,4 +1,4 @@
-"""A table of figures that the Python API returns: for a person, for a program, for pandas."""
+"""A table of figures that the Python API returns, for reading, for programs and for pandas."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, repr=False)
 class Table(ABC, Generic[Row]):
-    """Figures that a person looks at, and a program reads."""
+    """A table of figures: text or HTML for people, rows for programs."""
 
     CAPTION: ClassVar[str]
 
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-    """What a person should know before believing them."""
+    """Cautions about the figures, which are shown below the table."""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -35,12 +35,12 @@ class Table(ABC, Generic[Row]):
         return self.rows[place]
 
     def to_pandas(self) -> Any:  # a DataFrame
-        """Return it as a pandas frame, a column for each field of a row.
+        """Return the table as a pandas frame, with a column for each field of a row.
 
         Raises
         ------
         ImportError
-            Where pandas is not installed.
+            If pandas is not installed.
         """
         import pandas as pd  # a user's choice
 
@@ -57,7 +57,7 @@ class Table(ABC, Generic[Row]):
         return [self._cells(row) for row in self.rows]
 
     def _words(self) -> list[str]:
-        """Return the lines below it."""
+        """Return the lines below the table."""
         return self.notes
 
     def _fields(self, row: Row) -> dict[str, Any]:

@@ -13,30 +13,30 @@ WITH_FILES = ("files MB/s", "of the storage's speed")
 
 @dataclass(frozen=True)
 class Row:
-    """What a loader did with so many workers; None where something cannot be told."""
+    """The figures of a loader with one number of workers; None if unknown."""
 
     workers: int
     batches: int
     seconds: float
-    """From the start of its workers to its last batch."""
+    """Seconds from the start of the workers to the last batch."""
     first_batch: float
-    """Seconds until the first batch: workers start, imports."""
+    """Seconds until the first batch: workers start and import modules."""
     samples_per_second: float | None
     megabytes_per_second: float | None
-    """Of what the batches hold, 1 MB being a million bytes."""
+    """The batches' data; 1 MB is a million bytes."""
     samples: int | None = None
-    """In a whole pass; None if it was left after the time it may take."""
+    """The samples of a whole pass; None if the pass was stopped after the time limit."""
     file_megabytes_per_second: float | None = None
-    """Of the files' bytes, as far as its samples are a part of all."""
+    """The files' data, in proportion to the samples that were read."""
     of_storage: float | None = None
     """`file_megabytes_per_second` as a part of the storage's own speed."""
     from_storage: float | None = None
-    """Which part of these bytes the system counted as read from the storage, not from memory."""
+    """The part of these bytes that came from the storage, not from memory, as the system counts."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What reading the files alone came to."""
+    """The speed of reading the files alone."""
 
     threads: int
     megabytes_per_second: float
@@ -51,7 +51,7 @@ class Reading(Table[Row]):
     CAPTION = "Reading"
 
     storage: list[Storage] = field(default_factory=list)
-    """The files alone, read by one thread and by as many as there were workers."""
+    """The speed of the files alone, read by one thread and by as many threads as workers."""
 
     def _words(self) -> list[str]:
         told = [
@@ -74,5 +74,5 @@ class Reading(Table[Row]):
 
 
 def threads(number: int) -> str:
-    """Return how many there are, in words."""
+    """Return a number of threads in words."""
     return counted(number, "thread")

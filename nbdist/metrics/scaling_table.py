@@ -1,6 +1,6 @@
-"""What the same cell does a second on more and more ranks, and where the time of a step goes.
+"""The table of the same cell's speed on more and more ranks, and of the parts of a step's time.
 
-The table alone; its figures are made by `nbdist.job.throughput`.
+The table only; `nbdist.job.throughput` computes its figures.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ TITLES = (
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one run; None where something cannot be told."""
+    """The figures of one run; None if unknown."""
 
     ranks: int
     samples_per_second: float | None = None
     """Of all ranks together."""
     speed_up: float | None = None
-    """Samples a second, compared with those of the fewest ranks or of the first way."""
+    """Samples a second, relative to the run with the fewest ranks or to the first way."""
     efficiency: float | None = None
-    """`speed_up` for each rank: 1 is all one could wish for."""
+    """`speed_up` for each rank; 1 is ideal."""
     step_seconds: float | None = None
-    """The mean over ranks, as the following are."""
+    """Seconds a step; the mean over ranks, like the next three."""
     compute: float | None = None
-    """What is left of a step without `data` and `communication`."""
+    """The rest of a step without `data` and `communication`."""
     data: float | None = None
     """Seconds a step spent waiting for the next batch."""
     communication: float | None = None
-    """Seconds a step spent waiting for other ranks: what does not hide behind computing."""
+    """Seconds a step spent waiting for other ranks, without what overlaps computing."""
     slowest: int | None = None
-    """The rank that the others wait for, if one stands out."""
+    """The rank for which the others wait, if one is clearly slower."""
     slower_by: float | None = None
-    """Seconds a step that it takes more than is usual."""
+    """The additional seconds a step of this rank."""
     steps: int = 0
-    """How many the figures are made from, on rank zero."""
+    """The number of rank zero's steps behind the figures."""
     epoch_seconds: float | None = None
-    """What it takes to go through all items once, the slowest rank's; not the first time, unless it
-    was the only one."""
+    """The slowest rank's time for one pass through all items, without the first pass unless it was
+    the only one."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -193,7 +193,7 @@ class Curve:
         for row in self._rows.values():
             self._clear(row, slice(0, by))
 
-    # -- what is drawn -------------------------------------------------------------------------
+    # -- for drawing ---------------------------------------------------------------------------
 
     @property
     def ranks(self) -> list[int]:

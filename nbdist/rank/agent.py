@@ -1,8 +1,7 @@
 """The agent of an engine: one thread in every rank that speaks with the hub.
 
-Work that must happen on the main thread (cells, forming groups) is put on the engine's event loop;
-work that must happen *now*, while the main thread is stuck in C++ (abort, interrupt, stacks), is
-done here.
+Work for the main thread (cells, forming groups) is put on the engine's event loop. Work that cannot
+wait, even while the main thread is stuck in C++ (abort, interrupt, stacks), is done here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_time
 from nbdist.rank.call_answers import Answers, AtOnce, IfIdle
 from nbdist.rank.cell_socket import CellSocket
-from nbdist.rank.hub_connection import Speaker, hello
+from nbdist.rank.hub_connection import HubConnection, hello
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import gpu, logger, pace, progress
 from nbdist.rank.metrics.resource_file import Resources
@@ -41,13 +40,13 @@ if TYPE_CHECKING:
     from nbdist.wire.rank_calls import AnyCall
 
 INSPECT_SECONDS = 1.0
-"""A look at the user's values that could not begin by then is left undone."""
+"""A request for the user's values that could not begin within this time gets a shorter answer."""
 
 
-class Agent(Speaker):
-    """Questions and interrupts in; pulses, displays and answers back.
+class Agent(HubConnection):
+    """Receives calls and interrupts; sends pulses, displays and answers.
 
-    It also makes the main thread's socket, on which cells come and their outcomes leave.
+    It also makes the main thread's socket, which receives cells and sends their results.
     """
 
     def __init__(
@@ -59,11 +58,11 @@ class Agent(Speaker):
         shell: Any,
     ) -> None:
         self._rank, self._namespace = spec.rank, shell.user_ns
-        # Left to the process's end: the main thread uses it too.
+        # Never closed: the main thread uses it, too.
         context = zmq.Context()
         self._device = str(self._namespace.get("device", ""))
         self._held: int | None = None
-        """Bytes on the GPU that the hub was told of while this rank was idle."""
+        """The GPU memory, in bytes, that the hub was last sent while this rank was idle."""
         super().__init__(
             context, spec.url, spec.keys,
             hello(spec.rank, spec.incarnation, spec.host, self._device),
@@ -71,11 +70,11 @@ class Agent(Speaker):
         self._loop, self._runner, self._backend = loop, runner, backend
         self._cells = CellSocket(spec, self._run_cell, loop.stop)
         self._displayed = False
-        """Whether the running cell has displayed something."""
+        """Whether the running cell has sent a display."""
         runner.start(self._display)
         self._answers = Answers(shell, runner, backend, self._doing)
 
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         match message:
             case Quit():
                 self.end()
@@ -88,14 +87,14 @@ class Agent(Speaker):
                 self._take(message.id, message.call)
 
     def _free(self, job: str) -> None:
-        """Free the main thread from whatever collective it waits in."""
+        """Free the main thread from the collective in which it waits."""
         waiting, goes_on = None, True
-        with suppress(Exception):  # to free it is more important than from what
+        with suppress(Exception):  # freeing the thread matters more than the collective's name
             waiting = self._backend.waiting()
             goes_on = self._backend.goes_on_when_freed()
         self._runner.abort(job, waiting)
         if job and goes_on:
-            # What it goes on with would be wrong: it must not reach its next line.
+            # The collective would return wrong data: the cell must not reach its next line.
             self._runner.interrupt(job)
         self._backend.abort()
 
@@ -122,11 +121,11 @@ class Agent(Speaker):
         resources.end()
         if not logger.end():
             done = msgspec.structs.replace(done, logged=False)
-        # What the cell has displayed must not be overtaken by its end.
+        # The cell's displays must reach the hub before its end does.
         send = self.send if self._displayed else self._cells.send
         paces, bars = pace.paces(), progress.end()
         if bars:
-            with suppress(Exception):  # what is looked at here must not keep `Done` back
+            with suppress(Exception):  # an error here must not prevent `Done`
                 last = msgspec.structs.replace(
                     self._doing(), job=message.job, bars=bars, paces=paces
                 )
@@ -142,8 +141,8 @@ class Agent(Speaker):
             self._loop.add_callback(self._look_on_main, number, call, late)
 
     def _look_on_main(self, number: int, call: IfIdle, late: float) -> None:
-        # It may have had to wait for a cell, and must not make the next one wait for an answer that
-        # nobody waits for. All is done before the loop runs on, so it needs no turn.
+        # If a cell has delayed this call, no one waits for its answer any more: the next cell must
+        # not wait for it. The call does not yield to the loop, so it needs no lock.
         in_time = time.monotonic() < late and not self._runner.lock.locked()
         work = self._answers.idle if in_time else self._answers.busy
         self._answer(number, partial(work, call))
@@ -157,7 +156,7 @@ class Agent(Speaker):
             self.send(Reply(number, work()))
         except NbdistError as err:
             self.send(Reply(number, error=str(err)))
-        except BaseException as err:  # a user's SystemExit, too, must not be this rank's end
+        except BaseException as err:  # also a user's SystemExit must not end this rank
             self.send(Reply(number, error=f"{type(err).__name__}: {text_of(err)}"))
 
     def _pulse(self) -> Pulse | None:
@@ -166,7 +165,7 @@ class Agent(Speaker):
         held = gpu.memory()
         if held == self._held:
             return None
-        # Nothing else of an idle rank is asked for again and again.
+        # The hub needs nothing else from an idle rank.
         self._held, self._meter.device = held, gpu.device()
         return Pulse("", None, "", None, Vitals(0, gpu_memory=held), device=self._on())
 
@@ -181,7 +180,7 @@ class Agent(Speaker):
         )  # fmt: skip
 
     def _end_wait(self, waiting: Waiting) -> None:
-        """End a wait on a GPU that is past its group's limit, as torch ends those on CPUs."""
+        """End a wait on a GPU that exceeds its group's limit, as torch ends waits on CPUs."""
         number = "" if waiting.seq is None else f" #{waiting.seq}"
         error = TimeoutError(
             f"{waiting.op}{number} has waited {in_time(int(waiting.since))} for other ranks, which "
@@ -192,5 +191,5 @@ class Agent(Speaker):
         self._backend.abort()
 
     def _on(self) -> str:
-        """Return what this rank computes on: what it was given, or a GPU that a cell has taken."""
+        """Return the device of this rank: its own, or the GPU that a cell has begun to use."""
         return self._device if self._meter.device == "cpu" else self._meter.device

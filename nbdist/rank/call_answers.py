@@ -1,7 +1,7 @@
-"""What a rank that stays answers to each call of the hub's, and on which of its threads.
+"""Answers the hub's calls to a persistent rank, each on the thread that the call needs.
 
-Each `match` names all calls of its kind: mypy finds a call that is missing, a field that there is
-not, and an answer of another type than the call's.
+Each `match` has all calls of its kind: mypy finds missing calls, wrong fields, and answers that do
+not have the call's type.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ AtOnce = (
     OpenStore | TellStacks | TellCondition | FindVersions | ReleaseOffer | FindNames
     | GlanceAtVariables
 )  # fmt: skip
-"""Answered by the agent's thread, whatever the main thread does."""
+"""Answered by the agent's thread at once, also while the main thread is busy."""
 IfIdle = DescribeVariables | CompleteCode | FreeMemory
-"""Done by the main thread if it is idle; if it is busy, the agent's thread answers with less."""
+"""Done by the main thread if this is idle; else the agent's thread gives a shorter answer."""
 OfGroup = FormGroup | ListGroups | FindSharers | SyncModel | WeighModels | DigestModels
 OfNames = (
     ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
 )  # fmt: skip
 OnMain = OfGroup | OfNames
-"""Done by the main thread as soon as no cell runs there."""
+"""Done by the main thread as soon as no cell is running."""
 
 
 class Answers:
-    """Answers for one rank.
+    """Answers the hub's calls to one rank.
 
     Parameters
     ----------
     shell, runner, backend
-        The rank's own.
+        The rank's shell, runner and backend.
     doing
         Returns what the rank is doing; called by the agent's thread.
     """
@@ -93,7 +93,7 @@ class Answers:
         self.names = Names(shell)
 
     def at_once(self, call: AtOnce) -> object:
-        """Answer now. Agent's thread."""
+        """Answer at once. Agent's thread."""
         match call:
             case OpenStore():
                 return call.answer(self._open_store())
@@ -112,7 +112,7 @@ class Answers:
                 return call.answer(self._who.glance(self._busy(), call.patterns, call.most))
 
     def idle(self, call: IfIdle) -> object:
-        """Answer by a look at the user's values. Main thread, no cell running."""
+        """Answer, reading the user's values. Main thread, no cell running."""
         match call:
             case DescribeVariables():
                 return call.answer(self._who.look(call.patterns, call.most))
@@ -123,7 +123,7 @@ class Answers:
                 return call.answer(free(self._shell, self._runner.forget_value))
 
     def busy(self, call: IfIdle) -> object:
-        """Answer without a look at the user's values. Any thread."""
+        """Answer without reading the user's values. Any thread."""
         match call:
             case DescribeVariables():
                 return call.answer(self._who.glance(self._busy(), call.patterns, call.most))
@@ -133,7 +133,7 @@ class Answers:
                 return call.answer(Freed(self._busy()))
 
     def on_main(self, call: OnMain) -> object:
-        """Do what is asked for. Main thread, no cell running."""
+        """Carry out a call. Main thread, no cell running."""
         return self._of_group(call) if isinstance(call, OfGroup) else self._of_names(call)
 
     def _of_group(self, call: OfGroup) -> object:
@@ -159,7 +159,7 @@ class Answers:
             case ListNames():
                 return call.answer(names.mine())
             case ReceiveParcel():
-                # As the cell will find it: what is unpickled may import from there.
+                # Unpickling imports modules from the same paths as the cell.
                 self._runner.mirror.follow(call.run)
                 return call.answer(names.receive(call.parcel))
             case BindParcel():

@@ -1,7 +1,7 @@
 """The main thread's own socket: cells in, outcomes out.
 
-It is apart from the agent's so that a cell costs no hop between threads, in a process whose
-threads share one interpreter lock and, often, one core with other ranks. Main thread only.
+The agent has another socket, so that a cell needs no switch between threads: the threads of a rank
+share one interpreter lock and, often, one core with other ranks. Main thread only.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class CellSocket:
-    """Runs the cells that come, one after the other.
+    """Receives cells and runs them, one after the other.
 
     Parameters
     ----------
     spec
-        Whose it is, and where the hub listens.
+        The rank, and the path where the hub listens.
     run
-        Runs a cell, and sends what came of it.
+        Runs a cell, and sends its result.
     leave
-        Called when the hub has hung up. A rank that hears of no cell is none: it ends, and is
-        replaced if the hub lives.
+        Called when the hub has closed the connection. Without it a rank gets no cells: it ends, and
+        the hub, if alive, replaces it.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class CellSocket:
         self.send(Hello(spec.rank, spec.incarnation, os.getpid(), spec.host))
 
     def send(self, message: Message) -> None:
-        """Send to the hub, which reads at any time.
+        """Send a message to the hub, which always reads.
 
-        Not while code of the user's is on the stack: an interrupt would cut the message in two.
+        Must not be called while user code is on the stack: an interrupt could leave half a message.
         """
         self._stream.send_all(encode_to_hub(message))
 

@@ -95,7 +95,7 @@ LOOP_STOPPED = "Event loop stopped"
 
 
 def main(spec: RankSpec) -> None:
-    """Run a rank until it is told to quit."""
+    """Run a rank until the hub ends it."""
     folder = Path(spec.folder)
     log = os.open(folder / f"rank{spec.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -1,6 +1,6 @@
-"""The thread of ours in a rank that speaks with the hub: what engines and scripts have in common.
+"""The thread of a rank that exchanges messages with the hub; the base for engines and scripts.
 
-Only this thread touches the socket. Other threads hand it messages through `send`.
+Only this thread uses the socket. Other threads queue messages by `send`.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 PULSE_SECONDS = 0.5
 SOON_SECONDS = 1.0
-"""How long a thread waits for the hub's word that it has a message."""
+"""How long a thread waits until the hub confirms a message."""
 
 
-class Speaker(ABC):
-    """Says hello, sends what others hand it and a pulse while the rank is busy, hears the hub.
+class HubConnection(ABC):
+    """Sends `Hello`, queued messages, and pulses of a busy rank; handles the hub's messages.
 
     Parameters
     ----------
     context
-        For the socket; it is left open.
+        The context for the socket; it is not closed here.
     url, keys
-        Where the hub listens, and what lets us in.
+        The address where the hub listens, and the keys of the cluster.
     hello
-        The first message; rank and incarnation name the socket.
+        The first message; its rank and incarnation become the socket's identity.
     linger
-        Seconds the last messages have to leave when it ends.
+        Seconds that the last messages have, at the end, to leave this process.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Speaker(ABC):
         self._meter = Meter()
         self._complained = False
         self.resources: Resources | None = None
-        """What keeps what the running job takes; the main thread sets it."""
+        """Records the running job's use of resources; the main thread sets it."""
 
     @abstractmethod
-    def _hear(self, message: ToAgent) -> None:
-        """Do what the hub asks for; `Received` has been seen to. The thread's own."""
+    def _handle(self, message: ToAgent) -> None:
+        """Handle a message of the hub, except `Received`. This object's own thread."""
 
     @abstractmethod
     def _pulse(self) -> Pulse | None:
-        """Return what the rank is doing, None while it is idle. The thread's own."""
+        """Return what the rank is doing, None while it is idle. This object's own thread."""
 
     def send(self, message: Message) -> None:
         """Queue a message for the hub. Any thread."""
@@ -81,11 +81,11 @@ class Speaker(ABC):
         self._wake_up()
 
     def send_now(self, message: Message) -> None:
-        """Send a message and wait until the hub has it, so that no output overtakes it.
+        """Send a message and wait until the hub has it, so that no later output comes before it.
 
         Any thread. The hub answers `Received`, which sets `_received`.
         """
-        # In a fork this thread is not there, and nobody hears the message.
+        # In a fork this thread does not exist, and the message is lost.
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             self.send(message)
             return
@@ -95,27 +95,27 @@ class Speaker(ABC):
             self._received.wait(SOON_SECONDS)
 
     def start(self) -> None:
-        """Begin to speak."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self, wait: float = 0.0) -> None:
-        """End when all that was queued has been sent; wait for that so many seconds."""
+        """End after all queued messages have been sent; wait so many seconds for this."""
         self._end.set()
         self._wake_up()
         if wait:
             self._thread.join(wait)
 
     def _wake_up(self) -> None:
-        # Where there is no room for one more byte the thread wakes anyhow. Nobody may wait for
-        # room, least of all the thread itself, which would make it.
+        # If the buffer is full, the thread wakes up anyhow. No thread may wait here for space,
+        # least of all this object's own thread, which alone empties the buffer.
         with contextlib.suppress(BlockingIOError):
             self._wake.send(b"\0")
 
     def _run(self) -> None:
         if sys.version_info[:2] == (3, 11):
-            # There a thread that a debugger or coverage traces spins, holding the GIL, while a
-            # signal waits for a main thread that is in C code (ceval.c, RESUME below DO_TRACING).
-            # This is the thread that frees the main one.
+            # In Python 3.11 a thread that is traced (by a debugger or coverage) loops with the GIL
+            # held while a signal is pending and the main thread is in C code (ceval.c, RESUME below
+            # DO_TRACING). But this thread must free the main thread.
             sys.settrace(None)
         identity = f"{self._hello.rank}.{self._hello.incarnation}".encode()
         sock = channel.connect(self._context, self._url, self._keys, identity)
@@ -135,7 +135,7 @@ class Speaker(ABC):
             while not self._outbox.empty():
                 sock.send(encode_to_hub(self._outbox.get()))
             if sock in ready:
-                self._hear_safely(decode_to_agent(sock.recv()))
+                self._handle_safely(decode_to_agent(sock.recv()))
             if time.monotonic() >= next_pulse:
                 next_pulse = time.monotonic() + PULSE_SECONDS
                 pulse = self._pulse_safely()
@@ -143,22 +143,22 @@ class Speaker(ABC):
                     sock.send(encode_to_hub(pulse))
                     self._keep(pulse)
 
-    def _hear_safely(self, message: ToAgent) -> None:
-        # Whatever torch raises while the main thread changes what is looked at: a rank whose agent
-        # has ended can be neither freed nor stopped.
+    def _handle_safely(self, message: ToAgent) -> None:
+        # Reading torch's objects may raise anything while the main thread changes them. This thread
+        # must go on: without it a rank can be neither freed nor stopped.
         try:
             match message:
                 case Received():
                     self._received.set()
                 case _:
-                    self._hear(message)
-        except Exception:  # it is in the rank's log, and the next message is heard
+                    self._handle(message)
+        except Exception:  # logged; the next message is handled
             traceback.print_exc()
 
     def _pulse_safely(self) -> Pulse | None:
         try:
             return self._pulse()
-        except Exception:  # as above; the next one is due soon
+        except Exception:  # as above; the next pulse follows soon
             if not self._complained:
                 traceback.print_exc()
             self._complained = True
@@ -169,7 +169,7 @@ class Speaker(ABC):
         if resources is not None and resources.job == pulse.job:
             try:
                 resources.look(pulse.vitals)
-            except Exception:  # as above: no more of it, and all else goes on
+            except Exception:  # as above: recording ends, everything else goes on
                 traceback.print_exc()
                 self.resources = None
 

@@ -1,8 +1,8 @@
-"""A cell that runs in the notebook's own kernel, as the one rank there is. Kernel's main thread.
+"""Runs a cell in the notebook's own kernel, which is then the only rank. Kernel's main thread.
 
-`InsideRunner` does with the notebook's shell what a rank's `CellRunner` does with its own; here
-shell, names and output are the notebook's, and are given back after the cell. The hub's thread
-calls `doing`, `stacks` and `interrupt`.
+`InsideRunner` is a `CellRunner` for the notebook's shell: shell, names and output are the
+notebook's, and are restored after the cell. The hub's thread calls `doing`, `stacks` and
+`interrupt`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OURS = ("rank", "local_rank", "world_size", "device")
-"""What a cell finds under these names is never the notebook's."""
+"""In a cell these names have the rank's values, never the notebook's."""
 
 
 class _Here:
-    """The place of a mirror: what the notebook has is here already."""
+    """Replaces a rank's mirror: a cell in the kernel has the notebook's settings already."""
 
     def follow(self, run: Run) -> None:
         """Do nothing."""
@@ -55,11 +55,11 @@ class InsideRunner(CellRunner):
     Parameters
     ----------
     shell
-        The notebook's.
+        The notebook's shell.
     names
-        What the cell finds defined.
+        The names that are defined for the cell.
     device
-        What it computes on, in words.
+        The description of the cell's devices.
     """
 
     own = False
@@ -71,7 +71,7 @@ class InsideRunner(CellRunner):
         self._kernels = {each.ident for each in threading.enumerate() if each.ident} - {self.main}
 
     def run_here(self, run: Run, send: Callable[[Message], None]) -> Done:
-        """Run a cell to its end; what it shows, and its last pulse, go to `send`."""
+        """Run a cell to its end; pass its displays and its last pulse to `send`."""
         self.start(send)
         with rank_output.given_back(), self._names_lent(), _arguments_lent(run.arguments):
             logger.begin(run.logs, run.job, 0)
@@ -89,7 +89,7 @@ class InsideRunner(CellRunner):
 
     @contextmanager
     def _names_lent(self) -> Iterator[None]:
-        """Let ours stand in the place of the notebook's, which come back afterwards."""
+        """Replace the notebook's values of `OURS` by the rank's meanwhile, and restore them."""
         space = self._shell.user_ns
         kept = {name: space.pop(name) for name in OURS if name in space}
         try:
@@ -101,7 +101,7 @@ class InsideRunner(CellRunner):
                     self._shell.user_ns_hidden.pop(name, None)
 
     def _questions(self) -> AbstractContextManager[None]:
-        return nullcontext()  # here somebody can answer
+        return nullcontext()  # in the kernel the user can answer
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         self._aborted = not self._showing
@@ -113,7 +113,7 @@ class InsideRunner(CellRunner):
         if self._resources is not None:
             try:
                 self._resources.look(taken)
-            except Exception:  # another library's, in a strange container: the cell goes on
+            except Exception:  # an error of another library: the cell goes on
                 traceback.print_exc()
                 self._resources = None
         return Pulse(
@@ -121,13 +121,13 @@ class InsideRunner(CellRunner):
         )
 
     def stacks(self) -> str:
-        """Return where the cell is. Any thread."""
+        """Return the stacks of the cell. Any thread."""
         return vitals.stacks(self.main, self._kernels, self.cell_file, self.named)
 
 
 @contextmanager
 def _arguments_lent(arguments: list[str]) -> Iterator[None]:
-    """Let the cell find its own arguments in the place of the kernel's."""
+    """Replace the kernel's arguments by the cell's meanwhile."""
     kept, sys.argv = sys.argv, [PROGRAM, *arguments]
     try:
         yield
@@ -136,7 +136,7 @@ def _arguments_lent(arguments: list[str]) -> Iterator[None]:
 
 
 def _complete(work: Coroutine[Any, Any, T]) -> T:
-    """Run this to its end, though the kernel's own loop waits below us on this thread."""
+    """Run a coroutine to its end, although the kernel's own loop is running on this thread."""
     outer = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     inner = asyncio.new_event_loop()
@@ -148,9 +148,9 @@ def _complete(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Signals:
-    """Tells of interrupts when they come, also while the main thread is inside a C call.
+    """Notices interrupts at once, also while the main thread is inside a C call.
 
-    Python's own handlers run on the main thread, and so only after the call.
+    Python's own handlers run on the main thread, and so only after that call.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class Signals:
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Have signals written to the socket meanwhile. Main thread."""
+        """Have Python write signals to the socket meanwhile. Main thread."""
         kept = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         try:
             yield
@@ -168,20 +168,20 @@ class Signals:
             signal.set_wakeup_fd(kept)
 
     def interrupted(self) -> bool:
-        """Return whether an interrupt has come since the last look. Hub's thread."""
+        """Return whether an interrupt has come since the last call. Hub's thread."""
         try:
             return signal.SIGINT in self.socket.recv(4096)
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the sockets."""
         self.socket.close()
         self._written.close()
 
 
 def in_main_thread() -> bool:
-    """Whether this is the main thread of the process that loaded us: no fork's, no subshell's."""
+    """Whether this is the main thread of the process that imported us, not a fork or a subshell."""
     return threading.current_thread() is threading.main_thread() and os.getpid() == _PID
 
 

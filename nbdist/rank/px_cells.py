@@ -96,7 +96,7 @@ def admit(kernel: Any, lock: asyncio.Lock) -> None:  # ipyparallel's untyped ker
         wanted = parent["content"]["sig"]
         os.kill(os.getpid(), getattr(signal, wanted) if isinstance(wanted, str) else wanted)
         if not wanted:
-            # Tells our client that it receives this engine's output, see `nbdist.notebook.clients`.
+            # Shows our client that it receives this engine's output, see `nbdist.notebook.clients`.
             content = {"name": "stdout", "text": "here\n"}
             kernel.session.send(kernel.iopub_socket, "stream", content, parent=parent)
         kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=parent, ident=ident)

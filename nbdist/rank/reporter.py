@@ -12,7 +12,7 @@ import zmq
 
 from nbdist.machine.process_lives import here
 from nbdist.rank import launched_place
-from nbdist.rank.hub_connection import Speaker
+from nbdist.rank.hub_connection import HubConnection
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import logger, pace, progress
 from nbdist.wire.messages import Hello, Interrupt, Pulse, Reply
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from nbdist.wire.rank_calls import AnyCall
 
 FLUSH_SECONDS = 10.0
-"""The hub has this long to take the last words of a rank that ends.
+"""How long a rank that ends waits until its last messages have been sent.
 
-The wait is over as soon as the words have left, so only a busy machine needs so much of it: with 27
-programs that want each core 2 s were too few. Where there is no hub any more, it is the guard of
-this host that ends the rank, whatever that waits for.
+The wait ends as soon as they have left, so only a busy machine needs so much time: with 27 busy
+programs for each core, 2 s were too short. If the hub has gone, the guard of this host ends the
+rank in any case.
 """
 
 
-class Reporter(Speaker):
-    """One rank's line to the hub, while its script runs on the main thread.
+class Reporter(HubConnection):
+    """One rank's connection to the hub, while its script runs on the main thread.
 
     Parameters
     ----------
     program
-        What runs.
+        The script's program.
     rank, restart
-        Which rank it is, and how often the job has been started anew.
+        The rank, and how often the job has been restarted.
     waiting
-        Returns the collective that the main thread is inside.
+        Returns the collective in which the main thread waits.
     """
 
     def __init__(
@@ -64,21 +64,21 @@ class Reporter(Speaker):
         self._main = threading.main_thread().ident or 0
         self.interrupted = threading.Event()
         self._over = False
-        """Whether the last pulse has been made, which none may follow."""
+        """Whether the last pulse has been made; no pulse may follow it."""
         self.offered: Offer | None = None
-        """What the script returns, as soon as that is packed; the main thread sets it."""
+        """The script's returned values, once they are packed; the main thread sets it."""
         self.taken = threading.Event()
-        """Set when the notebook has it."""
+        """Set when the notebook has these values."""
 
     def close(self) -> None:
-        """End when all that was queued has been sent, and has left this process."""
+        """End after all queued messages have left this process."""
         self.end(FLUSH_SECONDS)
         if not self._thread.is_alive() and not self._context.closed:
-            # The process may end without taking the interpreter down, and a closed socket's
-            # messages with it: this waits until they are gone, for as long as they may linger.
+            # The process may end without Python's shutdown, and messages of the closed socket would
+            # be lost: this waits until they are sent, for the socket's linger time at most.
             self._context.term()
 
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         match message:
             case Interrupt():
                 self.interrupted.set()
@@ -86,7 +86,7 @@ class Reporter(Speaker):
             case Ask():
                 try:
                     self.send(Reply(message.id, self._answer(message.call)))
-                except Exception as err:  # whatever it is, the hub must hear of it
+                except Exception as err:  # the hub must get any error
                     self.send(Reply(message.id, error=f"{type(err).__name__}: {err}"))
 
     def _answer(self, call: AnyCall) -> object:
@@ -119,7 +119,7 @@ class Reporter(Speaker):
         )
 
     def end_job(self) -> None:
-        """Have all that was logged on disk, and tell how far the loops have come. Main thread."""
+        """Write all logged values to disk, and send the loops' final progress. Main thread."""
         logger.end()
         if self.resources is not None:
             self.resources.end()

@@ -1,8 +1,8 @@
 """The sidebar's part in the Jupyter server: reads files of state, passes commands on.
 
-It lives in the server's process, which may be of another environment than the kernels'. So nothing
-here imports torch, the launchers, the wire, the hub, the magics or the widgets, and nothing that is
-imported here does (`tests/test_server.py` looks).
+It runs in the server's process, whose environment may differ from the kernels'. So nothing
+here imports torch, the launchers, the wire, the hub, the magics or the widgets, directly or
+indirectly (`tests/test_server.py` checks this).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 
 def _load_jupyter_server_extension(app: ServerApp) -> None:
-    from nbdist.server.handlers import routes  # tornado and the server are there by now
+    from nbdist.server.handlers import routes  # tornado and the server are imported by now
     from nbdist.view.page_state import VERSION
 
-    # Kernels inherit it: their pages have our extension, and show what this version sends.
+    # Kernels inherit the variable: their pages have our extension and can read this version.
     os.environ[PAGE] = str(VERSION)
 
     app.web_app.add_handlers(".*$", routes(app.web_app.settings["base_url"]))

@@ -1,8 +1,8 @@
 """Reads the metrics of jobs that pages follow from the jobs' own files.
 
-The kernel has no part in it: it is busy, and it may have died. One reader for each job serves all
-pages. The server's loop owns readers and pages; files are read, and frames made, on the loop's
-other threads, one look of a reader after the other.
+The kernel is not asked: it may be busy or dead. One reader for each job serves all pages. The
+server's loop owns readers and pages. Files are read, and frames are made, on other threads of the
+loop, one at a time for each reader.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]{0,99}")
-"""What a job's folder and its id look like: no path, and no way out of one."""
+"""The form of a job's folder name and id: neither can be a path."""
 LOOK_SECONDS = 0.25
 SHARE = 0.02
-"""Reading takes at most this part of a core, which the ranks lack, but for longer pauses."""
+"""Reading takes at most this part of a core, because ranks need it; pauses get longer for this."""
 LONGEST_PAUSE = 5.0
 UNKNOWN_SECONDS = 3.0
-"""A job of which no process has told for so long is unknown; a new job appears sooner."""
+"""A job that no file of state has named for so long is unknown; a new job appears sooner."""
 MOST_KNOWN = 100
-"""Jobs that are remembered after their process has ended."""
+"""How many jobs are remembered, also after their process has ended."""
 
 
 class Place(NamedTuple):
-    """Names a job: by its folder's name, because ids of two kernels' jobs are the same."""
+    """Names a job by its id and its folder's name: jobs of two kernels may have the same id."""
 
     folder: str
     job: str
@@ -56,7 +56,7 @@ class Place(NamedTuple):
         Raises
         ------
         ValueError
-            If no job can be there.
+            If no job can have this name.
         """
         place = cls(str(folder), str(job))
         if not all(NAME.fullmatch(name) for name in place):
@@ -69,17 +69,17 @@ class Page(Protocol):
 
     @property
     def free(self) -> bool:
-        """Whether it has taken what it was sent."""
+        """Whether the page has received all that was sent."""
 
-    def tell_metrics(self, data: bytes) -> None:
+    def send_metrics(self, data: bytes) -> None:
         """Send a frame."""
 
-    def tell_unknown(self, place: Place) -> None:
-        """Say that nothing is known of a job."""
+    def send_unknown(self, place: Place) -> None:
+        """Report to the page that a job is unknown."""
 
 
 class Readers:
-    """The readers of all jobs that are followed. Server's loop."""
+    """The readers of all jobs that pages follow. Server's loop."""
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
@@ -87,13 +87,13 @@ class Readers:
         self._known: dict[Place, Known] = {}
 
     def watch(self, page: Page, place: Place) -> None:
-        """Send a page all of a job's metrics, and what is new of them from then on."""
+        """Send a page all metrics of a job now, and new values as they are logged."""
         if place not in self._readers:
             self._readers[place] = Reader(self, place)
         self._readers[place].add(page)
 
     def unwatch(self, page: Page, place: Place) -> None:
-        """Send a page no more of a job."""
+        """Stop sending a job's metrics to a page."""
         reader = self._readers.get(place)
         if reader is not None and reader.remove(page):
             del self._readers[place]
@@ -105,19 +105,19 @@ class Readers:
         if now is None and before is not None:
             now = before.left_behind(runs=self.processes.runs(before.process))
         if now is not None:
-            self._known[place] = now  # the last of them: it was asked for last
+            self._known[place] = now  # moves to the end of the dict: most recently used
             if len(self._known) > MOST_KNOWN:
                 self._known.pop(next(iter(self._known)))
         return now
 
 
 class _View:
-    """What one page has got."""
+    """What one page has received."""
 
     def __init__(self) -> None:
         self.frames = Frames()
-        self.told: Any = None
-        """By this it is known whether there are news."""
+        self.mark: Any = None
+        """The mark (`_mark`) of the last frame; another mark means that there is something new."""
 
 
 class Reader:
@@ -126,7 +126,7 @@ class Reader:
     Parameters
     ----------
     readers
-        Whose it is.
+        The readers that this one belongs to.
     place
         The job.
     """
@@ -135,7 +135,7 @@ class Reader:
         self._readers, self.place = readers, place
         self._views: dict[Page, _View] = {}
         self._unaware: set[Page] = set()
-        """Pages that were told that nothing is known."""
+        """Pages that know that the job is unknown."""
         self._metrics: Metrics | None = None
         self._resources: Metrics
         self._since = time.monotonic()
@@ -144,13 +144,13 @@ class Reader:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, page: Page) -> None:
-        """Serve a page, from the beginning; also one that asks once more."""
+        """Serve a page from the job's beginning, also if the page asks again."""
         self._views[page] = _View()
         self._unaware.discard(page)
         self._wake.set()
 
     def remove(self, page: Page) -> bool:
-        """Serve a page no more; return whether no page is left, which ends this."""
+        """Stop serving a page; return whether no page is left, which ends this reader."""
         self._views.pop(page, None)
         self._unaware.discard(page)
         if not self._views:
@@ -162,12 +162,12 @@ class Reader:
             self._wake.clear()
             try:
                 pause = await self._look()
-            except Exception:  # a fault in a job's files must not end the news of it
+            except Exception:  # a fault in a job's files must not end the reader
                 log.warning(
                     "nbdist: metrics of job %s cannot be read", self.place.job, exc_info=True
                 )
                 pause = LONGEST_PAUSE
-            with contextlib.suppress(asyncio.TimeoutError):  # another one before Python 3.11
+            with contextlib.suppress(asyncio.TimeoutError):  # not the built-in before 3.11
                 await asyncio.wait_for(self._wake.wait(), pause)
 
     async def _look(self) -> float:
@@ -178,9 +178,9 @@ class Reader:
         views = {page: view for page, view in self._views.items() if page.free}
         frames, took = await asyncio.to_thread(self._read, known, list(views.values()))
         for (page, view), frame in zip(views.items(), frames, strict=True):
-            # It may have left meanwhile, or asked for all once more.
+            # Meanwhile the page may have left, or asked again from the beginning.
             if frame and self._views.get(page) is view:
-                page.tell_metrics(self._head + frame)
+                page.send_metrics(self._head + frame)
         if known.ended or (known.over and not known.left):
             return LONGEST_PAUSE
         return min(max(LOOK_SECONDS, took / SHARE), LONGEST_PAUSE)
@@ -190,12 +190,12 @@ class Reader:
         if waited < UNKNOWN_SECONDS:
             return LOOK_SECONDS
         for page in self._views.keys() - self._unaware:
-            page.tell_unknown(self.place)
+            page.send_unknown(self.place)
             self._unaware.add(page)
         return LONGEST_PAUSE
 
     def _read(self, known: Known, views: list[_View]) -> tuple[list[bytes], float]:
-        """Return a frame for each page, empty without news, and the seconds of a core it took."""
+        """Return a frame for each page, empty if nothing is new, and the CPU seconds spent."""
         began = time.thread_time()
         if self._metrics is None:
             job = Path(known.job.folder), known.job.id, known.ranks
@@ -204,22 +204,22 @@ class Reader:
         self._metrics.read()
         self._resources.read()
         seen = seen_of(known, self._metrics, self._resources)
-        told = _mark(seen)
-        frames = [view.frames.frame(seen) if view.told != told else b"" for view in views]
+        mark = _mark(seen)
+        frames = [view.frames.frame(seen) if view.mark != mark else b"" for view in views]
         for view in views:
-            view.told = told
+            view.mark = mark
         return frames, time.thread_time() - began
 
 
 def _mark(seen: Seen) -> Any:
-    """Return what is another one when a page should be told; a clock goes on once a second."""
+    """Return a value that changes when pages need a new frame, at least once a second of a run."""
     panels = (*seen.panels, *seen.resources)
     curves = tuple(curve.changes for panel in panels for _, curve in panel.curves)
     return seen._replace(seconds=int(seen.seconds), panels=[], resources=()), curves
 
 
 def _head(place: Place) -> bytes:
-    """Return what stands before each frame: whose it is."""
+    """Return the beginning of each frame, which names the job."""
     text = msgspec.json.encode(place._asdict())
     return len(text).to_bytes(4, "little") + text
 
@@ -230,7 +230,7 @@ def csv_of(known: Known) -> Iterator[str]:
     Raises
     ------
     UsageError
-        If its files have been cleared away.
+        If the job's files were removed, or are on another machine.
     """
     folder = Path(known.job.folder)
     if not folder.is_dir():

@@ -41,8 +41,8 @@ def routes(base_url: str) -> list[tuple[str, type, dict[str, Any]]]:
     ]
 
 
-def _telling(method: Method) -> Method:
-    """Answer with the error's own words."""
+def _with_http_errors(method: Method) -> Method:
+    """Turn an error of nbdist into an HTTP error with the same message."""
 
     @functools.wraps(method)
     async def inner(self: APIHandler, *args: Any) -> None:
@@ -59,13 +59,13 @@ def _telling(method: Method) -> Method:
 
 
 class Handler(APIHandler):
-    """What all have in common; what a page looks at by itself is no activity of a person."""
+    """Base of the handlers; a page's requests do not count as activity of a person."""
 
     auth_resource = RESOURCE
     _track_activity = False
 
     def initialize(self, processes: Processes) -> None:
-        """Take what the routes share."""
+        """Keep the processes, which all routes share."""
         self.processes = processes
 
     def _body(self) -> dict[str, Any]:
@@ -82,36 +82,36 @@ class Handler(APIHandler):
 
 
 class State(Handler):
-    """All processes."""
+    """The state of all processes."""
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def get(self) -> None:
-        """Return how they stand."""
+        """Return the state as it is now."""
         self.processes.look()
         self.finish(json.dumps(self.processes.state()))
 
 
 class Clean(Handler):
-    """What has ended."""
+    """Removes what ended processes have left."""
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def post(self) -> None:
-        """Remove it."""
+        """Remove the files; return the ids of their processes."""
         self.finish(json.dumps({"removed": await page_commands.clean(self.processes)}))
 
 
 class Command(Handler):
-    """What a process may be asked for."""
+    """A command for a process."""
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def post(self, id_: str, command: str) -> None:
-        """Ask for it; answer when it is done."""
+        """Carry out the command; answer when it is done."""
         entry, body = self.processes.find(id_), self._body()
         answer: Any = {}
         if command == "interrupt":
@@ -135,9 +135,9 @@ class Log(Handler):
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def get(self, id_: str, job: str, rank: str) -> None:
-        """Return a piece of it: ``?from=`` names the first byte, from the end if negative."""
+        """Return a piece of the log: ``?from=`` is its first byte, from the end if negative."""
         try:
             begin = int(self.get_query_argument("from", "0"))
         except ValueError as err:
@@ -156,14 +156,14 @@ class Values(APIHandler):
     _track_activity = False
 
     def initialize(self, streams: Streams) -> None:
-        """Take what pages share."""
+        """Keep the streams, which all pages share."""
         self._streams = streams
 
     @web.authenticated
     @authorized
-    @_telling
+    @_with_http_errors
     async def get(self, folder: str, job: str) -> None:
-        """Return it as a CSV file: name, rank, step, time in seconds since 1970, value."""
+        """Return a CSV file with name, rank, step, time in seconds since 1970 and value."""
         self._streams.processes.look()
         known = self._streams.readers.known(followed_metrics.Place(folder, job))
         if known is None:
@@ -174,5 +174,5 @@ class Values(APIHandler):
         loop = asyncio.get_running_loop()
         while (piece := await loop.run_in_executor(None, next, pieces, None)) is not None:
             self.write(piece)
-            await self.flush()  # who reads slowly is waited for
+            await self.flush()  # waits while the client reads slowly
         self.finish()

@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     begin: int
     end: int
     size: int
-    """How much there is by now."""
+    """The size of the job's output in the log now, in bytes."""
 
 
 def read(record: Record, job: str, rank: int, begin: int) -> Piece:
@@ -32,7 +32,7 @@ def read(record: Record, job: str, rank: int, begin: int) -> Piece:
     Parameters
     ----------
     record, job, rank
-        Whose.
+        The file of state, the job's id and the rank.
     begin
         The first byte; counted from the end if it is negative.
 
@@ -66,12 +66,12 @@ def _path(job: JobRecord, rank: int) -> Path:
 
 
 def _whole(data: bytes) -> int:
-    """Return how many bytes are whole characters: the last one may not be all there."""
+    """Return the number of bytes before an incomplete last character, all if it is complete."""
     for back in range(1, min(LONGEST_CHARACTER, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:  # noqa: PLR2004  # UTF-8: one byte
             return len(data)
-        if byte >= 0xC0:  # noqa: PLR2004  # the first of several
+        if byte >= 0xC0:  # noqa: PLR2004  # the first byte of several
             length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004
             return len(data) if back >= length else len(data) - back
     return len(data)

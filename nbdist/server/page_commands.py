@@ -1,6 +1,6 @@
 """Carries out the page's commands: asks processes at their sockets, else sends signals.
 
-Only processes named in a file of state are signalled, by pid and start time.
+Signals go only to processes named in a file of state, identified by pid and start time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from nbdist.server.processes import Entry, Processes
 
 TAKEN_SECONDS = 5.0
-"""A process says at once that it was asked; one that does not is stuck or stopped."""
+"""A process confirms a command at once; otherwise it is stuck or stopped."""
 ANSWER_SECONDS = 30.0
 TERM_SECONDS = 1.0
 """From SIGTERM to SIGKILL."""
 MOST_BYTES = 1 << 26
-"""Of an answer: the stacks of a thousand ranks."""
+"""The limit of an answer; the stacks of a thousand ranks fit."""
 
 
 class Answer(msgspec.Struct):
-    """What a process says, first that it was asked."""
+    """An answer of a process; the first one only confirms that it has the command."""
 
     value: Any = None
     error: str = ""
@@ -46,14 +46,14 @@ class ProcessDoesNotAnswer(NbdistError):
 
 
 async def ask(record: Record, command: str, **args: Any) -> Any:
-    """Have a process do something, and return what it answers.
+    """Send a command to a process and return its answer.
 
     Raises
     ------
     ProcessDoesNotAnswer
-        If it does not answer.
+        If the process does not answer.
     NbdistError
-        What it said.
+        If the process answers with an error.
     """
     _check_place(record)
     try:
@@ -131,7 +131,7 @@ async def stop(entry: Entry, cluster: str) -> dict[str, int]:
             return {}
     _check_place(record)
     before = running(found)
-    await _end(*found.root)  # the ranks end with it
+    await _end(*found.root)  # the ranks end with the root process
     await asyncio.gather(*(_end(rank.pid, rank.created) for rank in running(found)))
     left = len(running(found))
     return {"ended": len(before) - left, "left": left}
@@ -150,19 +150,19 @@ async def _end(pid: int, created: float) -> None:
 
 
 async def restart(entry: Entry, cluster: str, rank: int) -> Any:
-    """Put a new process in the place of a rank; return the names it lacks."""
+    """Replace a rank by a new process; return the names that the new process lacks."""
     return await ask(_record(entry), "restart", cluster=cluster, rank=rank)
 
 
 async def stacks(entry: Entry, **whose: str) -> Any:
-    """Return where all ranks of a cluster or a job are."""
+    """Return the stacks of all ranks of a cluster or a job."""
     return await ask(_record(entry), "stacks", **whose)
 
 
 async def clean(processes: Processes) -> list[str]:
-    """Remove what processes that are gone have left, jobs that have ended with their logs.
+    """Remove the files that ended processes have left, ended jobs with their logs.
 
-    Where the warm process was killed, too (`stop` may have done so), its cluster's folder is left.
+    These include the cluster's folder if the warm process was killed, too (`stop` may do so).
 
     Returns
     -------

@@ -21,7 +21,7 @@ from nbdist.published.state_file import ClusterRecord, JobRecord, RankRecord, Re
 from nbdist.view.recorded_view import LOST, RUNNING, Known, Stands
 
 ALIVE_SECONDS = 1.0
-"""How often a process is looked for."""
+"""How often to check whether a process is alive."""
 HIDDEN = {"control", "place"}, {"root", "folder"}, {"folder", "parts"}
 """Fields of processes, clusters and jobs that the page does not get."""
 MEGABYTE = 1_000_000
@@ -29,7 +29,7 @@ MEGABYTE = 1_000_000
 
 
 class Memory:
-    """What idle ranks of a process hold: they are not asked for it, this server looks itself."""
+    """The memory of a process's idle ranks, measured by this server: only busy ranks report it."""
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
@@ -37,7 +37,7 @@ class Memory:
         self._looked_at = 0.0
 
     def look(self, record: Record) -> bool:
-        """Look now and then; return whether something has changed."""
+        """Measure if it is time to; return whether something has changed."""
         if time.monotonic() - self._looked_at < ALIVE_SECONDS:
             return False
         self._looked_at = time.monotonic()
@@ -53,9 +53,9 @@ class Entry:
     path
         The file.
     key
-        Tells this version of it from others.
+        Identifies this version of the file: time, size and inode.
     before
-        The version before it.
+        The entry of the version before it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Entry:
         self.unreadable: Unreadable | None = None
         self.alive = True
         self.left: int | None = None
-        """Of a process that has gone, how many of its ranks still run; None if nobody knows."""
+        """How many ranks of an ended process still run; None while it is alive or if unknown."""
         self.memory: Memory = Memory() if before is None else before.memory
         self._looked_at = 0.0
         try:
@@ -78,12 +78,12 @@ class Entry:
         self.look()
 
     def look(self, *, now: bool = False) -> bool:
-        """Look for the process now and then; return whether it is not as it was.
+        """Check the process if it is time to; return whether something has changed.
 
         Parameters
         ----------
         now
-            Whether to look however short ago that was.
+            Whether to check even if the last check was just now.
         """
         if self.record is None:
             return False
@@ -99,7 +99,7 @@ class Entry:
         return changed or before != (self.alive, self.left)
 
     def _fill_in(self) -> None:
-        """Show what idle ranks hold."""
+        """Add the memory of idle ranks to what the page is shown."""
         if not self.memory.held or self.shown is None:
             return
         for cluster in self.shown["clusters"]:
@@ -121,7 +121,7 @@ class Processes:
         before, found = self._entries, dict[str, Entry]()
         changed = False
         for path in _paths():
-            with contextlib.suppress(OSError):  # it has ended just now
+            with contextlib.suppress(OSError):  # the process has just ended
                 status = path.stat(follow_symlinks=False)
                 key = status.st_mtime, status.st_size, status.st_ino
                 entry = before.get(path.stem)
@@ -138,7 +138,7 @@ class Processes:
         return self.changes
 
     def _drop_outdated(self) -> bool:
-        """Remove what nobody needs to see any more; return whether there was anything."""
+        """Remove outdated files of state; return whether there were any."""
         kernels = {e.record.kernel for e in self._entries.values() if e.record and e.alive}
         outdated = [entry for entry in self._entries.values() if _outdated(entry, kernels)]
         for entry in outdated:
@@ -146,14 +146,14 @@ class Processes:
         return bool(outdated)
 
     def forget(self, entry: Entry) -> None:
-        """Remove a file of state whose process has gone."""
+        """Remove the file of state of an ended process."""
         self._entries.pop(entry.path.stem, None)
         self.changes += 1
         with contextlib.suppress(OSError):
             records.remove_left(entry.path, entry.record)
 
     def state(self) -> dict[str, Any]:
-        """Return what the page shows."""
+        """Return the state that the page shows."""
         entries = self._entries.values()
         return {
             "processes": [
@@ -168,29 +168,29 @@ class Processes:
         }
 
     def look_again(self, entry: Entry) -> None:
-        """Look for a process to which something was done."""
+        """Check a process at once, because a command has changed it."""
         entry.look(now=True)
         self.changes += 1
 
     def find(self, id_: str) -> Entry:
-        """Return what is known of a process that the page names.
+        """Look for changes; return the entry of a process that the page names.
 
         Raises
         ------
         UsageError
-            If there is none any more.
+            If the process has ended.
         """
         self.look()
         self.record(id_)
         return self._entries[id_]
 
     def record(self, id_: str) -> Record:
-        """Return what a process that the page names showed of itself at the last look.
+        """Return the file of state, as of the last look, of a process that the page names.
 
         Raises
         ------
         UsageError
-            If there is none any more.
+            If the process has ended.
         """
         entry = self._entries.get(id_)
         if entry is None or entry.record is None:
@@ -198,9 +198,10 @@ class Processes:
         return entry.record
 
     def job(self, folder: str, id_: str) -> Known | None:
-        """Return what is known of the job in a folder of this name, None if nobody tells of it.
+        """Return what is known of the job in a folder of this name, None if it is unknown.
 
-        Where several tell of it, one that runs knows most.
+        If several processes name the job, a process that knows its end comes first, then one that
+        runs.
         """
         found = [
             _known(entry, entry.record, job)
@@ -216,9 +217,10 @@ class Processes:
         return id_ in self._entries and self._entries[id_].alive
 
     def gone(self) -> list[Entry]:
-        """Return those whose process has gone: crashed kernels, and keepers whose job is over.
+        """Return the entries of ended processes: crashed kernels, and keepers whose job is over.
 
-        Not those of whose clusters something still runs: it can be stopped as long as it is shown.
+        Entries with ranks that still run are left out: the page shows them so that they can be
+        stopped.
         """
         self.look()
         return [entry for entry in self._entries.values() if not entry.alive and not entry.left]
@@ -227,7 +229,7 @@ class Processes:
 def _known(entry: Entry, record: Record, job: JobRecord) -> Known:
     stands: Stands = RUNNING if entry.alive else LOST
     left = entry.left
-    if left is not None:  # of this job, whatever else its process had
+    if left is not None:  # ranks of this job's cluster only
         mine = [each for each in record.clusters if each.id == job.cluster]
         left = sum(len(running(each)) for each in mine) if mine else None
     return Known(job, entry.path.stem, record.kind, record.pid, stands, left, entry.key[0])
@@ -241,18 +243,18 @@ def running(cluster: ClusterRecord) -> list[RankRecord]:
 def _runs(rank: RankRecord, cluster: ClusterRecord) -> bool:
     if rank.created:
         return runs(rank.pid, rank.created)
-    return runs(*cluster.root)  # it ends with that one
+    return runs(*cluster.root)  # a rank without a start time ends with the root
 
 
 def _left(record: Record) -> int | None:
-    """Return how many ranks of a process that has gone still run."""
+    """Return how many ranks of an ended process still run, None if unknown."""
     if not record.place.seen_from_here:
-        return None  # silent for so long that its clusters are taken to be gone with it
+        return None  # cannot be seen from here, and silent for long: probably all ended
     return sum(len(running(cluster)) for cluster in record.clusters)
 
 
 def _memory(record: Record) -> dict[int, int]:
-    """Return by pid the bytes that idle ranks hold."""
+    """Return the memory of idle ranks in bytes, by pid."""
     if not record.place.seen_from_here:
         return {}
     ranks = [each for cluster in record.clusters for each in cluster.ranks if each.state == "idle"]
@@ -271,16 +273,16 @@ def _paths() -> list[Path]:
     folder = records.folder()
     try:
         if folder.stat().st_uid != os.getuid():
-            return []  # somebody else's, who could have put anything there
+            return []  # another user's folder: its files cannot be trusted
         return sorted(folder.glob("*.json"))
     except OSError:
         return []
 
 
 def _outdated(entry: Entry, kernels: set[str]) -> bool:
-    """Whether a process has gone and nobody needs to be told of it."""
+    """Whether a process has ended and the page need not show it any more."""
     if entry.record is None or entry.alive or entry.left:
-        return False  # what still runs can be stopped as long as it is shown
+        return False  # shown while ranks run, so that they can be stopped
     restarted = entry.record.kernel != "" and entry.record.kernel in kernels
     return restarted or records.outdated(entry.record, entry.path)
 
@@ -289,7 +291,7 @@ def _shown(record: Record) -> dict[str, Any]:
     told = msgspec.to_builtins(record, str_keys=True)
     clusters, jobs = told.get("clusters", []), told.get("jobs", [])
     for job in jobs:
-        job["logs"] = Path(job.get("folder", "")).name  # by it and its id a page names the job
+        job["logs"] = Path(job.get("folder", "")).name  # the page names a job by this and its id
     for cluster in clusters:
         for rank in cluster.get("ranks", []):
             rank.pop("created", None)

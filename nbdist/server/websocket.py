@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 MOST_LOGS = 64
-"""Logs a page may follow."""
+"""How many logs a page may follow."""
 MOST_METRICS = 64
-"""Jobs whose metrics a page may follow."""
+"""How many jobs' metrics a page may follow."""
 
 
 class LogName(NamedTuple):
@@ -37,7 +37,7 @@ class LogName(NamedTuple):
 
 
 class Streams:
-    """Looks for all pages at once, and only while there is one."""
+    """Looks for changes, once for all pages, and only while there is a page."""
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
@@ -52,7 +52,7 @@ class Streams:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def remove(self, page: Stream) -> None:
-        """Serve it no more."""
+        """Stop serving a page."""
         self._pages.discard(page)
         if not self._pages and self._task is not None:
             self._task.cancel()
@@ -61,37 +61,37 @@ class Streams:
     async def _run(self) -> None:
         while True:
             try:
-                self._tell()
-            except Exception:  # a fault with one file must not leave every page without news
+                self._send_changes()
+            except Exception:  # a fault with one file must not stop the updates
                 log.warning("nbdist: the state could not be sent to the pages", exc_info=True)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         changes = self.processes.look()
         free = [page for page in self._pages if page.free]
         waiting = [page for page in free if page.lacks(changes)]
         if waiting:
             text = json.dumps({"state": self.processes.state()})
             for page in waiting:
-                page.tell_state(text, changes)
+                page.send_state(text, changes)
         for page in free:
-            page.tell_logs()
+            page.send_logs()
 
 
 class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """One page."""
+    """The websocket of one page."""
 
     auth_resource = "nbdist"
 
     def initialize(self, streams: Streams) -> None:
-        """Take what pages share."""
+        """Keep the streams, which all pages share."""
         self._streams = streams
         self._seen: int | None = -1
-        """The state it was told last; None while it does not want to know."""
+        """The number of changes at the last state sent; None while the page does not follow it."""
         self._logs: dict[LogName, int] = {}
         self._metrics: set[Place] = set()
         self._sent: asyncio.Future[None] | None = None
-        """What was written last; not done while the page has not taken it."""
+        """The last write; it is not done until the page has received it."""
 
     @ws_authenticated
     @authorized
@@ -100,19 +100,19 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         await super().get(*args, **kwargs)
 
     def open(self, *args: Any, **kwargs: Any) -> None:
-        """Begin to tell."""
+        """Begin to serve the page."""
         super().open(*args, **kwargs)
         self._seen = None
         self._streams.add(self)
 
     def on_close(self) -> None:
-        """Tell no more."""
+        """Stop serving the page."""
         self._streams.remove(self)
         for place in self._metrics:
             self._streams.readers.unwatch(self, place)
 
     def on_message(self, message: str | bytes) -> None:
-        """Take ``{"watch": ...}`` or ``{"unwatch": ...}``; what is none of these is left alone."""
+        """Handle ``{"watch": ...}`` or ``{"unwatch": ...}``; ignore anything else."""
         try:
             asked = json.loads(message)
             what = asked.get("watch", asked.get("unwatch"))
@@ -131,7 +131,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
             self.log.warning("nbdist: a page sent something that is no request")
 
     def _follow(self, place: Place, *, wanted: bool) -> None:
-        """Begin to follow a job's metrics, or to follow them anew from their beginning; or end."""
+        """Follow a job's metrics from their beginning, also if it is followed already; or stop."""
         if not wanted:
             self._metrics.discard(place)
             self._streams.readers.unwatch(self, place)
@@ -141,20 +141,20 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @property
     def free(self) -> bool:
-        """Whether the page has taken what was sent; a slow page gets fewer updates."""
+        """Whether the page has received all that was sent; a slow page gets fewer updates."""
         return self._sent is None or self._sent.done()
 
     def lacks(self, changes: int) -> bool:
-        """Whether it wants to know the state and has not been told this one."""
+        """Whether the page follows the state and was not sent this version."""
         return self._seen is not None and self._seen != changes
 
-    def tell_state(self, text: str, changes: int) -> None:
+    def send_state(self, text: str, changes: int) -> None:
         """Send the state."""
         self._seen = changes
         self._send(text)
 
-    def tell_logs(self) -> None:
-        """Send what is new in the logs it follows."""
+    def send_logs(self) -> None:
+        """Send what is new in the logs that the page follows."""
         for name, begin in list(self._logs.items()):
             try:
                 record = self._streams.processes.record(name.process)
@@ -168,12 +168,12 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 told = name._asdict() | {"text": piece.text, "from": piece.begin, "to": piece.end}
                 self._send(json.dumps({"log": told}))
 
-    def tell_metrics(self, data: bytes) -> None:
+    def send_metrics(self, data: bytes) -> None:
         """Send a frame of a job's metrics."""
         self._send(data)
 
-    def tell_unknown(self, place: Place) -> None:
-        """Say that nothing is known of a job."""
+    def send_unknown(self, place: Place) -> None:
+        """Report to the page that a job is unknown."""
         self._send(json.dumps({"metrics": place._asdict() | {"unknown": True}}))
 
     def _send(self, told: str | bytes) -> None:
@@ -183,6 +183,6 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 def _forget(sent: asyncio.Future[None]) -> None:
-    """Take note of a page that has gone meanwhile, which is no fault."""
+    """Take the error of a write to a page that has gone, so that asyncio does not log it."""
     if not sent.cancelled():
         sent.exception()

@@ -6,58 +6,58 @@ import msgspec
 
 
 class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a loop has come."""
+    """The progress of a loop."""
 
     label: str
     done: int
     total: int | None = None
     rate: float | None = None
-    """Iterations a second of late; None where that cannot be told yet."""
+    """Recent iterations a second; None if not known yet."""
     samples: float | None = None
     """Samples a second of this rank."""
     waited: float | None = None
-    """Which part of its time it has waited for the next item, 0 to 1."""
+    """The part of the loop's time, 0 to 1, in which it has waited for the next item."""
     own: float | None = None
-    """Seconds a step without what it waits for other ranks; None where that cannot be told."""
+    """Seconds a step without waits for other ranks; None if unknown."""
     over: bool = False
     tqdm: bool = False
-    """Whether it is tqdm's and not ours."""
+    """Whether tqdm reports the loop, not nbdist."""
     left: float | None = None
-    """Seconds to its end; None where that cannot be told."""
+    """Seconds to the loop's end; None if unknown."""
     still: float | None = None
-    """Seconds since the end of a step, if that is far longer than one takes."""
+    """Seconds since the last step ended, if that is far longer than a step takes."""
 
 
 class Pace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one place's loops took, together and without the first half of their steps."""
+    """The time of all loops of one place in the code, without the first half of their steps."""
 
     label: str
     steps: int
     seconds: float
-    """In these loops alone, not between them."""
+    """Seconds within these loops, not between them."""
     samples: int = 0
     """0 if unknown."""
     waited: float = 0.0
-    """Seconds it has waited for items."""
+    """Seconds in which the loops have waited for items."""
     others: float | None = None
-    """Seconds it has waited for other ranks; None where that cannot be told."""
+    """Seconds in which the loops have waited for other ranks; None if unknown."""
     inner: bool = True
-    """Whether no other loop was within."""
+    """Whether they contain no other loop."""
     passes: int = 0
-    """How often a loop there has gone through all its items, the first time not counted, unless it
-    was the only one."""
+    """How many passes through all items there were, without the first pass unless it was the only
+    one."""
     pass_seconds: float = 0.0
-    """What each of those took, on the average."""
+    """The average time of these passes, in seconds."""
     uneven: bool = False
     """Whether some passes had far more items than others."""
     place: str = ""
-    """Where it stands and is called from, the same on all ranks."""
+    """The loop's line and its caller's line; equal on all ranks."""
     outer: str = ""
-    """The place of the loop it is within; none if it is empty."""
+    """The place of the surrounding loop, '' if there is none."""
 
 
 class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a rank takes of its machine."""
+    """A rank's use of its machine."""
 
     rss: int
     """Bytes."""
@@ -66,4 +66,4 @@ class Vitals(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu: float | None = None
     """Percent of the time its GPU was in use, by any process."""
     gpu_memory: int | None = None
-    """Bytes this process has on its GPU."""
+    """Bytes of this process on its GPU."""

@@ -9,11 +9,11 @@ from zmq.auth.thread import ThreadAuthenticator
 MAX_MESSAGE = 256 * 2**20
 """Bytes; a larger message is refused by the socket itself."""
 HANDSHAKE_SECONDS = 5
-"""A connection that has not proved its key by then is closed."""
+"""A connection that has not proved its key after so long is closed."""
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """Key pairs of one cluster, made anew for each and never written to disk."""
+    """Key pairs of one cluster; every cluster has new ones, which are never written to disk."""
 
     server_public: bytes
     server_secret: bytes
@@ -22,7 +22,7 @@ class Keys(msgspec.Struct, frozen=True):
 
     @classmethod
     def new(cls) -> Keys:
-        """Make fresh pairs."""
+        """Make new pairs."""
         return cls(*zmq.curve_keypair(), *zmq.curve_keypair())
 
 
@@ -33,7 +33,7 @@ class _KnownClient:
         self._public = public
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Say whether `key` (in Z85) may connect."""
+        """Return whether `key` (in Z85) may connect."""
         del domain
         return key == self._public
 
@@ -53,13 +53,13 @@ class Listener:
         sock.curve_server = True
         sock.curve_publickey, sock.curve_secretkey = keys.server_public, keys.server_secret
         _bound(sock)
-        # A send to a rank that is gone raises instead of vanishing.
+        # A send to a rank that has gone raises, instead of being dropped silently.
         sock.router_mandatory = True
         self.url = f"tcp://{host}:{sock.bind_to_random_port(f'tcp://{host}')}"
         self.socket = sock
 
     def close(self) -> None:
-        """Give back the port and both threads."""
+        """Free the port and end both threads."""
         self.socket.close(0)
         self._auth.stop()
         self._context.destroy(0)
@@ -82,5 +82,5 @@ def _bound(sock: zmq.Socket[bytes]) -> None:
     sock.linger = 0
     sock.maxmsgsize = MAX_MESSAGE
     sock.handshake_ivl = HANDSHAKE_SECONDS * 1000
-    # Nothing is dropped silently: queues hold what the two ends have agreed to send.
+    # No message is dropped: the queues have no limit, the two ends limit what they send.
     sock.sndhwm = sock.rcvhwm = 0

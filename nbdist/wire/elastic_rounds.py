@@ -1,7 +1,6 @@
 """Messages between the agents of a job that has several, and their ranks.
 
-Such a job runs in rounds: whenever an agent is lost, or starts its ranks anew, all ranks begin
-again.
+Such a job runs in rounds: whenever an agent is lost or restarts its ranks, all ranks begin again.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ import re
 import signal
 
 ROUND = "NBDIST_ROUND"
-"""Environment name: which round it is, from 0."""
+"""Environment name: the number of the round, from 0."""
 LOCAL = "NBDIST_LOCAL"
-"""Environment name: ``RANK/SIZE`` on this host, where an agent has one rank of several there."""
+"""Environment name: ``RANK/SIZE`` on this host, if each agent there has one of several ranks."""
 LOST = 75
-"""Exit code of a rank that failed since others are gone."""
+"""Exit code of a rank that failed because other ranks are gone."""
 LOST_OTHERS = (LOST, -signal.SIGABRT)
-"""How a rank may end that lost others: libraries abort the process."""
+"""How a rank may end that lost other ranks: some libraries abort the process."""
 LOST_TEXT = re.compile(
     r"[Cc]onnection (closed|reset|refused|was)|[Bb]roken pipe|recvBytes|[Ss]ocket (is )?closed"
     r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
 )
-"""How a rank complains that another has gone."""
+"""Error messages of a rank that has lost another rank."""
 SPOILT_GPU = re.compile(
     r"CUDA error: (device-side assert|an illegal|misaligned address|unspecified launch failure|"
     r"operation not supported on global|invalid program counter|hardware stack error|.*ECC)"
 )
-"""How a rank complains that its process cannot use its GPU any more."""
+"""Error messages of a rank whose process cannot use its GPU any more."""

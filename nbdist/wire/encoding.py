@@ -29,11 +29,11 @@ decode_to_hub = msgspec.msgpack.Decoder(ToHub).decode
 
 
 def encode_to_hub(message: Message) -> bytes:
-    """Encode a message; what a user's code put into it may be odd, and it travels all the same.
+    """Encode a message; values of the user's code that msgpack cannot encode are replaced.
 
-    Not so to an agent: code must arrive as it is or not at all.
+    Messages to an agent have no such replacement: code must arrive unchanged or not at all.
     """
     try:
         return encode_to_agent(message)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # a lone surrogate is the second
+    except (TypeError, ValueError, OverflowError, RecursionError):  # ValueError: a lone surrogate
         return encode_to_agent(plain(message))

@@ -22,21 +22,21 @@ class Stream:
     Parameters
     ----------
     sock
-        It is not to block.
+        Its socket, which is made non-blocking.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
         self.name = b""
-        """Whose it is, as soon as that has been said."""
+        """The name of the other end, once it is known."""
         self.gone = False
-        """Whether the other end has gone, or was found to be none of ours."""
+        """Whether the other end has gone, or is not nbdist."""
         self._inbox = bytearray()
         self._outbox = bytearray()
 
     def receive(self) -> list[bytes]:
-        """Return the messages that have come, without waiting, also when the other end has gone."""
+        """Return the messages that have arrived, without waiting, even if the other end is gone."""
         try:
             while data := self.socket.recv(ROOM):
                 self._inbox += data
@@ -62,15 +62,15 @@ class Stream:
         del inbox[:at]
 
     def send(self, message: bytes) -> bool:
-        """Send a message as far as there is room; return whether nothing is left to be sent.
+        """Send as much of a message as the socket takes; return whether nothing is left to send.
 
-        To one that is gone nothing is sent.
+        If the other end has gone, nothing is sent.
         """
         self._outbox += len(message).to_bytes(HEAD_BYTES, "big") + message
         return self.flush()
 
     def send_all(self, message: bytes) -> None:
-        """Send a message, waiting until there is room for all of it; see `send`."""
+        """Send a message, and wait until the socket has taken all of it; see `send`."""
         room = select.poll()
         room.register(self.socket, select.POLLOUT)
         sent = self.send(message)
@@ -79,7 +79,7 @@ class Stream:
             sent = self.flush()
 
     def flush(self) -> bool:
-        """Send of what is left as much as there is room for; see `send`."""
+        """Send as much of the rest as the socket takes; see `send`."""
         try:
             with contextlib.suppress(BlockingIOError):
                 while self._outbox:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """One process group of a rank, enough for a newcomer to build the same one."""
+    """One process group of a rank: all that a new process needs to make the same group."""
 
     name: str
     ranks: list[int]
@@ -15,7 +15,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     world: bool = False
     description: str = "undefined"
     bound: bool = False
-    """Whether it was made with this rank's GPU, so that NCCL was connected at once."""
+    """Whether it was made with this rank's GPU as device id, so that NCCL connected at once."""
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,7 +23,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `op` is named as torch names it (``all_reduce``, ``new_group``, ``backward``), `group` is the
     process group's name (empty when unknown), `seq` its count of collectives, and `since` the
-    seconds the rank has been inside. `limit` is when we have to end it; 0 where torch does.
+    seconds the rank has been inside. After `limit` seconds nbdist ends it; 0 if torch does that.
     """
 
     op: str
@@ -34,29 +34,29 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Roster(msgspec.Struct, frozen=True):
-    """What a rank brings to the forming of a generation."""
+    """What a rank reports about itself before the groups of a generation are formed."""
 
     formed: bool
     group_count: int
     groups: list[GroupInfo]
     listening: list[tuple[str, int]] = []
-    """Where its groups listen."""
+    """The addresses on which its groups listen."""
 
 
 NO_WAY = ", to which no variable leads"
-"""Ends the name of what is compared and cannot be named."""
+"""The end of the description of a compared object that no variable refers to."""
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """What a rank tells of a model, an optimizer or the like, for others to compare."""
+    """A digest of one rank's model, optimizer or the like, to compare it with other ranks."""
 
     outline: str
-    """What it is made of; '' where that cannot be told yet. With another one on another rank it
-    was never the same."""
+    """A digest of the structure; '' if not known yet. If it differs between ranks, they never had
+    the same object."""
     content: str
     why: str = ""
-    """Why it cannot be compared."""
+    """Why the object cannot be compared."""
     sharded: bool = False
-    """Whether each rank has a part of it, which no other rank can give."""
+    """Whether each rank has its own part of the object, which no other rank can give."""
     thing: int = 0
-    """Its number on that rank: two ways may lead to one thing."""
+    """The number of the object on that rank: two paths may lead to one object."""

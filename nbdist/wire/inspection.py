@@ -8,20 +8,20 @@ from nbdist.wire.messages import Pulse
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A variable as one rank has it; what does not apply is empty."""
+    """A variable of one rank; fields that do not apply are empty."""
 
     name: str
     type: str
     shape: str = ""
     """`(8, 4)`, `12 items`, `1,290 parameters`."""
     value: str = ""
-    """Of numbers, words and the like, as `repr` writes them."""
+    """The `repr` of numbers, strings and the like."""
     dtype: str = ""
     device: str = ""
     size: int | None = None
     """Bytes of its data."""
     digest: str = ""
-    """The same on two ranks if their values are, empty if the values were not looked at."""
+    """Equal on two ranks if their values are equal; empty if the values were not read."""
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,7 +29,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
 
     busy: bool = False
     line: int | None = None
-    """The cell's line that is being run."""
+    """The line of the cell that is running."""
 
 
 class Holdings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,45 +37,45 @@ class Holdings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     state: State
     names: list[str] = []
-    """All of them, sorted."""
+    """The names of all of them, sorted."""
     seen: list[Seen] = []
-    """The first ones of them."""
+    """The first of them, described."""
     late: list[str] = []
-    """Names whose values were not looked at because that would have taken too long."""
+    """Names whose values were not read because this would have taken too long."""
 
 
 class Completions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What may stand at a place of a cell."""
+    """The completions for a position in a cell."""
 
     state: State
     back: int = 0
-    """How many characters before the cursor the texts begin."""
+    """How many characters before the cursor the completions begin."""
     texts: list[tuple[str, str]] = []
-    """Each with its kind, in IPython's words."""
+    """Each text with its type, as IPython names it."""
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes that a rank's process has."""
+    """The memory of a rank's process, in bytes."""
 
     rss: int
     unique: int | None = None
-    """What it shares with no other process, where the system tells."""
+    """Memory not shared with other processes, None if the system does not report it."""
     allocated: int | None = None
-    """Of its GPU, by live tensors; None where it uses none."""
+    """GPU memory of live tensors; None if the rank uses no GPU."""
     reserved: int | None = None
-    """Of its GPU, by torch in all."""
+    """GPU memory that torch holds in all."""
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """What a rank is doing, and what it takes of its machine."""
+    """What a rank is doing, and its memory."""
 
     doing: Pulse
-    """Also of an idle rank, whose job is ''."""
+    """Its pulse; an idle rank's has '' as job."""
     memory: Memory
 
 
 class Freed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What freeing memory did on a rank; nothing if it was busy."""
+    """The memory of a rank before and after it freed memory; None if it was busy."""
 
     state: State
     before: Memory | None = None

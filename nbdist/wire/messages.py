@@ -1,7 +1,8 @@
 """All messages between hub and agents, but for calls: small frozen structs.
 
-A message is decoded against these types before anything looks at it; what does not fit is counted
-and dropped. ``PROTOCOL`` goes up when a field changes meaning; hub and agents must agree on it.
+A message is decoded against these types before it is handled; a message that does not fit is
+counted and dropped. ``PROTOCOL`` goes up when a field changes meaning; it must be the same on both
+sides.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from nbdist.wire.activity import Bar, Pace, Vitals
 from nbdist.wire.group_reports import Waiting
 
 PROTOCOL = 2
-"""Version of the messages below, said in `Hello`."""
+"""Version of the messages below, sent in `Hello`."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Base of all messages: the struct's name travels as its tag."""
+    """Base of all messages: the struct's name is sent as its tag."""
 
 
 # -- hub to agent ------------------------------------------------------------------------------
 
 
 class Run(Message, frozen=True):
-    """Run a cell on the main thread; the same for all ranks, so that it is encoded once."""
+    """Run a cell on the main thread; equal for all ranks, so that it is encoded once."""
 
     job: str
     code: str
     filename_line: int
-    """How many lines of the notebook's cell stand before `code` (the magic's own line)."""
+    """How many lines of the notebook's cell come before `code` (the magic's own line)."""
     execution_count: int
     logs: str
     """Folder of the ranks' logs, one file each."""
@@ -41,13 +42,13 @@ class Run(Message, frozen=True):
     environ: dict[str, str | None]
     """Changed environment variables; None removes one."""
     arguments: list[str] = []
-    """What the cell's program finds in `sys.argv` behind its name."""
+    """The cell's arguments: `sys.argv` without the first item."""
     autoreload: str = ""
-    """Mode of IPython's autoreload in the notebook, '' where it is off."""
+    """Mode of IPython's autoreload in the notebook, '' if it is off."""
     parcel: str = ""
-    """Names received before (see `Names.receive`) that are bound now, '' for none."""
+    """The id of a received parcel (`Names.receive`) to bind before the cell runs, '' for none."""
     began: float = 0.0
-    """When the job began, `time.time()` of the hub; 0 where it measures nothing."""
+    """When the job began, `time.time()` of the hub; 0 if the job measures no resources."""
 
 
 class Interrupt(Message, frozen=True):
@@ -57,25 +58,25 @@ class Interrupt(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """Free this rank from whatever collective it waits in."""
+    """Free this rank from the collective in which it waits."""
 
     job: str
     why: str
 
 
 class Received(Message, frozen=True):
-    """The hub has a display, so that the rank may print what follows it."""
+    """The hub has received a display, so that the rank may go on printing."""
 
 
 class Quit(Message, frozen=True):
-    """Leave: end the process after its exit handlers."""
+    """End the process, after its exit handlers."""
 
 
 # -- agent to hub ------------------------------------------------------------------------------
 
 
 class Hello(Message, frozen=True):
-    """First message of a rank: who it is."""
+    """First message of a rank, which identifies it."""
 
     rank: int
     incarnation: int
@@ -84,9 +85,9 @@ class Hello(Message, frozen=True):
     device: str = ""
     protocol: int = PROTOCOL
     size: int = 0
-    """How many ranks there are, where they come and go; 0 if the hub has asked for them."""
+    """How many ranks there are, if a launcher changes this; 0 if the hub has fixed their number."""
     place: str = ""
-    """Where its pid counts, see `process_lives`; '' if that is where the hub has started it."""
+    """The place of its pid, see `process_lives`; '' if the hub started it and knows the place."""
 
 
 class Fault(Message, frozen=True):
@@ -97,17 +98,17 @@ class Fault(Message, frozen=True):
     text: str
     traceback: list[str]
     line: int | None
-    """The cell's own line, None where the traceback does not touch the cell."""
+    """The line in the cell, None if the traceback has none."""
     at: float
     """When it was raised, `time.time()`."""
     waited: Waiting | None = None
     """The collective this rank was freed from, if it was."""
     aborted: bool = False
-    """Whether the rank had been told to stop before it raised."""
+    """Whether the rank had been asked to stop before it raised."""
 
 
 class Done(Message, frozen=True):
-    """A cell has ended on this rank; its output goes up to `log_end`, -1 if there is none."""
+    """A cell has ended on this rank; its output ends at `log_end` in the log, -1 without a log."""
 
     job: str
     log_end: int
@@ -115,11 +116,11 @@ class Done(Message, frozen=True):
     formed: bool = True
     """Whether the process group is still the one the hub formed."""
     logged: bool = True
-    """Whether it may have logged metrics."""
+    """Whether the rank may have logged metrics."""
 
 
 class Display(Message, frozen=True):
-    """A rich display of a shown rank, at the place of the log where it belongs."""
+    """A rich display of the shown rank, with its position in the log."""
 
     job: str
     offset: int
@@ -131,22 +132,22 @@ class Display(Message, frozen=True):
 class Pulse(Message, frozen=True):
     """What a busy rank is doing, about twice a second, and once more before `Done`.
 
-    Of an idle one, whose `job` is '', it tells what it holds of its GPU when that has changed.
+    An idle rank sends one, with '' as `job`, when its GPU memory has changed.
     """
 
     job: str
     line: int | None
     where: str
-    """Innermost frame in words."""
+    """The innermost frame, described."""
     waiting: Waiting | None
     vitals: Vitals
     bars: list[Bar] = []
-    """The loops it is in, from the outermost inwards; at its end the last ones."""
+    """The loops that are running, the outermost first; at the cell's end the last loops."""
     device: str = ""
     paces: list[Pace] = []
-    """At its end: what its loops took, place by place."""
+    """At the cell's end: the time of its loops, for each place in the code."""
     showing: bool = False
-    """Whether its cell has failed and the traceback is being made."""
+    """Whether the cell has failed and its traceback is being made."""
 
 
 class Reply(Message, frozen=True):
@@ -155,4 +156,4 @@ class Reply(Message, frozen=True):
     id: int
     value: Any = None
     error: str = ""
-    """Why there is no value, '' if there is."""
+    """Why there is no value, '' if there is one."""

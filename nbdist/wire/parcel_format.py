@@ -6,48 +6,48 @@ import msgspec
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Memory (or a file) that the sender holds until everybody has mapped it."""
+    """Memory (or a file) that the sender keeps until all receivers have mapped it."""
 
     path: str
     size: int
     spans: list[tuple[int, int]]
-    """Offset and length of each buffer in it."""
+    """Offset and length of each buffer in the block."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The text of a cell that functions come from."""
+    """The text of a cell that defines functions."""
 
     file: str
-    """What their code says it is."""
+    """The file name in the functions' code objects."""
     text: str
     number: int
-    """The cell's execution count, 0 where it has none."""
+    """The cell's execution count, 0 without one."""
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """Pickled values, each name's after the other's; what is large lies in `blocks`."""
+    """Pickled values, one pickle after another; large data is in `blocks`."""
 
     id: str
     names: dict[str, str]
-    """By name the version the notebook gave it, '' for what is the ranks' own from now on."""
+    """The notebook's version of each name, '' for names that are the ranks' own from now on."""
     stream: bytes
-    """The pickles, empty where they are the first buffer."""
+    """The pickles, empty if they are the first buffer."""
     blocks: list[Block]
-    """All buffers, in the order they were pickled."""
+    """All buffers, in the order in which they were pickled."""
     imports: list[str] = []
     """Modules to import first: submodules that are used through their package's name."""
     forced: list[str] = []
-    """Names to bind whatever the rank has under them."""
+    """Names to bind even if the rank has a value of its own."""
     sources: list[Source] = []
-    """Cells that the functions come from."""
+    """The cells that define the functions."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a rank has packed for the notebook; see `Names.offer`."""
+    """The values that a rank has packed for the notebook; see `Names.offer`."""
 
     parcel: Parcel
     refused: dict[str, str]
     sizes: dict[str, int]
     rank: int = 0
     buffers: list[memoryview] = []
-    """Its large buffers, mapped: they stay whatever becomes of the rank."""
+    """The parcel's large buffers, mapped, so that they stay if the rank ends."""

@@ -19,25 +19,25 @@ from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
 
 UNASKED = -1
-"""Number of an `Ask` whose answer nobody waits for."""
+"""The id of an `Ask` for whose answer no one waits."""
 
 Answer = TypeVar("Answer")
 
 
 class Call(msgspec.Struct, Generic[Answer], frozen=True, tag=True, omit_defaults=True):
-    """Base of all calls; `Answer` is what comes back."""
+    """Base of all calls; `Answer` is the type of the answer."""
 
     def answer(self, value: Answer) -> object:
         """Return the answer unchanged: this is where mypy compares its type with the call's."""
         return value
 
     def read(self, value: object) -> Answer:
-        """Return an answer in its own type, given as msgpack has decoded it.
+        """Convert an answer, as decoded from msgpack, to its type.
 
         Raises
         ------
         msgspec.ValidationError
-            If it does not fit.
+            If the answer does not fit the type.
         """
         kind: type[Answer] = _answer_type(type(self))
         return msgspec.convert(value, kind)
@@ -49,15 +49,15 @@ def _answer_type(kind: type[Call[Any]]) -> Any:  # a type, or a union, which is 
     return base.__args__[0]
 
 
-# -- the process group, and what is trained on it ------------------------------------------------
+# -- process groups, models and optimizers -------------------------------------------------------
 
 
 class Ports(msgspec.Struct, frozen=True):
-    """Where a generation meets."""
+    """The ports at which the ranks of a generation meet."""
 
     store: int
     master: int
-    """A free port, for libraries that want another one."""
+    """A free port, for libraries that need one more."""
 
 
 class OpenStore(Call[Ports], frozen=True):
@@ -65,12 +65,12 @@ class OpenStore(Call[Ports], frozen=True):
 
 
 class Formed(msgspec.Struct, frozen=True):
-    """What forming a group has cost a rank."""
+    """The losses of a rank when its group was formed."""
 
     lost: dict[str, str]
     """Variables that could not be renewed, and why."""
     broken_off: list[str]
-    """Collectives behind which this rank's GPU went on when they were aborted."""
+    """Collectives that were aborted while this rank's GPU went on with the work behind them."""
 
 
 class FormGroup(Call[Formed], frozen=True):
@@ -81,67 +81,67 @@ class FormGroup(Call[Formed], frozen=True):
     way: str
     """See `nbdist.backends.groups.recovery`."""
     fsdp: str
-    """Why FSDP models cannot be renewed, '' where they can."""
+    """Why FSDP models cannot be renewed, '' if they can."""
 
 
 class ListGroups(Call[list[GroupInfo]], frozen=True):
-    """Tell which process groups there are; the first one is the world."""
+    """List the process groups; the first one is the world."""
 
 
 class FindSharers(Call[list[int] | None], frozen=True):
-    """Tell which ranks share a model, or the like; None if this rank has none at that path."""
+    """List the ranks that share a model or the like; None if this rank has none at that path."""
 
     path: str
 
 
 class SyncModel(Call[None], frozen=True):
-    """Give a model, or the like, the values it has on rank `source`."""
+    """Give a model or the like the values that it has on rank `source`."""
 
     path: str
     source: int
     group: str
-    """The process group all of whose ranks do this together, '' for the world."""
+    """The process group whose ranks do this together, '' for the world."""
 
 
 class WeighModels(Call[int], frozen=True):
-    """Tell how many bytes `DigestModels` will read."""
+    """Return how many bytes `DigestModels` will read."""
 
 
 class DigestModels(Call[dict[str, Digest]], frozen=True):
-    """Tell a digest, by path, of all that is trained here: the hub compares the ranks."""
+    """Return a digest, by path, of every trained object; the hub compares those of all ranks."""
 
 
 # -- names, on their way from process to process -------------------------------------------------
 
 
 class ListNames(Call[list[str]], frozen=True):
-    """Tell which names the user's cells have bound."""
+    """List the names that the user's cells have bound."""
 
 
 class FindVersions(Call[dict[str, str]], frozen=True):
-    """Tell which versions of names of the notebook are here, see `Names.holds`."""
+    """Return the versions of the notebook's names on this rank, see `Names.holds`."""
 
     names: list[str]
     edited: list[str]
 
 
 class ReceiveParcel(Call[list[str]], frozen=True):
-    """Take in names of the notebook, and tell which of them will be bound by `BindParcel`."""
+    """Receive names of the notebook; return the names that `BindParcel` will bind."""
 
     parcel: Parcel
     run: Run
-    """The cell that follows: what is unpickled may import from where that does."""
+    """The cell that follows: unpickling imports modules from the same paths."""
 
 
 class BindParcel(Call[None], frozen=True):
-    """Bind what was received."""
+    """Bind the names of a received parcel."""
 
     parcel: str
     """Its id."""
 
 
 class DropParcel(Call[None], frozen=True):
-    """Forget what was received."""
+    """Drop a received parcel."""
 
 
 class OfferNames(Call[Offer], frozen=True):
@@ -151,18 +151,18 @@ class OfferNames(Call[Offer], frozen=True):
 
 
 class ReleaseOffer(Call[None], frozen=True):
-    """Let go of what was offered."""
+    """Free the values that were packed for the notebook."""
 
 
 class GiveNames(Call[dict[str, str]], frozen=True):
-    """Write values to a file for another rank; tell which cannot be written, and why."""
+    """Write values to a file for another rank; return those that cannot be written, and why."""
 
     path: str
     names: list[str]
 
 
 class TakeNames(Call[list[str]], frozen=True):
-    """Bind what another rank has written; tell the names."""
+    """Bind values that another rank has written; return their names."""
 
     path: str
 
@@ -171,45 +171,45 @@ class TakeNames(Call[list[str]], frozen=True):
 
 
 class TellStacks(Call[str], frozen=True):
-    """Tell where the user's threads are."""
+    """Return the stacks of the user's threads."""
 
 
 class TellCondition(Call[Condition], frozen=True):
-    """Tell what the rank is doing, and what it takes of its machine."""
+    """Return what the rank is doing, and its memory."""
 
 
 class DescribeVariables(Call[Holdings], frozen=True):
-    """Tell of variables that fit some patterns; of a busy rank, without a look at their values."""
+    """Describe variables that fit some patterns; a busy rank does not read their values."""
 
     patterns: list[str]
     most: int
-    """How many are described."""
+    """The largest number of variables to describe."""
 
 
 class GlanceAtVariables(Call[Holdings], frozen=True):
-    """Tell of variables that fit some patterns, without a look at their values."""
+    """Describe variables that fit some patterns, without reading their values."""
 
     patterns: list[str]
     most: int
 
 
 class FindNames(Call[list[str]], frozen=True):
-    """Tell which variables have a name that begins with this prefix."""
+    """List the variables whose name begins with this prefix."""
 
     prefix: str
 
 
 class CompleteCode(Call[Completions], frozen=True):
-    """Tell what may stand at a place of a cell; nothing if the rank is busy."""
+    """Return completions for a position in a cell; none if the rank is busy."""
 
     code: str
     cursor: int
     within: float
-    """Seconds after which the look is broken off."""
+    """Seconds after which the search for completions is broken off."""
 
 
 class FreeMemory(Call[Freed], frozen=True):
-    """Give back the memory that no variable needs; nothing is done if the rank is busy."""
+    """Free the memory that no variable needs; a busy rank does nothing."""
 
 
 # -- how they travel -----------------------------------------------------------------------------

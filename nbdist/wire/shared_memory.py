@@ -1,8 +1,8 @@
 """Hands memory from one process to others of the host: written once, private to each.
 
-The sender writes a block and holds it; a receiver maps it copy-on-write, so that it costs nothing
-until it is written to, and nobody sees anybody else's writes. A block has no name in any folder:
-it is gone with the last process that holds it, however that ends.
+The sender writes a block and holds it. A receiver maps the block copy-on-write: memory is copied
+only where the receiver writes, and no process sees another's writes. A block has no name in any
+folder: it disappears with the last process that holds it, also if that process is killed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ALIGNED = 64
-"""Bytes; what vector instructions like."""
+"""Bytes; vector instructions work best on data aligned so."""
 IOV = 512
-"""Buffers written by one call."""
+"""The most buffers written by one call."""
 SHORT = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
-"""Errors that say there is no more."""
+"""Errors that mean that no memory or disk space is left."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -39,7 +39,7 @@ class Blocks:
     Parameters
     ----------
     folder
-        Where they lie if processes of other hosts are to have them, too: they copy them.
+        A folder for the blocks if processes of other hosts, which copy them, get them, too.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -67,7 +67,7 @@ class Blocks:
         return handle, path
 
     def close(self) -> None:
-        """Let go of them; who has mapped one keeps it."""
+        """Release the blocks; a process that has mapped a block keeps it."""
         for handle in self._handles:
             os.close(handle)
         for path in self._files:
@@ -113,7 +113,7 @@ def _write(handle: int, pieces: list[memoryview]) -> None:
 
 
 def attach(block: Block) -> list[memoryview]:
-    """Map a block and return its buffers, writable and this process's own."""
+    """Map a block and return its buffers, writable and private to this process."""
     handle = os.open(block.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         private = mmap.MAP_PRIVATE
@@ -125,14 +125,14 @@ def attach(block: Block) -> list[memoryview]:
 
 
 def copy(block: Block) -> list[memoryview]:
-    """Return the buffers of a block that another host has written, which is gone any moment."""
+    """Copy a block that another host has written and may soon remove; return its buffers."""
     check_room(block.size)
     whole = memoryview(bytearray(Path(block.path).read_bytes()))
     return [whole[start : start + length] for start, length in block.spans]
 
 
 def check_room(size: int) -> None:
-    """Raise if so many bytes do not fit into memory now."""
+    """Raise `NbdistError` if so many bytes do not fit into memory now."""
     free = free_memory()
     if size > free:
         raise NbdistError(
@@ -141,9 +141,9 @@ def check_room(size: int) -> None:
 
 
 def free_memory() -> int:
-    """Return the bytes that can be had without swapping, within this container's limit."""
+    """Return the bytes available without swapping, within this container's limit."""
     free = int(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError):  # no limit is the word "max"
+    with contextlib.suppress(OSError, ValueError):  # without a limit the file has the word "max"
         limit = int((CGROUP / "memory.max").read_text())
         free = min(free, limit - int((CGROUP / "memory.current").read_text()))
     return max(0, free)

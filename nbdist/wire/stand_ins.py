@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 
 DEEPEST = 50
-"""What lies deeper travels as its text."""
+"""Values nested deeper are sent as their text."""
 INTS = range(-(2**63), 2**64)
 AS_THEY_ARE = (type(None), bool, float, bytes, bytearray, memoryview)
 CONTAINERS = (msgspec.Struct, dict, list, tuple, set, frozenset)
 
 
 def plain(value: object, above: tuple[int, ...] = ()) -> Any:
-    r"""Return the like of a value that can be encoded: structs as structs, the odd as its text.
+    r"""Return a similar value that can be encoded: structs stay structs.
 
-    Lone surrogates, which stand for bytes that are no UTF-8, are written as ``\udc80``; integers
-    that are too large, objects, and what holds itself, as what `repr` says of them.
+    Lone surrogates, which stand for bytes that are not UTF-8, become the text ``\udc80``. Integers
+    that are too large, other objects, and containers that contain themselves become their `repr`.
     """
-    kind = type(value)  # what an object itself says of its class may raise
+    kind = type(value)  # `__class__` of an odd object may raise
     if issubclass(kind, CONTAINERS) and id(value) not in above and len(above) < DEEPEST:
         return _container(value, (*above, id(value)))
     return _single(value, kind)
@@ -59,5 +59,5 @@ def _number(value: numbers.Real) -> int | float | str:
 def _text(value: object) -> str:
     try:
         return repr(value)
-    except BaseException as error:  # whatever it raises, the message is to travel
+    except BaseException as error:  # whatever it raises, the message must be sent
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"

@@ -24,7 +24,7 @@ test.beforeEach(async ({ page }) => {
   await chart.open();
 });
 
-test('the mouse reads exact values, and where a curve has them', async () => {
+test('the tooltip at the mouse has exact values, with their steps', async () => {
   await chart.send([
     ramp('train/loss', 101, { panel: 'loss', label: 'train' }),
     {
@@ -45,7 +45,7 @@ test('the mouse reads exact values, and where a curve has them', async () => {
   await expect(chart.tip()).toHaveCount(0);
 });
 
-test('zoom, toggles, the mouse and the focus outlive what the kernel sends', async () => {
+test('zoom, toggles, the mouse and the focus outlive new states from the kernel', async () => {
   await chart.send([ramp('a', 101), ramp('b', 101)]);
   await chart.button('Log scale').click();
   await drag(chart.plot('a'), 0.4, 0.6);
@@ -61,7 +61,7 @@ test('zoom, toggles, the mouse and the focus outlive what the kernel sends', asy
   );
   await expect(chart.button('Log scale')).toBeFocused();
   await hover(chart.plot('b'), 0.005);
-  await expect(chart.tip()).toContainText('step 40'); // the zoom is that of all
+  await expect(chart.tip()).toContainText('step 40'); // all charts have this zoom
 
   await chart.button('Reset zoom').first().click();
   await hover(chart.plot('a'), 0.5);
@@ -71,7 +71,7 @@ test('zoom, toggles, the mouse and the focus outlive what the kernel sends', asy
   await expect(chart.button('Reset zoom')).toHaveCount(0);
 });
 
-test('what comes while the mouse selects waits until it is let go', async () => {
+test('a state that comes during a selection is drawn after it', async () => {
   await chart.send([ramp('a', 101)]);
   await hover(chart.plot('a'), 0.5);
   await chart.page.mouse.down();
@@ -83,7 +83,7 @@ test('what comes while the mouse selects waits until it is let go', async () => 
   await expect(chart.tip()).toContainText('step 50');
 });
 
-test('a curve of each rank, smoothed, and hidden', async () => {
+test('a curve for each rank, smoothing, and hidden curves', async () => {
   await chart.send([
     ramp('a', 11, { panel: 'p' }),
     ramp('b', 11, { panel: 'p' })
@@ -126,7 +126,7 @@ test('all of it by keyboard', async () => {
   await expect(plot).toHaveAttribute('aria-valuenow', '0');
 });
 
-test('values that are no numbers are told of', async () => {
+test('values that are not finite are shown', async () => {
   const steps = [0, 1, 2];
   await chart.send([
     { name: 'a', steps, values: [[1, NaN, 3]], marks: [[1, 'nan', 0]] },
@@ -165,7 +165,7 @@ test('nothing moves while a job runs', async () => {
   expect(await boxes()).toEqual(before);
 });
 
-test('how the job does is seen, and said once', async () => {
+test('the state of the job is shown, and announced once', async () => {
   await chart.send([ramp('a', 3)], {
     bars: [bar('epoch', { done: 1, total: 4 })]
   });
@@ -260,7 +260,7 @@ test('colours follow the theme', async () => {
       });
   await chart.send([ramp('a', 30)]);
   const before = await colours();
-  // The page says that it is dark; the style sheet comes when it comes.
+  // The page declares itself dark at once; its style sheet comes later.
   await chart.page.route('**/dark.css', async route => {
     await new Promise(resolve => setTimeout(resolve, 1000));
     await route.fallback();
@@ -269,7 +269,7 @@ test('colours follow the theme', async () => {
   await expect.poll(colours).toBeGreaterThan(before);
 });
 
-test('a kernel with another nbdist is told of', async () => {
+test('a kernel with another version of nbdist causes an error message', async () => {
   await chart.send([], { version: 99 });
   await expect(chart.page.getByRole('alert')).toContainText(
     'Restart the kernel'

@@ -1,4 +1,4 @@
-/** The widget's module alone in a page, without Jupyter: what it draws is what a test sends it. */
+/** A page with only the widget's module, without Jupyter. It draws what a test sends. */
 
 import { join, resolve } from 'node:path';
 import { expect, type Locator, type Page } from '@playwright/test';
@@ -106,12 +106,12 @@ export function plot(root: Locator, title: string): Locator {
   return root.getByRole('slider', { name: `${title}: values by step` });
 }
 
-/** What stands beside the cursor. */
+/** The tooltip beside the cursor. */
 export function tip(root: Locator): Locator {
   return root.locator('.nbdist-tip:visible');
 }
 
-/** Put the mouse over a chart, at a part of its width and height. */
+/** Put the mouse over a chart, at a fraction of its width and height. */
 export async function hover(
   chart: Locator,
   across: number,
@@ -124,7 +124,7 @@ export async function hover(
   await chart.page().mouse.move(x + width * across, y + height * down);
 }
 
-/** Select a stretch of a chart with the mouse. */
+/** Select a range of a chart with the mouse. */
 export async function drag(
   chart: Locator,
   from: number,

@@ -1,4 +1,4 @@
-/** How figures of the page are taken: `python -m benchmarks --only page`. */
+/** How the page is measured: `python -m benchmarks --only page`. */
 
 import { defineConfig } from '@playwright/test';
 import { seconds } from './limits';
@@ -11,7 +11,7 @@ export default defineConfig({
     {
       name: 'figures',
       testMatch: 'page.figures.ts',
-      // What a trace records, too, would be counted.
+      // The cost of recording a trace would be measured, too.
       use: { ...config.use, trace: 'off', screenshot: 'off' }
     }
   ]

@@ -1,4 +1,4 @@
-/** What front ends without our page show: HTML that can be read on whatever ground they have. */
+/** The HTML for front ends without nbdist's extension can be read on every background. */
 
 import { execFileSync } from 'node:child_process';
 import { join, resolve } from 'node:path';
@@ -12,7 +12,7 @@ const PYTHON = join(
   'bin/python'
 );
 
-/** A picture with its tables, a comparison and a line of ours, as a cell has them. */
+/** The output of a cell: a picture with its tables, a comparison and a line of nbdist. */
 const HTML = `
 from nbdist.magics.showing.job_output import bundle
 from nbdist.metrics.loader_speed_table import Reading, Row
@@ -23,7 +23,7 @@ print(picture.as_html(seen_of([curve("loss", 3, 2, 1)]), "", 1), reading._repr_h
 print(bundle("Brought to 2 ranks")["text/html"])
 `;
 
-/** Front ends' styles: VS Code's paints no text itself, and names its theme's colour. */
+/** Styles of front ends. VS Code gives the text no colour, but has a variable with its colour. */
 const STYLES = {
   'a light page that says nothing': '',
   "VS Code's dark theme": `:root { --vscode-editor-foreground: #d4d4d4 } body { background: #1e1e1e }`,

@@ -1,4 +1,4 @@
-/** Real notebooks in real pages, and what they may not do. */
+/** Opens real notebooks in real pages, and finds what pages must not do. */
 
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ import { seconds } from './limits';
 const TOKEN = process.env.NBDIST_TEST_TOKEN!;
 const HOME = process.env.NBDIST_TEST_HOME!;
 
-/** The part of JupyterLab's application that tests use; it is exposed for them. */
+/** The part of JupyterLab's application that tests use; the server exposes it for tests. */
 interface IApplication {
   restored: Promise<void>;
   commands: { execute: (id: string, args?: object) => Promise<unknown> };
@@ -41,7 +41,7 @@ declare global {
   }
 }
 
-/** A page, and the file whose tests take turns on it. */
+/** A page, and the test file whose tests use it in turn. */
 interface ITab {
   context: BrowserContext;
   page?: Page;
@@ -49,8 +49,8 @@ interface ITab {
 }
 
 /**
- * Tests of a file take turns on one page, those of all files share its cache: a page of its own
- * knows nothing of the code that the last one has read, which is most of what loading JupyterLab takes.
+ * All tests of a file use one page, and all files share the browser's cache. Loading JupyterLab
+ * mostly means loading its code, which a fresh page without a cache would do for every test.
  */
 export const test = base.extend<object, { tab: ITab }>({
   tab: [
@@ -78,7 +78,7 @@ export const test = base.extend<object, { tab: ITab }>({
 
 const AUTHORIZED = { Authorization: `token ${TOKEN}` };
 
-/** Put a notebook of these cells where the server finds it; the first one may have outputs. */
+/** Put a notebook of these cells into the server's folder; the first cell may have outputs. */
 export async function upload(
   page: Page,
   name: string,
@@ -127,7 +127,7 @@ export async function openLab(page: Page): Promise<void> {
   await page.goto(`/lab?token=${TOKEN}&reset`);
   await page.waitForFunction(() => 'jupyterapp' in window);
   await page.evaluate(() => window.jupyterapp.restored);
-  // It takes the focus when it comes.
+  // The launcher takes the focus when it appears, so wait for it.
   await expect(page.locator('.jp-Launcher')).toBeVisible();
 }
 
@@ -141,7 +141,7 @@ export async function kernelIs(page: Page, status: string): Promise<void> {
   );
 }
 
-/** Say what stands on a page whose test has failed: whoever reads CI has no picture of it. */
+/** Print the content of a page whose test has failed, for readers of CI, who have no screenshot. */
 export async function tellIfFailed(page: Page): Promise<void> {
   const { status, expectedStatus } = test.info();
   if (status !== expectedStatus && !page.isClosed()) {
@@ -149,7 +149,7 @@ export async function tellIfFailed(page: Page): Promise<void> {
   }
 }
 
-/** End all kernels, and what they have started; clear what one that was killed has left. */
+/** End all kernels, and remove what killed kernels have left. */
 export async function endKernels(request: APIRequestContext): Promise<void> {
   const sessions = await request.get('/api/sessions', { headers: AUTHORIZED });
   for (const { id } of (await sessions.json()) as { id: string }[]) {
@@ -167,8 +167,8 @@ export async function save(
 ): Promise<string> {
   let outputs = '';
   await expect(async () => {
-    // To its end: a server that is asked for a file while it writes it takes the file for broken.
-    // It puts back what was there before, or loses both.
+    // Wait until the file is saved: a server that reads a file while it writes it takes the file
+    // for broken, and restores the old content, or loses both.
     await page.evaluate(() =>
       window.jupyterapp.commands.execute('docmanager:save')
     );
@@ -199,7 +199,7 @@ export async function closeAndReopen(page: Page, name: string): Promise<void> {
   await expect(metrics(page)).toBeVisible({ timeout: seconds(60) });
 }
 
-/** Write a notebook once more as somebody else would have sent it: of outputs nobody has vouched for. */
+/** Copy a notebook so that its outputs are not trusted, as if another user had sent it. */
 export async function copyUntrusted(
   page: Page,
   name: string,
@@ -216,7 +216,7 @@ export async function copyUntrusted(
   for (const cell of content.cells) {
     delete cell.metadata.trusted;
   }
-  // By hand: what is saved as a notebook through the server is trusted by it.
+  // As a plain file: the server trusts a notebook that it saves as one.
   const put = await page.request.put(`/api/contents/${to}`, {
     headers: AUTHORIZED,
     data: { type: 'file', format: 'text', content: JSON.stringify(content) }
@@ -224,7 +224,7 @@ export async function copyUntrusted(
   expect(put.ok()).toBe(true);
 }
 
-/** A file that cells wait for, so that a test says how long they run. */
+/** A file that cells wait for, so that a test decides how long they run. */
 export class Flag {
   constructor(name: string) {
     mkdirSync(join(HOME, 'flags'), { recursive: true });
@@ -239,7 +239,7 @@ export class Flag {
   }
 }
 
-/** Ask the application to do something, without waiting for it. */
+/** Execute a command of the application, without waiting for its end. */
 export async function command(
   page: Page,
   id: string,
@@ -253,7 +253,7 @@ export async function command(
   );
 }
 
-/** Run a cell of the notebook in front, without waiting for it. */
+/** Run a cell of the notebook in front, without waiting for its end. */
 export async function runCell(page: Page, index: number): Promise<void> {
   await page.evaluate(index => {
     const { commands, shell } = window.jupyterapp;
@@ -262,12 +262,12 @@ export async function runCell(page: Page, index: number): Promise<void> {
   }, index);
 }
 
-/** The widget of the live metrics. */
+/** The view of the live metrics. */
 export function metrics(page: Page): Locator {
   return page.getByRole('region', { name: 'Live metrics' });
 }
 
-/** Remember every address a page asks for that is not this machine. */
+/** Collect the addresses of all requests of a page to other machines. */
 export function strangers(page: Page): string[] {
   const found: string[] = [];
   const look = (url: string): void => {
@@ -281,13 +281,13 @@ export function strangers(page: Page): string[] {
   return found;
 }
 
-/** What axe finds wrong with a part of a page. */
+/** What axe finds inaccessible in a part of a page. */
 export async function violations(page: Page, part: string): Promise<string[]> {
   const found = await new AxeBuilder({ page })
     .include(part)
-    // Only frames of other servers need a second page; we have none.
+    // Only frames of other servers need the other mode; these pages have none.
     .setLegacyMode(true)
-    // What is found to be right need not be told at length.
+    // Without long results about what is right.
     .options({ resultTypes: ['violations'] })
     .analyze();
   return found.violations.map(

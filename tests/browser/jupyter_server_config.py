@@ -14,9 +14,9 @@ c.ServerApp.ip = "127.0.0.1"
 c.ServerApp.port = int(os.environ["NBDIST_TEST_PORT"])
 c.ServerApp.allow_root = True
 c.ServerApp.root_dir = str(Path(os.environ["NBDIST_TEST_HOME"], "notebooks"))
-# Galata's server is open to all; whoever may use this machine must not run code as we do.
+# Galata's server is open to all, but other users of this machine must not run code in it.
 c.IdentityProvider.token = os.environ["NBDIST_TEST_TOKEN"]
 c.ServerApp.disable_check_xsrf = False
-# This checkout's, whatever is installed.
+# The extension of this checkout, not an installed one.
 c.LabServerApp.extra_labextensions_path = [os.environ["NBDIST_TEST_EXTENSIONS"]]
 c.JupyterNotebookApp.expose_app_in_browser = True

@@ -64,7 +64,7 @@ async function train(
   return root;
 }
 
-/** Run the cells of the notebook in front once more, with other curves, and wait for these. */
+/** Run the cells of the notebook in front again, with other curves, and wait for the new curves. */
 async function trainAgain(
   page: Page,
   source: string,
@@ -83,7 +83,7 @@ async function trainAgain(
   return root;
 }
 
-/** Load the page anew: the curves are there at once, and move on. */
+/** Reload the page: the curves are there at once, and go on. */
 async function reload(page: Page, name: string): Promise<Locator> {
   let root = metrics(page);
   await save(page, name, 1, MIME);
@@ -96,20 +96,20 @@ async function reload(page: Page, name: string): Promise<Locator> {
   return root;
 }
 
-/** End the job: that is seen, saved, and still there when the notebook is opened without its kernel. */
+/** End the job: the end is shown, saved, and still there in a notebook without a kernel. */
 async function finish(page: Page, name: string, flag: Flag): Promise<void> {
   const root = metrics(page);
   flag.raise();
   await expect(root.locator('.nbdist-badge')).toHaveText('done');
   await kernelIs(page, 'idle');
-  // Also where the kernel's last word has not reached the page.
+  // Saved also if the kernel's last message has not reached the page.
   await save(page, name, 1, 'done after');
   await closeAndReopen(page, name);
   await expect(root.locator('.nbdist-badge')).toHaveText('done');
   await expectInteractive(page, root);
 }
 
-/** The tip tells what was logged at a step. */
+/** Expect the tooltip to show exactly what was logged at a step. */
 async function expectExact(root: Locator): Promise<void> {
   await expect(async () => {
     await hover(plot(root, 'loss'), 0.4);
@@ -120,7 +120,7 @@ async function expectExact(root: Locator): Promise<void> {
   }).toPass({ timeout: seconds(30) }); // one rank may still lack a step that the other has
 }
 
-/** Where the kernel's own pid is told: the output of its first cell. */
+/** The kernel's pid, which the first cell has printed. */
 async function kernelPid(page: Page): Promise<number> {
   const told = page.locator('.jp-OutputArea-output', {
     hasText: /^kernel \d+/
@@ -128,7 +128,7 @@ async function kernelPid(page: Page): Promise<number> {
   return Number((await told.textContent())!.split(' ')[1]);
 }
 
-/** A chart that needs no kernel: it zooms, and tells its values. */
+/** Expect a chart to work without the kernel: it zooms, and shows its values. */
 async function expectInteractive(page: Page, root: Locator): Promise<void> {
   const chart = plot(root, 'loss');
   await chart.scrollIntoViewIfNeeded();
@@ -237,7 +237,7 @@ test('a kernel is restarted, and killed: its curves stay, and nothing is left ru
     await expectToMove(root);
     await command(page, 'kernelmenu:restart');
     await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
-    // As far as the kernel comes before it ends.
+    // Which of the two depends on how much the kernel still does before it ends.
     await expect(badge).toHaveText(/interrupted|lost/, {
       timeout: seconds(60)
     });
@@ -254,7 +254,7 @@ test('a kernel is restarted, and killed: its curves stay, and nothing is left ru
     await expect(root).toContainText(`Kernel died (pid ${pid})`);
     await expect(root).toContainText('Showing last known state');
     await expect(root).not.toContainText(' left');
-    const dialog = page.getByRole('dialog'); // JupyterLab says it, too
+    const dialog = page.getByRole('dialog'); // JupyterLab reports the death, too
     await dialog.getByRole('button', { name: 'Ok' }).click();
     await expectInteractive(page, root);
     await save(page, name, 1, 'lost after');

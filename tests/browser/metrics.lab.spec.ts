@@ -1,4 +1,4 @@
-/** Metrics in JupyterLab: in a tab, with other runs laid over them, as the settings say. */
+/** Metrics in JupyterLab: in a tab, with another run laid over them, and with the user's settings. */
 
 import { readFileSync } from 'node:fs';
 import { expect, type Locator, type Page } from '@playwright/test';
@@ -16,7 +16,7 @@ import {
 } from './jupyter';
 import { seconds } from './limits';
 
-/** Two jobs that log 20 values a rank. */
+/** Two jobs that log 20 values on each rank. */
 const CELLS = [
   '%load_ext nbdist',
   ...[1, 2].map(
@@ -63,7 +63,7 @@ async function expectSettings(page: Page, outputs: Locator): Promise<void> {
   await pins.first().click();
   await expect.poll(() => settings(page)).not.toContain('"loss"');
 
-  // The tab of the settings hides the notebook, whose charts are there all the same.
+  // The tab of the settings hides the notebook, but its charts still exist.
   const log = page.locator('.nbdist-metrics button', {
     hasText: 'Log scale'
   });
@@ -77,7 +77,7 @@ async function expectSettings(page: Page, outputs: Locator): Promise<void> {
   await expect(log.first()).toHaveAttribute('aria-pressed', 'false');
 }
 
-/** Metrics in a tab, with another run, after a reload, too. */
+/** Expect metrics in a tab, with another run, also after a reload. */
 async function expectTab(page: Page, outputs: Locator): Promise<void> {
   await outputs.first().getByRole('button', { name: 'Open in tab' }).click();
   const tab = page.locator('.jp-NbdistMetricsTab');
@@ -110,7 +110,7 @@ async function expectTab(page: Page, outputs: Locator): Promise<void> {
   await expect(plot(tab, 'loss')).toBeVisible({ timeout: seconds(60) });
 }
 
-/** What the server keeps of our settings. */
+/** nbdist's settings, as the server has saved them. */
 async function settings(page: Page): Promise<string> {
   const answer = await page.request.get('/lab/api/settings/nbdist:plugin', {
     headers: { Authorization: `token ${process.env.NBDIST_TEST_TOKEN}` }

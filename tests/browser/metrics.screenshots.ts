@@ -1,4 +1,4 @@
-/** A real training in JupyterLab, as the README shows it. */
+/** Takes the README's pictures of a real training in JupyterLab. */
 
 import { expect, test, type Locator, type Page } from '@playwright/test';
 import { hover, plot, tip } from './chart';
@@ -55,7 +55,7 @@ for epoch in nbdist.progress(range(EPOCHS), "epochs"):
         nbdist.log(train(images, labels))
     nbdist.log(validate(), step=(epoch + 1) * len(loader))`;
 
-/** Train, and wait until so many percent of it are done. */
+/** Train, and wait until this percentage is done. */
 async function train(
   page: Page,
   name: string,
@@ -68,7 +68,7 @@ async function train(
   await command(page, 'notebook:run-all-cells');
   const root = metrics(page);
   await expect(plot(root, 'loss')).toBeVisible({ timeout: seconds(60) });
-  // The cell is not marked as the one that is edited.
+  // Move the selection away from the cell.
   await command(page, 'notebook:move-cursor-up');
   await command(page, 'notebook:move-cursor-up');
   const epochs = root.getByRole('progressbar', { name: 'epochs' });
@@ -89,7 +89,7 @@ test('light', async ({ page }) => {
   const root = await train(page, 'digits.ipynb', 50);
   await hover(plot(root, 'loss'), 0.21, 0.3);
   await expect(tip(root)).toContainText('val');
-  // Other work on this machine makes one rank the slowest, by chance.
+  // Other work on this machine may make one rank the slowest for a while.
   await expect(root).not.toContainText('slowest', { timeout: seconds(15) });
   await take(page.locator('.jp-CodeCell').last(), 'metrics.png');
 });

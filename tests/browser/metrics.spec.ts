@@ -1,4 +1,4 @@
-/** The charts of the live metrics: axes, tips, and what a person chooses. */
+/** The charts of the live metrics: axes, tooltips, and the user's options. */
 
 import { readFileSync } from 'node:fs';
 import { expect } from '@playwright/test';
@@ -16,7 +16,7 @@ function metric(name: string, values: number[]): IMetric {
   return { name, steps: values.map((_, i) => i), values: [values] };
 }
 
-/** How many dots of a chart are painted left of its curves: the labels of the values' axis. */
+/** How many pixels are painted left of a chart's curves, where the labels of the axis are. */
 async function labelled(title: string): Promise<number> {
   return chart
     .plot(title)
@@ -53,7 +53,7 @@ test('an axis has labels at any range, linear and logarithmic', async () => {
   }
 });
 
-test('charts are narrower again when the page is', async ({ page }) => {
+test('charts become narrower when the page does', async ({ page }) => {
   await chart.send([metric('a', [1, 2]), metric('b', [1, 2])]);
   const width = async () => (await chart.plot('a').boundingBox())!.width;
   await page.setViewportSize({ width: 500, height: 900 });
@@ -75,7 +75,7 @@ test('charts are narrower again when the page is', async ({ page }) => {
     .toBe(before);
 });
 
-test('a tip stands within its chart, however much it says', async () => {
+test('a tooltip is within its chart, whatever its length', async () => {
   const curves = Array.from({ length: 8 }, (_, i) => ({
     ...metric('m', [1, 2, 3]),
     name: `a rather long name of a metric ${i}`,
@@ -97,14 +97,14 @@ test('a tip stands within its chart, however much it says', async () => {
   await expect(chart.tip()).toContainText('24 more');
 });
 
-test('a tip of a smoothed curve tells both values', async () => {
+test('the tooltip of a smoothed curve has both values', async () => {
   await chart.send([metric('loss', [1, 3, 5])]);
   await chart.root.getByRole('slider', { name: 'Smoothing' }).fill('0.5');
   await hover(chart.plot('loss'), 0.99);
   await expect(chart.tip()).toContainText(/loss5smoothed 3\.857/);
 });
 
-test('time and epoch as x axis, for all panels, and zoom with them', async () => {
+test('time and epoch as x axis of all panels, and zoom along them', async () => {
   const steps = [0, 1, 2, 3, 4];
   const times = steps.map(step => 1_000_000 + 30 * step);
   const loss = { name: 'loss', steps, times, values: [[5, 4, 3, 2, 1]] };
@@ -130,7 +130,7 @@ test('time and epoch as x axis, for all panels, and zoom with them', async () =>
   await expect(chart.tip()).toContainText(/^epoch 2loss3/);
 });
 
-test('a filter finds panels among many, and pinned ones stand first', async () => {
+test('a filter finds panels among many, and pinned panels come first', async () => {
   const names = Array.from({ length: 30 }, (_, i) => `layer${i}/norm`);
   await chart.send([
     metric('loss', [1, 2]),
@@ -138,7 +138,7 @@ test('a filter finds panels among many, and pinned ones stand first', async () =
   ]);
   const panels = chart.root.getByRole('figure');
   await expect(panels).toHaveCount(31);
-  // What is out of sight draws nothing.
+  // A panel out of sight draws nothing.
   const canvases = chart.root.locator('canvas');
   await expect.poll(() => canvases.count()).toBeLessThan(31);
   const field = chart.root.getByRole('searchbox', { name: 'Filter metrics' });
@@ -177,7 +177,7 @@ test('an axis from zero', async () => {
   await expect(chart.button('From 0')).toHaveAttribute('aria-pressed', 'true');
 });
 
-test('a panel is saved as a picture, on white in a dark page, too', async ({
+test('a panel is saved as a picture, also on white from a dark page', async ({
   page
 }) => {
   await chart.theme('dark');
@@ -215,7 +215,7 @@ test('a panel is saved as a picture, on white in a dark page, too', async ({
   expect(grounds[1]).toBeLessThan(64);
 });
 
-test('values are saved as CSV; where the page has fewer, that is said', async ({
+test('values are saved as CSV, with a note if the page has only a part of them', async ({
   page
 }) => {
   await chart.send([metric('loss', [3, 2])]);

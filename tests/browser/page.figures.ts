@@ -1,4 +1,4 @@
-/** What the page costs, and how soon it shows something: figures for `benchmarks/page.py`. */
+/** Measures for `benchmarks/page.py` what the page costs, and how soon it shows a chart. */
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -26,13 +26,13 @@ const PYTHON = join(
 );
 const FIGURES = process.env.NBDIST_TEST_FIGURES!;
 const TURNS = Number(process.env.NBDIST_TEST_TURNS);
-/** Ticks of the processor's time, in a second. */
+/** Ticks a second of the system's counters of processor time. */
 const TICKS = 100;
-/** Milliseconds of one figure: longer than the pauses that a server makes with many ranks. */
+/** How long one measurement takes, in milliseconds: longer than a server's pauses with many ranks. */
 const WINDOW = 10_000;
 const MIME = 'application/vnd.nbdist.metrics+json';
 
-/** Ten metrics, twenty times a second; the last lines of a rank's cell. */
+/** The last lines of a cell that logs ten metrics twenty times a second. */
 const TRAINING = `for step in nbdist.progress(range(LENGTH), "steps"):
     nbdist.log({f"metric{i}": 2 / (1 + step / 50) + rank / 4 + i for i in range(10)}, step=step)
     time.sleep(0.05)`;
@@ -80,7 +80,7 @@ test('from the start of a cell to its first chart, and what is saved', async ({
   tell('curves', kept.state.length / 1e3);
 });
 
-/** In a page: wait until the cell that runs has a chart that is drawn; return the milliseconds. */
+/** Runs in the page: wait until the running cell has drawn a chart; return the milliseconds. */
 function firstCurve(): Promise<number> {
   const began = performance.now();
   const there = (): boolean =>
@@ -93,7 +93,7 @@ function firstCurve(): Promise<number> {
   return new Promise(resolve => {
     const look = (): void => {
       if (there()) {
-        // It is on the screen with the frame after this one.
+        // The chart is on the screen with the next frame.
         requestAnimationFrame(() => {
           resolve(performance.now() - began);
         });
@@ -126,7 +126,7 @@ for (const ranks of [2, 16, 64]) {
       await expect(metrics(page).getByRole('slider').first()).toBeVisible({
         timeout: seconds(60)
       });
-      await page.waitForTimeout(5000); // what was drawn at first is no part of it
+      await page.waitForTimeout(5000); // the first drawing is not measured
       const session = await browser.newBrowserCDPSession();
       for (let turn = 0; turn < TURNS; turn++) {
         const before = await spent(session);
@@ -145,7 +145,7 @@ for (const ranks of [2, 16, 64]) {
   });
 }
 
-/** Start what writes in the place of ranks; return where the job is, and what ends it. */
+/** Start a process that writes as ranks would; return the job's folder, and a function that ends it. */
 async function ranksThatLog(
   ranks: number
 ): Promise<{ place: object; end: () => Promise<void> }> {

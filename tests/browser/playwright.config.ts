@@ -15,11 +15,11 @@ import { seconds } from './limits';
 const ROOT = resolve(__dirname, '../..');
 const VENV = process.env.NBDIST_TEST_VENV ?? '.venv';
 const PYTHON = join(ROOT, VENV, 'bin/python');
-// Of the tests' own: one that the system chose might be another's before the server listens.
+// From the tests' own range: another process might take a port that the system has chosen.
 const FREE_PORT =
   'from tests.helpers.kernel import free_port; print(free_port())';
 
-// Every worker reads this file, too, and finds what was chosen first.
+// Every worker reads this file, too, and must get the values of the first process.
 process.env.NBDIST_TEST_TOKEN ??= randomUUID();
 process.env.NBDIST_TEST_PORT ??= execFileSync(PYTHON, ['-c', FREE_PORT], {
   encoding: 'utf8',
@@ -31,7 +31,7 @@ const port = process.env.NBDIST_TEST_PORT;
 const home = process.env.NBDIST_TEST_HOME;
 if (process.env.TEST_WORKER_INDEX === undefined) {
   mkdirSync(join(home, 'notebooks'), { recursive: true });
-  // As `pip install` does, so that this checkout is tried, whatever is installed.
+  // Installed as `pip install` does it, so that this checkout is tested, not an installed nbdist.
   const enabled = join(home, 'config/jupyter_server_config.d');
   mkdirSync(enabled, { recursive: true });
   copyFileSync(
@@ -58,9 +58,9 @@ export default defineConfig({
   reporter: 'list',
   use: {
     baseURL: `http://127.0.0.1:${port}`,
-    // Recording one needs a program that only Playwright's own browsers bring.
+    // Recording a video needs a program that comes only with Playwright's own browsers.
     video: 'off',
-    // Its pictures of each moment take as much of the processor as the tests.
+    // A trace's snapshots would take as much processor time as the tests.
     trace: {
       mode: 'retain-on-failure',
       screenshots: false,

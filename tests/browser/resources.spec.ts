@@ -1,4 +1,4 @@
-/** The fold with what the ranks take of their machines. */
+/** The folded charts of the resources that ranks use. */
 
 import { expect } from '@playwright/test';
 import type { IMetric } from '../../labextension/tests/job';
@@ -9,7 +9,7 @@ const BEGAN = 1_000_000;
 const SECONDS = Array.from({ length: 120 }, (_, i) => i + 1);
 const TIMES = SECONDS.map(second => BEGAN + second);
 
-/** What two ranks take for two minutes; the memory of the second one grows. */
+/** The resources of two ranks over two minutes; the memory of the second rank grows. */
 function resources(scale = 1): IMetric[] {
   const common = { steps: SECONDS, times: TIMES };
   const ranks = (value: (second: number, rank: number) => number) =>
@@ -62,7 +62,7 @@ test('they are folded away, apart from the metrics, with units and a clock', asy
   await expect(chart.plot('CPU, % of one core')).toBeHidden();
   await fold.click();
   await expect(chart.plot('memory')).toHaveCount(1);
-  await expect(chart.button('Pin')).toHaveCount(1); // that of the metric: these stay here
+  await expect(chart.button('Pin')).toHaveCount(1); // only the metric's: resources cannot be pinned
   const plot = page.getByRole('slider', { name: 'Memory, MB: values by time' });
   await expect(plot).toBeVisible();
   await expect(plot).toHaveAttribute('aria-valuetext', 'up to 2 min');
@@ -99,7 +99,7 @@ test('their zoom is their own, and what is chosen for metrics does not change th
   await expect(page.locator('.nbdist-resources .nbdist-rank')).toHaveCount(4);
 });
 
-test('memory that outgrows its unit is told in the next one', async ({
+test('memory that outgrows its unit is shown in the next one', async ({
   page
 }) => {
   await chart.send([], { began: BEGAN }, resources());

@@ -1,4 +1,4 @@
-/** What the panel shows of states that are made up, and how it is used by keyboard. */
+/** How the panel shows invented states, and its use by keyboard. */
 
 import { expect, type Page } from '@playwright/test';
 import {
@@ -15,10 +15,10 @@ import { cluster, everything, Fake, job, process, rank, state } from './state';
 
 let fake: Fake;
 let sidebar: Sidebar;
-/** Whether no test has used the page since it was loaded. */
+/** Whether the page was loaded for the present test. */
 let fresh: boolean;
 
-// JupyterLab is loaded once, unless a test has left it; what is open in it is not left to the next test.
+// JupyterLab is loaded once, unless a test has left it. Open tabs are closed before each test.
 test.beforeEach(async ({ page }) => {
   fake = new Fake(page);
   await fake.open();
@@ -35,7 +35,7 @@ test.beforeEach(async ({ page }) => {
 
 test('all of it by keyboard', async ({ page }) => {
   if (!fresh) {
-    await openLab(page); // what was in focus before decides where the keys lead
+    await openLab(page); // the keys begin at what had the focus before
   }
   fake.state = state([
     process({ clusters: [cluster([rank(0), rank(1)])], jobs: [job()] })
@@ -147,7 +147,7 @@ for (const theme of ['Dark', 'Light']) {
   });
 }
 
-test('a log has its colours, begins a search with the first match, and says what is not there', async ({
+test('a log: its colours, a search from the first match on, and notes on what is not shown', async ({
   page
 }) => {
   fake.state = state([
@@ -250,7 +250,7 @@ test('a command without arguments asks which', async ({ page }) => {
   ).toBeVisible();
 });
 
-test('what was refused is said', async ({ page }) => {
+test('a refused command shows the reason', async ({ page }) => {
   fake.state = state([
     process({ clusters: [cluster([rank(0)])], jobs: [job()] })
   ]);
@@ -282,7 +282,7 @@ test('settings are followed', async ({ page }) => {
   }
 });
 
-test('the notebook in front stands first, others and dead kernels are collapsed', async ({
+test('the notebook in front is first, others and dead kernels are collapsed', async ({
   page,
   request
 }) => {
@@ -325,7 +325,7 @@ test('the notebook in front stands first, others and dead kernels are collapsed'
   await sidebar.section('Other notebooks').click();
   await expect(sidebar.cluster('Cluster 8')).toBeVisible();
 
-  // A rank leads to the line it is at.
+  // A click on a rank leads to its line.
   await sidebar.button('running cell line 3').click();
   await expect(page.locator('.jp-Cell.jp-mod-active')).toContainText('123');
   const line = (): Promise<number> =>
@@ -342,7 +342,7 @@ test('the notebook in front stands first, others and dead kernels are collapsed'
     });
   await expect.poll(line).toBe(3);
 
-  // What still runs of a dead kernel is ended, and that is said.
+  // Stopping the cluster of a dead kernel ends the ranks that still run, and reports that.
   await sidebar.section('Dead kernels').click();
   await sidebar.button('Details of old.ipynb').click();
   fake.answers['processes/c3/stop'] = { ended: 2, left: 0 };
@@ -372,7 +372,7 @@ test('Notebook 7 has the panel, too', async ({ page, request }) => {
   await endKernels(request);
 });
 
-/** Set what a person can choose. */
+/** Change the user's settings. */
 async function choose(page: Page, settings: object): Promise<void> {
   await page.evaluate(async raw => {
     const [, token] = /_xsrf=([^;]+)/.exec(document.cookie)!;

@@ -10,10 +10,10 @@ import { cluster, Fake, job, process as processOf, rank, state } from './state';
 const FOLDER = join(process.env.NBDIST_TEST_HOME!, 'runtime/nbdist');
 const FILE = join(FOLDER, 'feed.json');
 const RANKS = 1000;
-/** Where `make bench` wants the longest pauses, in milliseconds. */
+/** The file into which a benchmark wants the longest pauses, in milliseconds. */
 const FIGURES = process.env.NBDIST_TEST_FIGURES;
 
-/** Write what a kernel on another host would show, whose process nobody here looks for. */
+/** Write the state of a kernel on another host: whether its process lives cannot be seen here. */
 function write(time: number): void {
   const ranks = Array.from({ length: RANKS }, (_, i) =>
     rank(i, {
@@ -45,7 +45,7 @@ function write(time: number): void {
   renameSync(`${FILE}.part`, FILE);
 }
 
-test('a thousand ranks are followed, those in sight are drawn', async ({
+test('a thousand ranks are followed, and only ranks in sight are drawn', async ({
   page
 }) => {
   mkdirSync(FOLDER, { recursive: true, mode: 0o700 });
@@ -62,13 +62,13 @@ test('a thousand ranks are followed, those in sight are drawn', async ({
       /^Rank 0: running cell line \d+, GPU \d+ %/
     );
     await expect(sidebar.cluster()).toContainText('1000 ranks');
-    // Only those in sight are drawn.
+    // Only cells in sight are drawn.
     expect(
       await sidebar.cluster().locator('.jp-NbdistCell').count()
     ).toBeLessThan(80);
     expect(await violations(page, '#nbdist-panel')).toEqual([]);
     const box = sidebar.cluster().getByRole('listbox');
-    await page.waitForTimeout(2000); // what a page does once is done
+    await page.waitForTimeout(2000); // the page has finished what it does once
     await page.evaluate(() => {
       window.paused = [];
       new PerformanceObserver(list => {
@@ -90,7 +90,7 @@ test('a thousand ranks are followed, those in sight are drawn', async ({
     if (FIGURES !== undefined) {
       writeFileSync(FIGURES, JSON.stringify(await paused()));
     }
-    // A pause would have been seen.
+    // Check that a pause is noticed.
     await page.evaluate(() => {
       setTimeout(() => {
         const until = performance.now() + 100;
@@ -104,7 +104,7 @@ test('a thousand ranks are followed, those in sight are drawn', async ({
   }
 });
 
-test('ranks of a grid are looked at by keyboard and by click', async ({
+test('ranks of a grid are chosen by keyboard and by click', async ({
   page
 }) => {
   const fake = new Fake(page);

@@ -1,4 +1,4 @@
-/** The sidebar as the README and the tutorial show it. */
+/** Takes the pictures of the sidebar for the README and the tutorial. */
 
 import { join } from 'node:path';
 import { expect, test, type Locator, type Page } from '@playwright/test';
@@ -52,7 +52,7 @@ if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 step()`;
 
-/** Run these cells after those that make the model, beside the panel. */
+/** Run these cells, after the cells that make the model, with the panel open. */
 async function run(
   page: Page,
   name: string,
@@ -69,7 +69,7 @@ async function run(
   return sidebar;
 }
 
-/** Give the panel the width a person would who looks at it. */
+/** Give the panel a width that a user would choose. */
 async function widen(page: Page): Promise<void> {
   const handle = page.locator('#jp-main-split-panel > .lm-SplitPanel-handle');
   const box = (await handle.first().boundingBox())!;
@@ -79,12 +79,12 @@ async function widen(page: Page): Promise<void> {
   await page.mouse.up();
 }
 
-/** The panel from its head to the last of its rows. */
+/** Take a picture of the panel from its head to its last row. */
 async function panel(sidebar: Sidebar, file: string): Promise<void> {
   await take(sidebar.root, file, { rows: sidebar.cluster() });
 }
 
-/** Where Python lies on this machine is nothing for a picture. */
+/** Shorten the paths of Python on this machine. */
 async function shorten(part: Locator): Promise<void> {
   await part.evaluate(root => {
     const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);

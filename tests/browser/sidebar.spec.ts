@@ -61,14 +61,14 @@ test.afterEach(async ({ page, request }) => {
   await tellIfFailed(page);
   await page.goto('about:blank');
   await endKernels(request);
-  // Kernels that were killed stay in sight for a while.
+  // Killed kernels would stay in the panel for a while.
   rmSync(join(process.env.NBDIST_TEST_HOME!, 'runtime/nbdist'), {
     recursive: true,
     force: true
   });
 });
 
-test('a cluster is started, followed while it is busy, and told of when its kernel has died', async ({
+test('a cluster is started, followed while it is busy, and shown after its kernel has died', async ({
   page
 }) => {
   test.setTimeout(seconds(300));
@@ -96,12 +96,12 @@ test('a cluster is started, followed while it is busy, and told of when its kern
     await expect(sidebar.rank(0)).toContainText(/Memory \d+ MB/);
     await expect(sidebar.cluster()).toContainText('done');
     expect(far).toEqual([]);
-    // Ranks are idle before the cell has ended; it replaces what has died before its end.
+    // Ranks are idle before the cell has ended, and a rank killed before its end would be replaced.
     await kernelIs(page, 'idle');
   });
   await test.step('a rank that was killed is seen, and started anew', () =>
     expectKilledRank(sidebar));
-  await test.step('its kernel dies: that is told, with what is left of it', async () => {
+  await test.step('its kernel dies: the panel reports that, and what is left', async () => {
     await runCell(page, 2);
     await expect(sidebar.rank(0)).toContainText('running cell line', SLOW);
     await expectDeath(sidebar, name);
@@ -125,7 +125,7 @@ test('a hang, a cell that never ends, and a detached job', async ({ page }) => {
   });
   await test.step('stacks of a hang show both lines, and an interrupt ends it', async () => {
     await expectStacks(page, sidebar);
-    await command(page, 'application:close'); // the stacks: the notebook is in front again
+    await command(page, 'application:close'); // close the stacks: the notebook is in front again
   });
   await test.step('stop ends a cell that is busy, and says what is lost', async () => {
     await kernelIs(page, 'idle');
@@ -145,7 +145,7 @@ test('a hang, a cell that never ends, and a detached job', async ({ page }) => {
   });
 });
 
-/** Start two ranks by the panel's own button. */
+/** Start two ranks by the panel's button. */
 async function startCluster(
   page: Page,
   sidebar: Sidebar,
@@ -211,7 +211,7 @@ async function expectLog(page: Page, sidebar: Sidebar): Promise<void> {
   expect(await violations(page, '.jp-NbdistView')).toEqual([]);
 }
 
-/** Load the page anew: the panel is where it was, with all that is in it; the cells come late. */
+/** Reload the page: the panel is complete again, although the notebook's cells come late. */
 async function expectReloaded(
   page: Page,
   sidebar: Sidebar,
@@ -240,7 +240,7 @@ async function expectReloaded(
     page.getByRole('tab', { name: new RegExp(name) })
   ).toHaveAttribute('aria-selected', 'true');
 
-  // A rank leads to the line that it is at, and the job to its cell.
+  // A click on a rank leads to its line in the cell.
   await sidebar
     .rank(0)
     .getByRole('button', { name: /^running cell line/ })
@@ -270,8 +270,8 @@ async function expectDeath(sidebar: Sidebar, name: string): Promise<void> {
   const title = (await kernel.getAttribute('title')) ?? '';
   const pid = Number(title.split(' ')[1]);
   process.kill(pid, 'SIGKILL');
-  await sidebar.accept('Ok'); // JupyterLab's own word on it
-  // Its ranks have ended with it: that is looked up, and nothing is left to be stopped.
+  await sidebar.accept('Ok'); // JupyterLab's own message
+  // The ranks have ended with their kernel: the server finds that, and nothing can be stopped.
   await sidebar.section('Dead kernels').click();
   await expect(sidebar.root).toContainText(
     `Kernel died (pid ${pid}): all ranks exited`,

@@ -1,4 +1,4 @@
-/** The panel in the sidebar, as a person finds their way in it. */
+/** The panel in the sidebar, used as a person uses it. */
 
 import { expect, type Locator, type Page } from '@playwright/test';
 
@@ -27,12 +27,12 @@ export class Sidebar {
     return this.cluster().locator(`[data-rank="${number}"]`).first();
   }
 
-  /** The job of this id. */
+  /** The job with this id. */
   job(id: string): Locator {
     return this.root.getByRole('group', { name: `Job ${id}`, exact: true });
   }
 
-  /** A section that folds. */
+  /** The title of a section. */
   section(name: string): Locator {
     return this.root.locator('.lm-AccordionPanel-title', { hasText: name });
   }
@@ -41,7 +41,7 @@ export class Sidebar {
     return this.root.getByRole('button', { name });
   }
 
-  /** Say yes to what is asked. */
+  /** Confirm a dialog. */
   async accept(word: string): Promise<void> {
     await this.page
       .getByRole('dialog')

@@ -1,4 +1,4 @@
-/** Makes what the server tells of clusters and jobs, as `nbdist/published/state_file.py` has it. */
+/** Makes states of clusters and jobs as the server sends them: see `nbdist/published/state_file.py`. */
 
 import type { Page } from '@playwright/test';
 import type {
@@ -9,7 +9,7 @@ import type {
   IState
 } from '../../labextension/src/sidebar/server/records';
 
-/** What is empty is left out, as the server does. */
+/** Any field may be left out: the server leaves out empty ones. */
 export type Sent<T> = {
   [name in keyof T]?: T[name] extends (infer U)[]
     ? U extends object
@@ -83,7 +83,7 @@ export function state(
   return { processes, unreadable: [], time: 1_000_190, ...more };
 }
 
-/** A bit of everything there is to see. */
+/** A state with a little of everything that the panel can show. */
 export function everything(): Sent<IState> {
   const ranks = [
     rank(0, { device: 'cuda:0', gpu: 88, gpu_memory: 12e9 }),
@@ -141,18 +141,18 @@ export function everything(): Sent<IState> {
   );
 }
 
-/** Answers in the server's place. */
+/** Answers requests in the server's place. */
 export class Fake {
   constructor(readonly page: Page) {}
 
-  /** What was asked for, as `POST processes/a1/stop {"cluster":"1"}`. */
+  /** The requests, like `POST processes/a1/stop {"cluster":"1"}`. */
   readonly asked: string[] = [];
   state: Sent<IState> = state([]);
-  /** By path after `nbdist/api/`, what is answered; else {}. */
+  /** Answers by the path after `nbdist/api/`; for other paths it is {}. */
   readonly answers: Record<string, object> = {};
-  /** By path, why it is refused. */
+  /** Reasons for refusals, by path. */
   readonly refusals: Record<string, string> = {};
-  /** Of the state's answer; 0 cuts the line. */
+  /** The HTTP status of the answer with the state; 0 closes the connection. */
   status = 200;
 
   async open(): Promise<void> {
@@ -180,7 +180,7 @@ export class Fake {
       if (request.method() === 'GET') {
         const answer = this.answers[path] ?? {};
         const from = new URL(request.url()).searchParams.get('from');
-        // Whoever asks for more of a log than there is gets nothing twice.
+        // A request that begins at the end of the log gets no text.
         const read = 'to' in answer && Number(from) === answer.to;
         await route.fulfill({ json: read ? { ...answer, text: '' } : answer });
         return;

@@ -1,1 +1,1 @@
-"""What tests are made of: kernels, ranks, hosts, faults, waits, and a look for what is left."""
+"""Helpers of tests: kernels, ranks, hosts, faults, waits, and a check for leftovers."""

@@ -1,4 +1,4 @@
-"""What a cell run by a test kernel has shown, as a front end would see it."""
+"""The outputs of a cell that a test kernel has run, as a front end would show them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Output:
-    """One message of a cell, in the order and at the time it arrived.
+    """An output of a cell: one message, with the time of its arrival.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class Output:
     data : dict
         The MIME bundle of a display or result; the message's content for the other kinds.
     seconds : float
-        Time of arrival, counted from the sending of the cell.
+        The time of arrival, counted from the sending of the cell.
     display_id : str or None
-        What later updates of this display name.
+        The id by which later messages update this display.
     """
 
     kind: str
@@ -39,17 +39,17 @@ class Output:
 
 @dataclass
 class Cell:
-    """One run of code in a kernel: what it has shown so far and how it ended."""
+    """A run of code in a kernel: the outputs so far, and how it ended."""
 
     code: str
     sent: float = field(default_factory=time.monotonic)
     events: list[Output] = field(default_factory=list)
-    """Everything that arrived, in order."""
+    """All outputs in the order of their arrival."""
     outputs: list[Output] = field(default_factory=list)
-    """What the cell shows now: streams joined, displays updated, cleared output gone."""
+    """The outputs that are shown now: streams joined, displays updated, cleared output gone."""
     reply: dict[str, Any] | None = None
     seconds: float | None = None
-    """From sending the cell to the kernel being idle again."""
+    """The time from sending the cell until the kernel was idle again."""
     _clear_on_next: bool = False
 
     @property
@@ -64,17 +64,17 @@ class Cell:
 
     @property
     def stdout(self) -> str:
-        """What reached stdout, whole, cleared or not."""
+        """All text on stdout, also text that was cleared."""
         return self._stream("stdout")
 
     @property
     def stderr(self) -> str:
-        """What reached stderr, whole, cleared or not."""
+        """All text on stderr, also text that was cleared."""
         return self._stream("stderr")
 
     @property
     def text(self) -> str:
-        """The text the cell shows now: streams, ``text/plain`` of displays, tracebacks."""
+        """The text that is shown now: streams, ``text/plain`` of displays, tracebacks."""
         return "".join(
             out.text if out.text.endswith("\n") else out.text + "\n" for out in self.outputs
         )
@@ -98,7 +98,7 @@ class Cell:
         return "\n".join([*lines, self.error])
 
     def _pieces(self) -> Iterator[Output]:
-        """Return what arrived; text of a stream that came in several messages is one piece."""
+        """Return all outputs, with successive messages of a stream joined."""
         for kind, outs in groupby(self.events, key=lambda out: out.kind):
             if kind in ("stdout", "stderr"):
                 found = list(outs)
@@ -107,7 +107,7 @@ class Cell:
                 yield from outs
 
     def receive(self, kind: str, content: dict[str, Any]) -> Output | None:
-        """Take in one message of the kernel; returns what it displays or updates, if so."""
+        """Take a message of the kernel; return the output if it is, or updates, a display."""
         if kind == "clear_output":
             self._record("clear", "", content)
             self._clear_on_next = bool(content["wait"])

@@ -1,4 +1,4 @@
-"""What ranks run in the tests of the ddp backend; `kept` is their namespace."""
+"""The jobs that ranks run in the tests of the ddp backend; `kept` is a rank's namespace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Kept = dict[str, Any]
 
 
 class Broken(Exception):
-    """What a failing rank raises."""
+    """The error of a rank that fails."""
 
 
 def all_reduce(kept: Kept) -> float:
@@ -75,7 +75,7 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
 
 
 def _compressed(model: DistributedDataParallel, group: Any) -> DistributedDataParallel:
-    # Of full rank: what it makes of gradients is all but exact.
+    # With full rank the compressed gradients are almost exact.
     state = power_sgd.PowerSGDState(group, matrix_approximation_rank=8, start_powerSGD_iter=2)
     model.register_comm_hook(state, power_sgd.powerSGD_hook)
     return model
@@ -147,25 +147,25 @@ def checksum(kept: Kept) -> str | None:
 
 
 def identities(kept: Kept) -> list[int]:
-    """Return what must stay the same objects over a fault."""
+    """Return the ids of objects that must outlive a fault."""
     held = [kept["model"], kept["optimizer"], dist.group.WORLD, *kept["model"].parameters()]
     return [id(thing) for thing in held]
 
 
 def identities_of_models(kept: Kept) -> list[int]:
-    """Return what must stay the same objects when groups are made anew."""
+    """Return the ids of objects that must outlive the recovery with new groups."""
     return [id(thing) for thing in (kept["model"], kept["optimizer"], *kept["model"].parameters())]
 
 
 class Holder:
-    """Something of a user's that has a group."""
+    """An object of the user that has a group."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
 
 
 def make_for_losing(kept: Kept) -> None:
-    """Make what cannot come back, and beside it what can."""
+    """Make objects that cannot be recovered, and some that can."""
     from torch.distributed.device_mesh import init_device_mesh
 
     make(kept, "fsdp")
@@ -187,13 +187,13 @@ def make_for_losing(kept: Kept) -> None:
 
 
 def double(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Return twice the mean gradient, by the hook's own group."""
+    """Return twice the mean gradient: a communication hook that has a group of its own."""
     del state
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
 
 
-double.__annotations__.clear()  # DDP looks at them, and these are only text
+double.__annotations__.clear()  # DDP checks annotations, which are only texts here
 
 
 def use_what_was_kept(kept: Kept) -> list[float]:
@@ -210,7 +210,7 @@ def use_what_was_kept(kept: Kept) -> list[float]:
 
 
 def compute(kept: Kept, folder: Path) -> None:
-    """Be in a DDP model's forward, without any collective, until there is a file ``go``."""
+    """Stay in a DDP model's forward, outside of collectives, until there is a file ``go``."""
     model = kept["model"]
 
     def wait(*_: object) -> None:
@@ -245,7 +245,7 @@ def new_group(kept: Kept, fail: str = "") -> str:
 
 
 def mismatched(kept: Kept) -> None:
-    """Wait forever, every rank in something else."""
+    """Wait forever, each rank in another operation."""
     rank = dist.get_rank()
     if rank == 0:
         dist.all_reduce(torch.ones(3))
@@ -261,7 +261,7 @@ def die(kept: Kept) -> None:
 
 
 def give(kept: Kept) -> bytes:
-    """Pickle what is trained for a rank that was replaced."""
+    """Pickle the trained objects, for a rank that was replaced."""
     return _pickled((kept.get("group"), kept["model"], kept["optimizer"]))
 
 
@@ -280,20 +280,20 @@ def take_one(kept: Kept, data: bytes) -> None:
 
 
 def holds_its_group(kept: Kept) -> bool:
-    """Return whether the state of the model's hook has the group that the model has."""
+    """Return whether the state of the model's hook has the same group as the model."""
     ((_, state),) = kept["model"]._comm_hooks
     return state.process_group is kept["group"]
 
 
 def make_of_rank_zero(kept: Kept) -> None:
-    """Make a model that rank 0 trains alone."""
+    """Make a model that only rank 0 trains."""
     group = dist.new_group([0])
     if dist.get_rank() == 0:
         kept["alone"] = DistributedDataParallel(nn.Linear(2, 2), process_group=group)
 
 
 def through_pickle(kept: Kept) -> None:
-    """Put a copy that torch itself has unpickled in the place of the model."""
+    """Replace the model by a copy that torch itself has unpickled."""
     kept["model"] = pickle.loads(pickle.dumps(kept["model"]))  # noqa: S301  # our own
     kept["optimizer"] = torch.optim.Adam(kept["model"].parameters(), lr=0.01)
 
@@ -304,14 +304,14 @@ def destroy(kept: Kept, name: str = "") -> None:
 
 
 def destroy_that_of_others(kept: Kept) -> str:
-    """End a group on rank 0 that torch has never told rank 1 of."""
+    """End a group on rank 0 that rank 1 does not know."""
     group = dist.new_group([0])
     dist.destroy_process_group(group)
     return type(group).__name__
 
 
 def form_without_fsdp(kept: Kept, port: int, generation: int, why: str) -> dict[str, str]:
-    """Begin a generation with a torch that does not let FSDP2 modules be renewed."""
+    """Begin a generation as with a torch whose FSDP2 modules cannot be renewed."""
     lost: dict[str, str] = kept["ddp"].form(port, generation, namespace=kept, fsdp=why)
     return lost
 
@@ -326,7 +326,7 @@ def functional(kept: Kept) -> float:
 
 
 def make_for_copying(kept: Kept) -> None:
-    """Make what differs between the ranks, of the kinds that are hard to send."""
+    """Make objects that differ between the ranks, of kinds that are hard to send."""
     rank = dist.get_rank()
     kept["words"] = words = nn.Embedding(6, 2, sparse=True)
     kept["sgd"] = torch.optim.SGD(words.parameters(), lr=0.1, momentum=0.9)
@@ -347,7 +347,7 @@ def copy_all(kept: Kept, source: int) -> list[Any]:
 
 
 def refused_to_copy(kept: Kept, names: list[str], source: int) -> list[str]:
-    """Return why these cannot be copied from a rank."""
+    """Return why the objects with these names cannot be copied from a rank."""
     said = []
     for name in names:
         try:
@@ -370,7 +370,7 @@ def make_not_to_copy(kept: Kept) -> None:
 
 
 def first_kind_of_fsdp(kept: Kept) -> str:
-    """Return why such a model cannot be compared."""
+    """Return why a `FullyShardedDataParallel` model cannot be compared."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     kept["flat"] = FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu"))
@@ -378,7 +378,7 @@ def first_kind_of_fsdp(kept: Kept) -> str:
 
 
 def init_alone(kept: Kept) -> tuple[str, bool]:
-    """Begin a group of one's own where nobody else is; return its size and whether ours is back."""
+    """Form a group of one rank; return a sum in it, and whether the old group is back then."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -390,7 +390,7 @@ def init_alone(kept: Kept) -> tuple[str, bool]:
 
 
 def own_gloo(kept: Kept) -> tuple[bool, float, int]:
-    """Make gloo's part of a group by hand; return what it is, its limit and a setting."""
+    """Make a gloo backend; return whether WORLD's is one, its time limit and its threads."""
     from torch.distributed import distributed_c10d as c10d
 
     make: Any = c10d.ProcessGroupGloo
@@ -401,7 +401,7 @@ def own_gloo(kept: Kept) -> tuple[bool, float, int]:
 
 
 def log_otherwise(kept: Kept) -> list[float]:
-    """Train while torch's log is another one than is known; return the time of the next look."""
+    """Train while torch's logger differs from the known one; return the time of the next look."""
     from nbdist.backends.torch_private import timed_waits
 
     logger: Any = dist.Logger  # type: ignore[attr-defined]
@@ -425,7 +425,7 @@ def take(kept: Kept, data: bytes) -> None:
 
 
 def models_that_live(kept: Kept) -> int:
-    """Make a DDP model whose module holds it, and let it go; return how many are left."""
+    """Make and drop a DDP model to which its module refers; return how many models are left."""
     model = DistributedDataParallel(nn.Linear(2, 1))
     model.module.register_forward_hook(partial(print, model))
     del model
@@ -444,7 +444,7 @@ def memory(kept: Kept) -> int:
 
 
 def user_inits(kept: Kept) -> list[str]:
-    """Call ``init_process_group`` as people do; return what was seen."""
+    """Call ``init_process_group`` as users do; return what was observed."""
     world = dist.group.WORLD
     dist.init_process_group()
     dist.init_process_group("gloo", init_method="env://")
@@ -501,7 +501,7 @@ def split(kept: Kept) -> tuple[float, str]:
 
 
 def look_on(kept: Kept) -> None:
-    """Ask for the groups in another thread, again and again, until `look_away`."""
+    """Look at the groups in another thread, again and again, until `look_away`."""
     for _ in range(10):
         dist.new_group()
     kept["enough"], kept["looks"], kept["wrong"] = threading.Event(), 0, ""
@@ -526,7 +526,7 @@ def look_away(kept: Kept) -> tuple[int, str]:
 
 
 def keep_old_backends(kept: Kept) -> None:
-    """Let torch look as if it had no way to empty a group."""
+    """Pretend that torch has no way to empty a group."""
     from nbdist.backends.torch_private import process_groups
 
     process_groups._release = lambda: None  # type: ignore[assignment]

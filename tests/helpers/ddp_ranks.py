@@ -1,4 +1,4 @@
-"""Rank processes for tests of the ddp backend: no kernel, no agent, just pipes."""
+"""Rank processes for tests of the ddp backend: without kernel and agent, with pipes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from nbdist.backends.groups.recovery import IN_PLACE, Recovery
 from tests.helpers.waiting import allowed, until
 
 LIMIT = 60.0
-"""Seconds that nothing here may take, if nobody is stuck and nothing else runs."""
+"""The limit for everything here, in seconds on an idle machine."""
 SAVE = "save coverage"
 SAVED = 3.0
-"""Seconds after which it is no loss worth waiting for: a stopped rank answers nothing."""
+"""How long a rank may take to save its coverage, in seconds: a stopped rank never answers."""
 FREE = 10.0
-"""Seconds within which a rank is freed; by itself it would wait for minutes."""
+"""The limit for freeing a rank, in seconds; a rank that is not freed would wait for minutes."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-# DDP imports `torch._dynamo` for its first model, which takes seconds; this module, pytest.
+# DDP imports `torch._dynamo` for its first model, which takes seconds; this module imports pytest.
 _FORKS.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed.fsdp", "tests.helpers.ddp_jobs", __name__]
 )
 
 
 class Freed(RuntimeError):
-    """A rank raised; carries what it said."""
+    """A rank has raised an error; the message is the rank's traceback."""
 
 
 def warm_up(folder: Path) -> None:
-    """Start the process that imports torch once and that all ranks are forked from."""
+    """Start the process that imports torch once, and from which all ranks are forked."""
     multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ def warm_up(folder: Path) -> None:
 
 
 def cool_down() -> None:
-    """End it, and the helper that multiprocessing starts with it."""
+    """End this process, and the helper that multiprocessing has started with it."""
     del os.environ["TORCHINDUCTOR_CACHE_DIR"]
     del multiprocessing.current_process()._config["tempdir"]  # type: ignore[attr-defined]
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def cool_down() -> None:
 
 @dataclass
 class Rank:
-    """One process: `jobs` runs in its main thread, `control` in another."""
+    """A rank's process: the main thread serves the pipe `jobs`, another thread `control`."""
 
     process: Any
     jobs: Connection
@@ -72,7 +72,7 @@ class Rank:
         return self.control.recv()
 
     def result(self, limit: float = LIMIT) -> Any:
-        """Return what the rank's job returned; raise `Freed` if the job raised."""
+        """Return the result of the rank's job; raise `Freed` if the job has raised an error."""
         if not self.jobs.poll(allowed(limit)):
             raise TimeoutError
         good, value = self.jobs.recv()
@@ -81,9 +81,9 @@ class Rank:
         return value
 
     def end(self) -> None:
-        """Kill it, if it still runs; what coverage has noted there is saved before."""
+        """Kill the process if it still runs, after it has saved its coverage."""
         if "COVERAGE_PROCESS_CONFIG" in os.environ:
-            with suppress(OSError):  # it has gone
+            with suppress(OSError):  # it has ended
                 self.control.send((SAVE, ()))
                 self.control.poll(allowed(SAVED))
         self.process.kill()
@@ -95,13 +95,13 @@ class Rank:
 
 @dataclass
 class Ranks:
-    """`size` ranks and the little a hub does for them."""
+    """A number of ranks, and the little that a hub does for them."""
 
     size: int
     way: str = IN_PLACE
-    """How groups come back."""
+    """The way to recover groups."""
     private: bool = True
-    """Whether torch's private parts are used; those alone can be renewed in place."""
+    """Whether private parts of torch are used; without them groups cannot be renewed in place."""
     generation: int = 0
     ranks: list[Rank] = field(default_factory=list)
 
@@ -109,34 +109,34 @@ class Ranks:
         self.ranks = [self._born(number) for number in range(self.size)]
 
     def form(self) -> list[dict[str, str]]:
-        """Begin a generation on all ranks; return what each has lost by it."""
+        """Begin a generation on all ranks; return what each rank has lost by that."""
         self.generation += 1
         port = self.ranks[0].ask("open_store")
         return self.run(_form, port, self.generation, self.way)
 
     def form_only(self, numbers: list[int]) -> None:
-        """Let some ranks begin a generation; they wait for the others."""
+        """Let some ranks begin a generation; they wait for the other ranks."""
         self.generation += 1
         port = self.ranks[0].ask("open_store")
         self.start(_form, port, self.generation, self.way, ranks=numbers)
 
     def start(self, job: Callable[..., Any], *args: Any, ranks: Iterable[int] = ()) -> None:
-        """Start a job on some ranks (all, unless told)."""
+        """Start a job on some ranks; by default on all."""
         for number in ranks or range(self.size):
             self.ranks[number].jobs.send((job, args))
 
     def run(self, job: Callable[..., Any], *args: Any, ranks: Iterable[int] = ()) -> list[Any]:
-        """Run a job on some ranks and return what it returned on each."""
+        """Run a job on some ranks; return its results."""
         self.start(job, *args, ranks=ranks)
         return [self.ranks[number].result() for number in ranks or range(self.size)]
 
     def abort(self, ranks: Iterable[int] = ()) -> None:
-        """Free some ranks (all, unless told), as the hub does on the first failure."""
+        """Free some ranks (by default all), as the hub does after the first failure."""
         for number in ranks or range(self.size):
             self.ranks[number].ask("abort")
 
     def outcomes(self, limit: float = FREE) -> list[str]:
-        """Return what each rank's job said when it was freed; ``""`` where it did not raise."""
+        """Return the error of each rank's job after the rank was freed; ``""`` for no error."""
         said = []
         for rank in self.ranks:
             try:
@@ -148,11 +148,11 @@ class Ranks:
         return said
 
     def wait_until_done(self, number: int) -> None:
-        """Wait until a rank's job has returned or raised; `result` still tells."""
+        """Wait until a rank's job has ended; `result` still returns its result."""
         assert self.ranks[number].jobs.poll(allowed(LIMIT))
 
     def wait_until_waiting(self, number: int, op: str = "") -> Any:
-        """Wait until a rank is inside a collective; return what it says of it."""
+        """Wait until a rank is inside a collective; return its description of the collective."""
 
         def waiting() -> Any:
             found = self.ranks[number].ask("waiting")
@@ -167,7 +167,7 @@ class Ranks:
         self.ranks[number] = self._born(number)
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill all ranks that still run."""
         for rank in self.ranks:
             rank.end()
 
@@ -203,7 +203,7 @@ def _be_rank(
         job, args = jobs.recv()
         try:
             jobs.send((True, job(kept, *args)))
-        except Exception:  # the test looks at it
+        except Exception:  # the test gets it
             jobs.send((False, traceback.format_exc()))
 
 
@@ -219,7 +219,7 @@ def _answer(backend: Ddp, control: Connection) -> None:
 
 
 def _functions() -> list[str]:
-    """Return what functions the main thread is in, the innermost first."""
+    """Return the names of the functions that the main thread is in, the innermost first."""
     frames = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident or 0])
     return [frame.f_code.co_name for frame, _ in frames]
 

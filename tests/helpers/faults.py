@@ -1,4 +1,4 @@
-"""Models to break, ways to break them, and the check that they train on."""
+"""Models, faults in their training, and the check that the training goes on afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
 SECONDS = 10.0
-"""From a fault to the end of the cell where nothing else runs; gloo would wait for minutes."""
+"""The limit from a fault to the cell's end on an idle machine; gloo would wait for minutes."""
 
 _BEGIN = """
 import os, time
@@ -67,7 +67,7 @@ class Boom(torch.autograd.Function):
         if rank == 1: {BOOM}
         return g
 """
-"""`Boom.apply` is what it gets, and raises on rank 1 in the backward."""
+"""`Boom.apply` returns its argument, and raises on rank 1 in the backward pass."""
 TRAIN = """
 def numbers():
     parts = [getattr(p, "to_local", lambda p=p: p)() for p in model.parameters()]
@@ -95,31 +95,31 @@ LOST = re.compile(
     r"Rank 1 was killed by SIGKILL( at cell line \d+)?; "
     r"the job (goes on if enough ranks are left|has ended without it)\."
 )
-"""How an elastic job tells that one of its ranks was killed, with the line if it is known."""
+"""How an elastic job reports that one of its ranks was killed, with the line if it is known."""
 
 
 def shown(cell: Cell) -> str:
-    """Return all a cell has shown, without colours."""
+    """Return all that a cell has shown, without colours."""
     return plain(cell.seen())
 
 
 DEAF = """
     if rank == 1:
-        dist.irecv(torch.zeros(3), src=0)  # nobody keeps what that returns
+        dist.irecv(torch.zeros(3), src=0)  # the returned handle is dropped
     dist.barrier()
     if rank == 0:
         dist.send(torch.ones(3), dst=1)
     waits = dist.all_reduce(torch.ones(2), async_op=True)
 """
-"""After it gloo on rank 1 hears nothing more from rank 0, and both wait forever."""
+"""After this code gloo on rank 1 gets nothing more from rank 0, and both ranks wait forever."""
 
 
 def stopped_by_button(kernel: Kernel, body: str, settle: float, limit: float = SECONDS) -> Cell:
-    """Press stop when a cell has begun on both ranks, and so many seconds have gone; return it."""
+    """Press stop `settle` seconds after a cell has begun on both ranks; return the cell."""
     kernel.start(distributed("print('in', flush=True)\n" + dedent(body), "--output all"))
     for rank in (0, 1):
         kernel.expect(f"[{rank}] in\n")
-    time.sleep(settle)  # it is stopped on its way into a collective, too: this is only rarer
+    time.sleep(settle)  # a stop on the way into a collective works, too, but is rarer
     pressed = time.monotonic()
     kernel.interrupt()
     stopped = kernel.wait(20)
@@ -131,7 +131,7 @@ def stopped_by_button(kernel: Kernel, body: str, settle: float, limit: float = S
 
 
 def ended_in_time(cell: Cell, fault: float | None = None, limit: float = SECONDS) -> None:
-    """Check that a cell ended soon after a fault, by default at the time its text tells (``at=``).
+    """Check that a cell ended soon after a fault, by default after the time in its text (``at=``).
 
     Times are ``time.monotonic()``, which all processes of a machine share.
     """
@@ -154,7 +154,7 @@ def fails(kernel: Kernel, body: str, flags: str = "") -> Cell:
 def trains_on(kernel: Kernel, failed: Cell) -> None:
     """Check that the kept model and optimizer take steps in place, and that the ranks agree.
 
-    Where the failed cell told that they no longer do, what it told to do must make them agree.
+    If the failed cell reported that they differ, the command that it named must make them agree.
     """
     told = re.search(r"`(%dist sync [^`]+ --from 0)` makes them equal", failed.text)
     if told:

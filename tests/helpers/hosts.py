@@ -1,7 +1,7 @@
-"""A second host on this machine: namespaces of its own, joined to ours by a cable, with an sshd.
+"""A second host on this machine: namespaces of its own, a virtual cable to this host, an sshd.
 
-It has its own network, host name, process numbers and temp folder, and shares the file system, as
-the hosts of a cluster do. ssh finds it by a name that nothing else knows.
+The second host has its own network, host name, process numbers and temp folder. It shares the file
+system, as the hosts of a cluster do. Only ssh knows its name.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ class FarHost:
     ours: str
     theirs: str
     pid: int
-    """Of its first process, which is its sshd."""
+    """The pid of the host's first process, its sshd."""
 
     @property
     def path(self) -> str:
-        """A PATH on which ssh knows the host."""
+        """A PATH with an ssh that knows the host."""
         return f"{self.folder / 'bin'}:{os.environ['PATH']}"
 
     @property
     def near(self) -> list[str]:
-        """What starts a program here as on a host beside it, with a name and an address."""
+        """The beginning of a command that gives a program here another host name and address."""
         setup = f'hostname {NEAR}; mount --bind {self.folder}/hosts-{NEAR} /etc/hosts; exec "$@"'
         return ["unshare", "--uts", "--mount", "sh", "-c", setup, "sh"]
 
     def processes(self) -> list[psutil.Process]:
-        """Return what runs there besides the sshd that listens."""
+        """Return the processes on the host, without the sshd that listens."""
         return [
             process
             for process in psutil.Process(self.pid).children(recursive=True)
@@ -83,12 +83,12 @@ class FarHost:
         ]
 
     def must_be_quiet(self, seconds: float = 20) -> None:
-        """Wait until nothing runs there."""
+        """Wait until no process runs on the host."""
         until(lambda: not self.processes(), seconds, lambda: list(map(command, self.processes())))
 
 
 def why_not() -> str:
-    """Say why there can be no second host, '' if there can."""
+    """Return why there can be no second host; '' if there can."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     sbin = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -108,14 +108,14 @@ def far_host(folder: Path, private: Path) -> Iterator[FarHost]:
     Parameters
     ----------
     folder
-        Where its keys lie.
+        The folder for its keys.
     private
-        The temp folder, which each host has for itself.
+        The temp folder, of which each host has its own.
     """
     reason = why_not()
     if reason:
         pytest.skip(f"needs a second host: {reason}")
-    # A network for tests of networks; others may test on this machine.
+    # From the addresses for tests of networks; by the pid, as other tests may run here.
     net = f"198.18.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4}".rpartition(".")
     ours, theirs = (f"{net[0]}.{int(net[2]) + i}" for i in (1, 2))
     _keys(folder, ours, theirs)
@@ -148,7 +148,7 @@ def far_host(folder: Path, private: Path) -> Iterator[FarHost]:
             (first,) = psutil.Process(host.pid).children()
             yield FarHost(folder, ours, theirs, first.pid)
         finally:
-            host.kill()  # and with it, by --kill-child, the host's first process, and so all
+            host.kill()  # --kill-child then kills the host's first process, and so all
             host.wait()
     finally:
         _ip("netns", "del", space)
@@ -156,7 +156,7 @@ def far_host(folder: Path, private: Path) -> Iterator[FarHost]:
 
 def _keys(folder: Path, ours: str, theirs: str) -> None:
     (folder / "bin").mkdir(parents=True)
-    Path("/run/sshd").mkdir(exist_ok=True)  # as Debian's service does
+    Path("/run/sshd").mkdir(exist_ok=True)  # Debian's service makes this folder
     for name in ("key", "host_key"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
@@ -166,7 +166,7 @@ def _keys(folder: Path, ours: str, theirs: str) -> None:
     known = {"name": NAME, "theirs": theirs, "folder": folder}
     (folder / "ssh_config").write_text(SSH.format(**known))
     (folder / "sshd_config").write_text(SSHD.format(**known, mark=SESSION_MARK, session=SESSION))
-    for name, address in ((NAME, theirs), (NEAR, ours)):  # each knows its own name only
+    for name, address in ((NAME, theirs), (NEAR, ours)):  # each host knows only its own name
         (folder / f"hosts-{name}").write_text(f"127.0.0.1 localhost\n{address} {name}\n")
     ssh = folder / "bin" / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')

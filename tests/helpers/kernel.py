@@ -1,12 +1,12 @@
-"""A real Jupyter kernel, driven the way a front end drives one.
+"""A real Jupyter kernel, used as a front end uses it.
 
-`Kernel` starts an ipykernel process and talks to it over its own channels. Two threads share it:
-the test's thread owns the shell and control channels, a reader thread owns iopub and stamps every
-message when it arrives, so that a test may sleep, or signal processes, while a cell runs. What
-both touch (the cells and the registry of displays) is guarded by one condition.
+`Kernel` starts an ipykernel process and talks to it over its channels. Two threads use a `Kernel`.
+The test's thread owns the shell and control channels. A reader thread owns iopub and notes the time
+of every message, so a test may sleep, or signal processes, while a cell runs. One condition guards
+what both threads use: the cells and the registry of displays.
 
-Every wait has a deadline (see `tests.helpers.waiting`) and fails with what had been seen until
-then.
+Every wait has a deadline (see `tests.helpers.waiting`). If it fails, the message has all that was
+seen until then.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KERNEL_MARK = "NBDIST_TEST_KERNEL"
-"""Environment name by which the leak check tells whose a process is."""
+"""The environment variable by which the check for leaks finds the kernel of a process."""
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-# Below the ports that systems hand out, and each worker has its own: between the choice and the
-# kernel's bind, nobody gets one.
+# Below the ports that systems choose themselves, and different for each worker, so no other process
+# takes a port between its choice and the kernel's bind.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 OWN_PORTS = range(10_000 + WORKER, 32_000, WORKERS)
@@ -50,14 +50,14 @@ LIMITS = {
     "NBDIST_FORM_SECONDS": Settings.form_seconds,
     "NBDIST_GRACE_SECONDS": Settings.grace_seconds,
 }
-"""nbdist's own, in seconds of an idle machine."""
+"""nbdist's own time limits, in seconds on an idle machine."""
 
 open_kernels: dict[str, Kernel] = {}
-"""By their marks, the kernels that are allowed to have processes and files now."""
+"""The kernels that may have processes and files now, by their marks."""
 
 
 def limits() -> dict[str, str]:
-    """Return nbdist's own limits, later on a slow machine, as the tests' are."""
+    """Return nbdist's own time limits, longer on a slow machine, like those of the tests."""
     return {name: f"{allowed(seconds):g}" for name, seconds in LIMITS.items()}
 
 
@@ -70,7 +70,7 @@ class LateError(AssertionError):
 
 
 def free_port() -> int:
-    """Return a port that is free, and is given to nobody who does not ask here."""
+    """Return a free port, which only callers of this function get."""
     while True:
         port = next(PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -83,13 +83,13 @@ class Kernel:
     Parameters
     ----------
     home : Path
-        Folder for the state and log of this kernel; becomes its ``NBDIST_HOME``.
+        The folder for the state and log of this kernel, its ``NBDIST_HOME``.
     env : mapping, optional
-        Environment variables on top of the test's own.
+        Environment variables in addition to those of the test.
     cwd : Path, optional
-        Working directory of the kernel.
+        The working directory of the kernel.
     within : sequence of str, optional
-        A command that becomes the kernel whose command line is appended to it.
+        A command that runs the kernel's command line, which is appended to it.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Kernel:
         self._log_path = home / "kernel.log"
         ports = {f"{name}_port": free_port() for name in CHANNELS}
         manager: Any = KernelManager(kernel_name="python3", cache_ports=False, **ports)
-        manager.shutdown_wait_time = 60  # half of it is the kernel's own; then it gets a signal
+        manager.shutdown_wait_time = 60  # after half of this time the kernel gets a signal
         self._manager = manager
         if within:
             spec = self._manager.kernel_spec
@@ -151,21 +151,21 @@ class Kernel:
         return self.cells[self._last]
 
     def log(self) -> str:
-        """Return the end of what the kernel process itself wrote to its stdout and stderr."""
+        """Return the end of what the kernel process has written to its stdout and stderr."""
         text = self._log_path.read_text(errors="replace")
         return f"--- kernel log ---\n{text[-4000:]}" if text else ""
 
     def run(self, code: str, timeout: float = 60, *, check: bool = True) -> Cell:
-        """Run a cell to its end; with `check`, an error in it fails the test.
+        """Run a cell to its end; with `check`, an error in the cell fails the test.
 
         Parameters
         ----------
         code : str
             The cell, magics included.
         timeout : float
-            Seconds it may take where nothing else runs.
+            Seconds that the cell may take on an idle machine.
         check : bool
-            Set to False for a cell that is meant to fail.
+            False for a cell that is meant to fail.
         """
         cell = self.start(code)
         self.wait(timeout)
@@ -182,7 +182,7 @@ class Kernel:
         return cell
 
     def wait(self, timeout: float = 60, cell: Cell | None = None) -> Cell:
-        """Wait until a cell (the last one, if none is named) has ended."""
+        """Wait until a cell has ended; by default the last one."""
         cell = cell or self.cell
         self.until(lambda: cell.done, timeout, cell)
         return cell
@@ -198,7 +198,7 @@ class Kernel:
     def until(
         self, condition: Callable[[], bool], timeout: float, cell: Cell | None = None
     ) -> None:
-        """Wait until a condition on what the kernel sends holds."""
+        """Wait until a condition holds that depends on messages of the kernel."""
         cell = cell or self.cell
         deadline = Deadline(timeout)
         while True:
@@ -218,7 +218,7 @@ class Kernel:
         self._manager.interrupt_kernel()
 
     def stop(self, seconds: float = 30) -> None:
-        """Interrupt what still runs, as after a failed test, so that the next cell can run."""
+        """Interrupt a running cell, as after a failed test, so that the next cell can run."""
         if not self.alive:
             return
         self._take_replies()
@@ -231,20 +231,20 @@ class Kernel:
         return all(cell.done for cell in self.cells.values())
 
     def sigkill(self) -> None:
-        """Kill the kernel process, and only it, so that it can clean nothing up."""
+        """Kill the kernel process alone, so that it cannot clean up."""
         os.kill(self.pid, signal.SIGKILL)
         self._close(now=True)
 
     def restart(self) -> None:
-        """Restart the kernel as the menu does; variables are gone, the connection is kept."""
+        """Restart the kernel as JupyterLab's menu does; the ports stay the same."""
         self._disconnect()
-        self.cells.clear()  # what ran in them gets no answer any more
+        self.cells.clear()  # running cells get no answer any more
         with self._log_path.open("ab") as log:
             self._manager.restart_kernel(stdout=log, stderr=log)
         self._connect()
 
     def shutdown(self) -> None:
-        """End the kernel as a front end does; does nothing where it has ended already."""
+        """End the kernel as a front end does, if it has not ended already."""
         self._close(now=False)
 
     def _close(self, *, now: bool) -> None:
@@ -260,7 +260,7 @@ class Kernel:
         self._client.stop_channels()
 
     def _take_replies(self) -> None:
-        """Test thread only: it owns the shell channel."""
+        """Take the answers to cells. Only in the test's thread, which owns the shell channel."""
         while True:
             try:
                 message = self._client.get_shell_msg(timeout=0)
@@ -271,12 +271,12 @@ class Kernel:
                 cell.reply = message["content"]
 
     def _read(self) -> None:
-        """Reader thread: the only one to touch iopub."""
+        """Take the messages of iopub. Only in the reader thread, which owns this channel."""
         socket = self._client.iopub_channel.socket
         while not self._closing.is_set():
             if not socket.poll(100):
                 continue
-            # Not get_iopub_msg(): that makes an event loop in this thread, which nobody closes.
+            # Not by get_iopub_msg(), which makes an event loop in this thread that is never closed.
             _, message = self._client.session.recv(socket)
             with self._news:
                 cell = self.cells.get(message["parent_header"].get("msg_id"))
@@ -297,7 +297,7 @@ class Kernel:
                 self._register(out, out.display_id)
 
     def _register(self, out: Output, display_id: str) -> None:
-        """Remember a display, or bring every earlier one of its name up to date."""
+        """Remember a display, and update all earlier displays with the same id."""
         shown = self._displays.setdefault(display_id, [])
         for earlier in shown:
             earlier.text, earlier.data = out.text, out.data

@@ -1,12 +1,12 @@
-"""What tests left behind: processes, sockets, shared memory, temp folders, threads, environment.
+"""Finds what tests leave behind: processes, shared memory, files, threads, environment variables.
 
-A process is ours when it was started with this session's mark in its environment, or descends from
-the test process. Marks outlive re-parenting, so an orphan is found too; and each worker beside this
-one has a mark of its own. Allowed are the processes of a kernel that is still open and those that
-were there when the test began, with what they start.
+A process belongs to the session if it has the session's mark in its environment, or descends from
+the test process. A mark stays when a process gets another parent, so orphans are found, too. Each
+worker of pytest-xdist has a mark of its own. Allowed are the processes of a kernel that is still
+open, and those that were there when the test began, with their descendants.
 
-Shared memory has no owner's mark. What a worker beside this one uses is mapped by a living process;
-a new segment that none maps was left behind.
+Shared memory has no mark. A segment that another worker uses is mapped by a living process. A new
+segment that no process maps was left behind.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the system's folder, listed and
 OF_TENSORFLOW = "__autograph_generated_file"
 
 Identity = tuple[int, float]
-"""Pid and start time: pids are used again."""
+"""Pid and start time, as pids are reused."""
 
 
 class Watch:
-    """Remembers how things stood when it was made; `check` tells what has come and stayed.
+    """Remembers what was there when it was made; `check` reports what has come since and stayed.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Watch:
         The session's folder: ``tmp`` in it is ``TMPDIR``, each folder in ``homes`` the
         ``NBDIST_HOME`` of a kernel.
     grace : float
-        Seconds that things may take to go where nothing else runs.
+        Seconds that things may take to disappear on an idle machine.
     """
 
     def __init__(self, scratch: Path, grace: float = 5.0) -> None:
@@ -68,7 +68,7 @@ class Watch:
         left = self._left()
         while any(left) and not deadline.over:
             time.sleep(0.05)
-            left = self._left()  # what is told is what was seen last, never a later look
+            left = self._left()  # the report is about this look
         processes, files, segments, threads = left
         lines = [_describe(process) for process in processes]
         lines += [f"file {path}" for path in (*files, *segments)]
@@ -92,9 +92,9 @@ class Watch:
         )
 
     def _restored(self) -> list[str]:
-        """Give this process its environment and main module back; return a line for each change.
+        """Restore the environment and main module of this process; return a line for each change.
 
-        A later test, or its kernel, would have them.
+        Otherwise a later test, or its kernel, would inherit the changes.
         """
         changed = [] if sys.modules["__main__"] is self._main else ["another main module"]
         sys.modules["__main__"] = self._main
@@ -110,19 +110,19 @@ class Watch:
         ]
 
     def _allowed(self, process: psutil.Process) -> bool:
-        """Whether it, or who started it, was there before."""
+        """Whether the process, or one of its parents, was there before."""
         return any(_identity(each) in self._processes for each in _line(process))
 
     def _state_files(self) -> Iterable[Path]:
-        """Cluster folders of kernels that have ended, and what lies in the temp folder."""
+        """Return the cluster folders of kernels that have ended, and files in the temp folder."""
         open_homes = [kernel.home for kernel in open_kernels.values()]
         for home in (self.scratch / "homes").iterdir():
             if home not in open_homes:
                 yield from home.glob("clusters/*")
         of_clusters = {temp for home in open_homes for temp in _temp_folders(home)}
         for path in (self.scratch / "tmp").iterdir():
-            # The first is torch's own cache, kept between runs. TensorFlow removes the second, what
-            # it has made of functions, when a kernel ends, but never their bytecode.
+            # The first kind is torch's cache, which is kept between runs. The second is code that
+            # TensorFlow generates: it removes the files when a kernel ends, but not their bytecode.
             of_kernel = bool(open_kernels) and path.name.startswith(OF_TENSORFLOW)
             kept = path.name.startswith("torchinductor_") or of_kernel or _bytecode_of_it(path)
             if not (kept or path in of_clusters or _trial_of_tempfile(path)):
@@ -130,7 +130,7 @@ class Watch:
 
 
 def _temp_folders(home: Path) -> Iterator[Path]:
-    """Return the temp folders of a kernel, which may have got new clusters in a test."""
+    """Return the temp folders of a kernel's clusters, which may be new in this test."""
     for folder in home.glob("clusters/*"):
         with suppress(OSError):  # gone meanwhile
             yield Path(leftovers.owner(folder).temp)
@@ -145,7 +145,7 @@ def _bytecode_of_it(path: Path) -> bool:
 
 
 def _trial_of_tempfile(path: Path) -> bool:
-    """Whether Python's `tempfile` tried the folder with it, in a process killed at that moment."""
+    """Whether the file is a trial of Python's `tempfile`, left by a process that was killed."""
     try:
         return len(path.name) == 8 and path.is_file() and path.read_bytes() in {b"", b"blat"}
     except OSError:
@@ -153,7 +153,7 @@ def _trial_of_tempfile(path: Path) -> bool:
 
 
 def _ours() -> list[psutil.Process]:
-    """Return the session's processes, but this one and those of open kernels."""
+    """Return the session's processes, without this one and those of open kernels."""
     found = []
     family = set(psutil.Process().children(recursive=True))
     for process in psutil.process_iter():
@@ -166,13 +166,13 @@ def _ours() -> list[psutil.Process]:
 
 
 def _of_open_kernel(process: psutil.Process) -> bool:
-    """Whether it has an open kernel's mark; one just ending shows none, so its parents' counts."""
+    """Whether a process has an open kernel's mark; if it has no environment, its parents count."""
     environments = (found for each in _line(process) if (found := environment(each)))
     return next(environments, {}).get(KERNEL_MARK) in open_kernels
 
 
 def _line(process: psutil.Process) -> Iterator[psutil.Process]:
-    """Return a process and its parents, who are looked for only when they are asked for."""
+    """Return a process and its parents; the parents are looked up only if needed."""
     yield process
     with suppress(psutil.Error):
         yield from process.parents()
@@ -218,11 +218,11 @@ def _of_multiprocessing(path: Path) -> bool:
 
 
 def is_tracked_beside() -> bool:
-    """Whether a worker beside this one has a resource tracker of multiprocessing's.
+    """Whether another worker has a resource tracker of multiprocessing.
 
-    It removes the semaphores of a rank that was killed, but only when all of its processes have
-    ended; the names of semaphores do not tell whose they are. What nobody removes is found by the
-    last worker at the end of its session.
+    A tracker removes the semaphores of a killed rank, but only when all processes that use the
+    tracker have ended; and a semaphore's name does not show its owner. Semaphores that no tracker
+    removes are found by the last worker at the end of its session.
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -234,11 +234,11 @@ def is_tracked_beside() -> bool:
 
 
 def _place(path: Path) -> str:
-    """Return a file's device and number as in `maps`, where a semaphore has another name."""
+    """Return a file's device and number, as in `maps`: there a semaphore has another name."""
     try:
         found = path.stat()
     except FileNotFoundError:
-        return ""  # gone meanwhile, and nobody's
+        return ""  # gone meanwhile
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     return f" {device} {found.st_ino} "
 

@@ -25,7 +25,7 @@ class PlainProcess:
     Parameters
     ----------
     folder
-        Where they run.
+        The folder in which they run.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Processes that a test looks at: any of them may end while it is looked at."""
+"""Information about processes; each function also works if the process ends meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def family(kernel: Kernel) -> list[psutil.Process]:
 
 
 def sockets(process: psutil.Process) -> list[Any]:
-    """Return the internet sockets of a process, none of one that has ended."""
+    """Return the internet sockets of a process; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return list(process.net_connections("inet"))
     return []
@@ -35,28 +35,28 @@ def listening(kernel: Kernel) -> set[str]:
 
 
 def command(process: psutil.Process) -> list[str]:
-    """Return the command line of a process, an empty one of one that has ended."""
+    """Return the command line of a process; empty if it has ended."""
     with suppress(psutil.Error):
         return process.cmdline()
     return []
 
 
 def environment(process: psutil.Process) -> dict[str, str]:
-    """Return the environment of a process; it is empty if it has ended or is another user's."""
+    """Return the environment of a process; empty if it has ended or belongs to another user."""
     with suppress(psutil.Error, OSError):
         return process.environ()
     return {}
 
 
 def memory_maps(process: psutil.Process) -> str:
-    """Return what Linux tells of a process's memory, '' of one that has ended or elsewhere."""
+    """Return Linux's memory map of a process; '' if it has ended, or on other systems."""
     with suppress(OSError):
         return Path(f"/proc/{process.pid}/maps").read_text()
     return ""
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether a process does more than wait to be reaped."""
+    """Whether a process runs, and is not only waiting to be reaped."""
     with suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

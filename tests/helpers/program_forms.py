@@ -1,6 +1,6 @@
-"""What generated notebooks are made of: names, how each kind of thing is read, odd things to bind.
+"""Parts of generated notebooks: names, expressions that read each kind of value, odd statements.
 
-Braces stand for what the writer draws: {0} is the name, {1} and {2} are numbers.
+The writer replaces braces: {0} is the name, {1} and {2} are numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READ = {
     "own_func": ["{0}({1})"],
     "own_obj": ["{0}.value()", "{0}.n", "{0}.scale"],
 }
-"""For each kind expressions that are whole numbers: 0 is the name, 1 another number."""
+"""For each kind, expressions whose values are whole numbers: {0} is the name, {1} a number."""
 
 MISC: list[tuple[str, list[str]]] = [
     (
@@ -217,7 +217,7 @@ MISC: list[tuple[str, list[str]]] = [
         ["{0}(3)", "{0}_odd(3)"],
     ),
 ]
-"""Statements that bind a name, and how it is read."""
+"""Statements that bind a name, and expressions that read it."""
 
 SHOW = {
     "list": ["{0}"],
@@ -243,7 +243,7 @@ SHOW = {
     "objs": ["[type(each).__name__ for each in {0}]"],
     "array": ["{0}.tolist()"],
 }
-"""What else is observed of a kind."""
+"""For each kind, what else is observed."""
 
 NAMES = {
     "int": ["n", "lr", "width", "seed"],

@@ -1,11 +1,11 @@
-"""Programs that once gave other values somewhere, each with what was wrong.
+"""Programs whose values once differed between the ways to run them, each with the fault.
 
 `tests/helpers/programs.py` reads them: `# %%` begins a cell, `# %% observes` one whose values are compared.
 """
 
 KEPT = {
     "closure shared by two functions": (
-        "ranks: two functions with a variable of the same closure had one each",
+        "ranks: two functions that share a variable of a closure got a variable each",
         """
 # %%
 def make():
@@ -24,7 +24,7 @@ print(add(), get())
 """,
     ),
     "closure shared, brought in two cells": (
-        "ranks: the same, where one of them is brought later",
+        "ranks: the same, if one of the functions is brought later",
         """
 # %%
 def make():
@@ -43,7 +43,7 @@ print(add(), get())
 """,
     ),
     "obj class reassigned": (
-        "ranks: an object whose class is changed kept the old one",
+        "ranks: an object whose class was changed kept its old class",
         """
 # %%
 class A:
@@ -60,7 +60,7 @@ print(a.v(), type(a) is B)
 """,
     ),
     "own imports": (
-        "script: names of the preamble's own took the place of what the notebook imports",
+        "script: names of the preamble replaced names that the notebook imports",
         """
 # %%
 from itertools import chain as _name
@@ -70,7 +70,7 @@ print(len(list(_name([1], [2]))), _alone)
 """,
     ),
     "del": (
-        "both: what a cell only deletes was not there",
+        "both: a name that a cell only deletes was missing",
         """
 # %%
 width = 3
@@ -80,7 +80,7 @@ print("width" in globals())
 """,
     ),
     "slots": (
-        "ranks: slots were no slots",
+        "ranks: slots became ordinary attributes",
         """
 # %%
 class P:
@@ -92,7 +92,7 @@ print(sorted(n for n in vars(P) if n[0] != "_"), p.x, p.y, hasattr(p, "__dict__"
 """,
     ),
     "dataclass slots": (
-        "ranks: nor those of a dataclass",
+        "ranks: so did those of a dataclass",
         """
 # %%
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ print(Pair(2), pair, isinstance(pair, Pair), pair._asdict())
 """,
     ),
     "lru cache of a method": (
-        "ranks: what caches could not be brought",
+        "ranks: a class with caches could not be brought",
         """
 # %%
 from functools import lru_cache, cached_property
@@ -140,7 +140,7 @@ print(net.f(1), net.g)
 """,
     ),
     "array edited small": (
-        "ranks: an array changed in place was not noticed; it is said",
+        "ranks: an array's change in place was not noticed; now a note says so",
         """
 # %%
 import numpy as np
@@ -155,7 +155,7 @@ print(total())
 """,
     ),
     "array edited large": (
-        "ranks: nor was a large one",
+        "ranks: neither was that of a large array",
         """
 # %%
 import numpy as np
@@ -170,7 +170,7 @@ print(total())
 """,
     ),
     "array in a dict": (
-        "ranks: nor one in a dict",
+        "ranks: neither was that of an array in a dict",
         """
 # %%
 import numpy as np
@@ -185,7 +185,7 @@ print(data["x"].sum(), data["y"])
 """,
     ),
     "big list edited": (
-        "ranks: nor a long list; it is said",
+        "ranks: neither was that of a long list; now a note says so",
         """
 # %%
 items = list(range(50000))
@@ -198,7 +198,7 @@ print(items[0])
 """,
     ),
     "rng": (
-        "ranks: nor a random generator that was used",
+        "ranks: neither was that of a random generator",
         """
 # %%
 import random
@@ -212,7 +212,7 @@ print(r.getstate()[1][-1])
 """,
     ),
     "counter": (
-        "ranks: nor a Counter",
+        "ranks: neither was that of a Counter",
         """
 # %%
 from collections import Counter
@@ -228,7 +228,7 @@ print(seen, seen["b"])
 """,
     ),
     "function attribute edited": (
-        "ranks: nor an attribute of a function",
+        "ranks: neither was a new value of a function's attribute",
         """
 # %%
 def f(x): return x * f.scale
@@ -254,7 +254,7 @@ print(f(1))
 """,
     ),
     "told of subclasses": (
-        "script: an attribute set with others in one statement was taken for what the body gives it",
+        "script: an attribute set with others in one statement got the value of the class's body",
         """
 # %%
 class meter:
@@ -268,7 +268,7 @@ print(meter.count)
 """,
     ),
     "a default that a call computed": (
-        "script: it was computed again, from what had changed since",
+        "script: a value was computed again, from names that had changed since",
         """
 # %%
 n: int = 5
@@ -305,7 +305,7 @@ print(f(1))
 """,
     ),
     "an object with attributes of its own making": (
-        "script: an internal error, as an attribute that is asked for raises",
+        "script: an internal error, as reading an attribute raises an error",
         """
 # %%
 class AttrDict(dict):
@@ -343,7 +343,7 @@ print(sum(stream(3)), Config())
 """,
     ),
     "a global that an object reads while it is loaded": (
-        "script: NameError, for both were in one file",
+        "script: a NameError, as both values were in one file",
         """
 # %%
 class AttrDict(dict):

@@ -1,13 +1,13 @@
 """Small notebooks, drawn from a grammar of what people write in cells.
 
-`notebooks()` is a Hypothesis strategy of programs: a few cells of the notebook, then a cell that
-*observes*, some more, another one that observes. Whatever a cell observes is a whole number or plain
-data, so that it can be compared between processes.
+`notebooks()` is a Hypothesis strategy of programs: a few cells, a cell that *observes*, a few more
+cells, and another cell that observes. Whatever a cell observes is a whole number or plain data, so
+it can be compared between processes.
 
-A `Writer` writes one. It knows of each name what kind of thing it is and which names its value uses, so
-that what it writes runs (nearly always) and ends (always). Each rule is a method that writes
-a statement or two; Hypothesis chooses among them and, where a program fails, leaves out cells
-and picks earlier choices until nothing can be left out.
+A `Writer` writes a program. It knows the kind of each name, and the names that its value uses, so a
+program nearly always runs and always ends. Each rule is a function that writes a statement or two.
+Hypothesis chooses among the rules. If a program fails, Hypothesis leaves out cells and takes earlier
+choices until nothing more can be left out.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CELL, OBSERVES = "# %%", "# %% observes"
 
 
 def shown(program: Iterable[Cell]) -> str:
-    """Return a program as cells that a person can paste, and that `program` reads."""
+    """Return a program as text, which a person can paste as cells, and which `program` reads."""
     return "\n".join(f"{OBSERVES if each.observes else CELL}\n{each.text}" for each in program)
 
 
 def program(text: str) -> Program:
-    """Return the program that a text shows."""
+    """Return the program of a text."""
     cells = []
     for part in dedent(text).strip("\n").split(f"{CELL}")[1:]:
         head, _, body = part.partition("\n")
@@ -54,20 +54,20 @@ def program(text: str) -> Program:
 
 @dataclass(frozen=True)
 class Thing:
-    """What the writer knows of a name."""
+    """What the writer knows about a name."""
 
     kind: str
     uses: frozenset[str] = frozenset()
-    """Names that its value needs, now or when it is called."""
+    """The names that the value needs, now or when it is called."""
     changes: bool = False
-    """Whether calling it changes something: such a call stands at the end only."""
+    """Whether a call changes something: such a call stands only at the end."""
     parts: tuple[str, ...] = ()
-    """Keys of a dict; kinds of what a box holds."""
+    """The keys of a dict; the kinds of values in a box."""
 
 
 @dataclass
 class Writer:
-    """Writes one program; everything it chooses is drawn."""
+    """Writes one program; Hypothesis draws all its choices."""
 
     draw: Callable[[st.SearchStrategy[Any]], Any]
     things: dict[str, Thing] = field(default_factory=dict)
@@ -75,11 +75,11 @@ class Writer:
     # -- choices -----------------------------------------------------------------------------
 
     def one_of(self, options: Iterable[Any]) -> Any:
-        """Draw one; a failing program is shrunk to the first that does."""
+        """Draw one option; shrinking prefers earlier ones."""
         return self.draw(st.sampled_from(list(options)))
 
     def chance(self, of: int) -> bool:
-        """Draw whether something that is true once in `of` times is."""
+        """Draw something that is true once in `of` times."""
         return bool(self.draw(st.integers(0, of - 1)) == of - 1)
 
     def reach(self, name: str) -> set[str]:
@@ -111,13 +111,13 @@ class Writer:
         return sorted(n for n, thing in self.things.items() if not thing.kind.startswith("own_"))
 
     def name(self, kind: str) -> str:
-        """Draw a name for a thing of this kind: mostly such a one, at times any that is taken."""
+        """Draw a name for a value of this kind: mostly one for this kind, at times any used one."""
         if self.not_own() and self.chance(16):
             return str(self.one_of(self.not_own()))
         return str(self.one_of(NAMES[kind]))
 
     def number(self, but: str = "", *, argument: str = "") -> str:
-        """Draw an expression for a whole number; `argument` is a number that is at hand."""
+        """Draw an expression for a whole number; `argument` is an expression that may be used."""
         literal = str(self.draw(st.integers(0, 9)))
         names = self.having(*READ, "misc", but=but)
         way = self.one_of(["literal", "argument", "read", "read", "read", "sum"])

@@ -1,6 +1,7 @@
-"""Run scripts as `python FILE` does, each in a fork of this process, which has imported NumPy.
+"""Runs scripts as `python FILE` does, each in a fork of this process, which has imported NumPy.
 
-Reads a path a line; writes the exit status a line, when the output is in FILE.out and FILE.err.
+Each line of the input is a path. When a script has ended, its output is in FILE.out and FILE.err,
+and one line with its exit status is printed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import runpy
 import sys
 import traceback
 
-# What takes most of a small script's time; nothing of nbdist.
+# Imports that take most of a small script's time. Nothing of nbdist is imported.
 import cloudpickle  # noqa: F401
 import numpy as np  # noqa: F401
 

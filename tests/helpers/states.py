@@ -1,4 +1,4 @@
-"""Files of state as tests write them, and a page's requests."""
+"""State files for tests, and requests as a page makes them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 API = ("nbdist", "api")
 NOBODY = 1 << 22
-"""No process has such a pid."""
+"""A pid that no process can have."""
 
 
 def state_of(id_: str, *, pid: int = 0, **parts: Any) -> Record:
-    """Return a process with a cluster of two ranks; this one, unless a pid is given."""
+    """Return the record of this process, or of `pid`, with a cluster of two ranks."""
     created = 1.0 if pid else started(os.getpid())
     ranks = [RankRecord(rank, "idle", "idle", host="here", pid=100 + rank) for rank in (0, 1)]
     told: dict[str, Any] = {
@@ -35,7 +35,7 @@ def state_of(id_: str, *, pid: int = 0, **parts: Any) -> Record:
 
 
 def job_in(folder: Path, **parts: Any) -> JobRecord:
-    """Return a job whose logs lie in a folder."""
+    """Return a job whose logs are in a folder."""
     return JobRecord(
         id="7", number=1, state="running", ranks=[RankRecord(0, "busy", "line 1")],
         first_line="train()", launcher="engines", cluster="1", created=1.0, folder=str(folder),
@@ -44,7 +44,7 @@ def job_in(folder: Path, **parts: Any) -> JobRecord:
 
 
 def put(record: Record) -> Path:
-    """Write a file of state."""
+    """Write a state file."""
     folder = records.folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{record.id}.json"
@@ -53,13 +53,13 @@ def put(record: Record) -> Path:
 
 
 async def get(fetch: Fetch, *route: str, **options: Any) -> Any:
-    """Return what a GET answers."""
+    """Return the answer to a GET request."""
     answer = await fetch(*API, *route, request_timeout=allowed(20), **options)
     return json.loads(answer.body)
 
 
 async def post(fetch: Fetch, *route: str, **body: Any) -> Any:
-    """Return what a POST answers."""
+    """Return the answer to a POST request."""
     limit = allowed(60)
     answer = await fetch(*API, *route, method="POST", body=json.dumps(body), request_timeout=limit)
     return json.loads(answer.body)

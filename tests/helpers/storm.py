@@ -1,7 +1,7 @@
-"""A storm: faults thrown into a training one after the other, and what must hold after each.
+"""A storm: one fault after the other in a training, and the conditions that hold after each.
 
-The ranks hold the same, bit for bit, or the cell has said by name what differs; what it said to do
-about that does it; and the training goes on as one that was made anew from the same state.
+Either the ranks are equal, bit for bit, or the cell has named what differs, and the remedy that the
+cell has named makes them equal. And the training goes on like one that begins with the same state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
 SECONDS = 25.0
-"""A cell that has not ended by then hangs, on a machine that has time for us."""
+"""A cell that has not ended by then hangs, if the machine is idle."""
 PLACES = ("before", "forward", "backward", "between", "optimizer", "later")
 TOLD = re.compile(
     r"^.*(?:[Nn]o(?:t| longer) equal|not (?:be )?compared|of different steps).*$", re.MULTILINE
@@ -40,16 +40,16 @@ LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Re-create it")
 NONSENSE = re.compile(
     r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection (closed|reset) by peer|pair closure"
 )
-"""What no cell may show: it tells a user nothing."""
+"""Texts that no cell may show, as users cannot understand them."""
 
 
 class Fell(AssertionError):
-    """What must hold after a fault did not; says why, and which cells led there."""
+    """A condition does not hold after a fault; the message has the reason and the cells."""
 
 
 @dataclass
 class Storm:
-    """One training and what befalls it.
+    """A training, and the faults that happen to it.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Storm:
     folder: Path
     chance: random.Random = field(init=False)
     cells: list[str] = field(default_factory=list)
-    """All that was run, to be pasted into a notebook."""
+    """All cells that were run, to be pasted into a notebook."""
     said: str = ""
     """What the cells have shown since the last fault began."""
 
@@ -81,7 +81,7 @@ class Storm:
 
     @property
     def training(self) -> Training:
-        """What is trained."""
+        """The kind of training."""
         return TRAININGS[self.kind]
 
     @property
@@ -99,11 +99,11 @@ class Storm:
         return self.training.cell(str(self.folder), self.seed)
 
     def throw(self, fault: str) -> None:
-        """Let one thing happen and check that all that must hold afterwards does."""
+        """Let one fault happen, and check all conditions afterwards."""
         self.said = ""
         FAULTS[fault](self)
         dead = set(map(int, DEAD.findall(self.said)))
-        if ALL_DEAD in self.said or dead >= set(self.members):  # nobody has anything to copy
+        if ALL_DEAD in self.said or dead >= set(self.members):  # no rank has variables to copy
             self.on_ranks(self.begun_by())
             dead.clear()
         for rank in sorted(dead):
@@ -114,7 +114,7 @@ class Storm:
     # -- what must hold ------------------------------------------------------------------------
 
     def must_be_equal_or_told(self) -> None:
-        """Check that the ranks hold the same, or that it was said what differs, and how to mend."""
+        """Check that the ranks are equal, or that the cell named the differences and a remedy."""
         parted = self.parted()
         told = {name for line in TOLD.findall(self.said) for name in NAMED.findall(line)}
         silent = [name for name in parted if not any(name.startswith(each) for each in told)]
@@ -130,13 +130,13 @@ class Storm:
             self.on_ranks("make_equal()")
 
     def must_go_on(self) -> None:
-        """Check that the training goes on, all ranks together."""
+        """Check that all ranks can train on together."""
         parted = self.parted("armed.clear()\ngo_on(3)\n")
         if parted:
             raise self.fell(f"{', '.join(parted)}: the ranks part when they train on")
 
     def parted(self, before: str = "") -> list[str]:
-        """Return the names of what is not the same on all ranks, after they have run `before`."""
+        """Run `before` on the ranks; return the names of objects that then differ between ranks."""
         for rank in self.members:
             (self.folder / f"stands-{rank}").unlink(missing_ok=True)
         self.on_ranks(f"{before}say_how_it_stands()")
@@ -148,7 +148,7 @@ class Storm:
         ]
 
     def replace(self, rank: int, dead: Iterable[int] = ()) -> None:
-        """Put a new process in the place of a rank, with the variables of one that lives."""
+        """Replace a rank by a new process with the variables of a living rank."""
         like = self.chance.choice([each for each in self.members if each not in {rank, *dead}])
         self.run(f"%dist restart {rank} --like {like}")
         if self.training.shards:
@@ -157,7 +157,7 @@ class Storm:
             self.on_ranks(self.begun_by())
 
     def fell(self, why: str) -> Fell:
-        """Return the error that tells what did not hold, and how to see it again."""
+        """Return the error for a condition that does not hold, with the way to reproduce it."""
         cells = "\n\n".join(self.cells)
         return Fell(
             f"{why}\n--- {self.kind}, {self.size} ranks, seed {self.seed}, in these cells ---\n"
@@ -178,12 +178,12 @@ class Storm:
         return cell
 
     def start(self, code: str) -> Cell:
-        """Begin a cell and note it."""
+        """Start a cell, and note it."""
         self.cells.append(code)
         return self.kernel.start(code)
 
     def end(self, cell: Cell) -> Cell:
-        """Wait for a cell, and note what it has shown."""
+        """Wait for a cell, and note its output."""
         try:
             self.kernel.wait(SECONDS, cell)
         except LateError as late:
@@ -195,7 +195,7 @@ class Storm:
         return cell
 
     def ends(self, body: str, flags: str = "") -> Cell:
-        """Run a distributed cell that may fail or not."""
+        """Run a distributed cell that may fail."""
         return self.end(self.start(distributed(body, flags)))
 
     def fails(self, body: str, flags: str = "") -> Cell:
@@ -206,7 +206,7 @@ class Storm:
         return cell
 
     def stopped(self, body: str, flags: str = "", *, seconds: float | None = None) -> Cell:
-        """Run a distributed cell and press stop, `seconds` after a rank has stalled or begun."""
+        """Run a distributed cell, and press stop `seconds` after a rank has stalled or begun."""
         mark = [self.folder / f"in-{rank}" for rank in range(self.size)]
         for path in mark:
             path.unlink(missing_ok=True)
@@ -225,14 +225,14 @@ class Storm:
         return self.chance.choice(self.members)
 
     def armed(self, what: str, rank: int, place: str = "") -> str:
-        """Return a cell's part that trains until something happens to a rank at some place."""
+        """Return a part of a cell: it trains until something happens to a rank at some place."""
         place = place or self.chance.choice(PLACES)
         steps = self.chance.randrange(3)
         arm = f"if rank == {rank}: armed[{place!r}] = {what}"
         return f"train({steps})\n{arm}\ntrain(3, {steps})"
 
     def flags(self) -> str:
-        """Return the flags of a cell for all who train, at times for nobody else."""
+        """Return the flags of a cell for all ranks that train, and at times for no others."""
         alone = len(self.members) < self.size and self.chance.random() < 0.5
         return "--ranks 0,1" if alone else ""
 
@@ -281,7 +281,7 @@ def _in_background(storm: Storm) -> None:
 
 
 def _making(storm: Storm) -> None:
-    """Break off the making of a group or a model."""
+    """Interrupt the making of a group or a model by an error on one rank."""
     made = storm.chance.choice(["dist.new_group()", "DDP(net(), process_group=group)", "make()"])
     raised = f"train(1)\nif rank == {storm.rank()}: boom()"
     storm.fails(f"{raised}\nspare = {made} if rank in members else dist.new_group()")
@@ -313,19 +313,19 @@ def _caught(storm: Storm) -> None:
 
 
 def _caught_fault(storm: Storm) -> None:
-    """One rank raises and catches it by itself, within a step, and all go on."""
+    """One rank raises an error within a step, catches it, and all ranks go on."""
     rank = storm.rank()
     tried = "\n".join(f"    {line}" for line in storm.armed("boom", rank).splitlines())
     storm.ends(f"try:\n{tried}\nexcept ValueError: pass", "--timeout 2")
 
 
 def _part(storm: Storm) -> None:
-    """Only some of the ranks train, and wait for the others in vain."""
+    """Only one rank trains, and waits for the others in vain."""
     storm.ends("train(2)", f"--ranks {storm.rank()} --timeout 1")
 
 
 def _beside(storm: Storm) -> None:
-    """Something fails while a rank that does not train has a job of its own."""
+    """Let a cell fail while another rank has a job of its own."""
     rest = max(set(range(storm.size)) - set(storm.members), default=None)
     if rest is None:
         rest = storm.size - 1
@@ -348,7 +348,7 @@ def _mismatched(storm: Storm) -> None:
 
 
 def _pending(storm: Storm) -> None:
-    """Leave a collective behind that only one rank has begun, when its cell ends."""
+    """End a cell while a collective is pending that only one rank has begun."""
     begun = (
         f"train(1)\nif rank == {storm.rank()}:\n"
         "    work = dist.all_reduce(torch.ones(2), group=group, async_op=True)"
@@ -357,14 +357,14 @@ def _pending(storm: Storm) -> None:
         storm.on_ranks(begun)
         storm.ends("train(1)", "--timeout 2")
     else:
-        # What it pairs with may wait for ever, as under torchrun.
+        # The next collective may pair with it and wait forever, as with torchrun.
         storm.ends(f"{begun}\n{storm.armed('boom', storm.rank())}", "--timeout 5")
 
 
 def _destroyed(storm: Storm) -> None:
     who = storm.chance.choice(["True", f"rank == {storm.rank()}"])
     storm.on_ranks(f"train(1)\nif {who}: dist.destroy_process_group()")
-    storm.on_ranks("pass")  # says what that has cost
+    storm.on_ranks("pass")  # this cell reports what was lost
     if LOST.search(storm.said):
         storm.on_ranks(storm.begun_by())
 

@@ -1,8 +1,8 @@
-"""Trainings of every kind: cells that define one on all ranks, and ask how it stands.
+"""Trainings of every kind: cells that define a training on all ranks, and report its state.
 
 Each defines ``make()``, which returns a model, its optimizer and whatever else a step needs,
-``held()``, which returns those the notebook trains, and ``step(n, ...)``. Everything is seeded by
-the rank and by `n`, so that ranks have other gradients and one training can be repeated.
+``held()``, which returns the objects that the notebook trains, and ``step(n, ...)``. Everything is
+seeded by the rank and by `n`, so gradients differ between ranks, and a training can be repeated.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def data_parallel(
     optimizer: str = "sgd(model)",
     buckets: str = "bucket_cap_mb=0.002",
 ) -> str:
-    """Return a cell's part that makes a DDP model, by default one with several buckets."""
+    """Return the part of a cell that makes a DDP model, by default with several buckets."""
     options = ", ".join([""] + [each for each in (buckets, options) if each])
     return DATA_PARALLEL.format(options=options, net=net, hook=hook, optimizer=optimizer)
 
@@ -203,16 +203,16 @@ class Training:
 
     code: str
     names: tuple[str, ...] = ("model", "optimizer")
-    """What the notebook calls the things of which all ranks must have the same, as `stands` lists
-    them."""
+    """The notebook's names of the objects that must be equal on all ranks, in the order of
+    `stands`."""
     own: bool = False
-    """Whether the code binds what it trains by itself, and defines `held`."""
+    """Whether the code itself makes and binds the trained objects, and defines `held`."""
     shards: bool = False
-    """Whether what a dead rank had is lost."""
+    """Whether a dead rank's part of the training is lost."""
     sizes: tuple[int, ...] = (2, 3)
 
     def cell(self, folder: str, seed: int) -> str:
-        """Return the cell that begins it."""
+        """Return the cell that begins the training."""
         held = "" if self.own else HELD.format(names=", ".join(self.names))
         return BASE.format(folder=folder, seed=seed) + self.code + held
 
@@ -227,7 +227,7 @@ class Branches(nn.Module):
 """
 POWER = """
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
-twin_of = NO_TWIN  # what it has of former gradients is not in any state
+twin_of = NO_TWIN  # its rest of former gradients is in no state dict
 def compressed(model):
     state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     model.register_comm_hook(state, power.powerSGD_hook)
@@ -249,7 +249,7 @@ def step(n, model, optimizer):
 NORM = """
 def step(n, model, optimizer, plain=step):
     loss = plain(n, model, optimizer)
-    for buffer in model.buffers():  # as SyncBatchNorm would, which is for GPUs alone
+    for buffer in model.buffers():  # as SyncBatchNorm does, which needs GPUs
         if buffer.is_floating_point():
             dist.all_reduce(buffer, group=group)
             buffer /= len(members)
@@ -351,7 +351,7 @@ def make():
     plan = {"0": ColwiseParallel(), "3": RowwiseParallel()}
     model = parallelize_module(net(), mesh, plan)
     return model, Adam(halves(model), lr=0.01)
-def batch(n):  # all ranks work on the same one
+def batch(n):  # all ranks get the same batch
     drawn = torch.Generator().manual_seed(100_000 * seed + 100 * n)
     return torch.randn(4, 8, generator=drawn), torch.randn(4, 4, generator=drawn)
 def whole(p):
@@ -376,8 +376,8 @@ TRAININGS = {
         FP16
         + data_parallel(hook="model.register_comm_hook(None, default_hooks.fp16_compress_hook)")
     ),
-    # With several buckets torch itself hangs now and then where groups are gloo's: the threads
-    # that run the hook begin their collectives in any order.
+    # With several buckets and gloo, torch itself hangs now and then: the threads that run the
+    # hook begin their collectives in any order.
     "PowerSGD": Training(POWER + data_parallel(hook="compressed(model)", buckets="")),
     "built-in hook": Training(data_parallel(hook=BUILTIN)),
     "no_sync": Training(data_parallel() + ACCUMULATE),
@@ -386,7 +386,7 @@ TRAININGS = {
     "schedule": Training(data_parallel() + SCHEDULED, ("model", "optimizer", "schedule")),
     "averaged": Training(data_parallel() + AVERAGED, ("model", "optimizer", "average")),
     "two models": Training(data_parallel() + TWO, ("model", "optimizer", "critic", "critics")),
-    # Without momentum, which would be sparse, too: `%dist sync` cannot send that yet.
+    # Without momentum: it would be sparse, too, and `%dist sync` cannot send sparse tensors yet.
     "sparse gradients": Training(
         SPARSE + data_parallel(net="Words()", buckets="", optimizer="SGD(halves(model), lr=0.05)")
     ),

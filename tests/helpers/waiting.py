@@ -1,7 +1,7 @@
-"""Waits that end, and limits that are later on a slow or busy machine.
+"""Waits with time limits, which are longer on a slow or busy machine.
 
-A limit says that something hangs; it never says that something is fast. The seconds in the tests
-are those of an idle machine of the year 2026; each is multiplied by how slow the machine is now.
+A limit finds what hangs; it does not check that something is fast. The seconds in the tests hold
+for an idle machine of the year 2026; they are multiplied by the slowness of the machine now.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ T = TypeVar("T")
 
 ROUNDS = 1_000_000
 REFERENCE = 0.055
-"""Seconds that so many rounds of a loop take where nothing else runs."""
+"""Seconds that `ROUNDS` of a loop take on an idle machine."""
 KNOWN_SECONDS = 5.0
-"""A measurement is good for so long."""
+"""How long a measurement is used."""
 SHARE = max(1.0, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) / (os.cpu_count() or 1))
-"""Workers on a core: one measurement may have found them idle, and most limits are set by one."""
+"""Workers on each core: a single measurement may happen while the other workers are idle."""
 
 _known = (-KNOWN_SECONDS, 1.0)
 
 
 def slowness() -> float:
-    """Return how much longer work takes here and now than on the machine of the limits.
+    """Return how many times longer work takes now than on the machine of the limits.
 
-    Both count: a slower processor, and processes that this one has to share it with.
+    Both a slower processor and other processes on it count.
 
     Returns
     -------
     float
-        1.0 or more; at least the number of workers on a core.
+        1.0 or more; at least the number of workers on each core.
     """
     began = time.perf_counter()
     total = 0
@@ -45,7 +45,7 @@ def slowness() -> float:
 
 
 def allowed(seconds: float) -> float:
-    """Return a limit for those who wait by themselves, as `subprocess.run` does, in seconds."""
+    """Return a limit in seconds for functions that wait by themselves, like `subprocess.run`."""
     global _known
     measured, factor = _known
     if time.monotonic() - measured > KNOWN_SECONDS:
@@ -55,12 +55,12 @@ def allowed(seconds: float) -> float:
 
 
 class Deadline:
-    """The end of a wait; the machine is measured only when the plain limit is over.
+    """The end of a wait; the machine is measured only when the limit without a factor is over.
 
     Parameters
     ----------
     seconds : float
-        What is enough on the machine of the limits.
+        The limit on the machine of the limits.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether the wait has lasted too long, also for a machine that is slow now."""
+        """Whether the wait has lasted too long, even for the present slowness of the machine."""
         if self.took <= self.seconds * self._factor:
             return False
         self._factor = max(self._factor, slowness())
@@ -85,16 +85,16 @@ class Deadline:
 def until(
     condition: Callable[[], T | None], seconds: float = 20, told: Callable[[], object] = str
 ) -> T:
-    """Ask again and again until a condition holds; return what it gave.
+    """Wait until a condition holds; return the condition's value.
 
     Parameters
     ----------
     condition : callable
-        Asked every 20 ms.
+        Called every 20 ms.
     seconds : float
-        How long; see `Deadline`.
+        The limit; see `Deadline`.
     told : callable, optional
-        What the failure tells besides.
+        Returns an addition to the message of a failure.
     """
     deadline = Deadline(seconds)
     while not (given := condition()):
@@ -105,7 +105,7 @@ def until(
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Fail where a block takes so long that something in it must have hung."""
+    """Fail if a block takes so long that something in it must have hung."""
     deadline = Deadline(seconds)
     yield
     assert not deadline.over, f"that took {deadline.took:.1f} s, not {seconds}"

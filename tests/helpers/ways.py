@@ -1,8 +1,9 @@
-"""Ways to what a program's cells print: the notebook, ranks that stay, torchrun, a script.
+"""Runs programs in several ways: in the notebook, on ranks that stay, by torchrun, as a script.
 
-A `Ways` has one kernel with one cluster and runs programs there, one after the other; before each,
-the notebook and its ranks forget the one before. A cell that observes is run on the ranks first,
-then saved, and in the end run by the notebook itself: what it prints there is right by definition.
+A `Ways` has one kernel with one cluster, and runs programs there one after the other. Before each
+program, the notebook and its ranks forget the last one. A cell that observes is first run on the
+ranks, then saved as a script, and finally run in the notebook: what it prints there is right by
+definition.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAGIC = {
     "torchrun": "%%distributed --launcher torchrun -np 1 --backend none",
     "script": f"{ENGINES} --save {{}}",
 }
-"""The line over a cell that observes, for each way."""
+"""The first line of a cell that observes, for each way."""
 KEEP = "get_ipython().kept_names = {*get_ipython().user_ns};"
 FORGET = (
     "(lambda shell: [shell.user_ns.pop(name) for name in {*shell.user_ns} - shell.kept_names])"
@@ -41,25 +42,25 @@ REFUSALS = re.compile(
     r"UsageError: .*(cannot be brought to the ranks|cannot be put into a script|is not valid in "
     r"a script|has no value in the notebook or in the cell|the script needs)"
 )
-"""What is said, with the name, before anything has started."""
+"""The errors with which a cell may be refused before anything has started."""
 SAID = re.compile(
     r"`\w+` was (deleted in the notebook; the ranks keep the value that was brought|"
     r"changed in place in the notebook after it was brought; the ranks keep their value)"
 )
-"""What is said beside values that are not the notebook's."""
+"""The notes with which a value may differ from the notebook's."""
 FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a cell has printed, and the name of the error it ended with."""
+    """What a cell has printed, and the name of its error."""
 
     lines: str
     error: str = ""
     refused: str = ""
-    """The line that refuses it."""
+    """The message that refuses the cell."""
     text: str = field(default="", compare=False)
-    """Everything it has shown."""
+    """All that the cell has shown."""
 
     def __str__(self) -> str:
         return f"{self.lines}{self.error}"
@@ -67,7 +68,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Difference:
-    """A way that gave something else than the notebook."""
+    """A cell that printed something else in one of the ways than in the notebook."""
 
     way: str
     cell: int
@@ -87,9 +88,9 @@ class Ways:
     Parameters
     ----------
     kernel
-        The notebook's.
+        The notebook's kernel.
     folder
-        For scripts.
+        The folder for scripts.
     """
 
     def __init__(self, kernel: Kernel, folder: Path) -> None:
@@ -108,7 +109,7 @@ class Ways:
     def differences(
         self, program: Program, ways: Sequence[str] = ("ranks", "script")
     ) -> list[Difference]:
-        """Run a program; return where its values differ from the notebook's."""
+        """Run a program; return the cells whose values differ from the notebook's."""
         kernel = self._kernel
         kernel.start(f"{ENGINES} --no-bring\n{FORGET}")
         kernel.start(FORGET + FORGET_CELLS)
@@ -137,7 +138,7 @@ class Ways:
     def check(
         self, program: Program, ways: Sequence[str] = ("ranks", "script"), *, about: str = ""
     ) -> None:
-        """Fail with the program, as cells to paste, where a way differs."""
+        """Fail if any value differs; the message has the program as cells to paste."""
         found = self.differences(program, ways)
         assert not found, "\n\n".join([about, shown(program), *map(str, found)])
 
@@ -156,14 +157,14 @@ class Ways:
         return self._folder / f"cell{number}.py"
 
     def _run(self, path: Path) -> Seen:
-        """Run a script, in a process that has nothing of nbdist."""
+        """Run a script in a process without nbdist."""
         code, out, err = self._scripts.run(path)
         error = err.strip().splitlines()[-1].partition(":")[0] if code else ""
         return Seen(_told(out), error, text=path.read_text() + err)
 
 
 def _told(output: str) -> str:
-    """Return an output without the addresses of objects, which every process has of its own."""
+    """Return an output without the addresses of objects, which differ between processes."""
     return re.sub(r"\b0x[0-9a-f]+", "0x", output)
 
 

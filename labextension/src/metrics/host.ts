@@ -1,8 +1,8 @@
-/** What the page around a view can do, where there is more than a notebook's output: JupyterLab. */
+/** What the page around a view can do for it. Only JupyterLab and Notebook 7 provide this. */
 
 import type { IState } from './data/state';
 
-/** Names a job for the server. */
+/** The names by which the server finds a job. */
 export interface IJobName {
   folder: string;
   job: string;
@@ -17,37 +17,37 @@ export interface IHost {
   /**
    * Save all values of a job as a file.
    *
-   * @param name The job's, as the page has it.
-   * @returns False where the server does not have them.
+   * @param name The name of the job on the page.
+   * @returns False if the server does not have the values.
    */
   saveValues: (job: IJobName, name: string) => Promise<boolean>;
   /** Show a job in a tab of its own. */
   openTab: (job: IJobName) => void;
-  /** The jobs that have curves. */
+  /** All jobs that have curves. */
   others: () => IOther[];
   /**
-   * Be told of a job's state, now and whenever it is another one.
+   * Call `told` with a job's state, now and at every change.
    *
-   * @returns What ends it.
+   * @returns A function that ends this.
    */
   follow: (job: IJobName, told: (state: IState) => void) => () => void;
 }
 
-/** The page; its host is null where it can do no more than show what it was sent. */
+/** The page; its host is null in front ends that only show a state. */
 class Page {
   host: IHost | null = null;
 
   /**
-   * Be told when there are other jobs than before.
+   * Call `changed` when the list of jobs has changed.
    *
-   * @returns What ends it.
+   * @returns A function that ends this.
    */
   follow(changed: () => void): () => void {
     this._followers.add(changed);
     return () => this._followers.delete(changed);
   }
 
-  /** Say that there are other jobs. */
+  /** Report that the list of jobs has changed. */
   tell(): void {
     this._followers.forEach(changed => {
       changed();

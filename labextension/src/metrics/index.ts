@@ -1,15 +1,15 @@
 /**
- * The ES module of the widget `nbdist.widgets.chart.Chart`, for front ends without our extension.
+ * The ES module of the widget `nbdist.widgets.chart.Chart`, for front ends without this extension.
  *
- * The kernel may be busy and is never asked: everything that is drawn is in the one trait `state`,
- * so a page that is opened late or reloaded shows what the others show.
+ * The kernel may be busy and is never asked. The one trait `state` has everything that is drawn, so
+ * a page that is opened late or reloaded shows the same as other pages.
  */
 
 import './style.css';
 import { Drawn } from './view/drawn';
 import { decode } from './data/state';
 
-/** What anywidget hands us, as far as it is used here. */
+/** The part of anywidget's model that is used here. */
 interface IModel {
   get: (name: 'state') => DataView;
   on: (event: 'change:state', changed: () => void) => void;

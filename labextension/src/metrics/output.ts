@@ -1,10 +1,10 @@
 /**
  * The output of a job in a notebook: its metrics, in JupyterLab and Notebook 7.
  *
- * It holds the job's name and a whole state: all of it when the kernel has said how the job ended,
- * what there was at the start before. Until then the server is followed, which reads the job's own
- * files; the kernel is never asked. If the kernel died, what the server knows is kept in the
- * notebook, so that saving it saves the curves.
+ * The output holds the job's name and a whole state: the first state while the job runs, and the
+ * final one after the kernel has reported the end. Until then the page follows the job at the
+ * server, which reads the job's files; the kernel is never asked. If the kernel has died, the page
+ * writes the server's last state into the notebook, so the curves are saved with the notebook.
  */
 
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
@@ -23,18 +23,19 @@ import { inHtml, inText } from './view/textSummary';
 
 export const MIME = 'application/vnd.nbdist.metrics+json';
 
-/** What the notebook holds. */
+/** The data of an output in the notebook. */
 interface IKept {
   version: number;
   folder: string;
   job: string;
-  /** A whole frame in base64; '' if there was nothing yet. */
+  /** A whole frame in base64; '' if there was no state yet. */
   state: string;
 }
 
 /**
- * The kernel says itself how a job ended, but a page that was reloaded may miss that; and of a dead
- * kernel's ranks some may still run for a moment. Milliseconds.
+ * How long the page waits before it writes the end of a job into the notebook, in milliseconds.
+ * Normally the kernel does that, but a page that was reloaded may miss it. And some ranks of a dead
+ * kernel may run on for a moment.
  */
 const PATIENCE = 3000;
 
@@ -49,7 +50,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
     this._model = model;
     const kept = model.data[MIME] as unknown as IKept;
     if (kept.state === this._kept?.state && kept.job === this._kept.job) {
-      return Promise.resolve(); // what this page has written itself, or the same once more
+      return Promise.resolve(); // this page has written it itself, or it has not changed
     }
     this._kept = kept;
     this._saved = this._read(kept);
@@ -57,7 +58,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
       this._drawn.show(this._saved);
     }
     const { folder, job } = kept;
-    // One that was only silent may be heard again.
+    // A job that counts as lost may only have been silent, and may come back.
     const goesOn = !isOver(this._saved) || this._saved?.state === 'lost';
     if (!goesOn || `${folder}/${job}` !== this._place) {
       this._stop();
@@ -111,7 +112,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
     }
   }
 
-  /** Have the notebook hold how it ended, unless the kernel sees to that. */
+  /** Write the end of the job into the notebook soon, unless the kernel does so before. */
   private _keepSoon(state: IState): void {
     window.clearTimeout(this._timer);
     this._timer = window.setTimeout(() => {
@@ -121,7 +122,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
       const { version, folder, job } = this._kept!;
       const told = toBase64(encode(state));
       if (told === this._kept!.state) {
-        return; // or a notebook would change because it was opened
+        return; // a notebook must not change because it was opened
       }
       this._kept = { version, folder, job, state: told };
       this._saved = state;
@@ -151,7 +152,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
   private _timer: number | undefined;
 }
 
-/** What is saved of a job that nobody tells of any more: its clocks and rates are not of now. */
+/** Mark a state as the last known one; rates and remaining times, which are outdated, are removed. */
 export function asLastKnown(state: IState): IState {
   if (isOver(state)) {
     return state; // how it ended is known
@@ -170,7 +171,7 @@ export function asLastKnown(state: IState): IState {
   };
 }
 
-/** Makes the outputs; they are shown in notebooks that are not trusted, too: they run no code. */
+/** Makes outputs. They run no code, so notebooks that are not trusted show them, too. */
 export function metricsFactory(jobs: Jobs): IRenderMime.IRendererFactory {
   return {
     safe: true,

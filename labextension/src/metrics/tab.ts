@@ -1,4 +1,4 @@
-/** The metrics of a job as a tab. */
+/** A tab with the metrics of a job. */
 
 import type { IDisposable } from '@lumino/disposable';
 import { Widget } from '@lumino/widgets';

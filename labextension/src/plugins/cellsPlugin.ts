@@ -1,4 +1,4 @@
-/** Leads from a job to the cell that it came from. */
+/** Shows the cell that a job came from. */
 
 import type {
   JupyterFrontEnd,
@@ -27,7 +27,7 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
     const { trans } = words;
     const { commands, serviceManager, shell } = app;
 
-    /** Its notebook, which is opened if it is not; undefined if there is none. */
+    /** The notebook of a process, opened if need be; undefined if there is none. */
     const notebookOf = async (
       process: IProcess
     ): Promise<NotebookPanel | undefined> => {
@@ -43,7 +43,7 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
       }
       const found =
         open ?? tracker.find(({ context }) => context.path === path);
-      // One whose tab was opened just now has no cells yet.
+      // A notebook that has just been opened has no cells yet.
       await found?.revealed;
       return found;
     };

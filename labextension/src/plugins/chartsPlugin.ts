@@ -1,4 +1,4 @@
-/** Charts begin as JupyterLab's settings say, and what is pinned is kept there. */
+/** Gives charts their first options from JupyterLab's settings, and keeps pinned charts there. */
 
 import type {
   JupyterFrontEnd,
@@ -8,7 +8,7 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import type { IOptions } from '../metrics/data/options';
 import { preferences } from '../metrics/data/preferences';
 
-/** What `schema/plugin.json` is registered for. */
+/** The plugin whose settings `schema/plugin.json` describes. */
 const SETTINGS = 'nbdist:plugin';
 
 export const chartsPlugin: JupyterFrontEndPlugin<void> = {

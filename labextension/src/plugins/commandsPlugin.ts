@@ -1,4 +1,4 @@
-/** What can be done to clusters and jobs, as commands. Without arguments they ask. */
+/** Commands on clusters and jobs. A command without arguments asks for its cluster or job. */
 
 import type {
   JupyterFrontEnd,
@@ -33,7 +33,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     const trans = words.trans;
     const { commands } = app;
 
-    /** What commands on a cluster have in common: it is named in the arguments, or asked for. */
+    /** Find the cluster of a command: it is named in the arguments, or the user is asked. */
     const ofCluster = (
       title: string,
       act: (
@@ -131,7 +131,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     };
     let known = '';
     model.changed.connect(() => {
-      // What may be done changes with what there is, not with each number.
+      // Commands become possible or impossible only when one of these counts changes.
       const now = [
         targets.clusters.length,
         targets.running.length,

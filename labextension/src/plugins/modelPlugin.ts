@@ -1,4 +1,4 @@
-/** Provides the model of clusters and jobs, which alone asks the server. */
+/** Provides the model of clusters and jobs; all other plugins read the model. */
 
 import {
   JupyterLab,
@@ -17,7 +17,7 @@ import { Targets } from '../sidebar/acting/targets';
 import { Words } from '../sidebar/words';
 import { INbdist } from '../tokens';
 
-/** What `schema/plugin.json` is registered for. */
+/** The plugin whose settings `schema/plugin.json` describes. */
 const SETTINGS = 'nbdist:plugin';
 
 export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
@@ -45,7 +45,7 @@ export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
       const take = (): void => {
         settings.take(loaded);
         model.interval = 1000 * settings.pollSeconds;
-        void model.refresh(); // views are drawn anew
+        void model.refresh(); // this also redraws the views
       };
       loaded.changed.connect(take);
       take();

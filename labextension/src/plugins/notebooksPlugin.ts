@@ -1,4 +1,4 @@
-/** Runs a person's commands in a notebook's kernel, always where that can be seen. */
+/** Commands that run code in a notebook's kernel; the user always sees which code. */
 
 import type {
   JupyterFrontEnd,

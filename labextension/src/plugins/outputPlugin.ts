@@ -1,4 +1,4 @@
-/** Outputs of jobs in notebooks. */
+/** Draws the output of jobs in notebooks. */
 
 import type {
   JupyterFrontEnd,
@@ -8,7 +8,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { metricsFactory } from '../metrics/output';
 import { INbdist } from '../tokens';
 
-/** Before HTML and pictures, which are for front ends without us. */
+/** Preferred to HTML and pictures, which are for front ends without this extension. */
 const RANK = 0;
 
 export const outputPlugin: JupyterFrontEndPlugin<void> = {

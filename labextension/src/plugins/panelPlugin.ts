@@ -16,7 +16,7 @@ import { pathOf } from '../sidebar/server/paths';
 import type { IProcess } from '../sidebar/server/records';
 import { INbdist } from '../tokens';
 
-/** Where third parties' panels stand. */
+/** The place for panels of third parties. */
 const RANK = 600;
 
 export const panelPlugin: JupyterFrontEndPlugin<void> = {
@@ -37,7 +37,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     const { sessions } = app.serviceManager;
     const isCurrent = (process: IProcess): boolean => {
       const notebook = tracker?.currentWidget;
-      // A detached job has no kernel any more, but its notebook may be in front.
+      // The kernel of a detached job may have ended, but its notebook may be in front.
       return (
         !!notebook &&
         (process.kernel
@@ -64,7 +64,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       describedBy: describe(),
       execute: () => {
         if (!labShell) {
-          // Notebook 7 opens its sidebar for its own panels alone.
+          // In Notebook 7 `activateById` does not open the sidebar.
           void app.commands.execute('application:toggle-panel', {
             id: panel.id,
             side: 'left',

@@ -1,4 +1,4 @@
-/** Clusters beside running kernels and terminals, to be shut down there. */
+/** Lists clusters beside running kernels and terminals, with buttons to stop them. */
 
 import type {
   JupyterFrontEnd,
@@ -38,7 +38,7 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
           }
         })),
       shutdownAll: () => {
-        // The page has asked already.
+        // JupyterLab has already asked for confirmation.
         targets.clusters.forEach(target => {
           void actions.stopNow(target);
         });

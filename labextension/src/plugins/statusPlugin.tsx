@@ -1,4 +1,4 @@
-/** The status bar says how many ranks are busy. */
+/** Shows in the status bar how many ranks are busy. */
 
 import type {
   JupyterFrontEnd,

@@ -1,16 +1,16 @@
-/** What a person has chosen; see `schema/plugin.json`. */
+/** The settings of the sidebar; see `schema/plugin.json`. */
 
 import type { ISettingRegistry } from '@jupyterlab/settingregistry';
 
-/** What a new cluster has if nothing else is said. */
+/** The defaults for a new cluster. */
 export interface IDefaults {
-  /** Ranks; 0 means one a GPU, or two. */
+  /** The number of ranks; 0 means one for each GPU, or two without GPUs. */
   np: number;
   backend: string;
 }
 
 export class Settings {
-  /** Seconds between two questions to the server. */
+  /** Seconds between two requests to the server. */
   pollSeconds = 1;
   showGraphs = true;
   showMetrics = true;

@@ -1,4 +1,4 @@
-/** How things are said: numbers, states, and names. No DOM. */
+/** Numbers, states and names in words. No DOM. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { inBytes, inDigits, inPercent, inRate, inTime } from '../amounts';
@@ -16,13 +16,13 @@ import {
 import type { IStopped } from './server/api';
 import type { Used } from './server/history';
 
-/** What an icon and a colour stand for. */
+/** The meaning of an icon and its colour. */
 export type Look = 'idle' | 'busy' | 'wait' | 'good' | 'info' | 'warn' | 'bad';
 
 export class Words {
   constructor(readonly trans: TranslationBundle) {}
 
-  /** What a rank does, and how that looks. */
+  /** What a rank does, with its look. */
   rank(rank: IRank): { look: Look; text: string } {
     const said = rank.words || rank.state;
     switch (rank.state) {
@@ -79,14 +79,12 @@ export class Words {
         return { look: 'info', text: trans.__('interrupted') };
       case 'timed out':
         return { look: 'bad', text: trans.__('timed out') };
-      default:
-        return { look: 'idle', text: job.state };
     }
   }
 
-  /** What is to be said of a job besides: why it failed, hangs, who is slow. */
+  /** What else to show of a job: why it failed, hangs, which rank is slow. */
   reports(job: IJob): { look: Look; text: string }[] {
-    // That it was interrupted is said by its state.
+    // That a job was interrupted is its state, which is shown already.
     const told = job.state === 'interrupted' ? '' : job.told;
     return [
       ...(told ? [{ look: 'bad' as const, text: told }] : []),
@@ -98,23 +96,23 @@ export class Words {
     ];
   }
 
-  /** The name of a job, as messages and `%dist jobs` have it. */
+  /** The name of a job, as in messages and in `%dist jobs`. */
   jobName(job: IJob): string {
     return this.trans.__('Job %1', job.id);
   }
 
-  /** The cell that a job came from; '' if it came from none. */
+  /** The prompt of the job's cell; '' if no cell has started the job. */
   cell(job: IJob): string {
     return job.number ? this.trans.__('In [%1]', job.number) : '';
   }
 
-  /** The job with its cell: 2 (In [3]). */
+  /** The job's id and the prompt of its cell: 2 (In [3]). */
   jobAndCell(job: IJob): string {
     const cell = this.cell(job);
     return cell ? `${job.id} (${cell})` : job.id;
   }
 
-  /** What was so when its process was last heard. */
+  /** A state that was the last one before its process died. */
   last({ text }: { text: string }): { look: Look; text: string } {
     const said = text.replace(/^running cell (?=line)/, '');
     return { look: 'idle', text: this.trans.__('last seen: %1', said) };
@@ -124,7 +122,7 @@ export class Words {
     return this.trans.__('Cluster %1', cluster.id);
   }
 
-  /** How a cluster was stopped, in words. */
+  /** Words for how a cluster was stopped. */
   stopped(cluster: ICluster, { ended, left }: IStopped): string {
     const trans = this.trans;
     const name = this.clusterName(cluster);
@@ -149,7 +147,7 @@ export class Words {
       : trans.__('%1: nothing to stop, all ranks had exited', name);
   }
 
-  /** The name of a process: its notebook's, or that of the job it keeps. */
+  /** The name of a process: the name of its notebook if there is one. */
   processName(process: IProcess): string {
     const file = process.notebook.split('/').pop();
     if (file) {
@@ -211,7 +209,7 @@ export class Words {
     return inTime(Math.floor(now - cluster.created));
   }
 
-  /** What a bar stands at: 300 of 1000, 12.5 steps a second, 56 s left. */
+  /** A progress bar in words: 300 of 1000 · 12.5 steps/s · 56 s left. */
   bar(bar: IBar): string {
     const trans = this.trans;
     const parts = [
@@ -234,7 +232,7 @@ export class Words {
     return parts.join(' · ');
   }
 
-  /** 97 % or 1.2 GB, of what a rank uses. */
+  /** An amount that a rank uses: 97 %, or 1.2 GB. */
   used(name: Used, value: number | null): string {
     if (value === null) {
       return '';
@@ -242,7 +240,7 @@ export class Words {
     return name === 'cpu' || name === 'gpu' ? inPercent(value) : inBytes(value);
   }
 
-  /** The least and the most of what was used: min 3 %, max 99 %. */
+  /** The smallest and largest amount in a history: min 3 %, max 99 %. */
   range(name: Used, past: (number | null)[]): string {
     const known = past.filter(value => value !== null);
     return known.length
@@ -263,7 +261,7 @@ export class Words {
     );
   }
 
-  /** What one looks for first: how busy a rank is, or what an idle one holds. */
+  /** The most interesting amount: how busy a rank is, or how much memory an idle rank holds. */
   most(
     rank: IRank
   ): { text: string; told: string; share?: number } | undefined {
@@ -289,7 +287,7 @@ export class Words {
     return names[name];
   }
 
-  /** The whole in few words, for the status bar: 2 of 4 ranks busy. */
+  /** The counts for the status bar: busy ranks, all ranks, dead ranks. */
   summary(state: IState): { busy: number; total: number; dead: number } {
     const ranks = state.processes
       .filter(process => process.alive)
@@ -307,8 +305,8 @@ export class Words {
   }
 }
 
-/** Begins a report of what is no trouble any more. */
+/** The beginnings of reports about a trouble that is over. */
 const OVER = /^(Resolved|The wait is over|It has reacted)/i;
 
-/** What a rank of a running job does while it is well. */
+/** The beginnings of words for a rank without an error. */
 const WELL = /^(running|busy|starting|queued|line )/;

@@ -32,7 +32,7 @@ _PLACES = {
     "/torch/nn/parallel/distributed.py": "DDP forward",
     "/torch/distributed/_functional_collectives.py": "",
 }
-"""Where collectives start in C++: the flight recorder says whether one is running."""
+"""Functions in which collectives start in C++; the flight recorder shows whether one is running."""
 
 
 Place = tuple["int | None", "str | None"]

@@ -28,7 +28,7 @@ MEET_LIMIT = timedelta(minutes=10)
 
 
 class Joining:
-    """Creates WORLD, and knows with which arguments. Main thread.
+    """Creates WORLD, and keeps the arguments of its last creation. Main thread.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Joining:
         return dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != ours
 
     def ask(self, *args: Any, **kwargs: Any) -> None:
-        """Serve a user's ``init_process_group``: keep WORLD, or create the one it asks for."""
+        """Serve a user's ``init_process_group``: keep WORLD, or create the requested group."""
         asked = inspect.signature(self._torchs_own).bind(*args, **kwargs).arguments
         rank, size = asked.get("rank", -1), asked.get("world_size", -1)
         ours = rank in {-1, self._rank} and size in {-1, self._ranks}

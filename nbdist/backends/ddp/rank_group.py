@@ -166,7 +166,7 @@ class Ddp:
 
     def open_store(self) -> int:
         """Start the store of the next generation; return its port. Called on one rank."""
-        # This ends the store before it: no rank uses that one, or `abort` ends its wait there.
+        # This ends the earlier store: no rank uses it, or `abort` ends the rank's wait there.
         self._server = stores.serve(self._host)
         return self._server.port
 
@@ -402,7 +402,7 @@ class Ddp:
         return (self._in_place or self._anew).group_named(name)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return what of a DDP model can be sent to another rank; see `put_together`."""
+        """Return the parts of a DDP model that can be sent to a rank; see `put_together`."""
         told = (self._in_place or self._anew).take_apart(model)
         return {"told": told, "groups": groups_of(states_of(model)), "gpu": _own_gpu()}
 

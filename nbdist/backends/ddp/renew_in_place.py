@@ -123,7 +123,7 @@ class InPlace:
         return groups.group_named(name)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return what of a DDP model can be sent to another rank."""
+        """Return the parts of a DDP model that can be sent to another rank."""
         return {
             "state": renew_models.take_apart(model),
             "builtin": self._made.models[model].builtin,

@@ -47,7 +47,7 @@ WORLD = "world"
 
 @dataclass(frozen=True)
 class Before:
-    """What a rank had before its groups were destroyed."""
+    """The groups of a rank before they were destroyed."""
 
     infos: list[GroupInfo]
     """The groups as this rank describes them to other ranks."""
@@ -104,7 +104,7 @@ class Anew:
         Raises
         ------
         NbdistError
-            If torch does not let go of them.
+            If torch does not destroy them.
         """
         self._new = {}
         self._retired += [before.world, *(each.group for each in before.groups)]
@@ -195,7 +195,7 @@ class Anew:
         return next(found, dist.GroupMember.NON_GROUP_MEMBER)
 
     def take_apart(self, model: DistributedDataParallel) -> dict[str, Any]:
-        """Return what of a DDP model can be sent to another rank; see `put_together`."""
+        """Return the parts of a DDP model that can be sent to a rank; see `put_together`."""
         noted = self._made.models.get(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
         if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):

@@ -193,7 +193,7 @@ class Trial:
             _demand(apart < CLOSE, f"after a broken {place} gradients are {apart:g} off")
 
     def _import(self, name: str) -> None:
-        """Import what the first model needs, so that no process waits for it in a collective.
+        """Import a module that the first model needs, so that no process waits in a collective.
 
         The import takes a second of CPU time, and this process may get little of it: see `NICER`.
         """

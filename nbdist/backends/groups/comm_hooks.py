@@ -16,7 +16,7 @@ POWER_SGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
 
 
 def states_of(model: Any) -> list[Any]:
-    """Return the states of a DDP model's hooks; none where this torch does not show them."""
+    """Return the states of a DDP model's hooks; none if this torch does not show them."""
     return [state for _, state in getattr(model, "_comm_hooks", ())]
 
 
@@ -49,11 +49,11 @@ def set_counters(model: Any, numbers: dict[str, float]) -> None:
 
 
 def begin_again(states: Iterable[Any]) -> None:
-    """Reset PowerSGD's states, which keep something for each bucket, to the first step.
+    """Reset PowerSGD's states, which keep data for each bucket, to the first step.
 
     DDP forms its buckets again, so the state of the old buckets does not fit. And ranks that were
-    interrupted at different points of a step have different step counts and random states: one
-    would compress where another does not.
+    interrupted at different points of a step have different step counts and random states: one rank
+    would compress while another does not.
     """
     module = sys.modules.get(POWER_SGD)
     for state in states:

@@ -40,13 +40,13 @@ ENVIRON = {
     # outlive their groups, and its flight recorder does not see renewed groups.
     "TORCH_DIST_USE_NCCL2": "0",
 }
-"""What persistent ranks need of torch's NCCL; a user's own values go first. Every new group reads
-them, so they stay in the environment, which processes that a cell starts inherit."""
+"""Settings of torch's NCCL for persistent ranks; a user's own values take precedence. Each new
+group reads them, so they stay in the environment, which processes that a cell starts inherit."""
 CLEAN_UP_ONLY = "2"
 LIBRARY = "libnccl.so.2"
 NAME = "nccl"
 SHARED_GPU, SHARES_SINCE = "NCCL_MULTI_RANK_GPU_ENABLE", (2, 30)
-"""The variable that NCCL reads, and since which version; older ones raise "Duplicate GPU
+"""The variable that NCCL reads, and since which version; older versions raise "Duplicate GPU
 detected"."""
 
 
@@ -97,7 +97,7 @@ def bound_device(backend: str | None) -> torch.device | None:
 
 
 def part_of(group: Any, device: str = "cuda") -> Any:
-    """Return a group's backend object for a device, or the group where torch does not show it."""
+    """Return a group's backend object for a device, or the group if torch does not show it."""
     part = getattr(group, "get_backend", getattr(group, "_get_backend", None))
     if part is None:
         return group
@@ -107,7 +107,7 @@ def part_of(group: Any, device: str = "cuda") -> Any:
 
 @contextmanager
 def unbound() -> Iterator[torch.device | None]:
-    """Let new groups not be split from WORLD meanwhile; yields the device WORLD is bound to."""
+    """Prevent splitting new groups from WORLD meanwhile; yield the device of WORLD."""
     world = dist.group.WORLD
     device = getattr(world, "bound_device_id", None)
     if world is None or device is None:
@@ -125,7 +125,7 @@ class Aborting:
 
     def __init__(self) -> None:
         self._begun: dict[int, tuple[Any, threading.Thread]] = {}
-        """For the id of what is aborted, the object itself (so that its id stays taken) and the
+        """For the id of each aborted object, the object itself (so that its id stays taken) and the
         thread."""
         self._lock = threading.Lock()
 

@@ -61,7 +61,7 @@ def ways(recovery: Recovery, forced: str) -> list[str]:
 
 
 def told(recovery: Recovery, forced: str) -> str:
-    """Say in one line how ranks with this torch recover after a fault."""
+    """Describe in one line how ranks with this torch recover after a fault."""
     torch, first = f"torch {recovery.torch}", ways(recovery, forced)[0]
     why = f"{FORCE} says so" if first == forced else recovery.groups or recovery.models
     if first == REPLACE:

@@ -34,10 +34,10 @@ class Group:
     """A subgroup in whose creation this rank took part."""
 
     number: int
-    """Its place among the calls of ``new_group``, the same on all ranks."""
+    """The number of its call of ``new_group``, equal on all ranks."""
     ranks: list[int]
     asked: dict[str, Any]
-    """What ``new_group`` was called with."""
+    """The arguments of ``new_group``."""
     group: Any
     """A ProcessGroup; NON_GROUP_MEMBER if this rank is not in it."""
 
@@ -49,9 +49,9 @@ class Model:
     arguments: dict[str, Any] | None
     """The constructor's arguments without the module; None if the model was unpickled."""
     hooks: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
-    """What ``register_comm_hook`` was called with."""
+    """The arguments of each call of ``register_comm_hook``."""
     builtin: Any = None
-    """What ``_register_builtin_comm_hook`` was called with, where torch has that."""
+    """The argument of ``_register_builtin_comm_hook``, if this torch has that function."""
 
 
 class Made:
@@ -68,7 +68,7 @@ class Made:
         self.models: weakref.WeakKeyDictionary[DistributedDataParallel, Model] = (
             weakref.WeakKeyDictionary()
         )
-        """In the order in which they were created."""
+        """The DDP models, in the order in which they were created."""
         self.groups: list[Group] = []
         self.count = 0
         """How often ``new_group`` was called: the number of the next group."""

@@ -50,7 +50,7 @@ def timed(call: Callable[Args, Result]) -> Callable[Args, Result]:
 
     @functools.wraps(call)
     def waiting(*args: Args.args, **kwargs: Args.kwargs) -> Result:
-        global _inside  # see there
+        global _inside  # a process has one main thread
         if _inside or threading.get_ident() != threading.main_thread().ident:
             return call(*args, **kwargs)
         began, _inside = time.perf_counter(), True

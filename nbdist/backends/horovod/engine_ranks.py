@@ -2,8 +2,8 @@
 
 Horovod's own shutdown, from any thread, ends every wait in its collectives, and ``hvd.init()``
 works again afterwards. Ranks find each other through Horovod's rendezvous server, which rank 0
-starts anew for each generation. Models and optimizers train on: models hold nothing of Horovod, and
-Horovod's optimizers are reset.
+starts again for each generation. Models and optimizers train on: models hold nothing of Horovod,
+and Horovod's optimizers are reset.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 2.0
 """How long `abort` waits for the shutdown, which then goes on in its own thread."""
 FRAMEWORK = "NBDIST_HOROVOD"
-"""Environment variable: ``tensorflow`` chooses it where Horovod was built for torch, too."""
+"""Environment variable: ``tensorflow`` chooses TensorFlow if Horovod was built for both."""
 MODULES = {"torch": "Torch", "tensorflow": "TensorFlow"}
 
 
 class Framework(Protocol):
-    """What differs between the frameworks that Horovod supports; see `for_torch`."""
+    """The part of the backend that depends on the framework; see `for_torch`."""
 
     hvd: Any
 
@@ -63,7 +63,7 @@ def framework() -> str:
     Raises
     ------
     UsageError
-        If there is none.
+        If there is no such framework.
     """
     named, built = os.environ.get(FRAMEWORK), parts()
     if named is not None and named not in MODULES:
@@ -89,7 +89,7 @@ def framework() -> str:
 class Horovod:
     """The ``horovod`` backend of one rank.
 
-    `form` and `sync` belong to the main thread, the rest to any.
+    `form` and `sync` belong to the main thread; any thread may call the other methods.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Horovod:
         port: int = self._server.start()
         slots = hosts.parse_hosts(f"localhost:{self.world_size}")
         self._server.init(hosts.get_host_assignments(slots, self.world_size))
-        if before is not None:  # no rank uses it, or `abort` ends its wait there
+        if before is not None:  # no rank uses it, or `abort` ends the rank's wait there
             threading.Thread(target=_close, args=(before,), daemon=True).start()
         return port
 
@@ -180,7 +180,7 @@ class Horovod:
         """Do nothing: Horovod does not use MASTER_PORT."""
 
     def abort(self) -> None:
-        """Free this rank: its waits in collectives raise.
+        """Free this rank: its waits in collectives raise. Any thread.
 
         A shutdown needs the agreement of all ranks, so a frozen rank delays it; it has a thread of
         its own, so that the calling thread is not delayed, too.

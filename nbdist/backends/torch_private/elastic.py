@@ -72,7 +72,7 @@ def launch(arguments: list[str], entry: Callable[[str], None], path: str) -> Non
     tempfile.tempdir = config.logs_specs.root_log_dir  # else it leaves files behind
     name_callers_quickly()
     _meet_at_once()
-    with _exit_codes_told():
+    with _exit_codes_reported():
         elastic_launch(config, entry)(path)
 
 
@@ -154,18 +154,18 @@ def _answer_for_silent(context: Any, returned: dict[int, Any]) -> None:
             answered.add(rank)
         elif process.exitcode == 0:
             answered.add(rank)
-            sys.stderr.write(_told("silent", rank, process))
+            sys.stderr.write(_ending_of("silent", rank, process))
             returned[rank].put(None)
 
     context.join = joined
 
 
-def _told(how: str, rank: int, process: Any) -> str:
+def _ending_of(how: str, rank: int, process: Any) -> str:
     return f"{how} (exitcode: {process.exitcode}) local_rank: {rank} (pid: {process.pid})\n"
 
 
 @contextmanager
-def _exit_codes_told() -> Iterator[None]:
+def _exit_codes_reported() -> Iterator[None]:
     """Print how every failed worker ended, in TorchElastic's own format.
 
     TorchElastic names only one of the forked workers, often one that failed because of another.
@@ -175,15 +175,15 @@ def _exit_codes_told() -> Iterator[None]:
     watched = _Watched()
     vars(agent)["time"] = SimpleNamespace(**vars(time) | {"sleep": watched.sleep})
 
-    def tell() -> None:
+    def report() -> None:
         for context in last:
             for rank, process in enumerate(context.processes):
                 if process.exitcode:
-                    sys.stderr.write(_told("failed", rank, process))
+                    sys.stderr.write(_ending_of("failed", rank, process))
         last.clear()
 
     def started(*args: Any, **options: Any) -> Any:
-        tell()
+        report()
         last.append(start(*args, **options))
         _answer_for_silent(last[0], options["args"][RETURNED])
         watched.watch(last[0], options["args"][RETURNED])
@@ -193,6 +193,6 @@ def _exit_codes_told() -> Iterator[None]:
     try:
         yield
     finally:
-        tell()
+        report()
         vars(mp)["start_processes"] = start
         vars(agent)["time"] = time

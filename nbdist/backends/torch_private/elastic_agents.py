@@ -128,7 +128,7 @@ class Meeting(RendezvousHandler):
 
 
 class Agent(LocalElasticAgent):
-    """An agent that tells a failed rank from one that lost other ranks. Main thread."""
+    """An agent that distinguishes failed ranks from ranks that lost other ranks. Main thread."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         meeting = worker_group.spec.rdzv_handler

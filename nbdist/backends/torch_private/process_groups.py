@@ -54,7 +54,7 @@ _FIRST_NUMBER, _LAST_NUMBER = 100, 255
 """Type numbers (one byte) for backends that cannot replace an older one."""
 
 
-# --- what groups there are --------------------------------------------------------------------
+# --- describing groups ------------------------------------------------------------------------
 
 
 def world() -> ProcessGroup | None:
@@ -143,7 +143,7 @@ def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
     return backends
 
 
-# --- renewing them ----------------------------------------------------------------------------
+# --- renewing groups --------------------------------------------------------------------------
 
 
 def empty(group: ProcessGroup) -> None:

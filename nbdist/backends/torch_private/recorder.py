@@ -92,7 +92,7 @@ def _is_batch(record: dict[str, Any]) -> bool:
 
 
 def _read(dump: Any, *, everything: bool = False) -> list[dict[str, Any]]:
-    global _rested  # see there
+    global _rested  # a process is one rank
     if dump is None:
         return []
     began = time.thread_time()

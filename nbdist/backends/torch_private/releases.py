@@ -91,4 +91,4 @@ def clear(thing: Any, rest: dict[str, Any]) -> None:
 
 
 EMPTY: Any = object()
-"""Tells `clear` to empty a container."""
+"""A value with which `clear` empties a container."""

@@ -59,7 +59,7 @@ _DDP = {
 
 
 def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
-    """Return what of a DDP model can be sent to another rank, its group as a name."""
+    """Return the parts of a DDP model that can be sent to a rank, its group as a name."""
     if not has_group(model):
         raise UsageError("its process group was destroyed")
     state = {k: v for k, v in vars(model).items() if k not in ("reducer", "logger")}
@@ -111,12 +111,12 @@ def rest_of_fsdp() -> list[dict[str, str]]:
         for thing in (state, state._state_ctx, state._comm_ctx, *fsdp_groups(state))
     ]
     return [
-        {name: repr(value) for name, value in vars(thing).items() if _tells(thing, name, value)}
+        {name: repr(value) for name, value in vars(thing).items() if _is_plain(thing, name, value)}
         for thing in things
     ]
 
 
-def _tells(thing: object, name: str, value: object) -> bool:
+def _is_plain(thing: object, name: str, value: object) -> bool:
     """Whether a value can be compared as text, and differs from its class's default."""
     if value is None or isinstance(value, (bool, int, str, Enum)):
         return getattr(type(thing), name, thing) is not value

@@ -17,7 +17,7 @@ from nbdist.cell.definitions.compared_functions import MISSING
 from nbdist.cell.definitions.decorated import Function, doc_of
 from nbdist.cell.definitions.defined import codes_in, first_line
 from nbdist.cell.definitions.expressions import Unsure
-from nbdist.cell.definitions.subclass_hooks import is_told
+from nbdist.cell.definitions.subclass_hooks import creation_runs_code
 
 if TYPE_CHECKING:
     from nbdist.cell.definitions.compared_functions import Comparison
@@ -78,7 +78,7 @@ class ClassComparison:
             for base in cls.__mro__[1:-1]
         )
         """Whether a library may have added attributes to the class."""
-        self._told = is_told(cls)
+        self._creation_runs_code = creation_runs_code(cls)
 
     def compare(self) -> None:
         """Raise `Unsure` if the class statement would create something else."""
@@ -179,7 +179,7 @@ class ClassComparison:
         self._whole.function(node, code, now, f"{self._path}.<lambda>", self._local)
 
     def _may_edit(self, name: str) -> bool:
-        if self._told:
+        if self._creation_runs_code:
             return False
         if self._kind == "enum":
             own = any(base.__module__ == "__main__" for base in self._cls.__mro__[1:])
@@ -239,7 +239,7 @@ class ClassComparison:
             raise Unsure
 
     def _is_made_by_library(self, node: ast.expr) -> bool:
-        """Return whether a library with its own kind of class made it: `pydantic.Field(3)`."""
+        """Return whether the class's own library makes the value, such as `pydantic.Field(3)`."""
         if (self._kind != "other" and not self._by_library) or not isinstance(node, ast.Call):
             return False
         makers = [type(self._cls), *(b for b in self._cls.__mro__ if b.__module__ != "__main__")]
@@ -281,10 +281,10 @@ class ClassComparison:
             raise Unsure
         return found[0]
 
-    # -- what is there besides -----------------------------------------------------------------
+    # -- other attributes ------------------------------------------------------------------------
 
     def _attribute(self, name: str, then: Any, now: Any) -> None:
-        plain = self._kind in ("type", "dataclass") and not self._told
+        plain = self._kind in ("type", "dataclass") and not self._creation_runs_code
         if self._kind == "dataclass" and name == "__doc__" and then is None:
             return  # the dataclass made it from the fields
         if self._kind == "named tuple" and name == "__doc__" and then is None:

@@ -107,7 +107,7 @@ def _is_typing(value: object) -> bool:
 
 
 def mutable(value: Any) -> list[object]:
-    """Return the lists, dicts and sets inside a value, one twice if it is there twice."""
+    """Return the lists, dicts and sets inside a value, each as often as it occurs."""
     if not isinstance(value, CONTAINERS):
         return []
     inner = [*value, *value.values()] if isinstance(value, dict) else list(value)

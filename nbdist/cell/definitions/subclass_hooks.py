@@ -7,14 +7,14 @@ import inspect
 from nbdist.rank.values.user_errors import CannotTravel
 
 
-def is_told(cls: type) -> bool:
-    """Return whether the notebook's code runs when a class with these bases is created."""
-    return _tells(cls) is not None or type(cls).__module__ == "__main__"
+def creation_runs_code(cls: type) -> bool:
+    """Return whether creating this class runs code of the notebook."""
+    return _base_with_init_subclass(cls) is not None or type(cls).__module__ == "__main__"
 
 
-def _tells(cls: type) -> type | None:
-    told = (base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base))
-    found = next(told, object)
+def _base_with_init_subclass(cls: type) -> type | None:
+    classes = (base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base))
+    found = next(classes, object)
     return found if found.__module__ == "__main__" else None
 
 
@@ -26,7 +26,7 @@ def check_by_value(cls: type) -> None:
     CannotTravel
         If its creation needs arguments of `__init_subclass__`, which the class does not keep.
     """
-    base = _tells(cls)
+    base = _base_with_init_subclass(cls)
     if base is None:
         return
     try:

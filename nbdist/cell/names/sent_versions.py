@@ -21,8 +21,8 @@ ABSENT = object()
 
 Change = Literal["", "bound", "edited", "drifted"]
 """The change of a name since the last look. "bound": bound to another object. "edited": the object
-was changed in place, and can be sent again. "drifted": changed in place, but not sent again,
-because the new value would replace what cells have made of it on the ranks (a model, a tensor)."""
+was changed in place, and can be sent again. "drifted": changed in place, but not sent again: the
+new value (a model, a tensor) would undo the changes that cells have made on the ranks."""
 
 
 @dataclass
@@ -117,8 +117,10 @@ class Known:
     def forget(self, space: Mapping[str, Any], used: Iterable[str] = ()) -> list[str]:
         """Forget names that were deleted in the notebook, and values that were replaced there.
 
-        Returns ------- list of str The deleted names that are in `used`; each is returned only
-        once.
+        Returns
+        -------
+        list of str
+            The deleted names that are in `used`; each is returned only once.
         """
         for name, version in list(self._versions.items()):
             if name not in space:

@@ -84,41 +84,41 @@ class ScriptOptions:
     name: str
     """The script's file name."""
     saved: bool
-    """Whether it is for the user to keep."""
+    """Whether the user keeps the script."""
     backend: str
     """`ddp`, `horovod`, `xla`, `none`, or `own` for a program that makes its own workers."""
     np: int
-    """Number of ranks, for the lines that say how to launch it."""
+    """The number of ranks in the launch commands."""
     forced: Sequence[str] = ()
-    """Names of the notebook to put in whatever the cell uses."""
+    """Names of the notebook to include even if the cell does not use them."""
     automatic: bool = True
-    """Whether to look for names the cell uses."""
+    """Whether to include the names that the cell uses."""
     lines: int = 1
-    """How many lines of the notebook's cell stand above its text."""
+    """How many lines of the notebook's cell come before its text."""
     arguments: Sequence[str] = ()
-    """What the script is called with, for the lines that say how to launch it."""
+    """The script's arguments in the launch commands."""
 
     @property
     def given(self) -> frozenset[str]:
-        """The names that the script's head gives a value."""
+        """The names that the script's preamble defines."""
         if self.backend == "own":
             return frozenset()
         return OURS | {"hvd"} if self.backend == "horovod" else OURS
 
 
 def make_script(shell: Any, parsed: Parsed, cell: str, options: ScriptOptions) -> Script:
-    """Return a cell as a script. Kernel's main thread; nothing is started or written.
+    """Return a cell as a script, without writing or starting it. Kernel's main thread.
 
     Parameters
     ----------
     shell
         The notebook's IPython shell.
     parsed
-        The cell as IPython reads it.
+        The cell as IPython transforms and compiles it.
     cell
-        Its text, below the line of ``%%distributed``.
+        The cell's text, below the line of ``%%distributed``.
     options
-        How it is written.
+        How the script is written.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from nbdist.cell.definitions.definition_text import Remade
 from nbdist.cell.definitions.expressions import Again
 from nbdist.cell.definitions.find_definition import remade
 from nbdist.cell.definitions.literals import containers, written
-from nbdist.cell.definitions.subclass_hooks import is_told
+from nbdist.cell.definitions.subclass_hooks import creation_runs_code
 from nbdist.cell.names.used_names import used
 from nbdist.cell.script.definition_reads import (
     called_names,
@@ -241,7 +241,7 @@ class Gathering:
         now = {each: None for each in (*at_once.surely, *at_once.maybe) if each != name}
         rest = {each: None for each in (*every, *later) if each not in now and each != name}
         calls = called_names(head)
-        if isinstance(value, type) and is_told(value):
+        if isinstance(value, type) and creation_runs_code(value):
             calls |= set(now)
         place = definition.number, definition.line
         self._sources[id(value)] = name
@@ -279,13 +279,13 @@ class Gathering:
         parts.every = {name: self._values[name] for name in self._parts}
         parts.by_value = self._by_value
         Order(self._parts, parts).order()
-        parts.again += self._as_told()
+        parts.again += self._restored_attributes()
         return parts
 
-    def _as_told(self) -> list[str]:
+    def _restored_attributes(self) -> list[str]:
         """Return statements that restore class attributes which creating a subclass may change."""
         every = [self._values[name] for name in self._parts]
-        told = [each for each in every if isinstance(each, type) and is_told(each)]
+        told = [each for each in every if isinstance(each, type) and creation_runs_code(each)]
         bases = dict.fromkeys(base for each in told for base in each.__mro__[1:])
         return [
             in_place(f"{base.__name__}.{name}", value, text)

@@ -277,7 +277,7 @@ class Host:
         self.warm.order(End(pid, grace))
 
     async def forget_engine(self, rank: int) -> None:
-        """Tell the controller that an engine has ended, as ipyparallel's nanny does."""
+        """Inform the controller that an engine has ended, as ipyparallel's nanny does."""
         await asyncio.to_thread(_unregister, self.connection_file("engine"), rank)
 
     def abandon(self) -> None:

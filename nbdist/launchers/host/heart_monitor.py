@@ -25,7 +25,7 @@ AWAITED_SECONDS = 120.0
 class AwaitedMonitor(HeartMonitor):
     """A heart monitor that beats only while it waits for new hearts."""
 
-    told_of: ClassVar[int]
+    new_hearts: ClassVar[int]
     """The read end of the pipe with new hearts."""
 
     def start(self) -> None:
@@ -34,11 +34,11 @@ class AwaitedMonitor(HeartMonitor):
         self.caller.stop()
         self.caller: Any = PeriodicCallback(self.beat, 1e3 * BEAT_SECONDS)
         self._awaited: dict[bytes, float] = {}
-        self._told = b""
-        IOLoop.current().add_handler(self.told_of, self._hear, IOLoop.READ)
+        self._rest = b""
+        IOLoop.current().add_handler(self.new_hearts, self._hear, IOLoop.READ)
 
     def _hear(self, fd: int, _events: int) -> None:
-        *hearts, self._told = (self._told + os.read(fd, 1 << 16)).split(b"\n")
+        *hearts, self._rest = (self._rest + os.read(fd, 1 << 16)).split(b"\n")
         late = self.loop.time() + AWAITED_SECONDS
         self._awaited |= dict.fromkeys(hearts, late)
         if not self.caller.is_running():
@@ -83,5 +83,5 @@ def beat_when_awaited() -> None:
         return taken
 
     Hub.register_engine = register_engine
-    AwaitedMonitor.told_of = reading
+    AwaitedMonitor.new_hearts = reading
     heartmonitor.HeartMonitor = AwaitedMonitor

@@ -198,7 +198,7 @@ class Supervisor:
             raise
 
     def _refuse(self, order: Order, why: str) -> None:
-        """Tell the kernel that an order could not be executed."""
+        """Inform the kernel that an order could not be executed."""
         match order:
             case StartRank():
                 self.tell(Refused(_name_of(order.spec), why))

@@ -151,7 +151,7 @@ class WarmProcess:
                 self._tell(word)
             case Died():
                 self.children.pop(word.pid, None)
-                self._oom_before = oom_kills()  # that child was meant
+                self._oom_before = oom_kills()  # this child's death explains the kill
                 self._tell(word)
             case Refused():
                 self._tell(word)

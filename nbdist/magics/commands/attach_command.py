@@ -1,4 +1,4 @@
-"""``%dist attach``: shows a detached job in the notebook; also what a new one says."""
+"""``%dist attach``: shows a detached job in the notebook; also the notice for a new one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from nbdist.magics.parsing.command import Commands
 
 
-def tell_of(kept: Kept) -> None:
-    """Say that a job was detached, and how to get at it."""
+def note_detached(kept: Kept) -> None:
+    """Show that a job was detached, and which commands show or stop it."""
     notice(
         f"Job {kept.id} on {counted(kept.np, 'rank')} keeps running without this notebook. "
         f"`%dist attach {kept.id}` shows it, also after a restart and in another notebook; "
@@ -52,7 +52,7 @@ def attach(args: argparse.Namespace) -> None:
     shell = get_ipython()
     assert shell is not None
     job = detached_jobs.attach(args.job, output=args.output, viewed=True)
-    head = notice(_told(job))
+    head = notice(_described(job))
 
     def leave() -> None:
         job.viewed = False
@@ -61,12 +61,12 @@ def attach(args: argparse.Namespace) -> None:
     try:
         show(shell, job, leave)
     finally:
-        head.update(bundle(_told(job)), raw=True)
+        head.update(bundle(_described(job)), raw=True)
     bind_returned(FromScript(), job, namespace(), notice)
 
 
-def _told(job: Job) -> str:
-    """Say how a detached job is doing."""
+def _described(job: Job) -> str:
+    """Describe the state of a detached job."""
     when = time.strftime("%b %d, %H:%M", time.localtime(job.created))
     who = f"Job {job.id} on {name_ranks(job.ranks)}, started {when}"
     if job.done and job.seconds is not None:

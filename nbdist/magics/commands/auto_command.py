@@ -1,7 +1,7 @@
 """``%dist auto on``: plain cells run on the ranks; ``%%local`` keeps one in the notebook's kernel.
 
-IPython offers no hook that could send a cell elsewhere, so `run_cell_async`, which every front end
-goes through, is replaced on the shell while the mode is on. Kernel's main thread.
+IPython has no hook that could send a cell elsewhere. So while the mode is on, `run_cell_async`,
+which every front end calls, is replaced on the shell. Kernel's main thread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 LOCAL = "%%local"
 OURS = re.compile(r"%dist\b|%((un|re)?load_ext)\s+nbdist\b|(exit|quit)(\(\))?$")
-"""Lines that are for the notebook's own kernel, whatever the mode."""
+"""Lines that always run in the notebook's own kernel."""
 
 
 def is_plain(cell: str) -> bool:
-    """Whether a cell goes to the ranks: it is Python, and not only lines of ours."""
+    """Whether a cell goes to the ranks: it is Python, and has more than lines of ours."""
     lines = [line.strip() for line in cell.splitlines()]
     code = [line for line in lines if line and not line.startswith("#")]
     magic = MAGIC.match(code[0]) if code else None
@@ -40,7 +40,7 @@ def is_plain(cell: str) -> bool:
 
 
 def strip_local(lines: list[str]) -> list[str]:
-    """Blank the line ``%%local`` (an input transformer): the rest is a cell like any other."""
+    """Blank the line ``%%local`` (an input transformer): the rest runs as a usual cell."""
     if lines and lines[0].split(None, 1)[:1] == [LOCAL]:
         return ["\n", *lines[1:]]
     return lines
@@ -71,9 +71,9 @@ class Auto:
         self.flags = None
 
     def _instead_of(self, run: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-        @functools.wraps(run)  # ipykernel asks for the parameters
+        @functools.wraps(run)  # ipykernel inspects the parameters
         async def run_cell_async(raw_cell: str, *args: Any, **options: Any) -> Any:
-            # What has no history was not typed by a person: a front end asks for something.
+            # Code without history is a request of a front end, not typed by a person.
             typed = options.get("store_history") and not options.get("silent")
             if typed and self.flags is not None and is_plain(raw_cell):
                 flags = f"--whole-cell {self.flags}"
@@ -85,7 +85,7 @@ class Auto:
         return run_cell_async
 
     def _show_in_prompt(self) -> None:
-        """Say it where a terminal asks for the next cell; notebooks draw their own prompt."""
+        """Show the mode in a terminal's prompt; notebooks draw their own prompt."""
         kept: Any = getattr(self._shell, "prompts", None)
         if kept is None:
             return
@@ -102,14 +102,14 @@ class Auto:
 
 @magics_class
 class LocalMagics(Magics):
-    """The cell magic that keeps a cell here, and the mode that it is for.
+    """The cell magic ``%%local``, and the mode in which it is needed.
 
     Parameters
     ----------
     shell
-        IPython's.
+        IPython's shell.
     check_flags
-        Raises `UsageMistake` for what are no flags of ``%%distributed``.
+        Raises `UsageMistake` for text that is not flags of ``%%distributed``.
     """
 
     def __init__(self, shell: Any, check_flags: Callable[[str], Any]) -> None:
@@ -120,21 +120,21 @@ class LocalMagics(Magics):
     @cell_magic
     def local(self, line: str, cell: str) -> None:
         """Run this cell in the notebook's kernel while `%dist auto on` sends cells to the ranks."""
-        # On the first line of a cell it never comes to this: see `strip_local`.
+        # Not called for `%%local` on the first line of a cell: see `strip_local`.
         del line
         assert self.shell is not None
         self.shell.run_cell(cell)
 
 
 def add_auto(shell: Any, check_flags: Callable[[str], Any]) -> None:  # IPython's shell
-    """Make ``%%local`` known, and the mode ready to be switched on; see `LocalMagics`."""
+    """Register ``%%local`` and prepare the mode; see `LocalMagics`."""
     shell.register_magics(LocalMagics(shell, check_flags))
     shell.input_transformers_cleanup.append(strip_local)
     plain_cells.harmless.append(strip_local)
 
 
 def remove_auto(shell: Any) -> None:  # IPython's shell
-    """Take both away."""
+    """Switch the mode off and remove ``%%local``."""
     _ours(shell).auto.switch_off()
     del shell.magics_manager.registry[LocalMagics.__name__]
     shell.input_transformers_cleanup.remove(strip_local)
@@ -143,7 +143,7 @@ def remove_auto(shell: Any) -> None:  # IPython's shell
 
 
 def auto_flags() -> str | None:
-    """Return the flags plain cells run with on the ranks, None while they run here."""
+    """Return the flags with which plain cells run on the ranks, None while they run here."""
     return _ours(get_ipython()).auto.flags
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbdist.magics.parsing.command import Commands
 
 MOST_WIDE = 50
-"""Characters of a line of code or of a message that a table has room for."""
+"""The most characters of a line of code or of a message in a table."""
 
 
 def add_to(commands: Commands) -> None:
@@ -71,7 +71,7 @@ def _job_table(jobs: list[Job]) -> str:
 
 
 def _detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) -> str:
-    """Return a row for each detached job, given with its state in words."""
+    """Return a row for each detached job; `jobs` has the job and its state in words."""
     titles = (
         "job", "launcher", "ranks", "host", "state", "started", "took", "first line", "result",
     )  # fmt: skip
@@ -93,7 +93,7 @@ def _detached_table(jobs: list[tuple[Kept, str]], unreadable: list[Unreadable]) 
 
 
 def _first_line(code: str) -> str:
-    """Return the first line of a cell that says something."""
+    """Return the first line of a cell that is not blank."""
     return next((line for line in code.splitlines() if line.strip()), "")
 
 
@@ -110,7 +110,7 @@ def _clock(at: float | None) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return what of a line there is room for in a table."""
+    """Return a line, cut to fit into a table."""
     return text if len(text) <= MOST_WIDE else text[: MOST_WIDE - 1] + "…"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbdist.magics.parsing.command import Commands
 
 MOST_LINES = 10_000
-"""Lines printed at once; the log itself has no bound."""
+"""The most lines printed at once; the log itself has no limit."""
 LOOK_SECONDS = 0.1
 
 
@@ -72,7 +72,7 @@ def _follow(job: Job, reader: _Reader, wanted: re.Pattern[str]) -> None:
     try:
         ended = False
         while not ended:
-            ended = job.done  # asked before the last look
+            ended = job.done  # read before the last lines
             for line in filter(wanted.search, reader.new()):
                 print(line, end="")
             sys.stdout.flush()
@@ -82,7 +82,7 @@ def _follow(job: Job, reader: _Reader, wanted: re.Pattern[str]) -> None:
 
 
 class _Reader:
-    """Reads a rank's part of its log, line by line and without ever holding all of it."""
+    """Reads the job's part of a rank's log, line by line, never all of it at once."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self._job, self._rank = job, rank
@@ -96,10 +96,10 @@ class _Reader:
             self._file.close()
 
     def new(self) -> Iterator[str]:
-        """Return the lines that have come since it was last asked."""
+        """Return the lines printed since the last call."""
         begin, end = self._job.parts.get(self._rank, (0, 0))
         if end == 0 or not self._job.log(self._rank).exists():
-            return  # it has not begun, or has never printed anything
+            return  # the job has not begun, or the rank has printed nothing
         if self._file is None:
             self._file = self._job.log(self._rank).open("rb")
             self._file.seek(begin)

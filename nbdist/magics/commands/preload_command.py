@@ -51,7 +51,7 @@ def preload(args: argparse.Namespace) -> None:
                 f"Importing {listed}, first in a process of its own to see whether that does harm…"
             )
         while not wait([future], timeout=PATIENCE_SECONDS).done:
-            pass  # in slices, in which an interrupt is heard
+            pass  # in slices, so that an interrupt is noticed
     except KeyboardInterrupt:
         future.cancel()
         raise
@@ -67,7 +67,7 @@ def _older() -> str:
 
 
 def _modules_like(text: str) -> list[str]:
-    """Return the names of modules that begin like this; nothing is imported for that."""
+    """Return the names of modules that begin so, without importing anything."""
     package, dot, _ = text.rpartition(".")
     if not dot:
         return list(get_root_modules())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.magics.parsing.arguments import ranks_list
-from nbdist.magics.parsing.command import say, tell_of_wait
+from nbdist.magics.parsing.command import say, say_if_waiting
 from nbdist.notebook import current_cluster
 from nbdist.rank.values.pickles import namespace
 
@@ -28,7 +28,7 @@ def add_to(commands: Commands) -> None:
 def pull(args: argparse.Namespace) -> None:
     """Bind variables of the ranks in the notebook."""
     cluster = current_cluster.cluster()
-    tell_of_wait(args.ranks)
+    say_if_waiting(args.ranks)
     found = {rank: cluster.fetch(args.names, rank) for rank in args.ranks}
     if len(found) == 1:
         cluster.names_between.bind(found[args.ranks[0]], namespace())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.magics.parsing.arguments import UsageMistake, ranks_list
-from nbdist.magics.parsing.command import say, tell_of_wait
+from nbdist.magics.parsing.command import say, say_if_waiting
 from nbdist.notebook import current_cluster
 from nbdist.rank.values.pickles import namespace
 
@@ -30,6 +30,6 @@ def push(args: argparse.Namespace) -> None:
         msg = f"the notebook has no variable `{missing[0]}`"
         raise UsageMistake(msg)
     cluster = current_cluster.cluster()
-    tell_of_wait(args.ranks)
+    say_if_waiting(args.ranks)
     for line in cluster.send({name: space[name] for name in args.names}, args.ranks):
         say(line)

@@ -8,7 +8,7 @@ from IPython.core.getipython import get_ipython
 
 from nbdist.hub.link.forming import restarted
 from nbdist.magics.parsing.arguments import UsageMistake, ranks_list
-from nbdist.magics.parsing.command import say, tell_of_wait
+from nbdist.magics.parsing.command import say, say_if_waiting
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def restart(args: argparse.Namespace) -> None:
     if args.ranks == KERNEL:
         say(_restart_kernel())
         return
-    tell_of_wait()
+    say_if_waiting()
     cluster = current_cluster.cluster()
     lacking = cluster.restart(args.ranks, like=args.like)
     for rank, names in sorted(lacking.items()):
@@ -62,17 +62,17 @@ def restart(args: argparse.Namespace) -> None:
 
 
 def _ranks_or_kernel(text: str) -> list[int] | str:
-    """Read ranks as a person writes them, or the word for the notebook's own process."""
+    """Read a list of ranks, or the word ``kernel`` for the notebook's own process."""
     return KERNEL if text == KERNEL else ranks_list(text)
 
 
 def _restart_kernel() -> str:
-    """End this kernel so that the Jupyter server starts it anew; return a message for the user.
+    """End this kernel so that its server restarts it; return a message for the user.
 
     Raises
     ------
     UsageMistake
-        If this is no kernel.
+        If this process is not a kernel.
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:

@@ -33,7 +33,7 @@ def stacks(args: argparse.Namespace) -> None:
     if session.has_cluster() or not running:
         _show("", current_cluster.cluster().stacks())
     for job in running:
-        with suppress(NbdistError):  # it has ended just now
+        with suppress(NbdistError):  # the job has just ended
             _show(f"job {job.id}, ", job.stacks())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.job.named_ranks import show_ranks
-from nbdist.magics.parsing.command import say, tell_of_wait
+from nbdist.magics.parsing.command import say, say_if_waiting
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_to(commands: Commands) -> None:
 
 def sync(args: argparse.Namespace) -> None:
     """Make models equal on all ranks."""
-    tell_of_wait()
+    say_if_waiting()
     for name in args.names:
         cluster = current_cluster.cluster()
         ranks = cluster.sync(name, args.source)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HEIGHT = 800
 HIGHEST_PORT = 65535
 PROXY = "TENSORBOARD_PROXY_URL"
-"""Where a browser on another machine finds TensorBoard; TensorBoard's own setting."""
+"""TensorBoard's own setting: its URL for browsers on other machines."""
 
 
 def _port(text: str) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbdist.wire.inspection import State
 
 MOST = 200
-"""Rows of the table."""
+"""The most rows of the table."""
 
 
 def add_to(commands: Commands) -> None:
@@ -40,7 +40,7 @@ def who(args: argparse.Namespace) -> None:
 
 
 def inventory(found: Inventory, patterns: list[str]) -> str:
-    """Return a row for each variable, and a line for whatever is not told there."""
+    """Return a table with a row for each variable, and lines about what it leaves out."""
     lines = []
     if found.variables:
         head = ("name", "type", "shape", "dtype", "device", "size", "between the ranks")
@@ -61,7 +61,7 @@ def inventory(found: Inventory, patterns: list[str]) -> str:
 
 
 def who_is_busy(rank: int, state: State) -> str:
-    """Say that a rank is busy, and with what."""
+    """Describe that a rank is busy, and with which line."""
     line = "" if state.line is None else f" (running cell line {state.line})"
     return f"rank {rank} is busy{line}"
 

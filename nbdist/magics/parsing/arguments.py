@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 DASHES = "--"
-"""Stands between a magic's flags and the arguments of the cell's program."""
+"""Separates a magic's flags from the arguments of the cell's program."""
 HELP = frozenset({"-h", "--help"})
 LAUNCHER_FLAGS = "--launcher-flags"
 RST_BLOCK = "::\n\n  "
-"""What IPython writes before a magic's usage line, for its manual."""
+"""Text that IPython writes before a magic's usage line, for its manual."""
 
 
 class UsageMistake(UsageError):
-    """Shown as one line, without a traceback."""
+    """An error of usage, shown as one line without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"UsageError: {self}"]
@@ -38,26 +38,26 @@ class UsageMistake(UsageError):
 def parse(
     parser: argparse.ArgumentParser, line: str, *, passes_on: bool = True
 ) -> argparse.Namespace | None:
-    """Parse the line of a magic, or of a command; None if it only asked for help, which is printed.
+    """Parse the line of a magic, or of a command; if it asks for help, print that, return None.
 
-    What follows ``--`` is not looked at: these are the `arguments` of a cell's program, for a
-    magic that passes them on to one.
+    Words after ``--`` are not parsed: they are the `arguments` of the cell's program, if the magic
+    passes arguments on.
 
     Parameters
     ----------
     parser
-        Raises IPython's `UsageError`.
+        The parser, which raises IPython's `UsageError`.
     line
-        What stands behind the magic's or the command's name.
+        The text after the magic's or the command's name.
     passes_on
-        Whether what follows ``--`` has a meaning.
+        Whether words after ``--`` are allowed.
 
     Raises
     ------
     UsageMistake
-        If the line does not fit; it names the flag that was probably meant.
+        If the line is wrong; the message suggests the flag that was probably meant.
     """
-    parser.allow_abbrev = False  # IPython makes some that would allow it
+    parser.allow_abbrev = False  # IPython makes parsers that would allow it
     own, arguments = _split(line)
     if arguments and not passes_on:
         raise UsageMistake(f"nothing is expected where {DASHES!r} stands (-h explains)")
@@ -71,7 +71,7 @@ def parse(
 
 
 def help_text(parser: argparse.ArgumentParser) -> str:
-    """Return what ``-h`` says."""
+    """Return the text that ``-h`` prints."""
     return parser.format_help().removeprefix(RST_BLOCK)
 
 
@@ -88,9 +88,9 @@ def _split(line: str) -> tuple[str, list[str]]:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """Return words in which the launcher's own flags are joined to ``--launcher-flags``.
+    """Join each ``--launcher-flags`` and the word after it by ``=``.
 
-    Alone, `argparse` would take it for a flag of ours.
+    `argparse` would take that word, which begins with a dash, for a flag of ours.
     """
     if LAUNCHER_FLAGS not in words[:-1]:
         return words
@@ -204,23 +204,23 @@ CLUSTER = (
         help="environment variable for the ranks; may be given several times",
     ),
 )  # fmt: skip
-"""Flags that say what cluster is wanted."""
+"""The flags that describe the wanted cluster."""
 
 
 def cluster_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags that say what cluster is wanted to a magic."""
+    """Add the flags that describe the wanted cluster to a magic."""
     for decorate in reversed(CLUSTER):
         magic = decorate(magic)
     return magic
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say what cluster is wanted to a command."""
+    """Add the flags that describe the wanted cluster to a command."""
     for each in CLUSTER:
         each.add_to_parser(parser, None)
 
 
 def wish(args: argparse.Namespace) -> Wish:
-    """Return what a line of flags asks of the cluster."""
+    """Return the cluster that a line of flags asks for."""
     env = None if args.env is None else dict(args.env)
     return Wish(args.np, args.backend, args.launcher, args.gpus, env)

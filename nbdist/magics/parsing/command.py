@@ -1,7 +1,7 @@
 """A command of ``%dist``: a function, and the parser that all its help is made from.
 
-Each command has a module of its own with two functions: one that does it, and `add_to`, which says
-how it is called, with which arguments, and what Tab offers for them.
+Each command has its own module with two functions: one carries out the command, and `add_to` adds
+it with its arguments and their completions.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nbdist.notebook import current_cluster
 
 Run = Callable[[argparse.Namespace], None]
 Offer = Callable[[str], list[str]]
-"""Returns what Tab offers for what has been typed of a word."""
+"""Returns completions for the beginning of a word."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of what stands on a line of a cell: it raises where `argparse` ends the process."""
+    """A parser for a line of a cell: it raises errors, while `argparse` ends the process."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # `argparse` makes those of commands
+    def __init__(self, *args: Any, **options: Any) -> None:  # `argparse` makes subparsers
         ours = {"formatter_class": MagicHelpFormatter, "add_help": False, "allow_abbrev": False}
         super().__init__(*args, **options | ours)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what IPython's own parsers raise."""
+        """Raise the same exception as IPython's own parsers."""
         raise IPythonUsageError(message)
 
 
@@ -39,7 +39,7 @@ class Command(NamedTuple):
     run: Run
     parser: Parser
     passes_on: bool
-    """Whether what follows ``--`` on its line is for a cell's program."""
+    """Whether words after ``--`` on its line are for a cell's program."""
 
 
 class Commands(Mapping[str, Command]):
@@ -48,7 +48,7 @@ class Commands(Mapping[str, Command]):
     Parameters
     ----------
     name, description
-        The magic's, for the help that names all commands.
+        The name and the description of the magic, for the help that lists all commands.
     """
 
     def __init__(self, name: str, description: str) -> None:
@@ -64,9 +64,9 @@ class Commands(Mapping[str, Command]):
         Parameters
         ----------
         run
-            Does it. The command has the function's name, and the function's docstring as help.
+            Carries out the command. Its name and docstring are the command's name and help.
         summary
-            What the help of the magic says of it: a few words, and how it is called.
+            A few words for the magic's list of commands, and an example.
         passes_on
             See `Command`.
         """
@@ -86,12 +86,12 @@ class Commands(Mapping[str, Command]):
 
 
 def set_offer(argument: argparse.Action, offer: Offer) -> None:
-    """Have Tab offer something for an argument that is none of a few words."""
+    """Set the completions of an argument that has no fixed choices."""
     vars(argument)["offer"] = offer
 
 
 def offer_of(argument: argparse.Action, begun: str) -> list[str]:
-    """Return what Tab offers for an argument's value of which this much has been typed."""
+    """Return completions for an argument's value that begins so."""
     offer: Offer | None = vars(argument).get("offer")
     if offer is not None:
         return offer(begun)
@@ -99,12 +99,12 @@ def offer_of(argument: argparse.Action, begun: str) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Print what a command has to say."""
+    """Print a command's message."""
     print(plain(text))  # this is display code
 
 
-def tell_of_wait(ranks: list[int] | None = None) -> None:
-    """Say that a command has to wait for jobs in the background, if so."""
+def say_if_waiting(ranks: list[int] | None = None) -> None:
+    """Print that a command has to wait for background jobs, if there are any."""
     jobs = current_cluster.cluster().unfinished(ranks)
     if jobs:
         listed = ", ".join(f"job {job.id}" for job in jobs)

@@ -30,11 +30,11 @@ def find_job(id_: str | None) -> Job:
 
 
 def offer_jobs(begun: str) -> list[str]:
-    """Return the ids of all jobs, detached ones first, of each kind the latest first."""
+    """Return the ids of all jobs: detached jobs, then the notebook's, each latest first."""
     return [*offer_detached(begun), *(job.id for job in reversed(session.jobs()))]
 
 
 def offer_detached(begun: str) -> list[str]:
     """Return the ids of detached jobs, the latest first."""
-    del begun  # the caller takes the ids that fit
+    del begun  # the caller selects the ids that fit
     return [kept.id for kept, _ in reversed(detached_jobs.listed()[0])]

@@ -1,7 +1,7 @@
 """The output area of one cell, which a thread updates while other cells run.
 
-What a cell prints reaches it through the kernel's current parent header, which is another cell's by
-then. Messages made here name their cell themselves. Any thread.
+Usual output goes to the cell in the kernel's current parent header, which is another cell by then.
+Messages made here name their cell explicitly. Any thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class NotebookArea:
     """A cell of a notebook: messages on the kernel's own publishing socket.
 
-    The session and the socket (which hands over to the kernel's own publishing thread) are those
-    that ipykernel itself uses from several threads.
+    ipykernel itself uses this session and this socket (which passes messages on to the kernel's
+    publishing thread) from several threads.
 
     Parameters
     ----------
     publisher
         The kernel's display publisher, while the cell runs.
     prefix
-        Begins the names of the displays made here.
+        The beginning of the names of displays made here.
     """
 
     def __init__(self, publisher: Any, prefix: str) -> None:  # ipykernel's
@@ -40,7 +40,7 @@ class NotebookArea:
         self._placed: set[str] = set()
 
     def is_here(self) -> bool:
-        """Return whether this cell is the one that runs now. Its thread."""
+        """Return whether this cell is running now. Called on the running cell's thread."""
         return bool(self._publisher.parent_header["msg_id"] == self._parent["msg_id"])
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
@@ -67,16 +67,16 @@ class NotebookArea:
         return {"display_id": f"{self._prefix}-{key}"}
 
     def headline(self, text: str) -> None:
-        """Show how the job is doing, here and in every cell that shows this."""
+        """Show the job's state, here and in every cell that shows this headline."""
         self.notice("headline", text)
 
     def headline_from_here(self, text: str, *, update: bool = True) -> None:
-        """Do the same in the name of the cell that runs now, or show it there. Its thread."""
+        """Update the headline from the running cell, or show it there. That cell's thread."""
         transient = self._named("headline")
         self._publisher.publish(bundle(text), transient=transient, update=update)
 
     def shown(self, event: Shown) -> None:
-        """See `Area`; the value of the last expression is a display, the cell's own is the job."""
+        """See `Area`; the last value is a display, because the cell's own value is the job."""
         content = event.content
         if event.kind == "execute_result":
             self._send("display_data", {"transient": {}, **content})
@@ -84,18 +84,18 @@ class NotebookArea:
             self._send(event.kind, content)
 
     def error(self, error: Exception) -> None:
-        """Show how the job failed, as a failed cell would."""
+        """Show the job's error as a failed cell does."""
         name, lines = type(error).__name__, traceback_of(error)
         self._send("error", {"ename": name, "evalue": str(error), "traceback": lines})
 
 
 class TerminalArea:
-    """IPython in a terminal: all goes between the prompts.
+    """IPython in a terminal: all output goes between the prompts.
 
     Parameters
     ----------
     out
-        The screen, where that is not what `sys.stdout` is.
+        The terminal, if `sys.stdout` is not the terminal.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -103,17 +103,17 @@ class TerminalArea:
         self._out = out
 
     def is_here(self) -> bool:
-        """Return whether another cell than the running one is meant; there is one screen."""
+        """Return True: a terminal has one screen for all cells."""
         return True
 
     def headline(self, text: str) -> None:
-        """Show how the job has ended; the cell's value shows how it began."""
+        """Show the job's end, but not its beginning, which the cell's value shows."""
         if self._headlined:
             self.text(f"{text}\n")
         self._headlined = True
 
     def headline_from_here(self, text: str, *, update: bool = True) -> None:
-        """Do nothing: it has been told."""
+        """Do nothing: `headline` has shown it."""
 
     def text(self, text: str) -> None:
         """See `Area`."""
@@ -122,7 +122,7 @@ class TerminalArea:
         out.flush()
 
     def notice(self, key: str, text: str, *, warns: bool = False) -> None:
-        """See `Area`; what is on the screen stays there."""
+        """See `Area`; earlier lines stay on the screen."""
         del key, warns
         if text:
             self.text(f"{text}\n")
@@ -138,16 +138,16 @@ class TerminalArea:
             self.text(f"{event.content['data'].get('text/plain', '')}\n")
 
     def error(self, error: Exception) -> None:
-        """Show how the job failed."""
+        """Show the job's error."""
         self.text("\n".join([*traceback_of(error), ""]))
 
 
 def area_of(shell: InteractiveShell, prefix: str) -> NotebookArea | TerminalArea:
-    """Return the output area of the cell that runs now. Its thread."""
+    """Return the output area of the running cell. Called on the cell's thread."""
     return NotebookArea(shell.display_pub, prefix) if in_notebook(shell) else TerminalArea()
 
 
 def traceback_of(error: Exception) -> list[str]:
-    """Return what IPython shows of an error of ours."""
+    """Return the lines that IPython shows for an error of nbdist."""
     render = getattr(error, "_render_traceback_", None)
     return list(render()) if render else [f"{type(error).__name__}: {error}"]

@@ -1,8 +1,8 @@
 """Shows a background job in the area of its cell while other cells run, from a thread.
 
-The thread (one for each such job) takes the job's events and sends them on; it touches no name of
-the notebook. What ``--return`` names is bound by the main thread between two cells: when somebody
-waits for the job, or else right before the first cell that begins after its end.
+The thread (one for each such job) takes the job's events and sends them on; it changes no name of
+the notebook. The main thread binds the names of ``--return`` between two cells: when the user waits
+for the job, or else right before the first cell after the job's end.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 SHOWN_SECONDS = 10.0
-"""All a job has printed is in its cell this long after its end, or somebody is very slow."""
+"""How long `wait` waits, after a job's end, until all its output is shown."""
 
 log = logging.getLogger("nbdist")
 
 
 class Follower:
-    """Shows one job in the cell that started it, and has bound what it returns.
+    """Shows one job in the cell that started it, and binds the names that it returns.
 
     Parameters
     ----------
     shell
-        The notebook's.
+        The notebook's shell.
     job
-        What to follow; nobody else takes its events.
+        The job to follow; nothing else takes its events.
     bind
-        Binds what the job has returned and says so; raises `NbdistError`. Main thread.
+        Binds the returned values and reports them; raises `NbdistError`. Main thread.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Follower:
     ) -> None:
         self._shell, self._job, self._bind = shell, job, bind
         self._area = area_of(shell, f"nbdist-job-{job.id}")
-        self._area.headline(told(job))
+        self._area.headline(_described(job))
         self._live = LiveMetrics(job, self._area, metrics_how(shell))
         self._unbound = True
         session.followers[job.id] = self
@@ -64,26 +64,26 @@ class Follower:
         self._thread.start()
 
     def _follow(self) -> None:
-        """Show all until the job's end. Its own thread."""
+        """Show everything until the job's end. Follower's own thread."""
         while (event := self._job.next_event(self._live.refresh)) is not None:
             self._quietly(pass_on, event, self._area)
         self._live.end()
-        self._quietly(self._area.headline, told(self._job))
+        self._quietly(self._area.headline, _described(self._job))
         if self._job.error is not None:
             self._quietly(self._area.error, self._job.error)
 
     def _quietly(self, show: Callable[..., None], *what: Any) -> None:
         try:
             show(*what)
-        except Exception as err:  # a job whose events nobody takes would not end
+        except Exception as err:  # the job ends only if its events are taken
             log.debug("job %s could not be shown: %s", self._job.id, err)
 
     def _before_a_cell(self, *_: object) -> None:
-        """Bind what is there by now; a failure is shown in the job's own cell. Main thread."""
+        """Bind an ended job's returned values; errors appear in the job's cell. Main thread."""
         if self._job.done and threading.current_thread() is threading.main_thread():
             try:
                 self._finish()
-            except Exception as err:  # a user's class may raise anything on its way in
+            except Exception as err:  # unpickling a user's class may raise anything
                 self._quietly(self._area.error, err)
 
     def _waited(self) -> None:
@@ -91,8 +91,8 @@ class Follower:
         self._thread.join(SHOWN_SECONDS)
         if threading.current_thread() is not threading.main_thread():
             return
-        # Again in the name of the cell that waits: nbclient takes no word of one that is over.
-        self._area.headline_from_here(told(self._job))
+        # Update from the waiting cell, too: nbclient ignores messages of cells that have ended.
+        self._area.headline_from_here(_described(self._job))
         self._finish()
 
     def _finish(self) -> None:
@@ -105,13 +105,13 @@ class Follower:
             self._bind(lambda text: self._quietly(self._area.notice, "returned", text))
 
     def show_headline(self) -> None:
-        """Show in the running cell how the job is doing, unless that is the job's own cell."""
+        """Show the job's state in the running cell, unless this is the job's own cell."""
         if not self._area.is_here():
-            self._area.headline_from_here(told(self._job), update=False)
+            self._area.headline_from_here(_described(self._job), update=False)
 
 
-def told(job: Job) -> str:
-    """Say how a job in the background is doing; this stays true until its end."""
+def _described(job: Job) -> str:
+    """Describe a background job's state, in words that stay true until its end."""
     who = f"Job {job.id} on {name_ranks(job.ranks)}"
     if not job.done:
         return f"{who}: in the background since {clock(job.created)}."
@@ -121,7 +121,7 @@ def told(job: Job) -> str:
 
 
 def add_display(shell: InteractiveShell) -> None:
-    """Have a notebook show a job as a line that stays current, in every cell it is shown in."""
+    """Have a notebook show a job as a line that is kept current, in every cell that shows it."""
     if in_notebook(shell):
         _formatter(shell).for_type(Job, _display)
 

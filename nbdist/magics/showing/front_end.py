@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 SIGNS = ("JPY_SESSION_NAME", "VSCODE_PID", "VSCODE_CWD", "COLAB_RELEASE_TAG")
-"""Set for kernels that were started for somebody who looks."""
+"""Environment variables of kernels that were started by an interactive front end."""
 VS_CODE = "vscode-"
-"""What VS Code's names of cells begin with."""
+"""The beginning of VS Code's ids of cells."""
 
 
 def in_notebook(shell: InteractiveShell) -> bool:
@@ -26,10 +26,10 @@ def in_notebook(shell: InteractiveShell) -> bool:
 def metrics_how(shell: InteractiveShell) -> str:
     """Return how metrics are shown here, see `nbdist.widgets.live_metrics.LiveMetrics`.
 
-    A kernel is not told who is at its other end. A Jupyter server that has our extension says so to
-    its kernels; its pages have it, too, other front ends at the same server (VS Code) have not.
-    JupyterLab, Notebook 7 and VS Code name the cell in each request, nbclient and consoles do not.
-    NBDIST_METRICS (page, widget, picture or end) decides.
+    A kernel does not know its front end. A Jupyter server with our extension sets a variable for
+    its kernels; its own pages have the extension, too, but other front ends of this server (VS
+    Code) do not. JupyterLab, Notebook 7 and VS Code name the cell in each request, nbclient and
+    consoles do not. NBDIST_METRICS (page, widget, picture or end), if set, decides.
     """
     wanted = os.environ.get("NBDIST_METRICS", "")
     if wanted in METRICS:

@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     from nbdist.job.job import Job
 
 THEME = "var(--jp-content-font-color1, var(--vscode-editor-foreground, inherit))"
-"""The colour of text in JupyterLab's theme, or in VS Code's, which paints no text of ours."""
+"""The text colour of JupyterLab's or VS Code's theme; VS Code does not set it on our text."""
 NOTICE_STYLE = (
     f"color:{THEME};padding:2px 8px;margin:2px 0;white-space:pre-wrap;border-left:3px solid"
 )
 WARNING = "var(--jp-warn-color1, #e09020)"
 INFORMATION = "var(--jp-info-color1, #1e88e5)"
-"""Colours of the border, which are to be seen on a light ground as on a dark one."""
+"""Colours of the border, visible on light and dark backgrounds."""
 
 
 class Area(Protocol):
-    """Where the output of a cell appears."""
+    """The output area of a cell."""
 
     def text(self, text: str) -> None:
-        """Show what was printed."""
+        """Show printed text."""
 
     def shown(self, event: Shown) -> None:
         """Show a rich display."""
 
     def notice(self, key: str, text: str, *, warns: bool = False) -> None:
-        """Show a line of ours in the place of an earlier one with this key; '' takes that away."""
+        """Show a notice in place of an earlier one with this key; '' removes the earlier one."""
 
     def place(self, key: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Show a display of ours in the place of an earlier one with this key."""
+        """Show a display of nbdist in place of an earlier one with this key."""
 
 
 def show(shell: InteractiveShell, job: Job, interrupt: Callable[[], None] | None = None) -> None:
-    """Show everything of a job as it comes and raise how it failed.
+    """Show all output of a job as it arrives, and raise its error.
 
     Parameters
     ----------
     shell
-        The notebook's.
+        The notebook's shell.
     job
-        It is viewed, and nobody else takes its events.
+        A job with `viewed` set, whose events nothing else takes.
     interrupt
-        What an interrupt does. By default it stops the job, and what that still has to say is
-        shown; a second one hurries that.
+        Called at an interrupt. By default an interrupt stops the job, whose remaining output is
+        shown; a second interrupt speeds this up.
     """
     area = RunningCell()
     live = LiveMetrics(job, area, metrics_how(shell))
@@ -73,9 +73,9 @@ def show(shell: InteractiveShell, job: Job, interrupt: Callable[[], None] | None
 
 @contextmanager
 def _interrupts(cancel: Callable[[], None]) -> Iterator[None]:
-    """Call `cancel` for each interrupt: an exception could come where another is being handled."""
+    """Call `cancel` for each interrupt: an exception could disturb the handling of another."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # a subshell's thread, which no signal reaches
+        yield  # a subshell's thread, which gets no signals
         return
     kept = signal.signal(signal.SIGINT, lambda *_: cancel())
     try:
@@ -96,7 +96,7 @@ def pass_on(event: Text | Shown | Notice, area: Area) -> None:
 
 
 class RunningCell:
-    """The cell that runs now, reached the way its own code would."""
+    """The running cell, whose output is shown in the way of the cell's own code."""
 
     def __init__(self) -> None:
         self._placed: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class RunningCell:
         if event.kind == "clear_output":
             clear_output(wait=content["wait"])
         elif event.kind == "execute_result":
-            # At once and not as the magic's own value: a figure of the cell may follow it.
+            # At once, not as the magic's own value: a figure of the cell may follow the value.
             sys.displayhook(RankValue(content["data"], content["metadata"]))
         else:
             display(
@@ -137,7 +137,7 @@ class RunningCell:
 
 
 class RankValue:
-    """What the last expression of a cell was on the shown rank; it looks here as it did there."""
+    """The value of a cell's last expression on the shown rank, displayed as the rank shows it."""
 
     def __init__(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         self._data, self._metadata = data, metadata
@@ -150,12 +150,12 @@ class RankValue:
 
 
 def notice(text: str, *, warns: bool = False) -> Any:  # IPython's display handle
-    """Show a line of ours, apart from the ranks' own output."""
+    """Show a notice of nbdist, set apart from the ranks' own output."""
     return display(bundle(text, warns=warns), raw=True, display_id=True)
 
 
 def bundle(text: str, *, warns: bool = False) -> dict[str, str]:
-    """Return a line of ours as front ends take it; without text it is nothing to be seen."""
+    """Return a notice as a MIME bundle; an empty text shows nothing."""
     if not text:
         return {"text/plain": "", "text/html": ""}
     style = f"{NOTICE_STYLE} {WARNING if warns else INFORMATION}"

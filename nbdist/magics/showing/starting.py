@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def says_that_it_waits(shell: InteractiveShell, wish: Wish) -> Iterator[None]:
-    """Say below the running cell that it waits for ranks, until they are there. Its thread.
+    """Show below the running cell that it waits for ranks, until they have started.
 
-    That thread waits, so another one says it.
+    Used on the cell's thread, which is blocked by the wait; so another thread shows the notice.
     """
     area = area_of(shell, f"nbdist-{STARTING}-{time.time_ns()}")
     said = threading.Event()

@@ -90,7 +90,7 @@ def line(thread: int, cell_line: Callable[[FrameType], int | None]) -> int | Non
 
 
 def where(main: int) -> str:
-    """Say in one line where the main thread is."""
+    """Describe in one line where the main thread is."""
     frame = sys._current_frames().get(main)
     if frame is not None and wait_time.is_ours(frame):
         frame = frame.f_back

@@ -15,12 +15,12 @@ harmless: list[object] = [each for kind in _KINDS for each in getattr(Transforme
 """Transformers, IPython's and ours, that change nothing in code that `_SPECIAL` does not match."""
 _SPECIAL = re.compile(
     r"""
-    \A\s                                 # empty lines first, or indented: taken away
+    \A\s                                 # an empty line first, or an indent: removed
     | ^\s* ([%!?,;/] | >>> | \.\.\.)        # magics, commands, help, calls, Python's prompts
-    | ^\s* (\[(ins|nav)\])? \s* In\ \[      # IPython's
+    | ^\s* (\[(ins|nav)\])? \s* In\ \[      # IPython's prompt
     | \? [^\S\n]* (\#.*)? $              # help
     | = \s* [%!]                         # x = %magic, x = !command
-    | [\r\v\f\x1c-\x1e\x85\u2028\u2029]  # what ends a line to `splitlines`, and not here
+    | [\r\v\f\x1c-\x1e\x85\u2028\u2029]  # line ends only for `splitlines`
     """,
     re.MULTILINE | re.VERBOSE,
 )
@@ -37,7 +37,7 @@ def transformed(shell: InteractiveShell, code: str) -> str:
     SyntaxError
         If a transformer refuses the cell.
     """
-    if _has_lines(code) and _nobody_else_looks(shell) and not _SPECIAL.search(code):
+    if _has_lines(code) and _only_known_transformers(shell) and not _SPECIAL.search(code):
         return code if code.endswith("\n") else f"{code}\n"
     return str(shell.transform_cell(code))
 
@@ -47,7 +47,7 @@ def _has_lines(code: str) -> bool:
     return "\n" in code[:-1]
 
 
-def _nobody_else_looks(shell: InteractiveShell) -> bool:
+def _only_known_transformers(shell: InteractiveShell) -> bool:
     """Whether there are no further transformers, of the user's or of an extension."""
     used = shell.input_transformer_manager
     lists = [shell.input_transformers_post, *(getattr(used, kind) for kind in _KINDS)]

@@ -241,7 +241,7 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
     if not parcel.names:
         return
     buffers = map_blocks(parcel) if buffers is None else list(buffers)
-    with _telling_of_memory(parcel):
+    with _reporting_shortage(parcel):
         stream = parcel.stream or buffers.pop(0)
         for name in parcel.imports:
             importlib.import_module(name)
@@ -280,13 +280,13 @@ def map_blocks(parcel: Parcel, *, copied: bool = False) -> list[memoryview]:
     NbdistError
         If there is not enough memory.
     """
-    with _telling_of_memory(parcel):
+    with _reporting_shortage(parcel):
         take = shared_memory.copy if copied else shared_memory.attach
         return [buffer for block in parcel.blocks for buffer in take(block)]
 
 
 @contextlib.contextmanager
-def _telling_of_memory(parcel: Parcel) -> Iterator[None]:
+def _reporting_shortage(parcel: Parcel) -> Iterator[None]:
     try:
         yield
     except (MemoryError, OSError) as err:

@@ -6,23 +6,23 @@ import { count, significant } from '../data/numbers';
 import type { Across } from '../data/options';
 import type { ICurve, IPanel, IRankCurve, IState, Mark } from '../data/state';
 
-/** What places the values of a job. */
+/** What is needed to place the values of a job by time or by epoch. */
 export interface IOrigin {
-  /** When it began, in seconds since 1970. */
+  /** When the job began, in seconds since 1970. */
   began: number;
-  /** The metric that says which epoch it was when; null if there is none. */
+  /** The values of the metric `epoch` with their times; null if there is no such metric. */
   epochs: Pick<ICurve, 'time' | 'mean'> | null;
 }
 
-/** The name of the metric that places values by their epoch. */
+/** The name of the metric that gives the epoch. */
 const EPOCH = 'epoch';
 
-/** Find what places the values of a job. */
+/** Find what is needed to place the values of a job. */
 export function originOf({ began, panels }: IState): IOrigin {
   const curves = panels.flatMap(panel => panel.curves);
   const told = curves.find(curve => curve.name === EPOCH);
   const epochs = told ? turnsOf(told) : null;
-  // A kernel that does not say when a job began has logged its first value soon after.
+  // If the beginning is not known, the time of the first value is close to it.
   const first = Math.min(
     ...curves.flatMap(curve => Array.from(curve.time.subarray(0, 1)))
   );
@@ -32,7 +32,7 @@ export function originOf({ began, panels }: IState): IOrigin {
   };
 }
 
-/** Where it has another value than before, in order of time: many log a whole epoch with each step. */
+/** The points where the epoch changes, by time: many users log a whole epoch with each step. */
 function turnsOf({ time, mean }: ICurve): Pick<ICurve, 'time' | 'mean'> {
   const kept: number[] = [];
   for (const i of Array.from(time.keys()).sort((a, b) => time[a] - time[b])) {
@@ -47,7 +47,7 @@ function turnsOf({ time, mean }: ICurve): Pick<ICurve, 'time' | 'mean'> {
   return { time: pick(time, kept), mean: pick(mean, kept) };
 }
 
-/** The epoch at a time: between two values of the metric, and beyond them, at an even pace. */
+/** The epoch at a time: linear between two values of the metric, and beyond the last ones. */
 export function epochAt(
   { time, mean }: Pick<ICurve, 'time' | 'mean'>,
   at: number
@@ -60,7 +60,7 @@ export function epochAt(
     : mean[i + 1];
 }
 
-/** Words for a place: `step 1,200`, `1 min 2 s`, `epoch 2.5`. */
+/** A place in words: `step 1,200`, `1 min 2 s`, `epoch 2.5`. */
 export function placeName(across: Across, at: number): string {
   switch (across) {
     case 'step':
@@ -72,7 +72,7 @@ export function placeName(across: Across, at: number): string {
   }
 }
 
-/** Where a panel's curves are drawn; their steps give way to their places, in the same arrays. */
+/** Return a panel in which `x` of the curves holds places by time or epoch instead of steps. */
 export function placed(
   panel: IPanel,
   across: Across,
@@ -87,7 +87,7 @@ export function placed(
   return { ...panel, curves };
 }
 
-/** Where values of a time stand. Without epochs none has a place. */
+/** Return the function that gives a time its place. Without epochs it returns NaN. */
 function placing(
   across: Across,
   { began, epochs }: IOrigin
@@ -123,11 +123,11 @@ function curveAt(curve: ICurve, place: (time: number) => number): ICurve {
 
 interface IOrder {
   x: Float64Array;
-  /** Where each was before. */
+  /** The old index of each value. */
   from: number[];
 }
 
-/** Places from left to right: a step that was logged again, later, stands to the right. */
+/** Sort values by place: a step that was logged again later stands further to the right. */
 function ordered(times: Float64Array, place: (time: number) => number): IOrder {
   const places = times.map(place);
   const from = Array.from(places.keys())
@@ -147,7 +147,7 @@ function pick<T extends Float32Array | Float64Array>(
   return picked;
 }
 
-/** Marks have a step only; they stand where the point with this step does. */
+/** Marks have only a step. They get the place of the point with this step. */
 function marksAt(
   { x, time, marks }: ICurve,
   place: (time: number) => number

@@ -1,4 +1,4 @@
-/** One panel: its title, a legend that hides and shows curves, the chart, what is under the mouse. */
+/** One panel: its title, a legend that hides and shows curves, the chart, the tooltip. */
 
 import { make, setAttribute, setText } from '../elements/dom';
 import { fileName, saveFile } from '../elements/files';
@@ -17,23 +17,23 @@ import type { ICurve, IPanel } from '../data/state';
 import type { Theme } from '../elements/theme';
 import { Tip } from './tip';
 
-/** What panels of a job have in common. */
+/** What all panels of a view share. */
 export interface IShared {
   theme: Theme;
   options: IOptions;
-  /** Charts with the same word show the cursor at the same step. */
+  /** Charts with the same key show the cursor at the same step. */
   together: string;
-  /** What all of them show of the horizontal axis; null for all. */
+  /** The part of the horizontal axis that all panels show; null for the whole axis. */
   readonly range: IRange | null;
-  /** Let all of them show a stretch. */
+  /** Let all panels show this part. */
   zoom: (range: IRange | null) => void;
-  /** What places the values of a curve. */
+  /** What is needed to place the values of a curve. */
   origin: (curve: ICurve) => IOrigin;
-  /** Let a panel stand before all others, or no longer; null where none can. */
+  /** Pin a panel, or unpin it; null where panels cannot be pinned. */
   pin: ((title: string, on: boolean) => void) | null;
 }
 
-/** Makes readable what is drawn; which curves are hidden is its own and outlives every update. */
+/** A panel of curves. Which curves are hidden is the panel's own state, and outlives every update. */
 export class Panel {
   constructor(title: string, shared: IShared) {
     this._shared = shared;
@@ -99,7 +99,7 @@ export class Panel {
 
   readonly node = make('figure', { class: 'nbdist-panel' });
 
-  /** Take in what the kernel sent; draw it if it is news and in sight. */
+  /** Take new curves; draw them if they have changed and the panel is in sight. */
   update(panel: IPanel): void {
     const news = panel.curves
       .map(({ name, points, run }) => `${name} ${points} ${run ?? 0}`)
@@ -112,12 +112,12 @@ export class Panel {
     }
   }
 
-  /** Whether it stands before all others. */
+  /** Whether the panel is pinned. */
   set pinned(pinned: boolean) {
     this._pin.on = pinned;
   }
 
-  /** Draw with the options as they are now. */
+  /** Draw with the present options. */
   redraw(): void {
     this._stale = true;
     const { x } = this._shared.options;
@@ -142,7 +142,7 @@ export class Panel {
     this._hover(this._plot.index);
   }
 
-  /** Draw in the colours as they are now. */
+  /** Draw in the present colours. */
   recolour(): void {
     this._plot.recolour();
   }
@@ -174,7 +174,7 @@ export class Panel {
   private async _saveImage(white: boolean): Promise<void> {
     this._save.close();
     if (!this._drawing || !this._placed) {
-      return; // out of sight, where nobody clicks
+      return; // never drawn, as it was never in sight
     }
     const { options, range } = this._shared;
     const { curves } = this._placed;
@@ -231,7 +231,7 @@ export class Panel {
     }
   }
 
-  /** What a screen reader says of the chart before it is used. */
+  /** Set what a screen reader says of the chart before a step is chosen. */
   private _describe(): void {
     const { x } = this._shared.options;
     const steps = this._drawing!.data[0];
@@ -269,7 +269,7 @@ export class Panel {
   private readonly _pin: Pin;
   private readonly _save: Menu;
   private _panel: IPanel | null = null;
-  /** The same, its values at their places. */
+  /** The same panel, with the values at their places. */
   private _placed: IPanel | null = null;
   private _drawing: IDrawing | null = null;
   private _focus: ILine | null = null;

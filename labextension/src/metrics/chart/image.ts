@@ -1,4 +1,4 @@
-/** A panel as a picture of its own: title, legend, axes, curves, on white or on the page's ground. */
+/** A panel as a picture: title, legend, axes and curves, on white or on the page's background. */
 
 import { make } from '../elements/dom';
 import { DASHES, type IDrawing, type ILine } from './lines';
@@ -21,7 +21,7 @@ export interface IPictured {
   range: IRange | null;
 }
 
-/** Paint a panel anew, out of sight; `white` makes it as on a light page, for a paper. */
+/** Draw a panel once more, out of sight; `white` draws it as on a light page, to be printed. */
 export async function imageOf(
   pictured: IPictured,
   white: boolean
@@ -50,7 +50,7 @@ export async function imageOf(
       .filter((_, i) => drawn.has(i))
       .flatMap(curve => curve.marks);
     plot.show(drawing, marks, options, range);
-    await new Promise(resolve => setTimeout(resolve)); // uPlot draws after what runs now
+    await new Promise(resolve => setTimeout(resolve)); // uPlot draws when the present task has ended
     const chart = plotted.querySelector('canvas')!;
     return await blobOf(composed(pictured, chart, theme, host));
   } finally {
@@ -60,7 +60,7 @@ export async function imageOf(
   }
 }
 
-/** The title and the legend above a chart. */
+/** Put the title and the legend above a chart. */
 function composed(
   { title, panel, drawing, options }: IPictured,
   chart: HTMLCanvasElement,
@@ -116,7 +116,7 @@ function nameOf({ curve, rank }: ILine, { curves }: IPanel): string {
   return curves.length === 1 ? `rank ${rank}` : `${label}, rank ${rank}`;
 }
 
-/** Lay out entries of a legend from left to right, as many in a row as there is room for. */
+/** Lay out the entries of a legend in rows, with as many entries in a row as fit. */
 function inRows(widths: number[]): { entry: number; left: number }[][] {
   const rows: { entry: number; left: number }[][] = [];
   let left = Infinity;

@@ -1,13 +1,13 @@
-/** Reads a chart by the keyboard: arrows go from step to step, + and - zoom around one. */
+/** Reads a chart by keyboard: arrows go from step to step, + and - zoom around a step. */
 
 import type { IRange } from '../data/options';
 import { before } from './lines';
 
-/** What the keys move. */
+/** The chart that the keys control. */
 export interface IKeyed {
-  /** The steps there are. */
+  /** All steps of the chart. */
   steps: () => ArrayLike<number>;
-  /** The steps that are seen, if not all of them. */
+  /** The range of steps in sight; null for all. */
   range: () => IRange | null;
   /** Put the cursor at the step with this index, or nowhere. */
   point: (index: number | null) => void;
@@ -35,10 +35,10 @@ export class Keys {
     });
   }
 
-  /** The step that is read, null if keys do not read any. */
+  /** The step that was chosen by keyboard; null if none is. */
   step: number | null = null;
 
-  /** Go back to the step after steps were drawn anew. */
+  /** Put the cursor back at the step after the chart was redrawn. */
   restore(): void {
     if (this.step !== null) {
       this._chart.point(Math.max(0, before(this._chart.steps(), this.step)));
@@ -56,7 +56,7 @@ export class Keys {
     const at = this.step === null ? last : before(steps, this.step);
     const far = event.shiftKey ? FAR : 1;
     const moves: Partial<Record<string, number>> = {
-      // The first key press shows where one is.
+      // The first press only shows the cursor.
       ArrowLeft: this.step === null ? at : at - far,
       ArrowRight: at + far,
       PageUp: at - FAR,

@@ -7,10 +7,10 @@ import type { IOptions } from '../data/options';
 import type { ICurve, IPanel } from '../data/state';
 import { COLOURS } from '../elements/theme';
 
-/** Of borders, what is most like the patterns of lines. */
+/** The styles of borders that are most like the patterns in `DASHES`. */
 const STYLES = ['solid', 'dashed', 'dotted', 'double'];
 
-/** A line as wide as those of the chart, in the colour of a curve. */
+/** A short line in the colour and pattern of a curve. */
 export function swatch(colour: number, dash: number): HTMLElement {
   const node = make('span', { class: 'nbdist-swatch', 'aria-hidden': 'true' });
   paint(node, colour, dash);
@@ -27,7 +27,7 @@ function paint(node: HTMLElement, colour: number, dash: number): void {
 
 export class Legend {
   /**
-   * @param hidden Names of the curves that are not to be seen; changed by clicks.
+   * @param hidden The names of hidden curves; clicks change this set.
    * @param changed Called after a click.
    */
   constructor(hidden: Set<string>, changed: () => void) {
@@ -50,7 +50,7 @@ export class Legend {
       setAttribute(chip, 'aria-pressed', String(!this._hidden.has(curve.name)));
       paint(line, all[i], dashOf(all[i], curve.run));
       setText(name, curve.label);
-      // A lone curve has the panel's title for a name, which is read out all the same.
+      // The label of a lone curve repeats the title, so it is left to screen readers.
       name.classList.toggle(
         'nbdist-unseen',
         curves.length === 1 && curve.label === title
@@ -60,7 +60,7 @@ export class Legend {
     this._showRanks(curves, options);
   }
 
-  /** Ranks have colours of their own where there is one curve, and not too many of them. */
+  /** Show ranks in the legend: only those of a lone curve, if there is a colour for each rank. */
   private _showRanks(curves: ICurve[], options: IOptions): void {
     const each = curves.length === 1 && options.perRank ? curves[0].each : [];
     const shown = each.length > 1 && each.length <= COLOURS ? each : [];

@@ -1,4 +1,4 @@
-/** Turns the curves of a panel into the lines that uPlot draws, on shared steps. */
+/** Turns the curves of a panel into the lines that uPlot draws, on common steps. */
 
 import uPlot from 'uplot';
 import type { IOptions } from '../data/options';
@@ -6,40 +6,40 @@ import { smooth, type Value } from '../data/smooth';
 import type { ICurve, IPanel } from '../data/state';
 import { COLOURS } from '../elements/theme';
 
-/** What a line stands for. */
+/** What a line shows of its curve. */
 export type Role = 'low' | 'high' | 'raw' | 'mean' | 'rank';
 
-/** One line; its values are the column one after its index in the data. */
+/** One line; line `i` has the values in column `i + 1` of the data. */
 export interface ILine {
   role: Role;
-  /** Index of its curve in the panel. */
+  /** The index of the line's curve in the panel. */
   curve: number;
-  /** Null for what is of all ranks. */
+  /** The rank of the line; null if the line combines all ranks. */
   rank: number | null;
   colour: number;
-  /** Index of its pattern in `DASHES`. */
+  /** The index of the line's pattern in `DASHES`. */
   dash: number;
 }
 
 /** Patterns of lines; the first is solid. */
 export const DASHES: readonly number[][] = [[], [6, 3], [2, 3], [10, 3, 2, 3]];
-/** As many colours of curves are told apart well; others are dashed. */
+/** So many colours are easy to distinguish; curves with other colours are dashed. */
 const SOLID = 4;
 
 /** All that is drawn in a panel. */
 export interface IDrawing {
-  /** The same as long as only numbers change. */
+  /** Stays the same as long as only numbers change. */
   key: string;
   lines: ILine[];
   /** Pairs of columns with a filled range between them. */
   bands: { series: [number, number]; colour: number }[];
-  /** Steps, then a column for each line: null is a gap, undefined a step of other lines. */
+  /** Steps, then a column for each line: null is a gap, undefined a step that only other lines have. */
   data: uPlot.AlignedData;
 }
 
-/** More ranks than this share the colour of their curve. */
+/** If there are more ranks, they all have the colour of their curve. */
 const COLOURED_RANKS = COLOURS;
-/** More lines than this have no faint line of the values before they were smoothed. */
+/** If there are more lines, the values before smoothing are not drawn as faint lines. */
 const LINES_WITH_RAW = 8;
 
 const SPLITS: Partial<Record<string, number>> = {
@@ -53,7 +53,7 @@ const SPLITS: Partial<Record<string, number>> = {
   eval: 2
 };
 
-/** Which of the colours each curve has, by its label: a split has the same one in every panel. */
+/** Choose a colour for each label: a split (train, val, test) has the same colour in every panel. */
 export function colours(labels: readonly string[]): number[] {
   const used = new Set<number>();
   const found = labels.map(label => {
@@ -77,7 +77,7 @@ export function colours(labels: readonly string[]): number[] {
   });
 }
 
-/** The pattern of a curve: those of other runs have one by their run. */
+/** The pattern of a curve: each run laid over the first one has a pattern of its own. */
 export function dashOf(colour: number, run = 0): number {
   if (run > 0) {
     return 1 + ((run - 1) % (DASHES.length - 1));
@@ -85,7 +85,7 @@ export function dashOf(colour: number, run = 0): number {
   return colour >= SOLID ? 1 : 0;
 }
 
-/** What a line shows at a step, or at the last one before it that it has. */
+/** The value of a line at a step, or at the last step before it that the line has. */
 export function shownAt(
   { data, lines }: IDrawing,
   curve: number,
@@ -107,7 +107,7 @@ export function shownAt(
   return null;
 }
 
-/** The index of the last step that is not after another one; -1 if all are. */
+/** The index of the last of `steps` that is not after `step`; -1 if all are after it. */
 export function before(steps: ArrayLike<number>, step: number): number {
   let low = 0;
   let high = steps.length;
@@ -122,7 +122,7 @@ export function before(steps: ArrayLike<number>, step: number): number {
   return low - 1;
 }
 
-/** Whether curves of this panel can be told apart by rank. */
+/** Whether any curve of this panel has values of several ranks. */
 export function hasRanks(panel: IPanel): boolean {
   return panel.curves.some(curve => curve.each.length > 1);
 }
@@ -130,7 +130,7 @@ export function hasRanks(panel: IPanel): boolean {
 /**
  * Lay out the lines of a panel.
  *
- * @param hidden Names of curves that are not to be seen.
+ * @param hidden The names of hidden curves.
  */
 export function draw(
   panel: IPanel,
@@ -176,7 +176,7 @@ class Layout {
     const data = this._tables.length
       ? uPlot.join(
           this._tables as uPlot.AlignedData[],
-          // Gaps stay gaps: 1 is what uPlot calls NULL_RETAIN.
+          // Gaps stay gaps: 1 is uPlot's NULL_RETAIN.
           this._tables.map(table => table.map(() => 1))
         )
       : ([[]] as uPlot.AlignedData);
@@ -201,7 +201,7 @@ class Layout {
       if (coloured) {
         Object.assign(line, { colour: i, dash: dashOf(i) });
       }
-      // A rank that logs less often than others has no value in between, which is no gap.
+      // Where a rank logs less often than others, its line runs on: that is not a gap.
       const values = this._values(each.values).map(value => value ?? undefined);
       this._pushSmooth(line, values, raw);
       const steps = Array.from(each.x ?? curve.x);

@@ -4,13 +4,13 @@ import type uPlot from 'uplot';
 import { DASHES, type IDrawing, type ILine } from './lines';
 import type { Theme } from '../elements/theme';
 
-/** More lines of ranks than this are faint, apart from the one the mouse is next to. */
+/** If there are more lines of ranks, all are faint but the line next to the mouse. */
 const DENSE = 16;
 
-/** Lines as uPlot wants them; colours are asked for whenever they are drawn. */
+/** Lines for uPlot. Colours are functions, so each redraw uses the present theme. */
 export class Looks {
   /**
-   * @param near The line that the mouse is next to.
+   * @param near Returns the line next to the mouse.
    */
   constructor(drawing: IDrawing, theme: Theme, near: () => ILine | null) {
     this._lines = drawing.lines;
@@ -31,7 +31,7 @@ export class Looks {
   /** Whether ranks have lines of their own. */
   readonly apart: boolean;
 
-  /** How large the point is where the cursor meets a series; 0 for none. */
+  /** The size of the point where the cursor meets a series; 0 for no point. */
   readonly pointSize = (_chart: uPlot, series: number): number => {
     const line = this._lines[series - 1] as ILine | undefined;
     const shown = line?.role === 'mean' || line?.role === 'rank';

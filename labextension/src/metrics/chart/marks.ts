@@ -11,7 +11,7 @@ export const WORDS: Record<Mark[1], string> = {
   '-inf': '−Inf'
 };
 
-/** Draw marks and the name of the horizontal axis, which uPlot would spend a line on. */
+/** Draw marks, and the name of the horizontal axis, for which uPlot would need a line of its own. */
 export function drawMarks(
   chart: uPlot,
   marks: Mark[],
@@ -56,7 +56,7 @@ export function drawMarks(
   ctx.restore();
 }
 
-/** In words, for tables and tooltips: what the first of them was, and how many more there are. */
+/** The first mark in words, and the number of further marks, for tables and tooltips. */
 export function describeMarks(marks: Mark[]): string {
   if (marks.length === 0) {
     return '';

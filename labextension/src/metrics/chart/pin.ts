@@ -1,11 +1,11 @@
-/** The button that pins a panel, so that the panel comes first. */
+/** The button that pins a panel; pinned panels come first. */
 
 import { make, setAttribute } from '../elements/dom';
 import { pinIcon } from './chartIcons';
 
 export class Pin {
   /**
-   * @param clicked Told whether the panel is to be pinned.
+   * @param clicked Called with whether the panel is to be pinned.
    */
   constructor(title: string, clicked: (on: boolean) => void) {
     setAttribute(this.node, 'aria-label', `Pin ${title}`);

@@ -1,4 +1,4 @@
-/** One uPlot chart: created again when its lines change, given new data when only numbers change. */
+/** One uPlot chart: made again when its lines change, given new data when only numbers change. */
 
 import uPlot from 'uplot';
 import type { IDrawing, ILine } from './lines';
@@ -9,23 +9,23 @@ import type { Mark } from '../data/state';
 import { placeAxis, valueAxis, valueScale } from './scales';
 import type { Theme } from '../elements/theme';
 
-/** What a chart tells whoever shows it. */
+/** The events of a chart. */
 export interface IPlotEvents {
-  /** The cursor stands at this index of the steps, or has left. */
+  /** The cursor is at the step with this index, or has left the chart. */
   hover: (index: number | null) => void;
-  /** The mouse is next to this line, or to none. */
+  /** The mouse is next to this line, or to no line. */
   focus: (line: ILine | null) => void;
-  /** A stretch was selected; null if all is to be seen again. */
+  /** The user has selected a range; null to show all again. */
   zoom: (range: IRange | null) => void;
 }
 
-/** Where a step is not seen in this chart, but in the one beside it; uPlot's types forgot it. */
+/** The index for a step that is out of this chart's sight; uPlot takes null, but its types do not. */
 const NOWHERE = null as unknown as number;
 
 export class Plot {
   /**
-   * @param host Its size is the chart's.
-   * @param together Charts with the same word show the cursor at the same step.
+   * @param host The element that the chart fills.
+   * @param together Charts with the same key show the cursor at the same step.
    */
   constructor(
     host: HTMLElement,
@@ -43,10 +43,10 @@ export class Plot {
     this._resize.observe(host);
   }
 
-  /** Whether the mouse is over the chart, and not only over one beside it. */
+  /** Whether the mouse is over this chart; the cursor also follows the mouse over other charts. */
   hovered = false;
 
-  /** Draw, or keep it until there is room. */
+  /** Draw now, or as soon as the chart has a size. */
   show(
     drawing: IDrawing,
     marks: Mark[],
@@ -55,11 +55,11 @@ export class Plot {
   ): void {
     this._shown = { drawing, marks, options: { ...options }, range };
     if (this._dragging || this._host.clientWidth === 0) {
-      return; // drawn when the mouse is let go, or the size is known
+      return; // `_drop` or `_fit` draws later
     }
     if (this._chart && this._key === drawing.key) {
       const chart = this._chart;
-      // At once, so that whoever puts the cursor somewhere finds the new scale.
+      // In a batch, the new scale holds at once, also for code that then moves the cursor.
       chart.batch(() => {
         chart.setData(drawing.data, false);
         chart.setScale('x', this._range());
@@ -69,12 +69,12 @@ export class Plot {
     }
   }
 
-  /** Draw again what is shown, in other colours. */
+  /** Redraw in the present colours. */
   recolour(): void {
     this._chart?.redraw(false, true);
   }
 
-  /** Put the cursor at a step, as the mouse would. */
+  /** Put the cursor at the step with this index, as the mouse would. */
   point(index: number | null): void {
     const chart = this._chart;
     if (!chart) {
@@ -88,12 +88,12 @@ export class Plot {
     });
   }
 
-  /** The index of the step where the cursor stands. */
+  /** The index of the step at the cursor. */
   get index(): number | null {
     return this._chart?.cursor.idx ?? null;
   }
 
-  /** Where a step is, in pixels from the left of the host. */
+  /** The place of a step, in pixels from the left edge of the host. */
   left(index: number): number {
     const chart = this._chart!;
     return chart.over.offsetLeft + chart.valToPos(chart.data[0][index], 'x');
@@ -145,7 +145,7 @@ export class Plot {
     this._chart = null;
   }
 
-  /** What came while the mouse selected a stretch is drawn now. */
+  /** Draw what has come while the user selected a range. */
   private readonly _drop = (): void => {
     this._dragging = false;
     window.setTimeout(() => {
@@ -199,7 +199,7 @@ export class Plot {
           key: this._together,
           setSeries: false,
           scales: ['x', null],
-          // The cursor is shared; what is selected is not.
+          // Charts share the cursor, but not the selection.
           filters: {
             pub: type => type === 'mousemove' || type === 'mouseleave'
           }
@@ -277,7 +277,7 @@ function within({ min, max }: uPlot.Scale, step: number): boolean {
   return min !== undefined && max !== undefined && min <= step && step <= max;
 }
 
-/** A cursor stands at a step, not between two. */
+/** Move the cursor to the nearest step. */
 function snapped(chart: uPlot, left: number): number {
   const steps = chart.data[0];
   const seen = left >= 0 && within(chart.scales.x, chart.posToVal(left, 'x'));

@@ -6,9 +6,9 @@ import type { Across, IOptions } from '../data/options';
 import { placeName } from './axisPlaces';
 import type { ICurve, IPanel } from '../data/state';
 
-/** One line of it. */
+/** One line of the tooltip. */
 export interface IReading {
-  /** Index of the curve in the panel. */
+  /** The index of the curve in the panel. */
   curve: number;
   rank: number | null;
   label: string;
@@ -16,16 +16,16 @@ export interface IReading {
   note: string;
 }
 
-/** More lines of ranks than this are told by their extremes. */
+/** If there are more ranks, only the smallest and largest value are given, and that of `focus`. */
 const MOST_RANKS = 8;
 
 /**
  * Read the curves of a panel at a step.
  *
- * A curve that has no value there is read at the last step where it has, which is then told.
+ * A curve without a value at this step is read at the last step with one; a note names that step.
  *
- * @param drawing What is drawn of them: smoothed values are told beside those that were logged.
- * @param focus The rank that the mouse is next to, if ranks are drawn apart.
+ * @param drawing The drawn lines: their smoothed values are given beside the logged ones.
+ * @param focus The rank whose line is next to the mouse, if each rank has a line.
  */
 export function readings(
   panel: IPanel,
@@ -125,7 +125,7 @@ function ranksOf(
   }));
 }
 
-/** The least, the most, and the one that the mouse is next to. */
+/** The largest value, the value next to the mouse, and the smallest value. */
 function extremes(values: IValue[], focus: number | null): IValue[] {
   const sorted = [...values].sort((a, b) => b.value - a.value);
   const [most, least] = [sorted[0], sorted[sorted.length - 1]];

@@ -7,21 +7,21 @@ import type { Across, IOptions } from '../data/options';
 import { timeLabels, timeTicks } from './times';
 import type { Theme } from '../elements/theme';
 
-// uPlot's own name of it exists for the type checker only.
+// uPlot's own name for this number exists only for the type checker.
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment
 const LOGARITHMIC = 3 as uPlot.Scale.Distr.Logarithmic;
 const AXIS_WIDTH = 52;
 const AXIS_HEIGHT = 22;
 const DIGIT_WIDTH = 6.6;
 const GAP = 4;
-/** Room around curves, as a share of their extent. */
+/** The room above and below curves, as a share of their extent. */
 const ROOM = 0.06;
-/** Pixels between two labels, at least. */
+/** The least distance of two labels in pixels, on the horizontal axis. */
 const ACROSS = 60;
-/** The same for durations. */
+/** The same for durations, whose labels are longer. */
 const LONG = 84;
 const DOWN = 32;
-/** With more decades than this their parts are too near each other for lines. */
+/** If there are more decades, only powers of ten have lines: others would be too close. */
 const FEW_DECADES = 5;
 
 /** The scale of the values. */
@@ -57,7 +57,7 @@ export function placeAxis(theme: Theme, x: Across): uPlot.Axis {
   };
 }
 
-/** The axis of the values; it grows wider with its labels but never back, so charts stay in place. */
+/** The axis of the values. It grows with its labels but never shrinks, so charts stay in place. */
 export function valueAxis(theme: Theme, log: boolean): uPlot.Axis {
   let width = AXIS_WIDTH;
   const looks: uPlot.Axis = {
@@ -83,7 +83,7 @@ export function valueAxis(theme: Theme, log: boolean): uPlot.Axis {
       };
 }
 
-/** How many labels there is room for. */
+/** How many labels fit on the horizontal axis. */
 function across(chart: uPlot, apart: number): number {
   return Math.max(1, Math.floor((chart.width - AXIS_WIDTH) / apart));
 }
@@ -92,7 +92,7 @@ function down(chart: uPlot): number {
   return Math.max(2, Math.floor((chart.height - AXIS_HEIGHT) / DOWN));
 }
 
-/** The labels of ticks: written so that neighbours are told apart; '' for null. */
+/** The labels of ticks, with enough digits to distinguish neighbours; '' for null. */
 export function labels(splits: (number | null)[]): string[] {
   const written = splits.filter(split => split !== null);
   return splits.map(split => {
@@ -113,8 +113,8 @@ function axis(theme: Theme): uPlot.Axis {
   return {
     gap: GAP,
     space: 1,
-    // What uPlot chooses is not used, but without an increment it would draw no axis: it knows
-    // none for the widest ranges, and takes none below 5 that it does not know.
+    // nbdist computes the ticks, but uPlot draws an axis only if it finds an increment. It knows
+    // none for the widest ranges, and does not accept unknown increments below 5.
     incrs: (_chart, _axis, min, max) => [Math.max(5, max - min)],
     font: theme.font,
     stroke: () => theme.of('muted'),
@@ -134,12 +134,12 @@ function linearRange(
     [min, max] = [Math.min(0, min), Math.max(0, max)];
   }
   if (min === max) {
-    // One level, half way up: none of its digits are noise to look into.
+    // A constant is drawn half way up; a narrower range would only magnify noise.
     return min === 0 ? [0, 1] : [Math.min(0, 2 * min), Math.max(0, 2 * min)];
   }
   const extent = max - min;
   const [low, high] = [min - extent * ROOM, max + extent * ROOM];
-  // What is never below zero is not shown to be, nor above it what never is.
+  // The room must not cross zero: an axis below zero would suggest negative values.
   return [min >= 0 && low < 0 ? 0 : low, max <= 0 && high > 0 ? 0 : high];
 }
 
@@ -155,10 +155,10 @@ function logRange(min: number | null, max: number | null): [number, number] {
   ];
 }
 
-/** d3 divides 1 by the distance of ticks, which below this is more than there are numbers for. */
+/** Below this, 1 divided by the distance of ticks, as d3 computes it, exceeds the largest number. */
 const TINY = 1e-200;
 
-/** Evenly spaced round numbers, so many at most, but two at least. */
+/** Evenly spaced round numbers: at most `most`, but at least two. */
 export function evenly(min: number, max: number, most: number): number[] {
   if (Math.max(-min, max) < TINY) {
     return evenly(min / TINY, max / TINY, most).map(split => split * TINY);
@@ -172,14 +172,14 @@ export function evenly(min: number, max: number, most: number): number[] {
   return ticks(min, max, 2);
 }
 
-/** Steps are whole numbers, so are their ticks. */
+/** Ticks for steps: whole numbers only. */
 export function stepTicks(min: number, max: number, most: number): number[] {
   return evenly(min, max, most).filter(Number.isInteger);
 }
 
 /**
- * 1, 2, …, 9 of every decade, only 1 of many decades; evenly spaced numbers where the range is a
- * small part of one.
+ * The ticks of a logarithmic axis: 1, 2, …, 9 times each power of ten, or only the powers if there
+ * are many decades. If the range is a small part of a decade, the ticks are evenly spaced.
  */
 export function logSplits(min: number, max: number, most: number): number[] {
   const found = [];
@@ -196,7 +196,7 @@ export function logSplits(min: number, max: number, most: number): number[] {
   return found.length > 2 ? found : evenly(min, max, most);
 }
 
-/** Which of them are written, so many at most; null for the others. */
+/** The ticks that get a label, at most `most`; null for the others. */
 export function logLabels(splits: number[], most: number): (number | null)[] {
   if (splits.length <= most) {
     return splits;
@@ -210,7 +210,7 @@ export function logLabels(splits: number[], most: number): (number | null)[] {
   return splits.map(split => (chosen.has(split) ? split : null));
 }
 
-/** Powers of ten, evenly spaced: every second, every fifth… */
+/** Evenly spaced powers of ten: every second, every fifth… */
 function spread(splits: number[], most: number): Set<number> {
   const powers = splits.map(split => Math.round(Math.log10(split)));
   const chosen = evenly(powers[0], powers[powers.length - 1], most);

@@ -1,4 +1,4 @@
-/** Ticks of an axis of seconds: at whole minutes and hours where these are the units. */
+/** Ticks of an axis of time: at whole seconds, minutes, hours or days. */
 
 import { ticks } from 'd3-array';
 import { inTime } from '../../amounts';
@@ -8,14 +8,14 @@ const MINUTE = 60;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** Distances that are no round numbers of seconds, but of minutes, hours and days. */
+/** The distances of ticks: round numbers of seconds, minutes and hours. */
 const APART = [
   ...[1, 2, 5, 10, 15, 30],
   ...[1, 2, 5, 10, 15, 30].map(each => each * MINUTE),
   ...[1, 2, 3, 6, 12].map(each => each * HOUR)
 ];
 
-/** So many at most. */
+/** The ticks of a range, about `most` of them. */
 export function timeTicks(min: number, max: number, most: number): number[] {
   const rough = (max - min) / most;
   if (rough < 1) {
@@ -31,7 +31,7 @@ export function timeTicks(min: number, max: number, most: number): number[] {
   );
 }
 
-/** 0, 10 s, 1 min 30 s, 2 h. */
+/** The labels of ticks: 0, 10 s, 1 min 30 s, 2 h. */
 export function timeLabels(splits: number[]): string[] {
   const apart = splits.length > 1 ? splits[1] - splits[0] : 1;
   return splits.map(split => {

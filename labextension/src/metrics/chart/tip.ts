@@ -10,11 +10,11 @@ import { placeName } from './axisPlaces';
 import type { IReading } from './readings';
 import type { IPanel } from '../data/state';
 
-/** Between the cursor and what stands beside it. */
+/** Pixels between the cursor and the tooltip. */
 const GAP = 14;
-/** As many as a chart is high. */
+/** How many lines fit beside a chart. */
 const LINES = 8;
-/** More marks than this are told by their number. */
+/** If there are more marks, the rest is only counted. */
 const MOST_MARKS = 2;
 
 export class Tip {
@@ -29,7 +29,7 @@ export class Tip {
     this.node.hidden = true;
   }
 
-  /** Fill it with what was read at a step. */
+  /** Show the values that were read at a step. */
   show(
     panel: IPanel,
     across: Across,
@@ -85,7 +85,7 @@ export class Tip {
     setText(this._marks, marks.join('\n'));
   }
 
-  /** Stand beside the cursor, on the side that has room, and over no other chart. */
+  /** Place the tooltip beside the cursor, on the side that has room, and over no other chart. */
   place(left: number): void {
     const most = this.node.parentElement!.clientWidth - this.node.offsetWidth;
     const place =
@@ -99,7 +99,7 @@ export class Tip {
   private readonly _marks = make('div', { class: 'nbdist-marks' });
 }
 
-/** The values at a step that were no finite numbers, in words. */
+/** The values at a step that are not finite, in words. */
 function marksAt(
   panel: IPanel,
   across: Across,

@@ -1,8 +1,8 @@
-/** The values that a page has, as a CSV file: for when there is no server that has all of them. */
+/** Writes the page's values as a CSV file, for when no server has all values. */
 
 import type { ICurve, IRankCurve, IState } from './state';
 
-/** Whether the page has fewer values than were logged: long curves reach it thinned. */
+/** Whether the page has fewer values than were logged, as long curves are thinned. */
 export function isThinned({ panels }: IState): boolean {
   return panels.some(panel =>
     panel.curves.some(
@@ -11,7 +11,7 @@ export function isThinned({ panels }: IState): boolean {
   );
 }
 
-/** All values that a page has of some runs; each run's name is in the first column. */
+/** All values that the page has of these runs, with the name of the run in the first column. */
 export function csvOf(runs: [name: string, state: IState][]): string {
   const lines = ['run,metric,rank,step,time,value'];
   for (const [name, { panels }] of runs) {
@@ -39,7 +39,7 @@ function rowsOfRank(curve: ICurve, rank: IRankCurve): string[] {
   );
 }
 
-/** Where a rank has logged nothing there is no row; what was no finite number is in the marks. */
+/** Only values that the rank has logged have a row. Values that are not finite are in the marks. */
 function rowsOf(
   rank: string,
   steps: Float64Array,

@@ -1,4 +1,4 @@
-/** Follows jobs' metrics at the server, once for each job however many views show it. */
+/** Follows the metrics of jobs at the server, once for each job, whatever the number of its views. */
 
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
@@ -13,34 +13,34 @@ const OVER: readonly JobState[] = [
   'lost'
 ];
 
-/** Whether there is no more to come of a job. */
+/** Whether a job sends nothing more. */
 export function isOver(state: IState | null): boolean {
   return state !== null && OVER.includes(state.state);
 }
 
 /** One job that is followed. */
 export class Followed {
-  /** What there is to see of it; null before the first frame. */
+  /** The job's last state; null before the first frame. */
   get state(): IState | null {
     return this._state;
   }
 
-  /** Whether the server knows nothing of it any more. */
+  /** Whether the server does not know the job. */
   get unknown(): boolean {
     return this._unknown;
   }
 
-  /** Why it cannot be shown; '' if it can. */
+  /** Why the job cannot be shown; '' if it can. */
   get trouble(): string {
     return this._trouble;
   }
 
-  /** Emitted with every news. */
+  /** Emitted at every change. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Take in a frame; null says that the server knows nothing of the job. */
+  /** Take a frame; null means that the server does not know the job. */
   take(frame: DataView | null): void {
     this._trouble = '';
     this._unknown = frame === null;
@@ -54,7 +54,7 @@ export class Followed {
     this._changed.emit();
   }
 
-  /** Say that no more comes for now; the next frame takes that back. */
+  /** Note that the server does not answer; the next frame clears this note. */
   lose(): void {
     this._trouble =
       'The Jupyter server does not answer. What is shown may be out of date.';
@@ -80,7 +80,7 @@ export class Jobs {
   /**
    * Follow a job until the result is disposed.
    *
-   * @param told Called with every news, and at once if there is something to see already.
+   * @param told Called at every change, and at once if something is known already.
    */
   follow(place: IJobPlace, told: (job: Followed) => void): IDisposable {
     const key = `${place.folder}/${place.job}`;

@@ -2,7 +2,7 @@
 
 const COUNT = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 
-/** A value in so many significant digits, without zeros that say nothing. */
+/** A value with a number of significant digits, without trailing zeros. */
 export function significant(value: number, digits: number): string {
   if (!Number.isFinite(value)) {
     return special(value);
@@ -14,12 +14,12 @@ export function significant(value: number, digits: number): string {
   return String(Number(value.toPrecision(digits)));
 }
 
-/** As exact as it came: a single has six digits, and a seventh at times. */
+/** A value as exact as it was sent: a single-precision number has six or seven digits. */
 export function exact(value: number): string {
   return significant(value, 6);
 }
 
-/** For legends and tables. */
+/** A value for legends and tables. */
 export function short(value: number | null): string {
   return value === null ? '–' : significant(value, 4);
 }
@@ -37,7 +37,7 @@ export function count(value: number): string {
   return COUNT.format(value);
 }
 
-/** A tick of an axis whose neighbours are `apart` away. */
+/** The label of a tick whose neighbours are `apart` away. */
 export function tick(value: number, apart: number): string {
   const size = Math.abs(value);
   if (value === 0) {
@@ -62,7 +62,7 @@ const UNITS: [number, string][] = [
   [1e3, 'k']
 ];
 
-/** With as many places as `apart` has. */
+/** Write a number with as many decimal places as `apart` has. */
 function fixed(value: number, apart: number): string {
   let places = 0;
   while (

@@ -1,17 +1,17 @@
-/** The options of the charts that a person has chosen; updates from the kernel keep them. */
+/** The options of charts, which the user chooses; new states of a job do not change them. */
 
 /** What the horizontal axis shows. */
 export type Across = 'step' | 'time' | 'epoch';
 
 export interface IOptions {
   x: Across;
-  /** Values on a logarithmic scale; those that are not above zero are left out. */
+  /** Whether the scale is logarithmic; values that are not above zero are then left out. */
   log: boolean;
-  /** A line for each rank instead of their mean and range. */
+  /** Whether each rank has a line, instead of the mean and range of all ranks. */
   perRank: boolean;
-  /** Weight of the moving average, 0 for none. */
+  /** The weight of the moving average; 0 for none. */
   smoothing: number;
-  /** The values' axis begins at zero; a logarithmic one has none. */
+  /** Whether the axis of the values begins at zero; without effect on a logarithmic one. */
   fromZero: boolean;
 }
 
@@ -23,7 +23,7 @@ export const DEFAULTS: Readonly<IOptions> = {
   fromZero: false
 };
 
-/** A stretch of the horizontal axis. */
+/** A part of the horizontal axis. */
 export interface IRange {
   min: number;
   max: number;

@@ -1,34 +1,34 @@
 /**
- * What charts begin with, and which panels stand first.
+ * The first options of charts, and the panels that are pinned.
  *
- * Where there are JupyterLab's settings, a plugin reads these from there and keeps them there; in
- * any other front end they hold for the page.
+ * In JupyterLab a plugin reads these from the settings, and writes pins to the settings. In other
+ * front ends they last as long as the page.
  */
 
 import { DEFAULTS, type IOptions } from './options';
 
 export class Preferences {
-  /** What charts begin with. */
+  /** The first options of charts. */
   get charts(): Readonly<IOptions> {
     return this._charts;
   }
 
-  /** Titles of the panels that stand before all others, in their order. */
+  /** The titles of the pinned panels, in their order. */
   get pinned(): readonly string[] {
     return this._pinned;
   }
 
-  /** Keeps what was pinned; does nothing where there are no settings. */
+  /** Writes the pinned titles to the settings; does nothing where there are no settings. */
   keep: (pinned: string[]) => void = () => undefined;
 
-  /** Take what the settings say; values that they do not have are the defaults. */
+  /** Take the values of the settings, and defaults for what is missing. */
   take(charts: Partial<IOptions>, pinned: readonly string[]): void {
     this._charts = { ...DEFAULTS, ...charts };
     this._pinned = pinned;
     this._tell();
   }
 
-  /** Let a panel stand before the others, or no longer. */
+  /** Pin a panel, or unpin it. */
   pin(title: string, on: boolean): void {
     const others = this._pinned.filter(each => each !== title);
     const pinned = on ? [...others, title] : others;
@@ -38,9 +38,9 @@ export class Preferences {
   }
 
   /**
-   * Be told of every change.
+   * Call `changed` at every change.
    *
-   * @returns What ends it.
+   * @returns A function that ends this.
    */
   follow(changed: () => void): () => void {
     this._followers.add(changed);
@@ -58,5 +58,5 @@ export class Preferences {
   private readonly _followers = new Set<() => void>();
 }
 
-/** Those of this page. */
+/** The preferences of this page. */
 export const preferences = new Preferences();

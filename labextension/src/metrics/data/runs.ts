@@ -1,4 +1,4 @@
-/** Several runs in one view: the job shown, and the jobs that are laid over it. */
+/** Several runs in one view: the view's own job, and other jobs laid over it. */
 
 import { page, type IJobName, type IOther } from '../host';
 import type { IPanel, IState } from './state';
@@ -9,7 +9,7 @@ export interface IRun {
   state: IState;
 }
 
-/** Put the curves of all runs into the panels of their metrics, named by their runs. */
+/** Put the curves of all runs into one panel for each title, with the name of the run in the label. */
 export function laidOver(runs: readonly IRun[]): IPanel[] {
   if (runs.length === 1) {
     return runs[0].state.panels;
@@ -32,14 +32,14 @@ export function laidOver(runs: readonly IRun[]): IPanel[] {
   return [...panels.values()];
 }
 
-/** The other runs that a person has chosen, which are followed as long as they are. */
+/** The other runs that the user has chosen; a run is followed as long as it is chosen. */
 export class Runs {
   /**
-   * @param changed Called when there are others, or there is news of one.
+   * @param changed Called when other runs are chosen, or when one of them has changed.
    */
   constructor(private readonly _changed: () => void) {}
 
-  /** All runs that there is something of, the view's own first. */
+  /** All runs with a state, the view's own first. */
   all(own: IState): IRun[] {
     const others = [...this._others.values()].flatMap(({ job, state }) =>
       state ? [{ name: job.name, state }] : []
@@ -47,14 +47,14 @@ export class Runs {
     return [{ name: nameOf(own), state: own }, ...others];
   }
 
-  /** Names of those of which nothing has come. */
+  /** The names of runs whose state has not come yet. */
   get awaited(): string[] {
     return [...this._others.values()].flatMap(({ job, state }) =>
       state ? [] : [job.name]
     );
   }
 
-  /** Those that were chosen, also when the server does not know them any more. */
+  /** All chosen runs, including those that the server does not know any more. */
   get chosen(): IOther[] {
     return [...this._others.values()].map(({ job }) => job);
   }
@@ -63,7 +63,7 @@ export class Runs {
     return this._others.has(keyOf(job));
   }
 
-  /** Lay a run over the view's own, or take it away. */
+  /** Lay a run over the view's own, or remove it. */
   choose(job: IOther, on: boolean): void {
     const key = keyOf(job);
     this._others.get(key)?.end();
@@ -104,7 +104,7 @@ function keyOf({ folder, job }: IJobName): string {
   return `${folder}/${job}`;
 }
 
-/** A job's name as lists of jobs have it. */
+/** The name of a job, as in lists of jobs. */
 function nameOf(own: IState): string {
   const known = page.host?.others().find(job => keyOf(job) === keyOf(own));
   return known?.name ?? `Job ${own.job}`;

@@ -4,10 +4,10 @@
 export type Value = number | null | undefined;
 
 /**
- * The exponential moving average of a curve, as TensorBoard draws it: the first values are not
- * drawn towards zero, and gaps stay gaps.
+ * The exponential moving average of a curve, as TensorBoard computes it: the first values are not
+ * biased towards zero, and gaps stay gaps.
  *
- * @param weight Of what came before, from 0 (the curve itself) to below 1.
+ * @param weight The weight of the earlier values, from 0 (the curve itself) to below 1.
  */
 export function smooth(values: readonly Value[], weight: number): Value[] {
   let sum = 0;

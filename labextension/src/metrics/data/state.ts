@@ -1,11 +1,11 @@
 /**
- * What there is to see of a job, as it travels in binary frames: see `nbdist/view/page_state.py`.
+ * The state of a job, and the binary frames in which it travels: see `nbdist/view/page_state.py`.
  *
- * Each curve holds its own arrays of numbers. States are never changed: a later frame makes another
- * state, which shares with the one before the curves that have no news.
+ * Each curve holds its own arrays of numbers. States are never changed: each frame makes a new
+ * state, which shares the unchanged curves with the state before it.
  */
 
-/** How a job is doing. */
+/** The state of a job in a word. */
 export type JobState =
   /** A detached job whose keeper does not run it yet. */
   | 'starting'
@@ -15,33 +15,33 @@ export type JobState =
   | 'failed'
   | 'interrupted'
   | 'timed out'
-  /** Whoever ran it has died. */
+  /** The kernel or keeper of the job has died. */
   | 'lost'
-  /** Nobody tells of it any more. */
+  /** The server does not know the job any more, and how it ended is not known. */
   | 'unknown';
 
 /** A progress bar of a rank. */
 export interface IBar {
   label: string;
-  /** How many bars it is inside of. */
+  /** How many bars this bar is nested in. */
   depth: number;
   done: number;
-  /** Null where it is not known. */
+  /** Null if it is not known. */
   total: number | null;
   /** Iterations a second. */
   rate: number | null;
   /** Samples a second, of all ranks. */
   samples: number | null;
-  /** Seconds. */
+  /** The remaining seconds. */
   left: number | null;
-  /** Seconds since it ended a step, if that is far longer than one takes. */
+  /** Seconds since the last step, if that is far longer than a step takes. */
   still: number | null;
 }
 
-/** What a rank is and does; null stands for unknown. */
+/** A rank and what it does; null means unknown. */
 export interface IRank {
   rank: number;
-  /** Empty on the notebook's own host. */
+  /** Empty if it is the notebook's own host. */
   host: string;
   device: string;
   /** Percent of one core. */
@@ -51,13 +51,13 @@ export interface IRank {
   /** Percent. */
   gpu: number | null;
   gpu_memory: number | null;
-  /** What it does, in words. */
+  /** What the rank does, in words. */
   state: string;
   /** Seconds a step. */
   step: number | null;
 }
 
-/** The curve of one rank; without `x` and `time` of its own it has those of its metric. */
+/** The curve of one rank; if `x` or `time` is missing, that of the metric holds. */
 export interface IRankCurve {
   rank: number;
   values: Float32Array;
@@ -65,21 +65,21 @@ export interface IRankCurve {
   time?: Float64Array;
 }
 
-/** A value that was no finite number: its step, what it was, whose it was. */
+/** A value that is not finite: its step, its kind, its rank. */
 export type Mark = [step: number, kind: 'nan' | 'inf' | '-inf', rank: number];
 
-/** What is told of a curve besides its numbers. */
+/** What is known of a curve besides its arrays of numbers. */
 interface IFacts {
-  /** Steps a point stands for; its x is the last of them. */
+  /** How many steps a point stands for; its `x` is the last of these steps. */
   stride: number;
-  /** How many values were logged, of all ranks. */
+  /** How many values all ranks have logged. */
   points: number;
   marks: Mark[];
   last: number | null;
   best: [least: number | null, most: number | null];
 }
 
-/** A metric: one number a point in each of its arrays. */
+/** A metric: each of its arrays has one number for each point. */
 export interface ICurve extends IFacts {
   name: string;
   label: string;
@@ -87,13 +87,13 @@ export interface ICurve extends IFacts {
   x: Float64Array;
   /** When the last value of a point was logged, in seconds since 1970. */
   time: Float64Array;
-  /** Over all ranks; NaN where there is no finite value. */
+  /** The mean over all ranks; NaN where there is no finite value. */
   mean: Float32Array;
   low: Float32Array;
   high: Float32Array;
   /** Empty if only one rank logs it. */
   each: IRankCurve[];
-  /** Of several runs in one view, which one; 0, the view's own, where it is missing. */
+  /** The number of the run, if a view shows several; 0 or missing for the view's own. */
   run?: number;
 }
 
@@ -103,44 +103,44 @@ export interface IPanel {
   curves: ICurve[];
 }
 
-/** All there is to see of a job but its curves. */
+/** The state of a job without its curves. */
 interface IAround {
-  /** The name of the job's folder, which with its id names it for the server. */
+  /** The name of the job's folder; by it and the job's id the server finds the job. */
   folder: string;
   job: string;
   state: JobState;
   title: string;
   seconds: number;
-  /** When its ranks began, in seconds since 1970; 0 if that is not known. */
+  /** When the ranks began, in seconds since 1970; 0 if that is not known. */
   began: number;
   bars: IBar[];
-  /** Which rank the others wait for, in words; empty if none. */
+  /** A sentence about the rank that the others wait for; empty if there is none. */
   straggler: string;
   ranks: IRank[];
   note: string;
 }
 
-/** All there is to see of a job. */
+/** The state of a job. */
 export interface IState extends IAround {
   panels: IPanel[];
-  /** What the ranks take of their machines, by second of the job. */
+  /** The CPU, memory and the like that the ranks use, by second of the job. */
   resources: IPanel[];
 }
 
-/** The first points are those the page has, up to `from`; `count` new ones follow. */
+/** How a frame changes an array: its first `from` points stay, and `count` new ones follow. */
 interface IPart {
   from: number;
   count: number;
 }
 
-/** A curve with news. */
+/** A curve that has changed. */
 interface ICurveNews extends IFacts, IPart {
   name: string;
   label: string;
   each: (IPart & { rank: number; x: boolean; time: boolean })[];
 }
 
-/** Curves that are drawn together, with what is new of them. */
+/** Curves that are drawn together; a curve that has not changed has only its names. */
 interface IPanelNews {
   title: string;
   curves: (ICurveNews | { name: string; label: string })[];
@@ -149,12 +149,12 @@ interface IPanelNews {
 /** The JSON of a frame. */
 export interface IFrame extends IAround {
   version: number;
-  /** Whether it holds all there is. */
+  /** Whether the frame holds the whole state. */
   whole: boolean;
   panels: IPanelNews[];
-  /** Null where they have no news. */
+  /** Null if they have not changed. */
   resources: IPanelNews[] | null;
-  /** How many doubles there are. */
+  /** How many doubles stand before the singles. */
   floats: number;
 }
 
@@ -164,9 +164,9 @@ export const VERSION = 2;
 /**
  * Read a frame.
  *
- * @param before What the frames before it came to; null if it is the first.
- * @returns What there is to see now; null where nothing was sent yet.
- * @throws Error where the frame is of another version, or not the first and what is before is not known.
+ * @param before The state after the frame before; null if this is the first frame.
+ * @returns The new state; null if nothing was sent yet.
+ * @throws Error if the frame has another version, or if it is not whole and `before` is missing.
  */
 export function decode(view: DataView, before: IState | null): IState | null {
   if (view.byteLength < 4) {
@@ -185,7 +185,7 @@ export function decode(view: DataView, before: IState | null): IState | null {
   if (!whole && !before) {
     throw new Error('The beginning of the metrics is missing.');
   }
-  // Copied: arrays of numbers must begin at multiples of their size, and what arrives may not.
+  // Copied, because arrays of numbers must begin at multiples of their size.
   const numbers = view.buffer.slice(
     view.byteOffset + 4 + length,
     view.byteOffset + view.byteLength
@@ -204,7 +204,7 @@ export function decode(view: DataView, before: IState | null): IState | null {
   };
 }
 
-/** Takes the numbers of a frame in their order, and puts them behind those that are known. */
+/** Takes the numbers of a frame in their order, and appends them to the numbers known before. */
 class Reader {
   constructor(
     private readonly _doubles: Float64Array,
@@ -276,7 +276,7 @@ class Reader {
   private _singlesTaken = 0;
 }
 
-/** The first numbers of those that are known. */
+/** The first numbers of a known array. */
 function head<T extends Float32Array | Float64Array>(
   old: T | undefined,
   length: number
@@ -287,7 +287,7 @@ function head<T extends Float32Array | Float64Array>(
   return old ? (old.subarray(0, length) as T) : [];
 }
 
-/** Make a whole frame of a state. */
+/** Encode a state as a whole frame. */
 export function encode(state: IState): Uint8Array {
   const doubles: Float64Array[] = [];
   const singles: Float32Array[] = [];
@@ -328,7 +328,7 @@ export function encode(state: IState): Uint8Array {
   return assemble(header, [...doubles, ...singles]);
 }
 
-/** Put a frame together. */
+/** Put the header and the numbers of a frame together. */
 export function assemble(
   header: IFrame,
   numbers: (Float64Array | Float32Array)[]
@@ -347,10 +347,10 @@ export function assemble(
   return bytes;
 }
 
-/** Bytes that are put into text at once: a call takes only so many arguments. */
+/** How many bytes become text at once: a call takes only a limited number of arguments. */
 const PIECE = 0x8000;
 
-/** Write bytes as text. */
+/** Write bytes as text in base64. */
 export function toBase64(bytes: Uint8Array): string {
   let text = '';
   for (let at = 0; at < bytes.length; at += PIECE) {
@@ -359,7 +359,7 @@ export function toBase64(bytes: Uint8Array): string {
   return btoa(text);
 }
 
-/** Read bytes that were written as text. */
+/** Read bytes from text in base64. */
 export function fromBase64(text: string): DataView {
   const bytes = Uint8Array.from(atob(text), sign => sign.charCodeAt(0));
   return new DataView(bytes.buffer);

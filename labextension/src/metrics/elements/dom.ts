@@ -1,4 +1,4 @@
-/** The little that is needed to make and change elements. */
+/** Makes and changes elements. */
 
 type Tags = HTMLElementTagNameMap;
 
@@ -18,21 +18,21 @@ export function make<K extends keyof Tags>(
   return node;
 }
 
-/** Change a text only if it is another one, so that selections and screen readers are left alone. */
+/** Set a text only if it differs, which does not disturb selections and screen readers. */
 export function setText(node: Element, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
   }
 }
 
-/** The same for an attribute. */
+/** Set an attribute only if it differs. */
 export function setAttribute(node: Element, name: string, value: string): void {
   if (node.getAttribute(name) !== value) {
     node.setAttribute(name, value);
   }
 }
 
-/** Bring the children of a list to a length, making and removing only at its end. */
+/** Bring the number of children to `length`, adding and removing only at the end. */
 export function fit(parent: Element, length: number, child: () => Node): void {
   while (parent.childNodes.length > length) {
     parent.lastChild!.remove();

@@ -1,4 +1,4 @@
-/** Files that a person saves. */
+/** Saves files from the browser. */
 
 import { make } from './dom';
 
@@ -7,13 +7,13 @@ export function saveFile(content: Blob, name: string): void {
   const address = URL.createObjectURL(content);
   const link = make('a', { href: address, download: name });
   link.click();
-  // The browser has begun by then.
+  // After this time the browser has begun to save.
   window.setTimeout(() => {
     URL.revokeObjectURL(address);
   }, 60_000);
 }
 
-/** A name for a file, without what systems do not take in one. */
+/** A file name without characters that some systems do not allow. */
 export function fileName(...parts: string[]): string {
   return parts.map(part => part.replace(/[^\p{L}\p{N}._-]+/gu, '-')).join('-');
 }

@@ -1,12 +1,12 @@
-/** A button with a sheet of things to choose from below it. */
+/** A button that opens a sheet of choices below it. */
 
 import { make } from './dom';
 
 export class Menu {
   /**
    * @param face What the button shows.
-   * @param label Its name.
-   * @param fill Makes what is on the sheet, each time that it opens.
+   * @param label The button's name.
+   * @param fill Makes the content of the sheet, each time the sheet opens.
    */
   constructor(face: Node | string, label: string, fill: () => HTMLElement[]) {
     this._summary = make(
@@ -25,7 +25,7 @@ export class Menu {
       }
     });
     this.node.addEventListener('focusout', event => {
-      // Clicks at what takes no focus go nowhere, and leave it open.
+      // After a click on something that takes no focus, `relatedTarget` is null: the sheet stays open.
       if (
         event.relatedTarget instanceof Node &&
         !this.node.contains(event.relatedTarget)
@@ -46,7 +46,7 @@ export class Menu {
   private readonly _sheet = make('div', { class: 'nbdist-sheet' });
 }
 
-/** One thing to do, for a menu. */
+/** One choice of a menu. */
 export function item(label: string, clicked: () => void): HTMLButtonElement {
   const button = make(
     'button',

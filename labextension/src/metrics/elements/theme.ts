@@ -1,17 +1,17 @@
-/** The page's colours, read for the canvas, which no style sheet reaches. */
+/** Reads the page's colours for the canvas, to which style sheets do not apply. */
 
 /** How many colours curves have; see style.css. */
 export const COLOURS = 8;
 
 /**
- * Colours by name, as the style sheet has them at the moment.
+ * Colours by name, as the style sheet defines them at present.
  *
- * Whether the page is dark is seen by its text, whatever front end it is.
+ * The colour of the page's text shows whether the page is dark, in every front end.
  */
 export class Theme {
   /**
-   * @param root Where the style sheet's variables hold.
-   * @param changed Called when the colours may be others.
+   * @param root An element for which the style sheet's variables are defined.
+   * @param changed Called when the colours may have changed.
    */
   constructor(root: HTMLElement, changed: () => void) {
     this._root = root;
@@ -21,14 +21,14 @@ export class Theme {
       this.read();
       changed();
     };
-    // Front ends may announce a theme before its style sheet is there, which can take any time.
+    // A front end may announce a theme long before the theme's style sheet is loaded.
     const loaded = (event: Event): void => {
       if (event.target instanceof HTMLLinkElement) {
         look();
       }
     };
     this._observer = new MutationObserver(look);
-    // There are no colours before the page has taken us in.
+    // There are no colours before the element is part of the page.
     this._taken = new ResizeObserver(() => {
       this._taken.disconnect();
       look();

@@ -5,7 +5,7 @@ import { inDigits, inPercent, inRate, inTime } from '../../amounts';
 import { count } from '../data/numbers';
 import type { IBar, JobState } from '../data/state';
 
-/** A list of bars; its height does not shrink while a job runs, so what is below stays in place. */
+/** A list of bars. Its height does not shrink while a job runs, so the charts below stay in place. */
 export class Bars {
   readonly node = make('div', { class: 'nbdist-bars' });
 
@@ -67,7 +67,7 @@ class Bar {
   private readonly _fill: HTMLElement;
 }
 
-/** How far a bar is, in words. */
+/** The progress of a bar in words. */
 export function describe(bar: IBar, state: JobState): string {
   const parts = [];
   if (bar.total !== null) {

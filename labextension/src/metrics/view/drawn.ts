@@ -1,4 +1,4 @@
-/** Draws a view at most once a frame of the screen, or shows why it cannot be drawn. */
+/** Draws a view at most once per frame of the screen, or shows why it cannot be drawn. */
 
 import { make } from '../elements/dom';
 import type { IState } from '../data/state';
@@ -16,17 +16,17 @@ export class Drawn {
 
   readonly node = make('div');
 
-  /** Show a state soon, not before the page is seen. */
+  /** Show a state with the next frame, which does not come before the page is visible. */
   show(state: IState): void {
     this._next = state;
-    this.complain(''); // what is said after this stays
+    this.complain(''); // a trouble that is reported later stays
     this._frame ||= requestAnimationFrame(() => {
       this._frame = 0;
       this._view.update(this._next!);
     });
   }
 
-  /** Say below the view what is wrong; '' if nothing is. */
+  /** Show below the view what is wrong; '' if nothing is. */
   complain(trouble: string): void {
     this._trouble.textContent = trouble;
     this._trouble.hidden = trouble === '';

@@ -1,4 +1,4 @@
-/** The panels, in their order: those that are pinned first, and only those a filter lets through. */
+/** The panels in their order, pinned ones first; panels that do not match the filter are hidden. */
 
 import { make, setText } from '../elements/dom';
 import { Panel, type IShared } from '../chart/chartPanel';
@@ -33,7 +33,7 @@ export class Grid {
     this.arrange();
   }
 
-  /** Show only panels that have all of these words in their names. */
+  /** Show only panels whose names match these words; see `matches`. */
   set filter(text: string) {
     this._filter = text;
     this.arrange();
@@ -52,7 +52,7 @@ export class Grid {
         this._grid.insertBefore(panel.node, this._grid.childNodes[i] ?? null);
       }
     });
-    // A node that is put elsewhere loses the focus.
+    // A node that is moved loses the focus.
     if (
       focused instanceof HTMLElement &&
       focused !== document.activeElement &&
@@ -98,7 +98,7 @@ export class Grid {
   private _filter = '';
 }
 
-/** Panels with those first whose titles are pinned. */
+/** Sort panels: pinned ones first, in the order of `pinned`. */
 export function ordered(panels: IPanel[], pinned: readonly string[]): IPanel[] {
   const first = pinned.flatMap(
     title => panels.find(panel => panel.title === title) ?? []
@@ -106,7 +106,7 @@ export function ordered(panels: IPanel[], pinned: readonly string[]): IPanel[] {
   return [...first, ...panels.filter(panel => !first.includes(panel))];
 }
 
-/** Whether a panel or one of its curves has all words of a text in its name. */
+/** Whether the title of a panel, or the name of one of its curves, contains all words of a text. */
 export function matches({ title, curves }: IPanel, text: string): boolean {
   const words = text.toLowerCase().split(/\s+/);
   return [title, ...curves.map(curve => curve.name)].some(name =>

@@ -1,4 +1,4 @@
-/** The first line: whose metrics these are, and how the job is doing. */
+/** The first line of a view: the job's state, title and time. */
 
 import { make, setText } from '../elements/dom';
 import { inTime } from '../../amounts';
@@ -33,7 +33,7 @@ export class Head {
 
   readonly node = make('div', { class: 'nbdist-head' });
 
-  /** Said by screen readers when it changes: the state, and nothing that ticks. */
+  /** Screen readers announce this text when it changes: the state, without the time. */
   readonly live = make('div', {
     class: 'nbdist-unseen',
     role: 'status',

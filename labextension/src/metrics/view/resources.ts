@@ -1,4 +1,4 @@
-/** What the ranks take of their machines over the whole run: charts of their own, folded away. */
+/** Charts of the CPU, memory and the like that ranks have used over the run; folded at first. */
 
 import { make } from '../elements/dom';
 import { Grid } from './grid';
@@ -8,19 +8,19 @@ import { Preferences } from '../data/preferences';
 import type { ICurve, IPanel, IRankCurve, IState } from '../data/state';
 import type { Theme } from '../elements/theme';
 
-/** The ends of titles of panels with bytes. */
+/** How the titles of panels with bytes end. */
 const BYTES = [', bytes', ', bytes/s'];
 const UNITS = ['bytes', 'kB', 'MB', 'GB', 'TB'];
 
 export class Resources {
   /**
-   * @param theme That of the view.
-   * @param together These charts show the cursor at the same time.
+   * @param theme The theme of the view.
+   * @param together Charts with the same key show the cursor at the same time.
    */
   constructor(theme: Theme, together: string) {
     this._shared = {
       theme,
-      // A line for each rank; what is chosen for the metrics does not change them.
+      // Options that the user chooses for the metrics do not change these charts.
       options: { ...DEFAULTS, x: 'time' as const, perRank: true },
       together,
       range: null as IRange | null,
@@ -61,7 +61,7 @@ export class Resources {
   private _began = 0;
 }
 
-/** A panel of bytes in kB, MB or GB, whatever suits its largest value. */
+/** Convert a panel of bytes to kB, MB, GB or TB, as suits its largest value. */
 export function inUnits(panel: IPanel): IPanel {
   const end = BYTES.find(each => panel.title.endsWith(each));
   const most = Math.max(0, ...panel.curves.map(({ best }) => best[1] ?? 0));

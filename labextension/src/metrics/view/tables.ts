@@ -1,4 +1,4 @@
-/** The ranks and the last values as real tables, which anybody can read. */
+/** The ranks and the last values as tables, which screen readers can read, too. */
 
 import { fit, make, setAttribute, setText } from '../elements/dom';
 import { describeMarks } from '../chart/marks';
@@ -8,15 +8,15 @@ import type { IPanel, IRank, IState } from '../data/state';
 
 interface IColumn<Row> {
   title: string;
-  /** Empty where it is not known; a column that never had a text is not shown. */
+  /** The text of a cell, empty if it is not known. A column that never had a text is hidden. */
   text: (row: Row) => string;
   /** Texts are aligned left, numbers right. */
   numbers?: boolean;
-  /** Shown even while it is empty. */
+  /** Whether the column is shown even while it is empty. */
   always?: boolean;
 }
 
-/** More ranks than this are folded away at first. */
+/** If there are more ranks, their table is folded at first. */
 const UNFOLDED_RANKS = 8;
 
 class Table<Row> {
@@ -61,7 +61,7 @@ class Table<Row> {
     );
     this._columns.forEach((column, i) => {
       const texts = rows.map(row => column.text(row));
-      // Once seen it stays: a table that loses columns while one reads it is hard to read.
+      // A column that was shown once stays: the table must not change its form while one reads it.
       this._seen[i] ||= column.always || texts.some(text => text !== '');
       this._titles[i].hidden = !this._seen[i];
       texts.forEach((text, row) => {
@@ -103,7 +103,7 @@ const RANK_COLUMNS: IColumn<IRank>[] = [
   { title: 'state', text: rank => rank.state, always: true }
 ];
 
-/** The table of ranks; whom the others wait for is told beside its title, folded or not. */
+/** The table of ranks. The rank that others wait for is named beside the title, also while folded. */
 export class Ranks {
   constructor() {
     const summary = make('summary', {}, this._title, this._slow);

@@ -3,7 +3,7 @@
 import { inTime } from '../../amounts';
 import type { IState } from '../data/state';
 
-/** Digits of a value. */
+/** The significant digits of a value. */
 const DIGITS = 4;
 
 type Row = [

@@ -3,7 +3,7 @@
 import { fit, make, setAttribute, setText } from '../elements/dom';
 import type { Across, IOptions } from '../data/options';
 
-/** With fewer panels nobody has to look for one. */
+/** If there are more panels, the field for a filter is shown. */
 const MANY_PANELS = 6;
 
 const ACROSS: Record<Across, string> = {
@@ -15,22 +15,22 @@ const ACROSS: Record<Across, string> = {
 export interface IToolbarEvents {
   /** Options were changed. */
   changed: () => void;
-  /** Only panels with these words are to be seen. */
+  /** The filter was changed. */
   filter: (text: string) => void;
 }
 
-/** What there is to choose from. */
+/** What decides which options are offered. */
 export interface IChoices {
   panels: number;
-  /** Whether any curve is of several ranks. */
+  /** Whether any curve has values of several ranks. */
   ranks: boolean;
-  /** Whether a metric tells the epoch. */
+  /** Whether a metric gives the epoch. */
   epochs: boolean;
 }
 
 export class Toolbar {
   /**
-   * @param options Changed by what a person does here.
+   * @param options The options that this toolbar changes.
    */
   constructor(options: IOptions, events: IToolbarEvents) {
     this._options = options;
@@ -79,7 +79,7 @@ export class Toolbar {
     'aria-label': 'Chart options'
   });
 
-  /** Take in what there is to choose from. */
+  /** Offer the options that make sense now. */
   update({ panels, ranks, epochs }: IChoices): void {
     this.node.classList.toggle('nbdist-unused', panels === 0);
     this._perRank.hidden = !ranks;
@@ -96,7 +96,7 @@ export class Toolbar {
     this.show();
   }
 
-  /** Show the options as they are now. */
+  /** Show the present options. */
   show(): void {
     this._x.value = this._options.x;
     this._slider.value = String(this._options.smoothing);

@@ -1,4 +1,4 @@
-/** All of a job on the page: built once, then only changed, so nothing a person does is lost. */
+/** The view of a job. Its elements are made once and then only changed, so the user's choices last. */
 
 import { Actions } from './viewActions';
 import { Bars } from './bars';
@@ -44,11 +44,11 @@ export class View {
     class: 'nbdist-metrics',
     role: 'region',
     'aria-label': 'Live metrics',
-    // JupyterLab's shortcuts: a space on a button must not scroll the notebook.
+    // Without JupyterLab's shortcuts: a space on a button must not scroll the notebook.
     'data-lm-suppress-shortcuts': 'true'
   });
 
-  /** Say that the view has a tab of its own. */
+  /** Whether the view has a tab of its own. */
   set inTab(inTab: boolean) {
     this._actions.inTab = inTab;
   }
@@ -85,7 +85,7 @@ export class View {
     this.node.remove();
   }
 
-  /** Epochs are chosen, or what charts begin with, before there is a metric that tells them. */
+  /** Set the horizontal axis; while no metric gives the epoch, steps are shown instead of epochs. */
   private _choose(x: Across): void {
     this._x = x;
     const shown = x === 'epoch' && !this._origin.epochs ? 'step' : x;
@@ -95,7 +95,7 @@ export class View {
     }
   }
 
-  /** Say below all what is not seen of what one would expect. */
+  /** Show below the view which runs are missing from the charts, and why. */
   private _tell(): void {
     const without = this._shown
       .slice(1)
@@ -116,7 +116,7 @@ export class View {
     );
   }
 
-  /** Take the settings that have changed; what a person chose here stays. */
+  /** Take the settings that have changed; other options keep what the user chose in this view. */
   private _prefer(): void {
     const { charts } = preferences;
     const changed = (name: keyof IOptions): boolean =>
@@ -174,7 +174,7 @@ export class View {
   private readonly _toolbar: Toolbar = new Toolbar(this._options, {
     changed: () => {
       if (this._options.x !== this._drawn) {
-        this._x = this._options.x; // chosen by a person, and not for want of epochs
+        this._x = this._options.x; // the user has chosen it
       }
       this._redraw();
     },

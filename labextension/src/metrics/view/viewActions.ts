@@ -1,4 +1,4 @@
-/** What can be done with a view as a whole: compare it, show it in a tab, save its values. */
+/** The actions of a view as a whole: compare with other jobs, open in a tab, save the values. */
 
 import { csvOf, isThinned } from '../data/csv';
 import { make, setText } from '../elements/dom';
@@ -10,7 +10,7 @@ import type { IState } from '../data/state';
 
 export class Actions {
   /**
-   * @param shown The runs that are seen, the view's own first; none before there is one.
+   * @param shown Returns the runs in the view, its own first; empty before the first state.
    */
   constructor(
     private readonly _runs: Runs,
@@ -62,7 +62,7 @@ export class Actions {
     });
   }
 
-  /** All values from the server, else those that the page has. */
+  /** Save all values from the server; for runs that the server lacks, the values of the page. */
   private async _save(): Promise<void> {
     const runs = this._shown();
     const saved = await Promise.all(
@@ -107,6 +107,6 @@ export class Actions {
   );
   private readonly _told = make('span', {
     class: 'nbdist-told',
-    'aria-live': 'polite' // the view's one status is how its job is doing
+    'aria-live': 'polite' // the role `status` belongs to the state of the job
   });
 }

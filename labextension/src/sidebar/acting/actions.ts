@@ -1,4 +1,4 @@
-/** What a person can do to clusters and jobs; each says how it went. */
+/** What the user can do to clusters and jobs. Each action reports its result. */
 
 import {
   Clipboard,
@@ -64,7 +64,7 @@ export class Actions {
     }
   }
 
-  /** Stop a cluster; whoever calls this has asked. */
+  /** Stop a cluster without asking; the caller has asked the user. */
   async stopNow({ process, cluster }: IClusterTarget): Promise<void> {
     await this._tell(this._model.api.stop(process.id, cluster.id), stopped =>
       this._words.stopped(cluster, stopped)
@@ -121,7 +121,7 @@ export class Actions {
     }
   }
 
-  /** Copy the line that makes a cell run on a cluster. */
+  /** Copy the first line of a cell that runs on this cluster. */
   copySnippet({ cluster }: IClusterTarget): void {
     const line = snippet(cluster.np, cluster.backend);
     Clipboard.copyToSystem(`${line}\n`);
@@ -130,7 +130,7 @@ export class Actions {
     });
   }
 
-  /** Return where the ranks are, by rank. */
+  /** Return the stack of each rank. */
   async stacks(target: Target): Promise<Record<string, string>> {
     const of =
       'cluster' in target
@@ -156,7 +156,7 @@ export class Actions {
     return answer.button.accept;
   }
 
-  /** Wait for what was asked for, and say how it went. */
+  /** Wait for an action, and show its result or its error. */
   private async _tell<T>(
     asked: Promise<T>,
     done: (told: T) => string
@@ -170,7 +170,7 @@ export class Actions {
   }
 }
 
-/** Say what went wrong; notifications cut what is long. */
+/** Show an error: in a notification, or in a dialog, as notifications cut long texts. */
 export function complain(title: string, message: string): void {
   if (message.length < MOST_IN_NOTIFICATION) {
     Notification.error(message, { autoClose: false });

@@ -1,4 +1,4 @@
-/** The arguments of nbdist's commands; without arguments a command asks. */
+/** The arguments of nbdist's commands; for a missing argument a command asks the user. */
 
 import type { CommandRegistry } from '@lumino/commands';
 
@@ -14,7 +14,7 @@ const KINDS = {
   path: { type: 'string', description: 'The path of a notebook' }
 } as const;
 
-/** Describe the arguments of a command; all may be left out. */
+/** Describe the arguments of a command; each may be left out. */
 export function describe(
   ...names: (keyof typeof KINDS)[]
 ): NonNullable<CommandRegistry.ICommandOptions['describedBy']> {

@@ -4,9 +4,9 @@ import { CodeCellModel } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { IJob } from '../server/records';
 
-/** The place of a job's cell in a notebook; -1 if it is not there any more. */
+/** The index of a job's cell in its notebook; -1 if the cell is not there any more. */
 export function cellOf(panel: NotebookPanel, job: IJob): number {
-  // Of a long line the record has only the beginning.
+  // The record has only the beginning of a long line.
   const begins = job.first_line.replace(/…$/, '');
   const cells = panel.content.widgets.map(({ model }) => ({
     source: model.sharedModel.getSource(),
@@ -17,7 +17,7 @@ export function cellOf(panel: NotebookPanel, job: IJob): number {
     // After a restart of the kernel another cell may have the same number.
     (each: (typeof cells)[0]) =>
       each.code?.executionCount === job.number && has(each.source),
-    // A cell that runs has no number yet.
+    // A cell has no number while it runs.
     (each: (typeof cells)[0]) =>
       each.code?.executionState === 'running' && has(each.source),
     (each: (typeof cells)[0]) => each.code?.executionCount === job.number,
@@ -27,7 +27,7 @@ export function cellOf(panel: NotebookPanel, job: IJob): number {
   return looks.map(look => cells.findIndex(look)).find(at => at >= 0) ?? -1;
 }
 
-/** Make a cell the active one, and have it seen with one of its lines. */
+/** Make a cell the active one, and scroll to it, or to one of its lines. */
 export async function showCell(
   panel: NotebookPanel,
   index: number,

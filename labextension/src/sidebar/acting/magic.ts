@@ -1,17 +1,17 @@
-/** The magics that the page writes into a cell. */
+/** The magics that the page runs, or writes into a cell. */
 
-/** What is wanted. */
+/** The cluster that the user wants. */
 export interface IWish {
   /** The kernel's id. */
   kernel: string;
-  /** 0 means one a GPU, or two. */
+  /** The number of ranks; 0 means one for each GPU, or two without GPUs. */
   np: number;
   backend: string;
   /** `0,2-3`; '' means all. */
   gpus: string;
 }
 
-/** What a kernel is asked to run. */
+/** The code that starts a cluster in a kernel. */
 export function startCode({ np, backend, gpus }: IWish): string {
   const flags = [
     np > 0 ? ` -np ${np}` : '',

@@ -1,4 +1,4 @@
-/** What all components of the panel share: words, histories, settings, commands. */
+/** What all components of the panel use: words, histories, settings, commands. */
 
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { createContext, useContext } from 'react';
@@ -13,13 +13,13 @@ export interface IDesk {
   settings: Settings;
   /** The server's time, in seconds. */
   now: number;
-  /** Do what a command does. */
+  /** Execute a command of JupyterLab. */
   run: (command: string, args?: ReadonlyPartialJSONObject) => void;
-  /** The path of its notebook as the server knows it; '' if it does not. */
+  /** The path of a process's notebook as the server knows it; '' if it is not known. */
   pathOf: (process: IProcess) => string;
-  /** Folded parts, by name. */
+  /** By name of a part: whether the user has folded it (true) or opened it. */
   folded: Map<string, boolean>;
-  /** Draw anew. */
+  /** Redraw the panel. */
   redraw: () => void;
 }
 

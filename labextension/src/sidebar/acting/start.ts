@@ -1,4 +1,4 @@
-/** Starting a cluster: a person's own act, in a kernel that they choose. */
+/** Starts a cluster, only when the user asks for it, in a kernel that the user chooses. */
 
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import type {
@@ -15,7 +15,7 @@ import type { IDefaults } from '../settings';
 
 const BACKENDS = ['ddp', 'horovod', 'none'];
 
-/** Ask for what is wanted; undefined if nothing is. */
+/** Ask which cluster to start; undefined if the user cancels. */
 export async function askWish(
   sessions: Session.IModel[],
   current: string,
@@ -35,7 +35,7 @@ export async function askWish(
   return answer.button.accept ? (answer.value ?? undefined) : undefined;
 }
 
-/** Run it in the kernel, and say how it went. */
+/** Start the cluster in its kernel, and report the result. */
 export async function startCluster(
   wish: IWish,
   manager: ServiceManager.IManager,
@@ -62,7 +62,7 @@ export async function startCluster(
   }
 }
 
-/** Return what the kernel prints. */
+/** Run code in a kernel, and return what the code prints. */
 async function run(
   id: string,
   code: string,

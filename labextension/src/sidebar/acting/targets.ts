@@ -1,4 +1,4 @@
-/** What a command can be done to, and asking which if that was not said. */
+/** Finds the cluster, job or rank that a command acts on, or asks the user which one. */
 
 import { InputDialog } from '@jupyterlab/apputils';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
@@ -36,7 +36,7 @@ export class Targets {
 
   get clusters(): IClusterTarget[] {
     return this.processes
-      .filter(({ left }) => left !== 0) // there is nothing left to be done to it
+      .filter(({ left }) => left !== 0) // without any rank there is nothing to act on
       .flatMap(process =>
         process.clusters.map(cluster => ({ process, cluster }))
       );
@@ -56,7 +56,7 @@ export class Targets {
     return this.jobs.filter(({ job }) => job.detached);
   }
 
-  /** The name of a cluster or a job, with its notebook's. */
+  /** The name of a cluster or a job, with the name of its notebook. */
   name(target: Target): string {
     const notebook = this._words.processName(target.process);
     if ('cluster' in target) {
@@ -77,7 +77,7 @@ export class Targets {
     );
   }
 
-  /** The cluster that is named, or chosen; undefined if it is gone. */
+  /** The cluster that the arguments name, or the user chooses; undefined if there is none. */
   async cluster(
     args: ReadonlyPartialJSONObject,
     title: string
@@ -91,7 +91,7 @@ export class Targets {
     );
   }
 
-  /** The job that is named, or chosen out of these; undefined if it is gone. */
+  /** The job that the arguments name, or the user chooses from `jobs`; undefined if there is none. */
   async job(
     args: ReadonlyPartialJSONObject,
     title: string,
@@ -103,14 +103,14 @@ export class Targets {
     return this.find(args);
   }
 
-  /** The job that is named. */
+  /** The job with these ids. */
   find(named: { process?: unknown; job?: unknown }): IJobTarget | undefined {
     return this.jobs.find(
       ({ process, job }) => process.id === named.process && job.id === named.job
     );
   }
 
-  /** The cluster or job that is named, or chosen. */
+  /** The cluster or job that the arguments name, or the user chooses. */
   async either(
     args: ReadonlyPartialJSONObject,
     title: string
@@ -125,7 +125,7 @@ export class Targets {
     return this._choose<Target>(title, [...this.clusters, ...own]);
   }
 
-  /** The rank that is named, or chosen. */
+  /** The rank that the arguments name, or the user chooses. */
   async rank(
     args: ReadonlyPartialJSONObject,
     title: string,
@@ -154,7 +154,7 @@ export class Targets {
     return chosen === undefined ? undefined : targets[chosen];
   }
 
-  /** Have one of these chosen; there is nothing to ask where there is but one. */
+  /** Ask the user to choose an item, and return its index. A single item is chosen without asking. */
   private async _ask(
     title: string,
     items: string[]
@@ -162,7 +162,7 @@ export class Targets {
     if (items.length < 2) {
       return items.length ? 0 : undefined;
     }
-    // Two may have the same name.
+    // Two items may have the same name.
     const numbered = items.map((item, i) => `${i + 1}. ${item}`);
     const answer = await InputDialog.getItem({ title, items: numbered });
     const chosen = numbered.indexOf(answer.value ?? '');

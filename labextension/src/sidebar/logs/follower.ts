@@ -1,4 +1,4 @@
-/** Reads a rank's log from its end on, and goes on as it grows. */
+/** Reads the end of a rank's log, and follows the log as it grows. */
 
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
@@ -7,9 +7,9 @@ import type { Api } from '../server/api';
 import { LogText } from './logText';
 import type { ILogNews, ILogPlace, Stream } from '../server/stream';
 
-/** Bytes that are read at first; earlier ones only if they are asked for. */
+/** How many bytes are read at first; the user may ask for earlier ones. */
 const TAIL = 200_000;
-/** While news are not told they are asked for that often. */
+/** Milliseconds between two requests while the stream is not connected. */
 const ASK_EVERY = 2000;
 
 export class Follower implements IDisposable {
@@ -30,17 +30,17 @@ export class Follower implements IDisposable {
     return this._changed;
   }
 
-  /** Bytes before those that are shown. */
+  /** How many bytes of the log stand before the text that is shown. */
   get left(): number {
     return this._from;
   }
 
-  /** Whether what there was has been read. */
+  /** Whether the text that was there at the beginning has been read. */
   get read(): boolean {
     return this._read;
   }
 
-  /** Why it cannot be read; '' if it can. */
+  /** Why the log cannot be read; '' if it can. */
   get trouble(): string {
     return this._trouble;
   }

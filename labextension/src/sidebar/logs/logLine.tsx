@@ -1,4 +1,4 @@
-/** A line of a log, drawn by JupyterLab's own renderer: colours of terminals, and links. */
+/** A line of a log, drawn by JupyterLab's own renderer with terminal colours and links. */
 
 import { Sanitizer } from '@jupyterlab/apputils';
 import { renderText } from '@jupyterlab/rendermime';
@@ -7,11 +7,11 @@ import React, { useLayoutEffect, useRef } from 'react';
 const sanitizer = new Sanitizer();
 
 interface IProps {
-  /** The line as a terminal takes it. */
+  /** The line with its terminal codes. */
   source: string;
-  /** What is searched for. */
+  /** The text that the user searches for. */
   words: string;
-  /** Whether the search stands here. */
+  /** Whether this line is the current match of the search. */
   current: boolean;
 }
 
@@ -20,7 +20,7 @@ function Line({ source, words, current }: IProps): React.JSX.Element {
   useLayoutEffect(() => {
     const node = host.current!;
     node.replaceChildren();
-    // It draws before it returns; the promise is a form.
+    // The line is drawn when the call returns: nothing waits for the promise.
     void renderText({ host: node, sanitizer, source });
     mark(node, words);
   }, [source, words]);
@@ -32,10 +32,10 @@ function Line({ source, words, current }: IProps): React.JSX.Element {
   );
 }
 
-/** Drawn anew only if it has changed. */
+/** Redrawn only if the line has changed. */
 export const LogLine = React.memo(Line);
 
-/** Mark what was searched for; parts of it may have colours of their own. */
+/** Mark the matches of a search; a match may run through texts of several colours. */
 function mark(host: HTMLElement, words: string): void {
   const wanted = words.toLowerCase();
   const text = wanted ? host.textContent.toLowerCase() : '';
@@ -48,7 +48,7 @@ function mark(host: HTMLElement, words: string): void {
   }
 }
 
-/** Mark all text between two places. */
+/** Mark all text between two positions. */
 function surround(host: HTMLElement, from: number, to: number): void {
   const texts = document.createTreeWalker(host, NodeFilter.SHOW_TEXT);
   let begin = 0;

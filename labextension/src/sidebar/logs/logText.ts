@@ -1,20 +1,20 @@
-/** What a rank has written, in lines. */
+/** The text of a rank's log, in lines. */
 
 // eslint-disable-next-line no-control-regex -- colours of terminals are control characters
 const CONTROLS = /\u001b\[[0-9;?]*[A-Za-z]/g;
-// eslint-disable-next-line no-control-regex -- of these only the colours
+// eslint-disable-next-line no-control-regex -- only the codes for colours
 const COLOURS = /\u001b\[[0-9;]*m/g;
-// eslint-disable-next-line no-control-regex -- back to no colour at all
+// eslint-disable-next-line no-control-regex -- the code that resets all colours
 const PLAIN = /^\u001b\[0*m$/;
-/** More are forgotten, the earliest first. */
+/** If there are more lines, the earliest are forgotten. */
 const MOST_LINES = 100_000;
 
 export class LogText {
-  /** Whole lines without their colours; the last one may still grow. */
+  /** The lines without terminal codes; the last line may still grow. */
   lines: string[] = [''];
-  /** The same lines as a terminal takes them, each with all colours it begins with. */
+  /** The same lines with terminal codes; each begins with the colours that are on there. */
   sources: string[] = [''];
-  /** Lines that were forgotten. */
+  /** How many lines were forgotten. */
   forgotten = 0;
 
   add(text: string): void {
@@ -26,7 +26,7 @@ export class LogText {
       this._set(this.lines.length, next);
       line = next;
     }
-    // Only what stands after the last return is ever seen, so nothing before it needs be kept.
+    // Only the text after the last carriage return is seen, so the text before it is dropped.
     const last = line.lastIndexOf('\r', line.length - 2);
     if (last > 0) {
       this._colour = after(this._colour, line.slice(0, last));
@@ -54,7 +54,7 @@ export class LogText {
     return this.lines.length === 1 && !this.lines[0] && !this.forgotten;
   }
 
-  /** Numbers of the lines that have these words, whatever their case. */
+  /** The indices of the lines that contain these words, in upper or lower case. */
   find(words: string): number[] {
     const wanted = words.toLowerCase();
     const found: number[] = [];
@@ -74,11 +74,11 @@ export class LogText {
     this.lines[number] = source.replace(CONTROLS, '');
   }
 
-  private _open = ''; // the last line as it came
-  private _colour = ''; // what it begins with
+  private _open = ''; // the last line as the rank wrote it
+  private _colour = ''; // the colours that are on where the last line begins
 }
 
-/** A line as a terminal shows it: what comes after a return stands over what was before. */
+/** A line as a terminal shows it: text after a carriage return replaces the text before it. */
 function shown(colour: string, line: string): string {
   const whole = line.replace(/\r+$/, '');
   const back = whole.lastIndexOf('\r');
@@ -87,14 +87,14 @@ function shown(colour: string, line: string): string {
     : after(colour, whole.slice(0, back)) + whole.slice(back + 1);
 }
 
-/** The colours that are on after a text, if these were on before it. */
+/** The colours that are on after a text, if `colour` was on before it. */
 function after(colour: string, text: string): string {
   if (!text.includes('\u001b')) {
     return colour;
   }
   let now = colour;
   for (const [code] of text.matchAll(COLOURS)) {
-    // A code that was on is not noted twice, so that what is noted stays short.
+    // A code that is on already is not noted twice, so the notes stay short.
     now = PLAIN.test(code) ? '' : now.replace(code, '') + code;
   }
   return now;

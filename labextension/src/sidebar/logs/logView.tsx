@@ -1,4 +1,4 @@
-/** A rank's log, live, with search. Of many lines only those are drawn that can be seen. */
+/** A rank's log, live, with search. Only the lines in sight are drawn. */
 
 import {
   caretDownIcon,
@@ -16,12 +16,12 @@ import { useLines } from './useLines';
 
 /** Pixels; see `base.css`. */
 const ROW = 17;
-/** Lines beyond those in sight. */
+/** How many lines are drawn above and below the lines in sight. */
 const MARGIN = 20;
 
 export class LogView extends ReactWidget {
   /**
-   * @param _over - Says whether the job has ended.
+   * @param _over - Whether the job has ended.
    */
   constructor(
     private readonly _name: string,
@@ -57,7 +57,7 @@ interface IProps {
   trans: TranslationBundle;
 }
 
-/** Before the first match, where a search begins. */
+/** The position before the first match, where a search begins. */
 const BEFORE = -1;
 
 function Log({ name, log, over, trans }: IProps): React.JSX.Element {
@@ -144,7 +144,7 @@ function Log({ name, log, over, trans }: IProps): React.JSX.Element {
   );
 }
 
-/** How many lines were found, and which of them is shown. */
+/** Words for the number of matches, and for the match that is shown. */
 function count(at: number, found: number, trans: TranslationBundle): string {
   if (!found) {
     return trans.__('not found');
@@ -154,7 +154,7 @@ function count(at: number, found: number, trans: TranslationBundle): string {
     : trans.__('%1 of %2', at + 1, found);
 }
 
-/** What a person should know who looks at the lines. */
+/** Notes above the lines: errors, an empty log, and lines that are not shown. */
 function Notes({ log, over, trans }: Omit<IProps, 'name'>): React.JSX.Element {
   const { rank } = log.place;
   return (
@@ -194,14 +194,14 @@ function Notes({ log, over, trans }: Omit<IProps, 'name'>): React.JSX.Element {
 }
 
 interface ILinesProps {
-  /** As a terminal takes them. */
+  /** The lines with their terminal codes. */
   sources: string[];
   words: string;
-  /** The line that was found. */
+  /** The index of the current match. */
   current: number | undefined;
   label: string;
   box: React.RefObject<HTMLDivElement>;
-  /** Somebody has scrolled away from the end. */
+  /** Called when the user scrolls away from the end. */
   onLeave: () => void;
 }
 

@@ -1,6 +1,6 @@
 /** Splits the stack traces of ranks into groups: ranks with the same stack are one group. */
 
-/** Ranks that are at the same place. */
+/** Ranks with the same stack. */
 export interface IGroup {
   ranks: number[];
   lines: ILine[];
@@ -8,13 +8,13 @@ export interface IGroup {
 
 export interface ILine {
   text: string;
-  /** The number of the cell's line, where it is one; the source below it counts, too. */
+  /** The line of the cell that this frame is at; the frame's source, below it, has the same number. */
   cell: number | null;
 }
 
 const FRAME = /^\s*File "Cell In\[[^"]*", line (\d+)/;
 
-/** Ranks that are at the same place stand together; those with fewest stand first. */
+/** Put ranks with the same stack into groups; the smallest group comes first. */
 export function group(stacks: Record<string, string>): IGroup[] {
   const groups = new Map<string, IGroup>();
   for (const [rank, told] of Object.entries(stacks)) {
@@ -43,7 +43,7 @@ function parse(text: string): ILine[] {
     });
 }
 
-/** 0-3, 5. */
+/** Write ranks as ranges: 0-3, 5. */
 export function spans(ranks: number[]): string {
   const parts: string[] = [];
   for (let i = 0; i < ranks.length;) {

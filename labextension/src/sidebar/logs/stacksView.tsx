@@ -1,4 +1,4 @@
-/** Stack traces of all ranks, side by side. */
+/** The stack traces of all ranks, side by side. */
 
 import { ReactWidget, refreshIcon } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -8,7 +8,7 @@ import { group, spans, type IGroup } from './stackText';
 
 export class StacksView extends ReactWidget {
   /**
-   * @param ask - Returns the stacks of now.
+   * @param ask - Asks all ranks for their present stacks.
    */
   constructor(
     private readonly _name: string,
@@ -20,7 +20,7 @@ export class StacksView extends ReactWidget {
     void this.ask();
   }
 
-  /** Ask the ranks anew. */
+  /** Ask the ranks again. */
   async ask(): Promise<void> {
     this._asking = true;
     this.update();

@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'react';
 import type { Follower } from './follower';
 
-/** The lines of a log as a terminal takes them; drawn anew at most once a frame. */
+/** The lines of a log with their terminal codes; redrawn at most once a frame. */
 export function useLines(log: Follower): string[] {
   const [, draw] = useState(0);
   useEffect(() => {

@@ -1,12 +1,12 @@
-/** Announcements for screen readers: new, ended and failed jobs, but no numbers that tick. */
+/** Announcements for screen readers about clusters, ranks and jobs, without numbers that tick. */
 
 import { ended, vanished, type IProcess, type IState } from '../server/records';
 import type { Words } from '../words';
 
-/** More at once are counted, not told. */
+/** If more has happened at once, the rest is only counted. */
 const MOST = 3;
 
-/** Say what has happened between two states. */
+/** Describe what has happened between two states. */
 export function news(before: IState | null, now: IState, words: Words): string {
   if (!before) {
     return '';

@@ -1,4 +1,4 @@
-/** What is said where there is nothing to show. */
+/** The texts of a panel that has nothing to show, or nothing up to date. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
@@ -6,7 +6,7 @@ import { LookIcon } from './icons';
 import type { Trouble } from '../server/model';
 import { Coded } from './parts';
 
-/** Why the panel cannot show how things stand now. */
+/** Shows why the panel cannot show the present state. */
 export function TroubleNote(props: {
   trouble: Trouble;
   told: string;
@@ -49,7 +49,7 @@ export function troubleWords(
 
 const FIRST_CELLS = '%load_ext nbdist\n\n%%distributed -np 2\nprint(rank)';
 
-/** There are no clusters and no jobs. */
+/** Shown while there are no clusters and no jobs. */
 export function NothingYet({
   trans
 }: {

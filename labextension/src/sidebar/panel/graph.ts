@@ -1,11 +1,11 @@
-/** Small graphs of what was used. No DOM. */
+/** The paths of the small graphs. No DOM. */
 
 import { LENGTH, type Used } from '../server/history';
 
 export const WIDTH = 60;
 export const HEIGHT = 16;
 
-/** The outline of what was used, the newest at the right end; what is not known is left out. */
+/** The area below a history, with the newest value at the right; unknown values leave gaps. */
 export function area(past: (number | null)[], name: Used): string {
   const known = past.filter(value => value !== null);
   const most =

@@ -1,6 +1,6 @@
-/** How keys lead through a grid. No DOM. */
+/** How keys move through a grid. No DOM. */
 
-/** Where a key leads in a grid of so many; null if it leads nowhere. */
+/** The place that a key moves to in a grid of `count` cells; null if it moves nowhere. */
 export function moved(
   key: string,
   place: number | null,

@@ -1,4 +1,4 @@
-/** Small pictures; each stands beside a word that says the same. */
+/** Icons; each stands beside a word with the same meaning. */
 
 import { LabIcon } from '@jupyterlab/ui-components';
 import React from 'react';
@@ -46,7 +46,7 @@ const SHAPES: Record<Look, React.ReactNode> = {
   bad: <path d="M4 4l8 8M12 4l-8 8" {...stroke} />
 };
 
-/** How something stands, at a glance. */
+/** The icon of a look. */
 export function LookIcon({ look }: { look: Look }): React.JSX.Element {
   return (
     <svg
@@ -61,7 +61,7 @@ export function LookIcon({ look }: { look: Look }): React.JSX.Element {
   );
 }
 
-/** Calls, one within the other. */
+/** Nested calls. */
 export const stacksIcon = new LabIcon({
   name: 'nbdist:stacks',
   svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">

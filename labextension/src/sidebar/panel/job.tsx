@@ -1,4 +1,4 @@
-/** A job: how far it is, what it has logged, and what is wrong with it. */
+/** A job: its progress, the metrics it has logged, and what is wrong with it. */
 
 import { runIcon, stopIcon, textEditorIcon } from '@jupyterlab/ui-components';
 import React from 'react';
@@ -46,7 +46,7 @@ export function Job({ process, job }: IProps): React.JSX.Element {
   );
 }
 
-/** What it is called; where it has ended and there is more to see, that is folded away. */
+/** The job's name, its cell and its first line. Details of an ended job are folded at first. */
 function Title(props: IProps & { name: string }): React.JSX.Element {
   const { words, settings } = useDesk();
   const { process, job, name } = props;
@@ -78,7 +78,7 @@ function Title(props: IProps & { name: string }): React.JSX.Element {
   );
 }
 
-/** Its state in words. */
+/** The job's state in words. */
 function Standing({ process, job }: IProps): React.JSX.Element {
   const { words, now } = useDesk();
   const own = !job.cluster;

@@ -1,4 +1,4 @@
-/** The panel in the sidebar: a toolbar, and a section each for what is near and what is not. */
+/** The panel in the sidebar: a toolbar, and sections that show the processes. */
 
 import {
   AccordionToolbar,
@@ -34,7 +34,7 @@ export interface IPanelOptions {
   pathOf: (process: IProcess) => string;
   /** Whether a process belongs to the notebook in front. */
   isCurrent: (process: IProcess) => boolean;
-  /** Emitted when another notebook is in front, or other paths may be had. */
+  /** Emitted when another notebook is in front, or when paths of notebooks have changed. */
   pathsChanged: ISignal<unknown, unknown>[];
 }
 
@@ -66,7 +66,7 @@ export class NbdistPanel extends SidePanel {
     );
     this._head = new Head(() => this._drawHead());
     this.header.addWidget(this._head);
-    // Sections have places of their own making, which change with the head's height.
+    // The accordion computes the places of its sections, which depend on the height of the head.
     this._observer = new ResizeObserver(() => {
       accordion.update();
     });
@@ -83,7 +83,7 @@ export class NbdistPanel extends SidePanel {
       if (section && !this._moving) {
         section.chosen = !section.isHidden;
       }
-      // One that was never open before would get no room.
+      // A section that was never open before would get no room.
       accordion.setRelativeSizes(
         accordion.widgets.map(each => (each.isHidden ? 0 : 1))
       );
@@ -101,9 +101,9 @@ export class NbdistPanel extends SidePanel {
     this._redraw();
   }
 
-  /** Let the keyboard begin here. */
+  /** Move the keyboard's focus to the panel. */
   takeFocus(): void {
-    // The toolbar's buttons are drawn by then, or have been before.
+    // In the next frame the buttons of the toolbar are drawn.
     requestAnimationFrame(() => {
       this.toolbar.node.querySelector<HTMLElement>('jp-button')?.focus();
     });
@@ -130,7 +130,7 @@ export class NbdistPanel extends SidePanel {
   private _onChanged(): void {
     const { model, words } = this._options;
     if (model.state && model.state !== this._before) {
-      // What was said stays until there is more to say.
+      // The last announcement stays until there is a new one.
       this._news = news(this._before, model.state, words) || this._news;
       this._before = model.state;
     }
@@ -147,7 +147,7 @@ export class NbdistPanel extends SidePanel {
     }
   }
 
-  /** Show the sections that have something in them; only what is current is open unasked. */
+  /** Show the sections that have processes; the nearest one is open until the user chooses. */
   private _arrange(): void {
     const { model, isCurrent, settings } = this._options;
     const shelves = shelve(
@@ -262,10 +262,10 @@ export class NbdistPanel extends SidePanel {
   private readonly _folded = new Map<string, boolean>();
   private _before: IState | null = null;
   private _news = '';
-  private _moving = false; // sections are opened by us, not by a person
+  private _moving = false; // whether this code opens and closes sections, not the user
 }
 
-/** A part of the panel, drawn while it can be seen. */
+/** A part of the panel that is drawn only while it can be seen. */
 abstract class Part extends ReactWidget {
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
@@ -300,7 +300,7 @@ class Section extends Part {
   }
 
   processes: IProcess[] = [];
-  /** Whether a person has opened or closed it; undefined if neither. */
+  /** Whether the user wants the section open; undefined before the user has opened or closed it. */
   chosen: boolean | undefined;
 
   protected override render(): React.JSX.Element {

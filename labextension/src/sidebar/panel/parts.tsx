@@ -1,4 +1,4 @@
-/** Pieces of the panel that are used all over it. */
+/** Small components that the whole panel uses. */
 
 import {
   caretDownIcon,
@@ -13,7 +13,7 @@ import type { Look } from '../words';
 
 interface IButtonProps {
   icon: LabIcon;
-  /** What it does, with the name of what it does it to. */
+  /** What the button does, with the name of the cluster, job or rank. */
   label: string;
   command: string;
   args?: ReadonlyPartialJSONObject;
@@ -54,7 +54,7 @@ export function IconButton(props: IIconButtonProps): React.JSX.Element {
   );
 }
 
-/** How something stands: icon and words. */
+/** A state: its icon and its words. */
 export function State({
   look,
   text
@@ -71,14 +71,14 @@ export function State({
 }
 
 interface IFoldProps {
-  /** Names it, so that it stays folded. */
+  /** The name under which the panel remembers whether the part is folded. */
   name: string;
   open: boolean;
   label: string;
   children?: React.ReactNode;
 }
 
-/** Says whether a part is open, and opens or folds it. */
+/** The button that opens and folds a part, and shows which of both it is. */
 export function Fold(props: IFoldProps): React.JSX.Element {
   const { folded, redraw } = useDesk();
   const open = isOpen(folded, props.name, props.open);
@@ -100,7 +100,7 @@ export function Fold(props: IFoldProps): React.JSX.Element {
   );
 }
 
-/** Whether a part is open, where it stands so by default. */
+/** Whether a part is open; `open` is its default. */
 export function isOpen(
   folded: Map<string, boolean>,
   name: string,
@@ -117,7 +117,7 @@ interface ILinkProps {
   children: React.ReactNode;
 }
 
-/** Words that lead to a place in a notebook. */
+/** Words that lead to a place in a notebook when clicked. */
 export function Link(props: ILinkProps): React.JSX.Element {
   const { run } = useDesk();
   const { command, args, title, children } = props;
@@ -135,7 +135,7 @@ export function Link(props: ILinkProps): React.JSX.Element {
   );
 }
 
-/** A text whose `code` is shown as such. */
+/** A text whose parts between backticks are shown as code. */
 export function Coded({ text }: { text: string }): React.JSX.Element {
   return (
     <>

@@ -1,4 +1,4 @@
-/** A kernel with all that it has, or a detached job. */
+/** A kernel with its clusters and jobs, or a keeper with its detached job. */
 
 import { closeIcon, copyIcon } from '@jupyterlab/ui-components';
 import React from 'react';
@@ -21,7 +21,7 @@ export function Process({
   process: IProcess;
 }): React.JSX.Element | null {
   const { words, settings, folded } = useDesk();
-  // Jobs outlive their cluster here, so that one sees how they have ended.
+  // Jobs are shown after their cluster has gone, so the user sees how they ended.
   const clusters = new Set(process.clusters.map(({ id }) => id));
   const jobs = process.jobs.filter(
     job => !clusters.has(job.cluster) && (settings.showEnded || !ended(job))
@@ -136,7 +136,7 @@ function Cluster({ process, cluster }: IProps): React.JSX.Element {
   );
 }
 
-/** What runs or waits, the ranks it runs on, and what has ended, the latest first. */
+/** Jobs that run or wait, the ranks, and jobs that have ended, the latest first. */
 function Inside({ process, cluster }: IProps): React.JSX.Element {
   const { settings } = useDesk();
   const jobs = process.jobs.filter(job => job.cluster === cluster.id);

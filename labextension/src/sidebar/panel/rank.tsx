@@ -1,4 +1,4 @@
-/** One rank: what it does, what it computes on, what it uses, and what can be done to it. */
+/** One rank: what it does, its device, what it uses, and its buttons. */
 
 import { refreshIcon, textEditorIcon } from '@jupyterlab/ui-components';
 import React from 'react';
@@ -16,9 +16,9 @@ export interface IRanksProps {
   ranks: IRank[];
   /** The job whose log a rank writes now; '' if there is none. */
   job: string;
-  /** The host of the process, which goes without saying. */
+  /** The host of the process; a rank on this host does not show its host. */
   host: string;
-  /** Whether the process has gone, and what is shown is the last of it. */
+  /** Whether the process has died, so that its last known state is shown. */
   stale: boolean;
 }
 
@@ -26,7 +26,7 @@ export interface IRankProps extends IRanksProps {
   rank: IRank;
 }
 
-/** A rank in a row of its own; its histories can be unfolded. */
+/** A row for one rank; the rank's histories can be unfolded. */
 export function Row(props: IRankProps): React.JSX.Element {
   const { words, history, folded } = useDesk();
   const { rank, process, kind, owner } = props;
@@ -61,7 +61,7 @@ export function Row(props: IRankProps): React.JSX.Element {
   );
 }
 
-/** The rank's number, what it does, and what can be done to it. */
+/** The rank's number, what the rank does, and its buttons. */
 export function Standing(props: IRankProps): React.JSX.Element {
   const { words } = useDesk();
   const { rank, process, kind, owner, job, stale } = props;
@@ -112,7 +112,7 @@ export function Standing(props: IRankProps): React.JSX.Element {
   );
 }
 
-/** What it computes on, and where. */
+/** The rank's device, host and pid. */
 export function Place(props: IRankProps): React.JSX.Element {
   const { words } = useDesk();
   const { rank } = props;

@@ -1,4 +1,4 @@
-/** Many ranks at a glance: a cell each, and below them all that is known of one, or of all. */
+/** Many ranks at a glance: a cell for each, and below the cells the details of one rank, or of all. */
 
 import React, { useLayoutEffect, useRef, useState } from 'react';
 import { useDesk } from '../acting/panelContext';
@@ -8,10 +8,10 @@ import { LookIcon } from './icons';
 import { Place, Standing, type IRanksProps } from './rank';
 import type { IRank } from '../server/records';
 
-/** Pixels of a cell with the gap to the next; see `base.css`. */
+/** The size of a cell with the gap to the next one, in pixels; see `base.css`. */
 const WIDTH = 52;
 const HEIGHT = 36;
-/** Of more rows only those in sight are drawn. */
+/** A grid with more rows scrolls, and only the rows in sight are drawn. */
 const MOST_ROWS = 8;
 
 export function RankGrid(props: IRanksProps): React.JSX.Element {
@@ -53,7 +53,7 @@ export function RankGrid(props: IRanksProps): React.JSX.Element {
 }
 
 interface ICellsProps extends IRanksProps {
-  /** The place of the rank that is looked at; null while it is all of them. */
+  /** The place of the chosen rank; null while all ranks are shown together. */
   active: number | null;
   choose: (place: number | null) => void;
 }
@@ -130,7 +130,7 @@ function Cells(props: ICellsProps): React.JSX.Element {
   );
 }
 
-/** How many cells fit beside each other. */
+/** How many cells fit into a row. */
 function useColumns(box: React.RefObject<HTMLDivElement>): number {
   const [columns, setColumns] = useState(5);
   useLayoutEffect(() => {
@@ -158,7 +158,7 @@ interface ICellProps {
   choose: () => void;
 }
 
-/** Its number, its state by shape and colour, and how much it uses. */
+/** A rank's number, its state by shape and colour, and how much the rank uses. */
 function Cell(props: ICellProps): React.JSX.Element {
   const { words } = useDesk();
   const { rank, id, place, count, stale, chosen, choose } = props;

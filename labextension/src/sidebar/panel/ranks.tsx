@@ -5,7 +5,7 @@ import { useDesk } from '../acting/panelContext';
 import { Row, type IRanksProps } from './rank';
 import { RankGrid } from './rankGrid';
 
-/** So many do not fit in rows. */
+/** From this number on, ranks do not fit in rows. */
 const MANY = 8;
 
 export function Ranks(props: IRanksProps): React.JSX.Element {

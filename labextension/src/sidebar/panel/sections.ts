@@ -1,16 +1,16 @@
-/** Which section of the panel shows a process. */
+/** Decides which section of the panel shows a process. */
 
 import { ended, vanished, type IProcess } from '../server/records';
 
 export interface IShelves {
-  /** What belongs to the notebook in front. */
+  /** Processes of the notebook in front. */
   current: IProcess[];
   others: IProcess[];
-  /** Kernels that have died, and detached jobs whose keeper has. */
+  /** Kernels that have died, and detached jobs whose keeper has died. */
   dead: IProcess[];
 }
 
-/** Sort processes that have anything to show. */
+/** Sort processes into sections; a process with nothing to show is left out. */
 export function shelve(
   processes: IProcess[],
   isCurrent: (process: IProcess) => boolean,

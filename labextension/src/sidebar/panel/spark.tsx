@@ -1,4 +1,4 @@
-/** What a rank uses: a value over a small graph, and its last minute with name, unit and range. */
+/** What a rank uses: values over small graphs, and the last minute with names, units and ranges. */
 
 import React from 'react';
 import { useDesk } from '../acting/panelContext';
@@ -29,7 +29,7 @@ export function Meter({ name, value, past }: IProps): React.JSX.Element | null {
   );
 }
 
-/** All that is known of the last minute, a line for each thing that is used. */
+/** The last minute of a rank: one line each for CPU, memory, GPU and GPU memory. */
 export function Histories({
   past
 }: {

@@ -1,10 +1,10 @@
-/** Asks the server; nothing else talks HTTP. */
+/** The server's HTTP interface for the sidebar: the state, logs and commands. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import { state, type IState } from './records';
 
-/** A piece of a rank's log; bytes are counted from its beginning. */
+/** A piece of a rank's log; positions are bytes from the beginning of the log. */
 export interface ILogPart {
   text: string;
   from: number;
@@ -12,15 +12,15 @@ export interface ILogPart {
   size: number;
 }
 
-/** How a cluster was stopped; empty if its kernel has done it. */
+/** How a cluster was stopped; empty if its kernel has stopped it. */
 export interface IStopped {
-  /** Ranks that were ended by signals. */
+  /** How many ranks were ended by signals. */
   ended?: number;
-  /** Ranks that no signal ends. */
+  /** How many ranks no signal could end. */
   left?: number;
 }
 
-/** The server's answer to what could not be done. */
+/** An error that the server has answered with. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -45,7 +45,7 @@ export class Api {
     return this._do<IStopped>(process, 'stop', { cluster });
   }
 
-  /** Start a dead rank anew; returns the variables it lacks. */
+  /** Restart a rank; returns the names of the variables that the new rank lacks. */
   async restart(
     process: string,
     cluster: string,
@@ -118,11 +118,11 @@ export class Api {
   }
 }
 
-/** What an answer says of an error, if it is one of the server's own. */
+/** The message in an answer, if the answer is an error of nbdist's server. */
 function said(text: string): string | undefined {
   try {
     return (JSON.parse(text) as { message?: string }).message;
   } catch {
-    return undefined; // a proxy's page
+    return undefined; // an error page of a proxy, for example
   }
 }

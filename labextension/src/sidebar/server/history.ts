@@ -1,10 +1,10 @@
-/** The last minute of what ranks use, for the small graphs. */
+/** What ranks have used in the last minute, for the small graphs. */
 
 import type { IProcess, IRank } from './records';
 
-/** Values that are kept. */
+/** How many values are kept of each rank. */
 export const LENGTH = 60;
-/** Values of ranks are taken that often, however often news come. */
+/** The time between two values, however often a new state comes. */
 const EVERY = 1; // seconds
 export const USED = ['cpu', 'memory', 'gpu', 'gpu_memory'] as const;
 
@@ -14,12 +14,12 @@ export type Used = (typeof USED)[number];
 export type Past = Record<Used, (number | null)[]>;
 
 export class History {
-  /** Remember what all ranks use now. */
+  /** Add what all ranks use now. */
   take(processes: IProcess[], time: number): void {
     if (time - this._time < EVERY && time >= this._time) {
       return;
     }
-    // Where nobody looked, what was known goes on, so that a minute stays one.
+    // While the page did not ask, the last value is repeated, so a minute keeps its length.
     const seconds = this._time ? (time - this._time) / EVERY : 0;
     const missed = Math.min(LENGTH, Math.max(0, Math.round(seconds) - 1));
     this._time = time;
@@ -52,7 +52,7 @@ export class History {
     return this._pasts.get(key(process, kind, owner, rank));
   }
 
-  /** What the ranks of a cluster or a job used on the whole: the mean of those that tell. */
+  /** The mean over all ranks of a cluster or a job whose values are known. */
   all(
     process: string,
     kind: 'cluster' | 'job',

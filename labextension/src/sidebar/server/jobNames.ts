@@ -1,15 +1,15 @@
-/** Jobs as the server's part for metrics knows them. */
+/** Names jobs for the server, and for people who compare jobs. */
 
 import type { IJobName, IOther } from '../../metrics/host';
 import type { IJob, IState } from './records';
 import type { Words } from '../words';
 
-/** Where a job's metrics are. */
+/** The names by which the server finds a job's metrics. */
 export function placeOf({ logs, id }: IJob): IJobName {
   return { folder: logs, job: id };
 }
 
-/** All jobs that have logged metrics, with names that tell them apart. */
+/** All jobs that have logged metrics, each with a name of its own. */
 export function named(state: IState | null, words: Words): IOther[] {
   const found = (state?.processes ?? []).flatMap(process =>
     process.jobs

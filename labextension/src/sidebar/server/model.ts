@@ -1,4 +1,4 @@
-/** What the page knows of all clusters and jobs. It asks as often as somebody looks. */
+/** What the page knows of all clusters and jobs. It polls more often while a view is shown. */
 
 import { ServerConnection } from '@jupyterlab/services';
 import type { IDisposable } from '@lumino/disposable';
@@ -9,28 +9,28 @@ import { History } from './history';
 import type { IState } from './records';
 import type { Stream } from './stream';
 
-/** Why there is nothing to be seen, or that what is seen is not of now. */
+/** Why the state is not known, or may be out of date. */
 export type Trouble =
-  /** Nothing has been heard yet. */
+  /** The first answer has not come yet. */
   | 'asking'
-  /** The server has no part of ours. */
+  /** The server does not have nbdist's server extension. */
   | 'missing'
-  /** The server may not be asked. */
+  /** The server denies access. */
   | 'forbidden'
   /** The server cannot be reached. */
   | 'disconnected'
-  /** The server cannot say it. */
+  /** The server answers with an error. */
   | 'failing';
 
-/** Views are drawn anew at most that often. */
+/** Milliseconds between two redraws of the views, at least. */
 const DRAW_EVERY = 250;
-/** While no view shows it the state is asked for at most that often. */
+/** Milliseconds between two requests, at least, while no view shows the state. */
 const HIDDEN_EVERY = 5000;
 const LONGEST_WAIT = 30_000;
 
 export class Model implements IDisposable {
   /**
-   * @param connected - Says whether the server is there; none is asked that is not.
+   * @param connected - Whether the server can be reached; if not, no request is made.
    */
   constructor(
     readonly api: Api,
@@ -38,7 +38,7 @@ export class Model implements IDisposable {
     connected: () => boolean = () => true
   ) {
     stream.state.connect(this._onState, this);
-    // Whether the server is there is seen from its answer.
+    // The answer to a request shows whether the server is still there.
     stream.broken.connect(this._onBroken, this);
     this._poll = new Poll({
       auto: false,
@@ -56,17 +56,17 @@ export class Model implements IDisposable {
     return this._changed;
   }
 
-  /** How things stood last; null if that was never heard. */
+  /** The last known state; null before the first answer. */
   get state(): IState | null {
     return this._state;
   }
 
-  /** What is wrong; null if `state` is of now. */
+  /** What is wrong; null if `state` is up to date. */
   get trouble(): Trouble | null {
     return this._trouble;
   }
 
-  /** What the server says of the trouble. */
+  /** The error message of the last request that failed. */
   get told(): string {
     return this._told;
   }
@@ -88,7 +88,7 @@ export class Model implements IDisposable {
     void this._poll.start();
   }
 
-  /** Whether a view that lists all is shown. */
+  /** Whether the panel is shown. */
   set watched(watched: boolean) {
     this._watched = watched;
     this.stream.wanted = watched;
@@ -105,9 +105,9 @@ export class Model implements IDisposable {
     this._pace();
   }
 
-  /** Ask the server now, whether or not changes are told by themselves. */
+  /** Ask the server now, even if the stream sends changes. */
   async refresh(): Promise<void> {
-    await this._ask().catch(() => undefined); // views say what is wrong
+    await this._ask().catch(() => undefined); // views show what is wrong
   }
 
   readonly history = new History();
@@ -125,7 +125,7 @@ export class Model implements IDisposable {
     const told = this._count;
     try {
       const state = await this.api.state();
-      // What the stream has told meanwhile is newer; the answer may have been late.
+      // If the stream has sent a state meanwhile, that state may be newer than this answer.
       if (told === this._count) {
         this._take(state);
       }
@@ -167,8 +167,8 @@ export class Model implements IDisposable {
   private _trouble: Trouble | null = 'asking';
   private _told = '';
   private _watched = false;
-  private _heard = false; // of the stream
-  private _count = 0; // of what it told
+  private _heard = false; // whether the stream has sent a state
+  private _count = 0; // of states that the stream has sent
   private _interval = 1000;
   private _timer: number | undefined;
 }

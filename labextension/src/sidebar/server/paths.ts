@@ -1,10 +1,10 @@
-/** The path of the notebook that a process belongs to. */
+/** Finds the notebook of a process. */
 
 import { PageConfig } from '@jupyterlab/coreutils';
 import type { Session } from '@jupyterlab/services';
 import type { IProcess } from './records';
 
-/** The path of its notebook as the server knows it; '' if it does not. */
+/** The path of a process's notebook as the server knows it; '' if it is not known. */
 export function pathOf(
   { kernel, notebook }: IProcess,
   sessions: Session.IManager
@@ -17,7 +17,7 @@ export function pathOf(
   return below(PageConfig.getOption('serverRoot'), notebook);
 }
 
-/** A file's path below the server's root, which may be told as `~/work`; '' if it is not there. */
+/** A file's path below the server's root (which may be given as `~/work`); '' if it is elsewhere. */
 function below(root: string, file: string): string {
   const start = `${root.replace(/^~|\/+$/g, '')}/`;
   const at = root ? file.indexOf(start) : -1;

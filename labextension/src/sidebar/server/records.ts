@@ -1,12 +1,26 @@
-/** What the server tells of all processes of ours; see `nbdist/published/state_file.py`. */
+/** The state of nbdist's processes, as the server sends it: see `nbdist/published/state_file.py`. */
 
+/** The states of a job; see `nbdist/job/states.py`. */
+export type JobState =
+  /** A detached job that its keeper does not run yet. */
+  | 'starting'
+  | 'queued'
+  | 'running'
+  | 'done'
+  | 'failed'
+  | 'interrupted'
+  | 'timed out';
+
+/** The states of a rank that belongs to a cluster. */
 export type RankState = 'starting' | 'idle' | 'busy' | 'dead';
+
+/** A rank that belongs to a job alone has the job's state where no rank's fits. */
+export type ShownState = RankState | JobState | 'ended';
 
 export interface IRank {
   rank: number;
-  /** A rank of a cluster is in a `RankState`; one of a job has the job's state. */
-  state: string;
-  /** What it does, as a person would say it. */
+  state: ShownState;
+  /** What the rank does, in words. */
   words: string;
   host: string;
   pid: number;
@@ -22,7 +36,7 @@ export interface IRank {
   gpu_memory: number | null;
 }
 
-/** One of rank zero's loops. */
+/** A loop of rank 0. */
 export interface IBar {
   label: string;
   done: number;
@@ -33,7 +47,7 @@ export interface IBar {
   samples: number | null;
   /** Seconds to its end. */
   left: number | null;
-  /** Seconds since it ended a step, if that is far longer than one takes. */
+  /** Seconds since the last step, if that is far longer than a step takes. */
   still: number | null;
 }
 
@@ -41,25 +55,24 @@ export interface IJob {
   id: string;
   /** The cell's execution count. */
   number: number;
-  /** queued, running, done, failed, interrupted or timed out. */
-  state: string;
+  state: JobState;
   ranks: IRank[];
   first_line: string;
   launcher: string;
-  /** The name of the folder where its files lie. */
+  /** The name of the folder with the job's files. */
   logs: string;
-  /** The cluster it runs on, '' if its ranks are its own. */
+  /** The id of its cluster, '' if the job has ranks of its own. */
   cluster: string;
   created: number;
   began: number | null;
   seconds: number | null;
-  /** How it failed, in a line. */
+  /** How the job failed, in one line. */
   told: string;
-  /** Hangs, restarts and countdowns, as they stand. */
+  /** The present reports of hangs, restarts and countdowns. */
   reports: string[];
   straggler: string;
   bars: IBar[];
-  /** The last value of the first metrics; null where it is not finite. */
+  /** The last values of the first metrics; null where a value is not finite. */
   metrics: Record<string, number | null>;
   detached: boolean;
 }
@@ -69,8 +82,7 @@ export interface ICluster {
   np: number;
   backend: string;
   launcher: string;
-  /** running or lost. */
-  state: string;
+  state: 'running' | 'lost';
   created: number;
   ranks: IRank[];
 }
@@ -80,18 +92,18 @@ export interface IProcess {
   id: string;
   pid: number;
   host: string;
-  /** The kernel's id, '' where it is none of a Jupyter server's. */
+  /** The kernel's id, '' if no Jupyter server has started it. */
   kernel: string;
   notebook: string;
-  kind: string;
+  kind: 'kernel' | 'keeper';
   clusters: ICluster[];
   jobs: IJob[];
   alive: boolean;
-  /** Of one that has gone, how many of its ranks still run; null if nobody knows. */
+  /** How many ranks of a dead kernel still run; null if that is not known. */
   left: number | null;
 }
 
-/** A file of state that is broken, of another version, or not to be trusted. */
+/** A file of state that is broken, of another version, or not trusted. */
 export interface IUnreadable {
   id: string;
   why: string;
@@ -106,7 +118,7 @@ export interface IState {
 
 type Sent<T> = Partial<T> | null | undefined;
 
-/** Fill in what was left out because it is empty or not known. */
+/** Fill in the fields that the server left out because they are empty or not known. */
 export function state(sent: Sent<IState>): IState {
   return {
     processes: each(sent?.processes, process),
@@ -152,7 +164,7 @@ function job(sent: Partial<IJob>): IJob {
   return {
     id: '',
     number: 0,
-    state: '',
+    state: 'starting',
     first_line: '',
     launcher: '',
     logs: '',
@@ -174,7 +186,7 @@ function job(sent: Partial<IJob>): IJob {
 function rank(sent: Partial<IRank>): IRank {
   return {
     rank: 0,
-    state: '',
+    state: 'starting',
     words: '',
     host: '',
     pid: 0,
@@ -201,12 +213,14 @@ function bar(sent: Partial<IBar>): IBar {
   };
 }
 
-/** Whether a job has come to its end, whichever. */
+const NOT_ENDED: readonly JobState[] = ['starting', 'queued', 'running'];
+
+/** Whether a job has ended, well or not. */
 export function ended(job: IJob): boolean {
-  return !['starting', 'queued', 'running'].includes(job.state);
+  return !NOT_ENDED.includes(job.state);
 }
 
-/** Whether a process has gone without a word; a keeper whose job is over is just done. */
+/** Whether a process has died. A keeper that has ended after its job has not died. */
 export function vanished(process: IProcess): boolean {
   return (
     !process.alive &&
@@ -214,12 +228,12 @@ export function vanished(process: IProcess): boolean {
   );
 }
 
-/** Whether a rank does something now. */
+/** Whether a rank runs code now. */
 export function busy(rank: IRank): boolean {
   return rank.state === 'busy' || rank.state === 'running';
 }
 
-/** The line of the cell at which a rank is, or was when it was last heard; null if nobody knows. */
+/** The line of the cell at which a rank is, or was at its last report; null if it is not known. */
 export function lineOf(rank: IRank): number | null {
   const told = /(?:^|in )line (\d+)/.exec(rank.words)?.[1];
   return rank.line ?? (told === undefined ? null : Number(told));

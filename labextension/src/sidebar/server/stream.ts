@@ -1,4 +1,4 @@
-/** The websocket that sends changes of state, log output and metrics; it reconnects by itself. */
+/** The websocket that brings changes of state, log output and metrics; it reconnects by itself. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
@@ -21,20 +21,20 @@ export interface ILogNews extends ILogPlace {
   text: string;
   /** Bytes of the log up to the end of `text`. */
   to: number;
-  /** Why there is no more to come. */
+  /** Why the log cannot be followed any more. */
   gone?: string;
 }
 
 /** Names a job whose metrics are followed. */
 export interface IJobPlace {
-  /** The name of the folder where its files lie. */
+  /** The name of the folder with the job's files. */
   folder: string;
   job: string;
 }
 
 interface IMessage {
   state?: Partial<IState>;
-  /** The server knows nothing of a job. */
+  /** A job that the server does not know. */
   metrics?: IJobPlace;
   log?: ILogNews;
 }
@@ -51,7 +51,7 @@ interface IMetricsWatch extends IJobPlace {
 export class Stream implements IDisposable {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
-  /** How things stand, at every change. */
+  /** Emitted with the new state at every change. */
   get state(): ISignal<this, IState> {
     return this._state;
   }
@@ -61,7 +61,7 @@ export class Stream implements IDisposable {
     return this._broken;
   }
 
-  /** Whether changes are told now; if not, somebody has to ask. */
+  /** Whether the connection is open; if not, the caller has to poll. */
   get live(): boolean {
     return this._live;
   }
@@ -78,7 +78,7 @@ export class Stream implements IDisposable {
     }
   }
 
-  /** Whether the state is wanted: the connection is kept only for what is shown. */
+  /** Whether the state is wanted. The connection is open only while something is wanted. */
   set wanted(wanted: boolean) {
     this._wanted = wanted;
     if (this._live) {
@@ -87,7 +87,7 @@ export class Stream implements IDisposable {
     this._settle();
   }
 
-  /** Be told of what comes to a log, from a byte on, until the result is disposed. */
+  /** Call `told` with what is added to a log after byte `from`, until the result is disposed. */
   follow(
     place: ILogPlace,
     from: number,
@@ -109,9 +109,9 @@ export class Stream implements IDisposable {
   }
 
   /**
-   * Be sent a job's metrics until the result is disposed: a whole frame, then what is new of it.
+   * Receive a job's metrics until the result is disposed: a whole frame, then changes.
    *
-   * After the connection was broken there is a whole frame again. A job may be followed once.
+   * After the connection was broken, a whole frame comes again. A job can be followed only once.
    *
    * @param told Called with each frame, and with null if the server knows nothing of the job.
    */
@@ -133,7 +133,7 @@ export class Stream implements IDisposable {
     });
   }
 
-  /** Open or close the connection, as is needed. */
+  /** Open or close the connection, as needed. */
   private _settle(): void {
     const followed = this._watches.size + this._metrics.size > 0;
     const needed = !this._disposed && (this._wanted || followed);
@@ -220,7 +220,7 @@ export class Stream implements IDisposable {
     }
   }
 
-  /** Take a frame: the length of a JSON that names its job, the JSON, the frame. */
+  /** Take a message with a frame: the length of a JSON, the JSON that names the job, the frame. */
   private _takeFrame(data: ArrayBuffer): void {
     const length = new DataView(data).getUint32(0, true);
     const text = new TextDecoder().decode(new Uint8Array(data, 4, length));

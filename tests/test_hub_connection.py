@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from nbdist.hub.link.agent_connections import Line
-from nbdist.rank.hub_connection import Speaker
+from nbdist.rank.hub_connection import HubConnection
 from nbdist.wire.messages import Display, Hello, Interrupt
 from tests.helpers.waiting import Deadline, allowed
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 MANY, THREADS = 5_000, 4
 
 
-class Held(Speaker):
+class Held(HubConnection):
     """Does nothing while it is held, then talks itself."""
 
     at_it, held = threading.Event(), threading.Event()
 
-    def _hear(self, message: ToAgent) -> None:
+    def _handle(self, message: ToAgent) -> None:
         del message
         self.at_it.set()
         assert self.held.wait(allowed(60))
