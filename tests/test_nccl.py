@@ -365,7 +365,7 @@ def test_nccl_is_refused_where_ranks_share_a_gpu_and_the_group_stays(
     joining.backend = "gloo"
     joining.ask()  # the formed one is given
     with pytest.raises(
-        UsageError, match="nccl needs one GPU for each rank, and the ranks here share 1"
+        UsageError, match="nccl needs one GPU for each rank, and the ranks here share 1 GPU:"
     ):
         joining.ask("nccl")
 

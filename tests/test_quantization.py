@@ -272,7 +272,7 @@ def test_observers_of_several_kinds_stand_side_by_side(ranks: Kernel) -> None:
 def test_ranks_that_have_no_group_do_not_calibrate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="this is rank 1 of 2, which have formed no group"):
+    with pytest.raises(UsageError, match="rank 1 of 2, but the ranks have not formed a process"):
         calibrate(nn.Identity(), nn.Module.eval)
 
 

@@ -114,7 +114,7 @@ def test_groups_made_anew_keep_models_and_variables(kernel: Kernel, kind: str) -
     trains(kernel)
     stopped_by_button(kernel, f"{DEAF}\n    waits.wait()", 0.2)
     trains(kernel)
-    assert "NBDIST_RECOVERY says so" in kernel.run("%dist status").stdout
+    assert "(NBDIST_RECOVERY=anew)" in kernel.run("%dist status").stdout
     on_ranks(kernel, "import os\nif rank == 1: os.kill(os.getpid(), 9)", check=False)
     if kind == "ddp":
         assert kernel.run("%dist restart 1 --like 0").stdout.startswith("Rank 1 restarted, ")
@@ -222,4 +222,4 @@ def test_ways_begin_with_the_best_that_torch_allows() -> None:
         assert "are lost (moved)" in told(Recovery("9.9", models="moved"), forced)
     assert "FSDP2 modules are lost (moved)" in told(Recovery("9.9", fsdp="moved"), "")
     said = told(Recovery("9.9"), REPLACE)
-    assert "ranks are replaced and get their variables back (NBDIST_RECOVERY says so)" in said
+    assert "ranks are replaced and get their variables back (NBDIST_RECOVERY=replace)" in said

@@ -179,10 +179,14 @@ finally:
 
 def test_what_is_said_on_a_tpu(xla: Kernel) -> None:
     taken, processes, fewer, part = xla.run(TPU).stdout.splitlines()
-    assert taken.startswith("XLA's runtime runs in this kernel and has the 4 CPU devices: no other")
+    assert taken.startswith(
+        "XLA's runtime runs in this kernel and holds the 4 CPU devices: no other"
+    )
     assert processes == "4 TPU"
-    assert fewer.endswith("one process for each device here, 4 with TPU; use -np 4")
-    assert part.startswith("-np 2: XLA takes all of the hardware, 4 TPU devices; leave out -np")
+    assert fewer.endswith(
+        "one process for each device, and this machine has 4 TPU devices; use -np 4"
+    )
+    assert part.startswith("-np 2: XLA always uses all devices, here 4 TPU devices; leave out -np")
 
 
 def test_a_runtime_that_a_plain_cell_has_started_is_kept(kernel: Kernel) -> None:
