@@ -129,15 +129,15 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     slow = start(notebook, f"{gate.wait}print('slow')")
     number = value(notebook, "job.id")
     waiting = notebook.start(distributed("print('never')"))
-    notebook.expect(f"Its ranks are busy with job {number} (In [", cell=waiting)
+    notebook.expect(f"The ranks are busy with job {number} (In [", cell=waiting)
     notebook.interrupt()
     notebook.wait()
     assert "The cell was interrupted." in plain(waiting.text)
-    assert f"It had not begun: it waited for job {number}" in plain(waiting.text)
+    assert f"The cell had not begun: it waited for job {number}" in plain(waiting.text)
     assert value(notebook, "job.state") == "running"
 
     behind = start(notebook, "print('behind')")
-    notebook.expect(f"Its ranks are busy with job {number} (In [", cell=behind)
+    notebook.expect(f"The ranks are busy with job {number} (In [", cell=behind)
     assert value(notebook, "job") == "<job {}: queued on ranks 0-1>".format(
         value(notebook, "job.id")
     )
@@ -146,7 +146,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     notebook.expect("slow\n", cell=slow)  # another thread shows it than the one that was waited for
     assert slow.stdout == "slow\n"
     assert behind.stdout == "behind\n"
-    assert re.search(rf"It waited [\d.]+ m?s for job {number}", behind.text)
+    assert re.search(rf"The cell waited [\d.]+ m?s for job {number}", behind.text)
 
 
 def test_jobs_on_different_ranks_run_side_by_side(notebook: Kernel, gate: Gate) -> None:

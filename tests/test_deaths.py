@@ -259,7 +259,7 @@ def test_no_rank_is_left(cluster: Kernel) -> None:
     cell = on_ranks(cluster, "print(rank)")
     assert cell.stdout == "0\n"
     assert "they are being restarted" in cell.text
-    assert "All ranks were restarted, without the variables of those before." in cell.text
+    assert "All ranks were restarted; their variables are lost." in cell.text
     assert "--like" not in cell.text
 
 

@@ -165,7 +165,7 @@ def test_files_called_like_modules_and_a_folder_that_goes(
     shutil.rmtree(folder)
     for flags in ("--launcher torchrun", "--detach"):
         cell = kernel.run(f"%%distributed -np 2 {flags}\n1", check=False)
-        assert "working directory has been removed: `%cd` to one" in cell.error
+        assert "working directory has been removed: `%cd` to an existing one" in cell.error
     kernel.run(f"%dist stop\nos.chdir({str(tmp_path)!r})")
     assert "sum 2" in kernel.run(SUM).text
 
