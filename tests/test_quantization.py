@@ -297,7 +297,7 @@ WRONG = {
     "calibrate(prepared(), lambda model: None)": "no rank has shown the model any calibration data",
     "calibrate(model, shown(train_x))": "the model has no observers: prepare it first",
     "once = iter([train_x[:8]]); calibrate(histogram, lambda model: [model(x) for x in once])": (
-        "rank 0's run_fn showed 0 512 values when it was first called and 0 the second time"
+        "rank 0's run_fn showed `0` 512 values when it was first called and 0 the second time"
     ),
     "calibrate(extremes if rank else histogram, shown(train_x))": (
         "rank 1 has other observers than rank 0"
@@ -307,7 +307,7 @@ WRONG = {
         "rank 1 has other weights than rank 0"
     ),
     "calibrate(extremes, lambda model: model(0 / torch.tensor(rank - 1.0)))": (
-        "rank 1 has shown the model data that give NaN at 0"
+        "rank 1 has shown the model data that give NaN at `0`"
     ),
     "only = dist.new_group([1]); calibrate(extremes, shown(train_x), process_group=only)": (
         "this rank is not in process_group"

@@ -156,7 +156,7 @@ def test_engines_are_new_at_each_size_and_as_many_as_before_in_the_end(loaded: K
     on_ranks(loaded, "precious = rank")
     cell = on_ranks(loaded, TRAIN, "--scale 2,1")
     texts = [out.text for out in cell.outputs]
-    assert texts[0] == ("The cell gets new ranks at each size. Lost with the old ones: precious.")
+    assert texts[0] == ("The cell gets new ranks for each run. Lost with the old ranks: precious.")
     assert texts.index("On 2 ranks, run 1 of 2:") < texts.index("On 1 rank, run 2 of 2:")
     assert re.findall(r"trained on (\d)", cell.stdout) == ["2", "1"]
     assert any("train: 24 of 24" in text for text in texts)  # its own live metrics

@@ -176,7 +176,7 @@ def _tell_of_ranks(wish: Wish, now: Wish) -> list[str]:
     if session.last.backend != "xla" or wish.backend is not None:
         return []
     return [
-        f"Cells run on ranks with --backend {now.backend} from now on; --backend xla goes back."
+        f"Cells run on ranks with --backend {now.backend} from now on; --backend xla ends this."
     ]
 
 

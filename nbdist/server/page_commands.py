@@ -87,13 +87,13 @@ def _check_place(record: Record) -> None:
 
 def _check_owner(control: str) -> None:
     if Path(control).stat().st_uid != os.getuid():
-        raise NbdistError("its socket belongs to somebody else")
+        raise NbdistError("its socket belongs to another user")
 
 
 async def _answer(reader: asyncio.StreamReader, seconds: float) -> Answer:
     line = await asyncio.wait_for(reader.readline(), seconds)
     if not line.endswith(b"\n"):
-        raise ConnectionResetError("it hung up")
+        raise ConnectionResetError("it closed the connection")
     return msgspec.json.decode(line, type=Answer)
 
 

@@ -247,7 +247,7 @@ def test_ranks_of_other_backends_are_there_too(xla: Kernel) -> None:
     assert on_ranks(xla, "print(device)", "--backend xla").stdout == "xla:0\n"
     cell = on_ranks(xla, "print(world_size)", "--launcher engines")
     assert cell.stdout == "2\n"
-    assert "run on ranks with --backend none from now on; --backend xla goes back" in cell.text
+    assert "run on ranks with --backend none from now on; --backend xla ends this" in cell.text
     assert "from now on" not in on_ranks(xla, "pass").text
     xla.run("%dist stop")
     on_ranks(xla, "pass", "--backend xla")
@@ -260,7 +260,7 @@ def test_commands_for_ranks_say_that_there_are_none(xla: Kernel) -> None:
     told = xla.run("%dist start", check=False).error
     assert "--backend xla, as the last cell had it, runs cells in this kernel" in told
     told = xla.run("%dist start -np 4 --backend xla", check=False).error
-    assert "--backend xla runs cells in this kernel and needs no start; for ranks" in told
+    assert "--backend xla runs cells in this kernel and needs no start; to start ranks" in told
     assert on_ranks(xla, "print(device)").stdout == "xla:0\n"
 
 

@@ -30,7 +30,7 @@ def add_to(commands: Commands) -> None:
         "%%dist restart kernel",
     )
     parser.add_argument(
-        "--like", type=int, metavar="RANK", help="copy this rank's variables to the new ones"
+        "--like", type=int, metavar="RANK", help="copy this rank's variables to the new processes"
     )
     parser.add_argument(
         "ranks", nargs="?", type=_ranks_or_kernel, metavar="RANKS",

@@ -17,7 +17,9 @@ def restart_kernel() -> str:
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
-        raise UsageMistake("this is no kernel but a terminal: leave it and start IPython again")
+        raise UsageMistake(
+            "this is IPython in a terminal, not a kernel: exit and start IPython again"
+        )
     kernel.do_shutdown(restart=True)
     return (
         "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "
