@@ -129,7 +129,7 @@ class DistributedMagics(Magics):
     @argument(
         "--cold",
         action="store_true",
-        help="launch a script by the launcher's plain command line, which imports all libraries anew",
+        help="launch a script by the plain command line, which imports all libraries anew",
     )
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # for `%dist auto`
     @argument(
