@@ -101,7 +101,9 @@ def test_the_handle_tells_and_waits(notebook: Kernel, gate: Gate) -> None:
     shown = value(notebook, "repr(job)")
     assert re.fullmatch(r"<job \d+: running for [\d.]+ m?s on ranks 0-1>", shown)
     early = notebook.run("job.wait(0.01)", check=False)
-    assert re.search(r"TimeoutError: job \d+ has not ended after 0.01 s; it goes on", early.error)
+    assert re.search(
+        r"TimeoutError: job \d+ has not ended after 0.01 s; the job goes on", early.error
+    )
 
     notebook.start("print('waits')\njob.wait()")
     notebook.expect("waits")

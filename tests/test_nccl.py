@@ -250,7 +250,7 @@ def test_nothing_is_formed_while_nccl_or_the_gpu_is_at_work(
         backend._end_aborts()
     stuck.let_go.set()
     assert backend._aborting.over_within(allowed(20))
-    with pytest.raises(NbdistError, match="the GPU of rank 1 is still at work 30 s after"):
+    with pytest.raises(NbdistError, match="the GPU of rank 1 is still busy 30 s after"):
         backend._end_aborts()
     settled = True
     backend._end_aborts()

@@ -310,7 +310,7 @@ WRONG = {
         "rank 1 has shown the model data that give NaN at `0`"
     ),
     "only = dist.new_group([1]); calibrate(extremes, shown(train_x), process_group=only)": (
-        "this rank is not in process_group"
+        "this rank is not a member of process_group, and only members may call this"
     ),
     "sync_fake_quantize(prepared())": "could be synchronised: there is none",
     "sync_fake_quantize(nn.Sequential(FakeQuantize(HistogramObserver)))": (

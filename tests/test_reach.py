@@ -121,5 +121,5 @@ async def test_without_ssh_that_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert (
         await told(tmp_path, "fit")
-        == "fit is another host, and there is no ssh on this machine to reach it with"
+        == "fit is another host, and this machine has no ssh, which is needed to reach it"
     )

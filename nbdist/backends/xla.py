@@ -102,8 +102,8 @@ def _start(wanted: int | None, usual: int) -> Runtime:
         kind = os.environ["PJRT_DEVICE"]
         raise UsageError(
             f"PJRT_DEVICE={kind}: XLA's runtime did not start: {why}. It may start with another "
-            f"device, such as `{OTHER}`, but perhaps only in a new process. {RESTART}, and set it "
-            "before any XLA cell"
+            f"device, such as `{OTHER}`, but perhaps only in a new process. {RESTART}, and set "
+            "PJRT_DEVICE before any XLA cell"
         ) from err
 
 

@@ -33,8 +33,8 @@ def cluster() -> Cluster:
         msg = "there is no cluster yet: run a %%distributed cell or %dist start"
         if kernel_cells.running() is not None:
             msg = (
-                "there is no cluster: XLA runs in this kernel, and what its cells make are the "
-                "notebook's own variables; `%dist restart kernel` ends both"
+                "there is no cluster: XLA runs in this kernel, and XLA cells make variables of "
+                "the notebook; `%dist restart kernel` ends XLA and loses the variables"
             )
         raise UsageError(msg)
     return session.cluster
