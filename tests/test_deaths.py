@@ -276,4 +276,7 @@ def test_a_warm_process_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -
         Path(f"/proc/{warm}/oom_score_adj").write_text("1000")
         failed = fails(cluster, hungry)
         how = "was killed, most likely by the operating system for lack of memory"
-        assert f"The cluster's warm process {how}, and all ranks with it" in failed.error
+        assert (
+            f"The cluster's warm process, the parent of its ranks, {how}, and all ranks"
+            in failed.error
+        )

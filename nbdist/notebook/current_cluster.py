@@ -63,7 +63,8 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
         notes.append(_change(there, now))
     elif there is not None and there.lost:
         notes.append(
-            "The cluster's warm process had died and all ranks with it; a new cluster was started. "
+            "The cluster's warm process, the parent of its ranks, had died, and all ranks with it; "
+            "a new cluster was started. "
             "All variables on the ranks are lost."
         )
         there.restart()

@@ -108,7 +108,8 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
     if hub.host.warm.gone.is_set():
         dead = []
         job.notes.append(
-            f"The cluster's warm process {hub.host.warm.end}, and all ranks with it; the next cell "
+            f"The cluster's warm process, the parent of its ranks, {hub.host.warm.end}, and all "
+            "ranks with it; the next cell "
             "starts a new cluster."
         )
     living = min((rank.rank for rank in hub.ranks.values() if rank.alive), default=None)
