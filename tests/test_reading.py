@@ -187,7 +187,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         ({"files": tmp_path / "none"}, "there is no file .*none"),
         ({"files": tmp_path / "empty"}, "there are no files in .*empty"),
         ({"files": tmp_path / "nothing.bin"}, "the files are empty"),
-        ({"files": []}, "files names no files"),
+        ({"files": []}, "files is empty: give a path"),
         ({"files": ""}, "there is no file ''"),
         ({"files": 3}, "files=3 names no files"),
         ({"workers": 4}, "workers=4 must be numbers of processes"),

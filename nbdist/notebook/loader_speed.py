@@ -182,7 +182,7 @@ def _all_files(given: Any) -> list[Path]:
     """Return the named files, and all files in the named folders."""
     several = [given] if isinstance(given, (str, os.PathLike)) else list(given)
     if not several:
-        raise UsageError("files names no files")
+        raise UsageError("files is empty: give a path, or a list of paths")
     found: dict[tuple[int, int], Path] = {}
     for each in several:
         if not os.fspath(each) or not Path(each).exists():
