@@ -282,7 +282,7 @@ def test_a_cluster_with_a_job_is_changed_by_nobody_and_ends_with_it(
     number = value(kernel, "job.id")
     queued = start(kernel, "print('never')")
     refused = on_ranks(kernel, "pass", "-np 3", check=False)
-    assert f"wait for its end, or `%dist cancel {number}` first" in refused.error
+    assert f"wait for the job's end, or `%dist cancel {number}` first" in refused.error
     pull = kernel.start("%dist pull rank")
     kernel.expect(f"The ranks are busy: this command waits for job {number}", cell=pull)
     kernel.interrupt()

@@ -98,7 +98,7 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
     assert (second.communication, second.compute, second.speed_up) == (None, None, 1.0)
     assert third.step_seconds is None
     assert [note.partition(":")[0] for note in found.notes] == [
-        "Samples are unknown", "On 2 ranks",
+        "Samples are unknown, and so is the speed-up", "On 2 ranks",
         "There are no figures for a cell whose loop nbdist does not see",
     ]  # fmt: skip
     assert [line.count("n/a") for line in repr(found).splitlines()[1:4]] == [3, 2, 7]
