@@ -41,11 +41,14 @@ def ranks(process_group: dist.ProcessGroup | None = None) -> Ranks:
     rank, size = place()
     if isinstance(found, _Alone) and size > 1:
         raise UsageError(
-            f"this is rank {rank} of {size}, which have formed no group: call "
-            "torch.distributed.init_process_group() or hvd.init() first, or use a backend that does"
+            f"this is rank {rank} of {size}, but the ranks have not formed a process group: call "
+            "torch.distributed.init_process_group() or hvd.init() first, or use --backend ddp or "
+            "horovod"
         )
     if found.rank < 0:
-        raise UsageError("this rank is not in process_group, whose ranks alone may call this")
+        raise UsageError(
+            "this rank is not a member of process_group, and only members may call this"
+        )
     return found
 
 

@@ -91,7 +91,7 @@ def version_of(framework: str) -> str:
     for name in DISTRIBUTIONS[framework]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
-    raise UsageError(f"{framework} is importable, but pip does not know which version it is")
+    raise UsageError(f"{framework} can be imported, but pip does not know its version")
 
 
 def compiler() -> str | None:
@@ -130,14 +130,14 @@ def check(*, mpi: bool) -> None:
     lacking = missing(mpi=mpi)
     if lacking:
         packages = " ".join(each.package for each in lacking)
-        also = "; without root, `pip install cmake` has cmake" if "cmake" in packages else ""
+        also = "; without root, `pip install cmake` installs cmake" if "cmake" in packages else ""
         raise UsageError(
             f"Horovod cannot be built: {_listed([each.what for each in lacking])} missing.\n"
             f"On Debian or Ubuntu: apt-get install -y {packages}   (as root{also})"
         )
     if importlib.util.find_spec("setuptools") is None:
         raise UsageError(
-            "Horovod cannot be built: this Python has no setuptools. "
+            "Horovod cannot be built: this Python has no setuptools. To install setuptools: "
             f"{sys.executable} -m pip install setuptools"
         )
 
@@ -284,9 +284,9 @@ def install(frameworks: Sequence[str], *, mpi: bool, wheels: Path) -> str:
         check(mpi=mpi)
         _pip("install", "-q", *REQUIRES)
         wheel = build(frameworks, folder, mpi=mpi)
-        say(f"The wheel is kept: {wheel}")
+        say(f"The wheel is kept for later installations: {wheel}")
     else:
-        say(f"Built before: {wheel}")
+        say(f"Installing the wheel that was built before: {wheel}")
     _pip("install", "-q", *REQUIRES)
     _pip("install", "-q", "--no-deps", "--no-index", "--force-reinstall", str(wheel))
     return verify(frameworks)
@@ -326,9 +326,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.description = "Install what pip alone cannot."
     parser.add_argument("package", choices=["horovod"])
     parser.add_argument(
-        "--frameworks", metavar="torch,tensorflow", help="default: those that are installed"
+        "--frameworks",
+        metavar="torch,tensorflow",
+        help="the frameworks to build for (default: all that are installed)",
     )
-    parser.add_argument("--mpi", action="store_true", help="with MPI besides gloo")
+    parser.add_argument("--mpi", action="store_true", help="build with MPI in addition to gloo")
     parser.add_argument(
         "--wheels", type=Path, default=Path(platformdirs.user_cache_path("nbdist"), "wheels"),
         metavar="FOLDER", help="where built wheels are kept (default: %(default)s)",
@@ -344,7 +346,10 @@ def main(words: Sequence[str] | None = None) -> int:
         say("Stopped; nothing was installed.")
         return 130
     built = ", ".join(f"{name} {version_of(name)}" for name in frameworks)
-    say(f"Horovod {VERSION} for {built} is installed in {sys.prefix}; its ranks talk by {links}.")
+    say(
+        f"Horovod {VERSION} for {built} is installed in {sys.prefix}; its ranks communicate by "
+        f"{links}."
+    )
     return 0
 
 
@@ -357,9 +362,9 @@ def _chosen(text: str | None) -> list[str]:
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
         if name not in BUILT_AS:
-            raise UsageError(f"--frameworks {name}: there are {', '.join(BUILT_AS)}")
+            raise UsageError(f"--frameworks {name}: possible are {', '.join(BUILT_AS)}")
         if name not in here:
-            raise UsageError(f"--frameworks {name}: it is not installed in this Python")
+            raise UsageError(f"--frameworks {name}: {name} is not installed in this Python")
     return [name for name in BUILT_AS if name in chosen]
 
 

@@ -101,7 +101,9 @@ def test_the_handle_tells_and_waits(notebook: Kernel, gate: Gate) -> None:
     shown = value(notebook, "repr(job)")
     assert re.fullmatch(r"<job \d+: running for [\d.]+ m?s on ranks 0-1>", shown)
     early = notebook.run("job.wait(0.01)", check=False)
-    assert re.search(r"TimeoutError: job \d+ has not ended after 0.01 s; it goes on", early.error)
+    assert re.search(
+        r"TimeoutError: job \d+ has not ended after 0.01 s; the job goes on", early.error
+    )
 
     notebook.start("print('waits')\njob.wait()")
     notebook.expect("waits")
@@ -129,15 +131,15 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     slow = start(notebook, f"{gate.wait}print('slow')")
     number = value(notebook, "job.id")
     waiting = notebook.start(distributed("print('never')"))
-    notebook.expect(f"Its ranks are busy with job {number} (In [", cell=waiting)
+    notebook.expect(f"The ranks are busy with job {number} (In [", cell=waiting)
     notebook.interrupt()
     notebook.wait()
     assert "The cell was interrupted." in plain(waiting.text)
-    assert f"It had not begun: it waited for job {number}" in plain(waiting.text)
+    assert f"The cell had not begun: it waited for job {number}" in plain(waiting.text)
     assert value(notebook, "job.state") == "running"
 
     behind = start(notebook, "print('behind')")
-    notebook.expect(f"Its ranks are busy with job {number} (In [", cell=behind)
+    notebook.expect(f"The ranks are busy with job {number} (In [", cell=behind)
     assert value(notebook, "job") == "<job {}: queued on ranks 0-1>".format(
         value(notebook, "job.id")
     )
@@ -146,7 +148,7 @@ def test_a_cell_behind_it_says_what_it_waits_for(notebook: Kernel, gate: Gate) -
     notebook.expect("slow\n", cell=slow)  # another thread shows it than the one that was waited for
     assert slow.stdout == "slow\n"
     assert behind.stdout == "behind\n"
-    assert re.search(rf"It waited [\d.]+ m?s for job {number}", behind.text)
+    assert re.search(rf"The cell waited [\d.]+ m?s for job {number}", behind.text)
 
 
 def test_jobs_on_different_ranks_run_side_by_side(notebook: Kernel, gate: Gate) -> None:
@@ -280,7 +282,7 @@ def test_a_cluster_with_a_job_is_changed_by_nobody_and_ends_with_it(
     number = value(kernel, "job.id")
     queued = start(kernel, "print('never')")
     refused = on_ranks(kernel, "pass", "-np 3", check=False)
-    assert f"wait for its end, or `%dist cancel {number}` first" in refused.error
+    assert f"wait for the job's end, or `%dist cancel {number}` first" in refused.error
     pull = kernel.start("%dist pull rank")
     kernel.expect(f"The ranks are busy: this command waits for job {number}", cell=pull)
     kernel.interrupt()

@@ -147,7 +147,7 @@ def test_the_last_value_of_a_metric_is_what_was_logged_last(tmp_path: Path) -> N
     points_file(tmp_path, "1", 0).write_bytes(framed(Frame(0, columns)))
     found = comparison({"a": job}, ["steps", "acc"], [])
     assert found.way("a").metrics == {"steps": 0.5}
-    assert found.notes == ["No way has logged 'acc'; there are: steps."]
+    assert found.notes == ["No run has logged 'acc'; logged metrics: steps."]
     pytest.importorskip("pandas")
     assert found.to_pandas().loc["a", "steps (metric)"] == 0.5
     assert found.to_pandas().loc["a", "steps"] == 100
@@ -157,7 +157,7 @@ def test_it_says_so_where_steps_are_of_other_sizes(tmp_path: Path) -> None:
     small = job_of(tmp_path, "1", Pace("t", 100, 10.0, 6400, 1.0, 0.0))
     large = job_of(tmp_path, "2", *2 * [Pace("t", 100, 10.0, 6400, 1.0, 0.0)])
     found = comparison({"small": small, "large": large}, None, [])
-    told = "These are not the same training, since samples a step differ: small 64, large 128."
+    told = "These are not the same training, since samples per step differ: small 64, large 128."
     assert found.notes == [told]
 
 
@@ -262,15 +262,15 @@ def test_what_cannot_be_is_told_before_anything_starts(
     call: Any = nbdist.Call  # as people may call it
     good = nbdist.Call(print, np=1)
     for ways, words in (
-        ({}, "compare takes names and what they stand for"),
-        ([good], "compare takes names and what they stand for"),
-        ({1: good}, "1 is the name of a way, but no text"),
-        ({"a": call(None, np=1)}, "None is no function"),
+        ({}, "compare takes a dict of names and calls or jobs"),
+        ([good], "compare takes a dict of names and calls or jobs"),
+        ({1: good}, "1 is given as a name, but is not a string"),
+        ({"a": call(None, np=1)}, "None is not a function"),
         ({"a": nbdist.Call(print, (i for i in ""), np=1)}, "cannot be sent"),
         ({"a": nbdist.Call(print, launcher="python", backend="none")}, "python is for cells"),
         ({"a": call(print, np="2")}, "np='2' is not a number of ranks"),
         ({"a": call(print, timeout="3")}, "timeout=3 is not a number of seconds"),
-        ({"a": good, "b": print}, "b is <built-in function print>: an nbdist.Call, or a job"),
+        ({"a": good, "b": print}, "b is <built-in function print>: give an nbdist.Call, or a job"),
         ({"a": good, "b": failed}, "b: job 7 is failed, so it has no figures"),
         ({"a": good, "b": nbdist.Call(print, np=0)}, "at least one rank"),
         ({"a": good, "b": nbdist.Call(print, launcher="pigeon")}, "unknown launcher 'pigeon'"),
@@ -357,7 +357,7 @@ def test_one_process_data_parallel_and_ddp(trainer: Kernel) -> None:
     assert "trained" not in again.stdout  # nothing ran
     assert again.stdout.splitlines()[2].split()[:2] == ["b", "2"]
     other = trainer.run("print(nbdist.compare({'a': nbdist.jobs()[-3]}, metrics='los'))")
-    assert "No way has logged 'los'; there are: loss." in other.stdout
+    assert "No run has logged 'los'; logged metrics: loss." in other.stdout
 
 
 @pytest.mark.horovod

@@ -315,7 +315,7 @@ def test_what_cannot_be_made_anew_is_named(start: Callable[..., Ranks], how: str
         }
     assert ranks.run(jobs.use_what_was_kept) == [[2.0, 2.0, 4.0, 1.0]] * 2
     if how == "anew":
-        with pytest.raises(Freed, match="DDP cannot be constructed again with such arguments"):
+        with pytest.raises(Freed, match="cannot be constructed again with delay_all_reduce_named"):
             ranks.run(jobs.give_one, "delayed", ranks=[0])
 
 

@@ -259,7 +259,7 @@ def test_no_rank_is_left(cluster: Kernel) -> None:
     cell = on_ranks(cluster, "print(rank)")
     assert cell.stdout == "0\n"
     assert "they are being restarted" in cell.text
-    assert "All ranks were restarted, without the variables of those before." in cell.text
+    assert "All ranks were restarted; their variables are lost." in cell.text
     assert "--like" not in cell.text
 
 
@@ -276,4 +276,7 @@ def test_a_warm_process_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -
         Path(f"/proc/{warm}/oom_score_adj").write_text("1000")
         failed = fails(cluster, hungry)
         how = "was killed, most likely by the operating system for lack of memory"
-        assert f"The cluster's warm process {how}, and all ranks with it" in failed.error
+        assert (
+            f"The cluster's warm process, the parent of its ranks, {how}, and all ranks"
+            in failed.error
+        )

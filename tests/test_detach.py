@@ -213,9 +213,12 @@ def test_a_keeper_that_is_killed_takes_all_with_it_and_is_told(notebook: Kernel)
     family = keeper.children(recursive=True)
     keeper.send_signal(signal.SIGKILL)
     notebook.wait(20, cell)
-    assert f"that kept job {name} is gone, and its ranks with it" in cell.error
+    assert f"the keeper of job {name}, a process on" in cell.error
+    assert "has died, and the job's ranks with it" in cell.error
     assert gone(family)
-    assert re.search(rf"{name} .* lost: its keeper is gone", notebook.run("%dist jobs").stdout)
+    assert re.search(
+        rf"{name} .* lost: its keeper process has died", notebook.run("%dist jobs").stdout
+    )
     assert name in notebook.run("%dist jobs --clean").stdout
     assert not list((notebook.home / "logs").glob(f"*-{name}"))
 
@@ -227,7 +230,7 @@ def test_sigterm_ends_it_well(notebook: Kernel) -> None:
     keeper.terminate()
     assert gone(family)
     cell = notebook.run(f"%dist attach {name}", check=False)
-    assert "The cell was ended with its keeper (SIGTERM)" in cell.text
+    assert "The cell was ended with its keeper process (SIGTERM)" in cell.text
 
 
 GROWS = """

@@ -437,7 +437,7 @@ def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(kernel: Kernel) -
     kernel.run("nbdist.hub.link.forming.GPU_SECONDS = 0.2")
     kernel.run(NVML.format(looks=10**9))
     told = kernel.run("%dist restart 1").seen()
-    assert "The GPU memory of the process that rank 1 was (pid" in told
+    assert "The GPU memory of rank 1's ended process (pid" in told
 
 
 def test_without_a_driver_nobody_holds_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_a_killed_rank_is_replaced(horovod: Kernel) -> None:
 def test_its_optimizer_does_not_travel(horovod: Kernel) -> None:
     model(horovod)
     told = shown(horovod.run("%dist restart 1 --like 0"))
-    assert "a Horovod optimizer cannot leave its rank" in told
+    assert "a Horovod optimizer cannot be copied from its rank" in told
     assert on_ranks(horovod, "print(kept, model)", "--ranks 1").stdout.startswith("kept Linear")
 
 

@@ -90,11 +90,13 @@ def test_ranks_that_are_late_or_unlike_start_no_cluster_and_the_next_ones_do(bar
     bare.run("os.environ['NBDIST_START_SECONDS'] = '0.001'")
     bare.run("%unload_ext nbdist\n%load_ext nbdist")  # which prepares a hub with these settings
     told = shown(fails(bare, "pass", flags))
-    assert "ranks 0-1 were not there after 0.001 s (NBDIST_START_SECONDS)" in told
+    assert "ranks 0-1 had not started after 0.001 s (NBDIST_START_SECONDS)" in told
     bare.run("os.environ['NBDIST_START_SECONDS'] = usual")
     bare.run("theirs = hub.PROTOCOL; hub.PROTOCOL += 1")
     told = shown(fails(bare, "pass", flags))
-    assert re.search(r"rank \d speaks version (\d+) of the wire, the notebook version \d+", told)
+    assert re.search(
+        r"rank \d uses version (\d+) of nbdist's protocol, and the notebook version \d+", told
+    )
     bare.run("hub.PROTOCOL = theirs\ndef none(*_, **__): raise OSError(24, 'Too many open files')")
     bare.run("line, hub.Line = hub.Line, none")
     assert "Too many open files" in shown(fails(bare, "pass", flags))
@@ -171,7 +173,8 @@ def test_who_does_not_wait_for_the_comparison_has_it_before_the_next_cell(
     notebook.interrupt()
     told = shown(notebook.wait())
     assert (
-        "What the ranks train was not compared: you stopped it. The next cell compares it" in told
+        "The models and optimizers of the ranks were not compared: you stopped the comparison. The "
+        "next cell compares them." in told
     )
     over.touch()
     notebook.run(
@@ -179,7 +182,7 @@ def test_who_does_not_wait_for_the_comparison_has_it_before_the_next_cell(
         "usual, rank_equality.TOLD_BYTES = rank_equality.TOLD_BYTES, 1"
     )
     told = shown(on_ranks(notebook, "pass"))
-    assert "What the ranks train is compared (48 B on a rank)." in told
+    assert "Comparing the models and optimizers of the ranks (48 B on each)." in told
     assert "No longer equal on all ranks" in told
     notebook.run("rank_equality.TOLD_BYTES = usual")
     on_ranks(notebook, "model = slow = None")
@@ -274,7 +277,7 @@ def test_what_ends_the_rank_when_it_is_returned_is_told(lone: Kernel) -> None:
         last = Last()
     """
     cell = on_ranks(lone, body, f"{WITHOUT_CLUSTER} --return last", check=False)
-    why = "the rank ended without a word (os._exit)"
+    why = "the rank ended without a message (os._exit)"
     assert f"`last` cannot be returned from rank 0: {why}" in cell.error
 
 

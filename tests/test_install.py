@@ -39,7 +39,7 @@ def test_what_is_missing_is_named_before_anything_is_done(tmp_path: Path) -> Non
 def test_frameworks_must_be_there(tmp_path: Path) -> None:
     done = run(tmp_path, "--frameworks", "torch,mxnet")
     assert done.returncode == 1
-    assert "--frameworks mxnet: there are torch, tensorflow" in done.stderr
+    assert "--frameworks mxnet: possible are torch, tensorflow" in done.stderr
 
 
 @pytest.mark.horovod  # then all that the build needs is there

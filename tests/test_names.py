@@ -586,7 +586,10 @@ def test_settings_that_the_notebook_changes_in_place_are_brought_again(notebook:
     notebook.run("log.append('here')")
     both = on_ranks(notebook, "print(log)")
     assert both.stdout == "[0, 0]\n"
-    assert "`log` was changed in the notebook, but cells have changed it on the ranks" in both.text
+    assert (
+        "`log` was changed in the notebook, but cells have also changed `log` on the ranks"
+        in both.text
+    )
     assert on_ranks(notebook, "print(log)").text == "[0, 0]\n", "it is told once"
     assert on_ranks(notebook, "print(log)", "--bring log").stdout == "[0, 'here']\n"
     notebook.run("log.append('again')")
@@ -610,7 +613,10 @@ def test_ranks_that_were_left_out_of_a_change_keep_the_object_that_others_hold(
     on_ranks(notebook, "plan", "--ranks 0")
     cell = on_ranks(notebook, code)
     assert cell.stdout == "{'a': 3} True 2.0\n"
-    assert "`plan` was changed in the notebook, but cells have changed it on the ranks" in cell.text
+    assert (
+        "`plan` was changed in the notebook, but cells have also changed `plan` on the ranks"
+        in cell.text
+    )
     assert printed_by(notebook, 1) == "{'a': 2, 'b': 1} True 2.0\n"
 
 

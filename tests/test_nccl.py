@@ -250,7 +250,7 @@ def test_nothing_is_formed_while_nccl_or_the_gpu_is_at_work(
         backend._end_aborts()
     stuck.let_go.set()
     assert backend._aborting.over_within(allowed(20))
-    with pytest.raises(NbdistError, match="the GPU of rank 1 is still at work 30 s after"):
+    with pytest.raises(NbdistError, match="the GPU of rank 1 is still busy 30 s after"):
         backend._end_aborts()
     settled = True
     backend._end_aborts()
@@ -365,7 +365,7 @@ def test_nccl_is_refused_where_ranks_share_a_gpu_and_the_group_stays(
     joining.backend = "gloo"
     joining.ask()  # the formed one is given
     with pytest.raises(
-        UsageError, match="nccl needs one GPU for each rank, and the ranks here share 1"
+        UsageError, match="nccl needs one GPU for each rank, and the ranks here share 1 GPU:"
     ):
         joining.ask("nccl")
 
@@ -506,9 +506,12 @@ def test_what_a_gpu_did_after_an_abort_is_not_trusted(notebook: Kernel) -> None:
     ).seen()
     assert "Rank 1 failed: ValueError: boom" in failed
     assert "Ranks 0,2 were waiting in all_reduce at cell line" in failed
-    assert "On ranks 0,2 the GPU went on behind what was broken off (all_reduce #7)." in failed
-    assert "cannot be trusted, also where ranks are equal. On rank 1 nothing was broken" in failed
-    assert "`%dist sync model --from 1` gives all ranks what it has" in failed
+    assert (
+        "On ranks 0,2 the GPU went on computing after a collective was aborted (all_red" in failed
+    )
+    assert "(all_reduce #7). Values that it has changed since then" in failed
+    assert "cannot be trusted, even if they are equal on all ranks. On rank 1 no coll" in failed
+    assert "no collective was aborted: `%dist sync model --from 1` copies its values to" in failed
     seen = on_ranks(notebook, "print(rank, Communicator.aborted_in)", "--output all").text
     assert "0 True" in seen, "its next line must not run with what was not finished"
     assert "1 " in seen
@@ -572,14 +575,16 @@ def test_without_a_sound_rank_nothing_is_advised_that_does_not_help() -> None:
     assert rank_equality._doubtful({}, told) == []
     (note,) = rank_equality._doubtful(broken, told)
     assert note.startswith(
-        "On ranks 0-1 the GPU went on behind what was broken off (all_reduce #7, "
+        "On ranks 0-1 the GPU went on computing after a collective was aborted (all_reduce #7, "
     )
-    assert note.endswith("No other rank has it: load a checkpoint, or re-create it.")
+    assert note.endswith(
+        "No other rank has correct values: load a checkpoint, or re-create the objects."
+    )
     shards = {rank: {"model": digest("x", sharded=True)} for rank in (0, 1)}
     (note,) = rank_equality._doubtful({0: ["reduce_scatter #2"]}, shards)
-    assert note.endswith("load a checkpoint, or re-create it.")
+    assert note.endswith("load a checkpoint, or re-create the objects.")
     (note,) = rank_equality._doubtful({0: ["all_reduce #7"]}, {0: {}, 1: {}})
-    assert note.endswith("also where ranks are equal.")
+    assert note.endswith("even if they are equal on all ranks.")
     parted = {0: {"model": digest("a")}, 1: {"model": digest("b")}}
     (note,) = rank_equality._parted(parted, rank_equality.PARTED, {0: ["all_reduce #7"]})
     assert "--from 1` makes them equal" in note
@@ -595,7 +600,7 @@ async def _sharing(devices: list[str], backend: str) -> list[str]:
     return await forming._sharing(hub)
 
 
-SLOWER = "The process group uses gloo, for nccl wants a GPU for each rank."
+SLOWER = "The process group uses gloo, because nccl needs a GPU for each rank."
 
 
 @pytest.mark.parametrize(

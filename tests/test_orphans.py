@@ -199,7 +199,9 @@ def test_the_warm_process_dies(ranks: Kernel) -> None:
     processes = family(kernel)
     warm.kill()
     stopped = kernel.wait(20)
-    assert "The cluster's warm process has died, and all ranks with it" in shown(stopped)
+    assert "warm process, the parent of its ranks, has died, and all ranks with it" in shown(
+        stopped
+    )
     all_end(processes)
     assert "lost" in kernel.run("%dist status").stdout
     again = on_ranks(kernel, "print('again', 'loader' in globals())")

@@ -239,7 +239,7 @@ def test_a_cell_that_waits_for_busy_ranks_says_so_and_can_be_stopped(cluster: Ke
     cluster.run("slow = nbdist.cluster().submit('import time; time.sleep(600)')")
     try:
         waiting = cluster.start("%%distributed\nprint('late')")
-        cluster.expect("Its ranks are busy with job", 10)
+        cluster.expect("The ranks are busy with job", 10)
         cluster.interrupt()
         cluster.wait(5)
         assert "The cell was interrupted" in waiting.seen()

@@ -197,7 +197,7 @@ def test_parameters_and_models_in_places_of_all_kinds_are_found_and_made_equal(
     three.run(told[1])
     assert not parted(fails(three, "raise ValueError('boom')"))
     wrong = three.run("%dist sync places['a b']", check=False)
-    assert "where a key has quotes, others go around it all" in wrong.error
+    assert "if a key has quotes, put other quotes around the whole path" in wrong.error
     assert "there is no rank 7" in three.run("%dist sync w --from 7", check=False).error
     on_ranks(three, "if rank == 0: only_here = 1")
     wrong = three.run("%dist sync only_here", check=False)

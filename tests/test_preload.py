@@ -123,7 +123,7 @@ def test_ranks_of_horovodrun_find_it(plain: Kernel) -> None:
 def test_new_engines_have_it_and_old_ones_are_told_of(plain: Kernel) -> None:
     module(plain, "late")
     on_ranks(plain, "pass", ENGINES)
-    assert "Those that run do not: %dist restart." in plain.run("%dist preload late").stdout
+    assert "Ranks that run already do not: %dist restart." in plain.run("%dist preload late").stdout
     plain.run("%dist restart 1")
     cell = on_ranks(plain, "import sys; print('late' in sys.modules)", "--output all")
     assert sorted(cell.stdout.splitlines()) == ["[0] False", "[1] True"]

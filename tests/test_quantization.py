@@ -272,7 +272,7 @@ def test_observers_of_several_kinds_stand_side_by_side(ranks: Kernel) -> None:
 def test_ranks_that_have_no_group_do_not_calibrate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="this is rank 1 of 2, which have formed no group"):
+    with pytest.raises(UsageError, match="rank 1 of 2, but the ranks have not formed a process"):
         calibrate(nn.Identity(), nn.Module.eval)
 
 
@@ -297,7 +297,7 @@ WRONG = {
     "calibrate(prepared(), lambda model: None)": "no rank has shown the model any calibration data",
     "calibrate(model, shown(train_x))": "the model has no observers: prepare it first",
     "once = iter([train_x[:8]]); calibrate(histogram, lambda model: [model(x) for x in once])": (
-        "rank 0's run_fn showed 0 512 values when it was first called and 0 the second time"
+        "rank 0's run_fn showed `0` 512 values when it was first called and 0 the second time"
     ),
     "calibrate(extremes if rank else histogram, shown(train_x))": (
         "rank 1 has other observers than rank 0"
@@ -307,10 +307,10 @@ WRONG = {
         "rank 1 has other weights than rank 0"
     ),
     "calibrate(extremes, lambda model: model(0 / torch.tensor(rank - 1.0)))": (
-        "rank 1 has shown the model data that give NaN at 0"
+        "rank 1 has shown the model data that give NaN at `0`"
     ),
     "only = dist.new_group([1]); calibrate(extremes, shown(train_x), process_group=only)": (
-        "this rank is not in process_group"
+        "this rank is not a member of process_group, and only members may call this"
     ),
     "sync_fake_quantize(prepared())": "could be synchronised: there is none",
     "sync_fake_quantize(nn.Sequential(FakeQuantize(HistogramObserver)))": (

@@ -79,15 +79,15 @@ async def test_each_that_cannot_is_told_with_what_it_lacks(tmp_path: Path) -> No
         lines[1:],
         (
             r"broken could not run \S+python\S* \(exit code 9\): Killed",
-            r"through did not say over which addresses ssh has come \(SSH_CONNECTION\)",
+            r"through does not know the addresses of its ssh connection \(no SSH_CONNECTION\)",
             r"without cannot import nbdist with \S+: ImportError: no nbdist here",
-            r"older has nbdist 0\.0\.1 and this machine \S+: ranks of one job need the same",
+            r"older has nbdist 0\.0\.1 and this machine \S+: all ranks need the same version",
         ),
         strict=True,
     ):
         assert re.fullmatch(why, line), line
     lacking = await told(tmp_path, "fit", modules=("json", "nowhere_at_all"))
-    assert re.fullmatch(r"fit lacks nowhere_at_all: \S+ there has none", lacking)
+    assert re.fullmatch(r"fit lacks nowhere_at_all: install it there for \S+", lacking)
 
 
 async def test_hosts_in_two_networks_are_told(
@@ -121,5 +121,5 @@ async def test_without_ssh_that_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert (
         await told(tmp_path, "fit")
-        == "fit is another host, and there is no ssh on this machine to reach it with"
+        == "fit is another host, and this machine has no ssh, which is needed to reach it"
     )

@@ -80,7 +80,7 @@ def test_where_the_bytes_came_from_is_counted_also_for_workers(folder: Path) -> 
     if (found.storage[0].from_storage or 0.0) < 1:
         pytest.skip("this folder is not on a storage that the system counts")
     assert all((row.from_storage or 0.0) > 0.9 for row in found)
-    assert found.notes[0] == "All of it came from the storage, by the system's count."
+    assert found.notes[0] == "All data came from the storage, by the system's count."
 
 
 def test_it_says_so_where_files_stay_in_memory(
@@ -120,7 +120,7 @@ def test_a_loader_that_is_faster_than_its_files_is_told(folder: Path) -> None:
     quick = [torch.zeros(1000, 1000)]
     found = nbdist.reading(lambda _: quick, workers=[0], files=folder)
     assert (found[0].of_storage or 0) > 1.1
-    assert "The loader was faster than the files alone" in found.notes[-1]
+    assert "The loader was faster than reading the files alone" in found.notes[-1]
 
 
 def test_samples_that_come_once_for_each_worker_are_told() -> None:
@@ -187,17 +187,17 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         ({"files": tmp_path / "none"}, "there is no file .*none"),
         ({"files": tmp_path / "empty"}, "there are no files in .*empty"),
         ({"files": tmp_path / "nothing.bin"}, "the files are empty"),
-        ({"files": []}, "files names none"),
+        ({"files": []}, "files is empty: give a path"),
         ({"files": ""}, "there is no file ''"),
         ({"files": 3}, "files=3 names no files"),
         ({"workers": 4}, "workers=4 must be numbers of processes"),
         ({"workers": [1.5]}, "must be numbers of processes"),
         ({"seconds": "3"}, "seconds='3' is not a number of seconds"),
-        ({}, "the loader for 0 workers gives nothing"),
+        ({}, "the loader for 0 workers gives no batches"),
     ):
         with pytest.raises(UsageError, match=words):
             nbdist.reading(lambda _: [], **more)
-    with pytest.raises(UsageError, match="is no function: write lambda workers"):
+    with pytest.raises(UsageError, match="is not a function: write lambda workers"):
         nbdist.reading([1])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"make\(0\) returned None"):
         nbdist.reading(lambda _: None)  # type: ignore[arg-type,return-value]

@@ -98,7 +98,7 @@ def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
     assert (second.communication, second.compute, second.speed_up) == (None, None, 1.0)
     assert third.step_seconds is None
     assert [note.partition(":")[0] for note in found.notes] == [
-        "Samples are unknown", "On 2 ranks",
+        "Samples are unknown, and so is the speed-up", "On 2 ranks",
         "There are no figures for a cell whose loop nbdist does not see",
     ]  # fmt: skip
     assert [line.count("n/a") for line in repr(found).splitlines()[1:4]] == [3, 2, 7]
@@ -156,7 +156,7 @@ def test_engines_are_new_at_each_size_and_as_many_as_before_in_the_end(loaded: K
     on_ranks(loaded, "precious = rank")
     cell = on_ranks(loaded, TRAIN, "--scale 2,1")
     texts = [out.text for out in cell.outputs]
-    assert texts[0] == ("The cell gets new ranks at each size. Lost with the old ones: precious.")
+    assert texts[0] == ("The cell gets new ranks for each run. Lost with the old ranks: precious.")
     assert texts.index("On 2 ranks, run 1 of 2:") < texts.index("On 1 rank, run 2 of 2:")
     assert re.findall(r"trained on (\d)", cell.stdout) == ["2", "1"]
     assert any("train: 24 of 24" in text for text in texts)  # its own live metrics

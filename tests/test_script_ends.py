@@ -60,7 +60,7 @@ def test_a_rank_that_ends_without_a_word_holds_nobody_up(scripts: Kernel) -> Non
 def test_what_a_rank_cannot_return_since_it_left_is_told(scripts: Kernel, who: str) -> None:
     body = f"import os\nfilled = 1\nif {who}:\n    os._exit(0)"
     cell = on_ranks(scripts, body, f"{FLAGS} --return filled", check=False)
-    why = "the rank ended without a word (os._exit)"
+    why = "the rank ended without a message (os._exit)"
     assert f"`filled` cannot be returned from rank 0: {why}" in cell.error
 
 

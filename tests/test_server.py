@@ -118,9 +118,9 @@ async def test_another_users_files_are_not_trusted(jp_fetch: Fetch, tmp_path: Pa
     os.chown(tmp_path / "rank0.log", 1, 1)
     state = await get(jp_fetch, "state")
     assert [each["id"] for each in state["processes"]] == ["mine"]
-    assert "belongs to somebody else" in state["unreadable"][0]["why"]
+    assert "belongs to another user" in state["unreadable"][0]["why"]
     told = await refused(jp_fetch, 404, "processes", "mine", "logs", "7", "0")
-    assert "belongs to somebody else" in told
+    assert "belongs to another user" in told
     os.chown(records.folder(), 1, 1)
     assert await get(jp_fetch, "state") | {"time": 0} == {
         "processes": [], "unreadable": [], "time": 0,

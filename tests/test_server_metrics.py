@@ -214,7 +214,7 @@ async def test_all_values_can_be_saved_as_csv(jp_fetch: Fetch, folder: Path) -> 
     assert rows[3] == ["loss", "0", "2", "1002.0", "2.0"]
     assert rows[-1] == ['a, "b"', "1", "1", "1001.0", "1.0"]
     assert len(rows) == 1 + 50 + 2
-    assert "nothing is known" in await refused(jp_fetch, 404, "metrics", folder.name, "8.csv")
+    assert "has no data of job" in await refused(jp_fetch, 404, "metrics", folder.name, "8.csv")
     shutil.rmtree(folder)
     assert "cannot be seen" in await refused(jp_fetch, 404, "metrics", folder.name, "7.csv")
 

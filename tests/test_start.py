@@ -165,7 +165,7 @@ def test_files_called_like_modules_and_a_folder_that_goes(
     shutil.rmtree(folder)
     for flags in ("--launcher torchrun", "--detach"):
         cell = kernel.run(f"%%distributed -np 2 {flags}\n1", check=False)
-        assert "working directory has been removed: `%cd` to one" in cell.error
+        assert "working directory has been removed: `%cd` to an existing one" in cell.error
     kernel.run(f"%dist stop\nos.chdir({str(tmp_path)!r})")
     assert "sum 2" in kernel.run(SUM).text
 
@@ -196,7 +196,7 @@ def test_a_warm_process_that_cannot_start_leaves_nothing(
     kernel.run("%load_ext nbdist")
     kernel.run(before)
     told = kernel.run("%dist preload this", check=False).error
-    assert "the warm process ended at its start" in told
+    assert "the warm process, which starts the ranks, ended at its own start" in told
     kernel.shutdown()
     assert not list((kernel.home / "clusters").iterdir())
 
@@ -375,7 +375,9 @@ def test_an_order_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
             # Nobody has heard yet that it has gone.
             os.kill(host.warm.pid, signal.SIGKILL)
             until(lambda: not runs(psutil.Process(host.warm.pid)))
-            with pytest.raises(LaunchError, match="the warm process has ended; its log"):
+            with pytest.raises(
+                LaunchError, match="the warm process, which starts the ranks, has ended; its log"
+            ):
                 await asyncio.wait_for(host.preload(["json"], 100), allowed(60))
         finally:
             await host.stop()
@@ -393,7 +395,7 @@ def test_a_warm_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
         await host.warm.stop(grace=0.1)
         assert host.warm.gone.is_set()
         until(lambda: not runs(warm))
-        with pytest.raises(LaunchError, match="the warm process ended at its start"):
+        with pytest.raises(LaunchError, match="the ranks, ended at its own start"):
             await host.ready()
         await host.stop()
 

@@ -188,7 +188,7 @@ def test_in_the_background(scripts: Kernel) -> None:
         (f"{FLAGS} --hostfile ''", "--hostfile cannot be read"),
         (f"{FLAGS} --launcher-flags=--rdzv-backend", "expected one argument"),
         (f"{FLAGS} --env OMP_NUM_THREADS=99999999999999999999", "set_num_threads"),
-        (f"{FLAGS} --max-np 3", "--max-np 3: torchrun starts as many ranks as -np says (2)"),
+        (f"{FLAGS} --max-np 3", "--max-np 3: torchrun starts the ranks of -np (2), and cannot add"),
         (f"{FLAGS} -H localhost:1", "-np 2: the hosts have 1 slots"),
         (f"{FLAGS} --launcher-flags=--nnodes=2", "--nnodes=2 is set by nbdist"),
         (f"{FLAGS} --launcher-flags '--rdzv-backend none-such'", "none-such"),

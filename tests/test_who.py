@@ -138,7 +138,7 @@ def test_patterns_and_ranks(filled: Kernel) -> None:
     assert found == ["name", "_private", "loader", "lonely", "nn", "rank", "train"]
     assert asked(filled, "%dist who rank")[1] == "rank  int  0  rank 1: value 1"
     assert asked(filled, "%dist who lr --ranks 1")[1] == "lr  float  0.2"
-    assert asked(filled, "%dist who zzz*") == ["No variable on the ranks fits zzz*."]
+    assert asked(filled, "%dist who zzz*") == ["No variable on the ranks matches zzz*."]
     wrong = filled.run("%dist who --ranks 7", check=False)
     assert "there is no rank 7" in wrong.error
 
@@ -184,7 +184,9 @@ def test_what_holds_the_question_up_is_broken_off(filled: Kernel) -> None:
     told = asked(filled, "%dist who endl* lo[an]*")
     assert "endless  Endless" in told
     on_ranks(filled, PATIENT.format(20, 10))
-    assert told[-1] == "Not compared, which would have taken too long: endless, loader, lonely"
+    assert (
+        told[-1] == "Not compared, because that would have taken too long: endless, loader, lonely"
+    )
     assert on_ranks(filled, "del endless\nprint('fine')").text == "fine\n"
 
 
@@ -207,7 +209,7 @@ def test_thousands_of_names_make_a_bounded_table(filled: Kernel) -> None:
     on_ranks(filled, "globals().update({f'many_{i:04}': i for i in range(3000)})")
     told = asked(filled, "%dist who many*")
     assert len(told) == 202
-    assert told[-1] == "… and 2,800 more: %dist who PATTERN lists those that fit."
+    assert told[-1] == "… and 2,800 more: %dist who PATTERN lists the variables that match."
     found = records(filled, "'many_*'")
     assert len(found) == 3000
     on_ranks(filled, "for i in range(3000):\n    del globals()[f'many_{i:04}']\ndel i")

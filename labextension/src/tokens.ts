@@ -20,5 +20,5 @@ export interface INbdist {
 
 export const INbdist = new Token<INbdist>(
   'nbdist:INbdist',
-  'What is known of all clusters and jobs.'
+  'The state of all clusters and jobs.'
 );

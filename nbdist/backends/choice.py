@@ -156,7 +156,7 @@ class NoBackend:
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Raise: the ranks cannot send anything to each other."""
         del namespace, path, source, group
-        msg = "--backend none has no way to send anything between ranks"
+        msg = "with --backend none, ranks cannot send anything to each other"
         raise RuntimeError(msg)
 
 

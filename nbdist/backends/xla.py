@@ -59,14 +59,14 @@ def check() -> None:
     if importlib.util.find_spec("torch_xla") is None:
         raise UsageError(
             f"--backend xla needs torch_xla, which {sys.executable} does not have. torch_xla 2.9.0 "
-            "needs torch 2.9.0, so make an environment of its own, `pip install 'nbdist[xla]'` "
-            "there, and choose its kernel for this notebook"
+            "needs torch 2.9.0: make a new Python environment, `pip install 'nbdist[xla]'` there, "
+            "and choose its kernel for this notebook"
         )
     own, torch = importlib.metadata.version("torch_xla"), importlib.metadata.version("torch")
     if own.split(".")[:SAME] != torch.split(".")[:SAME]:
         raise UsageError(
-            f"torch_xla {own} needs torch {own}, and {sys.executable} has torch {torch}: make an "
-            "environment of its own, `pip install 'nbdist[xla]'` there, and choose its kernel"
+            f"torch_xla {own} needs torch {own}, and {sys.executable} has torch {torch}: make a "
+            "new Python environment, `pip install 'nbdist[xla]'` there, and choose its kernel"
         )
 
 
@@ -102,8 +102,8 @@ def _start(wanted: int | None, usual: int) -> Runtime:
         kind = os.environ["PJRT_DEVICE"]
         raise UsageError(
             f"PJRT_DEVICE={kind}: XLA's runtime did not start: {why}. It may start with another "
-            f"device, such as `{OTHER}`, but perhaps only in a new process. {RESTART}, and set it "
-            "before any XLA cell"
+            f"device, such as `{OTHER}`, but perhaps only in a new process. {RESTART}, and set "
+            "PJRT_DEVICE before any XLA cell"
         ) from err
 
 
@@ -141,7 +141,7 @@ def check_processes(wanted: int | None) -> int:
     kind = os.environ["PJRT_DEVICE"]
     if _runtime is not None and kind != "CPU":
         raise UsageError(
-            f"XLA's runtime runs in this kernel and has the {_runtime.devices}: no other process "
+            f"XLA's runtime runs in this kernel and holds the {_runtime.devices}: no other process "
             f"can use them. {RESTART}, and then run this cell first"
         )
     count = tpu_processes() if kind == "TPU" else 1
@@ -149,12 +149,12 @@ def check_processes(wanted: int | None) -> int:
         instead = (
             f"use -np {count}"
             if kind != "CPU"
-            else f"{wanted} virtual devices in one process are for cells, "
+            else f"for {wanted} virtual devices in one process use "
             f"`%%distributed -np {wanted} --backend xla --launcher kernel`"
         )
         raise UsageError(
-            f"-np {wanted}: XLA runs one process for each device here, {count} with {kind}; "
-            f"{instead}"
+            f"-np {wanted}: XLA needs one process for each device, and this machine has "
+            f"{_in_words(count, kind)}; {instead}"
         )
     return count
 
@@ -205,7 +205,7 @@ def _check_number(wanted: int | None, kind: str, count: int) -> None:
     devices = _in_words(count, kind)
     if kind != "CPU":
         raise UsageError(
-            f"-np {wanted}: XLA takes all of the hardware, {devices}; leave out -np, or use "
+            f"-np {wanted}: XLA always uses all devices, here {devices}; leave out -np, or use "
             f"-np {count}"
         )
     raise UsageError(

@@ -70,8 +70,8 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
     except FileNotFoundError:
         job.state = "failed"
         error = NbdistError(
-            f"the folder of job {job.id} was removed with its logs; "
-            "a job whose folder goes while it runs is ended"
+            f"the folder of job {job.id} was removed, and its logs with it; if the job was still "
+            "running, nbdist ends it"
         )
     except Exception as err:  # any error must end the job, not hang it
         job.state = "failed"
@@ -106,7 +106,7 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
         if gone:
             log = tail_in_words(job.folder / "keeper.log")
             raise NbdistError(
-                f"the process on {kept.host} that kept job {job.id} is gone, and its ranks with it"
-                f"; {log}"
+                f"the keeper of job {job.id}, a process on {kept.host}, has died, and the job's "
+                f"ranks with it; {log}"
             )
         await asyncio.sleep(LOOK_SECONDS if job.viewed else UNVIEWED_SECONDS)

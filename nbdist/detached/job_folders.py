@@ -123,7 +123,7 @@ def lost(folder: Path, kept: Kept, patience: float = SILENT_SECONDS) -> bool:
 def state_of(folder: Path, kept: Kept) -> str:
     """Return a job's state in words."""
     if lost(folder, kept):
-        return "lost: its keeper is gone"
+        return "lost: its keeper process has died"
     return kept.state
 
 

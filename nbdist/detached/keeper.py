@@ -99,7 +99,7 @@ class Keeper:
         kept, job = self._kept, self._job
         if not job.done:  # an error of ours
             job.state = "failed"
-            job.end(NbdistError("nbdist itself failed; keeper.log in the job's folder says more"))
+            job.end(NbdistError("nbdist itself failed; see keeper.log in the job's folder"))
         there = []
         for rank, offer in job.returned.items():
             try:

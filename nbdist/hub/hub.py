@@ -16,7 +16,7 @@ from nbdist.hub.link.ranks import Rank
 from nbdist.hub.link.turns import Turns
 from nbdist.job import changes
 from nbdist.job.deaths import Death
-from nbdist.job.named_ranks import show_ranks
+from nbdist.job.named_ranks import name_ranks
 from nbdist.launchers.host.engines import Host, make_specs
 from nbdist.launchers.host.protocol import CONTROLLER, Died, Refused, Started
 from nbdist.machine.amounts import in_seconds
@@ -148,8 +148,8 @@ class Hub:
         arrival = self._arrivals.get(rank.rank)
         if hello.protocol != PROTOCOL and arrival is not None:
             msg = (
-                f"rank {rank.rank} speaks version {hello.protocol} of the wire, "
-                f"the notebook version {PROTOCOL}"
+                f"rank {rank.rank} uses version {hello.protocol} of nbdist's protocol, and the "
+                f"notebook version {PROTOCOL}: if nbdist was updated, restart the kernel"
             )
             self._arrivals.pop(rank.rank).set_exception(LaunchError(msg))
             return
@@ -197,7 +197,7 @@ class Hub:
         for rank in self.ranks.values():
             if rank.state != "dead":
                 death = Death(rank.rank, rank.pid, 9, 0, False, time.time(), None)
-                self._lost(rank, death, "the warm process is gone")
+                self._lost(rank, death, "the warm process, which starts the ranks, has ended")
 
     def _lost(self, rank: Rank, death: Death, why: str) -> None:
         rank.state, rank.death, self.stale = "dead", death, True
@@ -250,7 +250,7 @@ class Hub:
             missing = [rank for rank in ranks if self.ranks[rank].state == "starting"]
             log = self.host.log_in_words(missing[0])
             msg = (
-                f"ranks {show_ranks(missing)} were not there after "
+                f"{name_ranks(missing)} had not started after "
                 f"{in_seconds(self.settings.start_seconds)} (NBDIST_START_SECONDS); {log}"
             )
             raise LaunchError(msg)

@@ -237,10 +237,10 @@ class Job:
         try:
             if not self.until_end(timeout):
                 assert timeout is not None  # which waits for as long as it takes
-                msg = f"job {self.id} has not ended after {in_seconds(timeout)}; it goes on"
+                msg = f"job {self.id} has not ended after {in_seconds(timeout)}; the job goes on"
                 raise TimeoutError(msg)
         except KeyboardInterrupt:
-            msg = f"only the waiting was stopped: job {self.id} goes on, its cancel() stops it"
+            msg = f"only the waiting was stopped: job {self.id} goes on; job.cancel() stops it"
             raise KeyboardInterrupt(msg) from None
         self.on_waited()
         if self.error is not None:
@@ -344,8 +344,8 @@ def check_idle(unfinished: list[Job]) -> None:
     """Raise `UsageError` if there are jobs that a change of the cluster would end."""
     for job in unfinished:
         msg = (
-            f"job {job.id} ({job.state}) is on this cluster, which would have to be restarted: "
-            f"wait for its end, or `%dist cancel {job.id}` first"
+            f"job {job.id} ({job.state}) uses this cluster, and the cluster must be restarted for "
+            f"this: wait for the job's end, or `%dist cancel {job.id}` first"
         )
         raise UsageError(msg)
 

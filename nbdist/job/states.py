@@ -45,7 +45,7 @@ class Stop:
             case "cluster":
                 return "ended with its cluster"
             case "keeper":
-                return "ended with its keeper (SIGTERM)"
+                return "ended with its keeper process (SIGTERM)"
 
     @property
     def state(self) -> JobState:

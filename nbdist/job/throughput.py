@@ -79,7 +79,9 @@ def comparison(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]
             told.append(f"Other metrics (metrics=[...]): {_some(everywhere[MOST_METRICS:])}.")
     for name in shown:
         if name not in known:
-            told.append(f"No way has logged {name!r}; there are: {_some(sorted(known)) or 'none'}.")
+            told.append(
+                f"No run has logged {name!r}; logged metrics: {_some(sorted(known)) or 'none'}."
+            )
     return Comparison(ways, [*dict.fromkeys([*told, *notes])], shown)
 
 
@@ -97,7 +99,7 @@ def _unlike(ways: list[Way]) -> list[str]:
     if not sizes or max(sizes.values()) <= (1 + ALIKE) * min(sizes.values()):
         return []
     told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    return [f"These are not the same training, since samples a step differ: {told}."]
+    return [f"These are not the same training, since samples per step differ: {told}."]
 
 
 def _last(job: Job, name: str) -> float:
@@ -137,16 +139,16 @@ def measured(job: Job) -> tuple[Row, list[str]]:
     )  # fmt: skip
     if not all(samples):
         told.append(
-            "Samples are unknown: nbdist.progress sees no arrays in what it goes through; give it "
-            "samples=, those of a step on one rank. So there is no speed-up."
+            "Samples are unknown, and so is the speed-up: nbdist.progress finds no arrays in the "
+            "items of the loop. Give it samples=, the number of samples in a step on one rank."
         )
     elif count < FEW_STEPS:
-        few = f"On {counted(len(job.ranks), 'rank')}: made from only {counted(count, 'step')}"
+        few = f"On {counted(len(job.ranks), 'rank')}: measured over only {counted(count, 'step')}"
         told.append(f"{few}; let the cell run longer.")
     if any(pace.uneven for pace in paces.values()):
         told.append(
             "Some passes through the loop had far more items than others: the figures mix them, "
-            "and what an epoch takes is unknown. Give an evaluation a label of its own."
+            "and the time of an epoch is unknown. Give an evaluation loop its own label."
         )
     return row, told
 

@@ -63,7 +63,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.boot and self.boot == here().boot and self.pids != here().pids:
             return f"in another container of this machine ({self.host})"
         if self.host == here().host:
-            return f"on another machine or in another container that is called {self.host}, too"
+            return f"on another machine or in another container with the same name {self.host}"
         return f"on {self.host or 'an unknown host'}"
 
 

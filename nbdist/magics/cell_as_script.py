@@ -172,8 +172,8 @@ def _request(args: argparse.Namespace, wish: Wish, *, own: bool) -> LaunchReques
     """
     if own and wish.np is not None:
         raise UsageError(
-            "-np is for ranks: a program that makes its own workers (--launcher python) says "
-            "itself how many"
+            "-np is for ranks: a program that makes its own workers (--launcher python) chooses "
+            "their number itself"
         )
     now = current_cluster.wished(wish)
     assert now.backend is not None  # a complete wish has both
@@ -217,7 +217,8 @@ def elastic_wish(
     if launcher == "torchrun":
         if most is not None and most > np:
             raise UsageError(
-                f"--max-np {most}: torchrun starts as many ranks as -np says ({np}), none later"
+                f"--max-np {most}: torchrun starts the ranks of -np ({np}), and cannot add ranks "
+                "later"
             )
         return Elastic(least)
     if script is not None and hosts:

@@ -37,11 +37,11 @@ log = logging.getLogger("nbdist")
 UNFIT = {
     "ranks": ("--ranks", "there is one rank, which runs on all devices"),
     "background": ("--async", "the cell needs the kernel's main thread"),
-    "detach": ("--detach", "the cell ends with the kernel (--launcher torchrun is a script)"),
-    "save": ("--save", "the cell is no script (--launcher torchrun is one)"),
+    "detach": ("--detach", "the cell ends with the kernel (--launcher torchrun runs a script)"),
+    "save": ("--save", "the cell is not a script (use --launcher torchrun)"),
     "scale": ("--scale", "XLA's runtime starts only once in a process"),
     "gpus": ("--gpus", "PJRT_DEVICE chooses the devices"),
-    "no_bring": ("--no-bring", "the notebook's names are there"),
+    "no_bring": ("--no-bring", "the cell runs where the notebook's names are"),
 }
 """Flags that a cell in the kernel cannot have, by attribute of the parsed line, and why."""
 
@@ -86,7 +86,7 @@ def run_inside(
     missing = [name for name in args.returns if name not in shell.user_ns]
     if missing:
         listed = ", ".join(f"`{name}`" for name in missing)
-        raise UsageMistake(f"{listed} cannot be returned: the cell has bound no such name.")
+        raise UsageMistake(f"{listed} cannot be returned: not defined after the cell.")
 
 
 def _runtime(wish: Wish) -> tuple[Any, str]:

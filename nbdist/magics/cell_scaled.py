@@ -40,7 +40,7 @@ def check_alone(args: argparse.Namespace) -> None:
     for name, flag in EXCLUDED.items():
         if getattr(args, name) not in (None, False):
             raise UsageMistake(
-                f"--scale runs the cell here, at one size after the other: leave out {flag}"
+                f"--scale runs the cell once on each number of ranks, and waits: leave out {flag}"
             )
 
 
@@ -77,8 +77,8 @@ def run_series(
         raise UsageMistake(str(err)) from err
     notes = [] if args.hosts or args.hostfile else cautions(sizes, current_cluster.wished(wish))
     if on_engines:
-        told = f" Lost with the old ones: {', '.join(lost)}." if lost else ""
-        notice(f"The cell gets new ranks at each size.{told}", warns=bool(lost))
+        told = f" Lost with the old ranks: {', '.join(lost)}." if lost else ""
+        notice(f"The cell gets new ranks for each run.{told}", warns=bool(lost))
     for note in notes:
         notice(note, warns=True)
     done: list[Job] = []

@@ -82,16 +82,16 @@ class DistributedMagics(Magics):
     )  # fmt: skip
     @argument(
         "--bring", type=names_list, default=[], metavar="NAMES",
-        help="bring these names of the notebook, whatever the ranks have",
+        help="bring these names of the notebook, and replace the values that the ranks have",
     )  # fmt: skip
-    @argument("--no-bring", action="store_true", help="bring nothing else")
+    @argument("--no-bring", action="store_true", help="bring no other names of the notebook")
     @argument(
         "--return", dest="returns", type=names_list, default=[], metavar="NAMES",
-        help="bind these names in the notebook as rank zero has them after the cell",
+        help="after the cell, bind these names in the notebook to the values of rank zero",
     )  # fmt: skip
     @argument(
         "--async", dest="background", action="store_true",
-        help="do not wait: output goes on in this cell, whose value is a handle on the job",
+        help="do not wait for the end: output goes on in this cell, and its value is the job",
     )  # fmt: skip
     @argument(
         "--detach", action="store_true",
@@ -99,24 +99,38 @@ class DistributedMagics(Magics):
     )  # fmt: skip
     @argument(
         "--scale", type=sizes_list, metavar="1,2,4",
-        help="run the cell on so many ranks, one after the other, and compare its throughput",
+        help="run the cell once on each of these numbers of ranks, and compare its throughput",
     )  # fmt: skip
     @argument(
-        "-H", dest="hosts", metavar="HOST:SLOTS,...", help="hosts of a script's ranks, by ssh"
+        "-H",
+        dest="hosts",
+        metavar="HOST:SLOTS,...",
+        help="hosts that run a script's ranks, reached by ssh",
     )
-    @argument("--hostfile", metavar="FILE", help="the same, lines of HOST slots=N")
-    @argument("--min-np", type=int, metavar="N", help="a script goes on with as few ranks")
-    @argument("--max-np", type=int, metavar="N", help="horovodrun: take in as many ranks")
+    @argument("--hostfile", metavar="FILE", help="a file of such hosts, with lines HOST slots=N")
+    @argument(
+        "--min-np",
+        type=int,
+        metavar="N",
+        help="a script goes on without ranks that die, as long as N are left",
+    )
+    @argument("--max-np", type=int, metavar="N", help="horovodrun: the job may grow to N ranks")
     @argument(
         "--host-discovery-script", metavar="FILE",
-        help="horovodrun: a program that prints a HOST:SLOTS on each line, asked again and again",
+        help="horovodrun: a program that prints the present hosts, a HOST:SLOTS on each line",
     )  # fmt: skip
-    @argument("--max-restarts", type=int, metavar="N", help="restarts of a script that fails")
+    @argument(
+        "--max-restarts", type=int, metavar="N", help="how often a script that fails is restarted"
+    )
     @argument(
         LAUNCHER_FLAGS, type=words_list, default=[], metavar="'FLAGS'",
-        help="flags of torchrun's or horovodrun's own, in quotes",
+        help="more flags for torchrun or horovodrun, in quotes",
     )  # fmt: skip
-    @argument("--cold", action="store_true", help="launch a script by the plain command line")
+    @argument(
+        "--cold",
+        action="store_true",
+        help="launch a script by the plain command line, which imports all libraries anew",
+    )
     @argument("--whole-cell", action="store_true", help=argparse.SUPPRESS)  # for `%dist auto`
     @argument(
         "--save", metavar="FILE",
@@ -126,29 +140,30 @@ class DistributedMagics(Magics):
     def distributed(self, line: str, cell: str | None = None) -> Job | None:
         """Run this cell on every rank of the cluster, which the first such cell starts.
 
-        Rank zero's output appears here as it comes; every rank's is kept whole: `%dist logs RANK`.
-        Variables stay on the ranks between cells. In every rank `rank`, `local_rank`, `world_size`
-        and `device` are defined, and with `--backend ddp` the process group is formed. Names of
-        the notebook that the cell uses and the ranks lack are brought to them, and again when the
-        notebook has bound them anew. Flags of the cluster that are left out keep their last value.
+        The output of rank zero appears here as it comes; `%dist logs RANK` prints all output of a
+        rank. Variables stay on the ranks between cells. On every rank `rank`, `local_rank`,
+        `world_size` and `device` are defined, and with `--backend ddp` the process group is
+        formed. Names of the notebook that the cell uses and the ranks lack are brought to the
+        ranks, and brought again when the notebook has bound them anew. Flags of the cluster that
+        are left out keep their last value.
 
-        What follows ` -- ` is for the program in the cell, as a script's arguments: it finds them
+        The words after ` -- ` are arguments for the program in the cell, as for a script: they are
         in `sys.argv`, where `parser.parse_args()` looks. `-- --epochs 3 --name "two words"`
 
-        With `--async` the cell is over at once and its job goes on; the value is a handle with
+        With `--async` the cell is over at once and its job goes on; the value is the job, with
         `wait()`, `done` and `cancel()`. `%dist jobs` lists all jobs. Names of `--return` are bound
         by `wait()`, or before the next cell that begins after the job's end.
 
-        With `--detach` it becomes a job of its own that goes on when the kernel ends: `%dist jobs`
-        lists it in any notebook and `%dist attach` shows all of it.
+        With `--detach` the cell becomes a job of its own that goes on when the kernel ends:
+        `%dist jobs` lists the job in any notebook, and `%dist attach` shows all its output.
 
-        With `--backend xla` it runs in this kernel, once, as one program for all of XLA's devices
-        (SPMD); `mesh` is defined besides.
+        With `--backend xla` the cell runs in this kernel, once, as one program for all of XLA's
+        devices (SPMD); `mesh` is defined, too.
 
-        With `--scale 1,2,4` it runs on one rank, then on two, then on four, always on new ones. A
-        table and a picture compare samples a second, speed-up and efficiency, and say where the
-        time of a step goes. They are made from the loop of `nbdist.progress` that takes most time,
-        without the first half of its steps; `nbdist.jobs()[-1].scaling` has the figures.
+        With `--scale 1,2,4` the cell runs on one rank, then on two, then on four, always on new
+        ranks. A table and a picture compare samples per second, speed-up and efficiency, and show
+        where the time of a step goes. The figures come from the `nbdist.progress` loop that takes
+        most time, without the first half of its steps; `nbdist.jobs()[-1].scaling` has them.
         """
         assert self.shell is not None
         return run_cell(self.shell, line, cell)
@@ -177,7 +192,9 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
     if args is None:
         return None
     if cell is None:
-        msg = "%%distributed stands on the first line of a cell, and what to run below it"
+        msg = (
+            "%%distributed stands on the first line of a cell, and the code to run stands below it"
+        )
         raise UsageMistake(msg)
     check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))

@@ -88,17 +88,19 @@ def _table(jobs: dict[str, Job], metrics: list[str] | None, notes: list[str]) ->
 def _checked(ways: Any) -> list[int]:
     """Return the numbers of ranks of the jobs that will run on this machine."""
     if not isinstance(ways, Mapping) or not ways:
-        raise UsageError("compare takes names and what they stand for: {'DDP': nbdist.Call(train)}")
+        raise UsageError(
+            "compare takes a dict of names and calls or jobs: {'DDP': nbdist.Call(train)}"
+        )
     sizes = []
     for name, way in ways.items():
         if not isinstance(name, str):
-            raise UsageError(f"{name!r} is the name of a way, but no text")
+            raise UsageError(f"{name!r} is given as a name, but is not a string")
         if isinstance(way, Job):
             if not way.ok:
                 raise UsageError(f"{name}: job {way.id} is {way.state}, so it has no figures")
             continue
         if not isinstance(way, Call):
-            raise UsageError(f"{name} is {way!r}: an nbdist.Call, or a job of nbdist.jobs()")
+            raise UsageError(f"{name} is {way!r}: give an nbdist.Call, or a job of nbdist.jobs()")
         size = way.check()
         way.packed()
         if way.launcher != "engines":

@@ -33,8 +33,8 @@ def cluster() -> Cluster:
         msg = "there is no cluster yet: run a %%distributed cell or %dist start"
         if kernel_cells.running() is not None:
             msg = (
-                "there is no cluster: XLA runs in this kernel, and what its cells make are the "
-                "notebook's own variables; `%dist restart kernel` ends both"
+                "there is no cluster: XLA runs in this kernel, and XLA cells make variables of "
+                "the notebook; `%dist restart kernel` ends XLA and loses the variables"
             )
         raise UsageError(msg)
     return session.cluster
@@ -63,7 +63,8 @@ def cluster_for(wish: Wish) -> tuple[Cluster, list[str]]:
         notes.append(_change(there, now))
     elif there is not None and there.lost:
         notes.append(
-            "The cluster's warm process had died and all ranks with it; a new cluster was started. "
+            "The cluster's warm process, the parent of its ranks, had died, and all ranks with it; "
+            "a new cluster was started. "
             "All variables on the ranks are lost."
         )
         there.restart()
@@ -176,7 +177,7 @@ def _tell_of_ranks(wish: Wish, now: Wish) -> list[str]:
     if session.last.backend != "xla" or wish.backend is not None:
         return []
     return [
-        f"Cells run on ranks with --backend {now.backend} from now on; --backend xla goes back."
+        f"Cells run on ranks with --backend {now.backend} from now on; --backend xla ends this."
     ]
 
 

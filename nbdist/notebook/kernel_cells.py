@@ -57,7 +57,9 @@ class Prepared:
                 "subshell or a fork"
             )
         if any(not job.done for job in session.kernel_jobs):
-            raise UsageError("an XLA cell runs already, and this one was begun within it")
+            raise UsageError(
+                "another XLA cell is running, and this cell was started inside that cell"
+            )
         settings = Settings.read()
         self._logs = Logs(settings)
         self._arguments = list(arguments)

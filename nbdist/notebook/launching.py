@@ -162,7 +162,7 @@ class Call:
         """Return the number of ranks; raise `UsageError` if the call is not possible."""
         if not callable(self.function):
             raise UsageError(
-                f"{self.function!r} is no function: say (train, 0.1), not (train(0.1))"
+                f"{self.function!r} is not a function: pass (train, 0.1), not (train(0.1))"
             )
         if not isinstance(self.np, (int, NoneType)):
             raise UsageError(f"np={self.np!r} is not a number of ranks")

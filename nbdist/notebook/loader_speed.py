@@ -82,7 +82,9 @@ def reading(
     try:
         paths = [] if files is None else _all_files(files)
     except TypeError as err:
-        raise UsageError(f"files={files!r} names no files: a path, or several") from err
+        raise UsageError(
+            f"files={files!r} names no files: give a path, or a list of paths"
+        ) from err
     whole = sum(path.stat().st_size for path in paths)
     if paths and not whole:
         raise UsageError("the files are empty")
@@ -99,7 +101,7 @@ def reading(
 def _checked(make: Any, workers: Any, seconds: Any) -> list[int]:
     """Return the numbers of workers; raise `UsageError` for arguments that are not valid."""
     if not callable(make):
-        raise UsageError(f"{make!r} is no function: write lambda workers: DataLoader(...)")
+        raise UsageError(f"{make!r} is not a function: write lambda workers: DataLoader(...)")
     counts = list(workers) if isinstance(workers, Iterable) else []
     if not counts or not all(type(each) is int and each >= 0 for each in counts):
         raise UsageError(f"workers={workers!r} must be numbers of processes, such as (0, 1, 2, 4)")
@@ -129,7 +131,7 @@ def _pass(
         if passed > seconds:
             break
     if not batches:
-        raise UsageError(f"the loader for {workers} workers gives nothing")
+        raise UsageError(f"the loader for {workers} workers gives no batches")
     ended = passed <= seconds
     part = _part(loader, samples, ended=ended) if counted else None
     del batch, items, loader  # workers end, and what they have read counts as ours
@@ -182,7 +184,7 @@ def _all_files(given: Any) -> list[Path]:
     """Return the named files, and all files in the named folders."""
     several = [given] if isinstance(given, (str, os.PathLike)) else list(given)
     if not several:
-        raise UsageError("files names none")
+        raise UsageError("files is empty: give a path, or a list of paths")
     found: dict[tuple[int, int], Path] = {}
     for each in several:
         if not os.fspath(each) or not Path(each).exists():
@@ -274,7 +276,10 @@ def _unlike(rows: list[Row]) -> list[str]:
     if len(set(given.values())) < 2:  # noqa: PLR2004  # they are alike
         return []
     told = ", ".join(f"{samples} with {workers}" for workers, samples in given.items())
-    why = "An IterableDataset gives all of them by each worker unless it shares them out."
+    why = (
+        "With an IterableDataset each worker gives all samples, unless the dataset divides them "
+        "among the workers."
+    )
     return [f"Whole passes gave different numbers of samples: {told} workers. {why}"]
 
 
@@ -283,8 +288,9 @@ def _about_files(rows: list[Row], storage: list[Storage]) -> list[str]:
     notes = _about_memory(rows, storage)
     if any(row.of_storage is not None and row.of_storage > 1 + NOISE for row in rows):
         notes.append(
-            "The loader was faster than the files alone: they are few, came from a cache of the "
-            "storage, or are not those that it reads. So that is not the storage's speed."
+            "The loader was faster than reading the files alone: the files are few, came from a "
+            "cache of the storage, or are not the files that the loader reads. So this is not the "
+            "storage's speed."
         )
     return notes
 
@@ -306,6 +312,6 @@ def _about_memory(rows: list[Row], storage: list[Storage]) -> list[str]:
         if row.from_storage is not None and row.from_storage < FROM_MEMORY
     ]
     if not few:
-        return ["All of it came from the storage, by the system's count."]
+        return ["All data came from the storage, by the system's count."]
     told = "The rest came from the system's memory, so this is not the storage's speed."
-    return [f"From the storage came, by the system's count, {', '.join(few)}. {told}"]
+    return [f"By the system's count, only a part came from the storage: {', '.join(few)}. {told}"]

@@ -65,9 +65,9 @@ class Names:
             if silent:
                 # Copies of what it may have would come apart from what holds the originals.
                 raise UsageError(
-                    f"{name_ranks(silent)} did not tell within {in_time(ASK_SECONDS)} which of the "
-                    "notebook's names are there, so that none can be brought: `%dist stacks` shows "
-                    "why, and --no-bring brings none"
+                    f"{name_ranks(silent)} did not answer within {in_time(ASK_SECONDS)}, so that "
+                    "no names of the notebook can be brought: `%dist stacks` shows why; --no-bring "
+                    "runs the cell without these names"
                 )
             # One that is dead is replaced, and is sent all.
             found = [answers.get(rank, {}) for rank in chosen]

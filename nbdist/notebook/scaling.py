@@ -82,16 +82,16 @@ def cautions(sizes: list[int], wish: Wish) -> list[str]:
         if most <= there:
             return []
         told = f"{counted(most, 'rank')} on {counted(there, 'GPU')}"
-        return [f"{told}: those that share one hold each other up."]
+        return [f"{told}: ranks that share a GPU slow each other down."]
     notes = []
     if most > cores:
         notes.append(
             f"{counted(most, 'rank')} on {counted(cores, 'core')} take turns: their figures say "
-            "nothing about a machine with a core or GPU for each."
+            "nothing about a machine with a core or GPU for each rank."
         )
     if cores > 1 and "OMP_NUM_THREADS" not in environ:
         notes.append(
-            "On CPUs the ranks of a smaller run may use more cores each; with "
-            "OMP_NUM_THREADS=1 in the environment (--env) all use one."
+            "On CPUs each rank may use more cores in a run with fewer ranks; with "
+            "`--env OMP_NUM_THREADS=1` each rank uses one core in all runs."
         )
     return notes

@@ -149,8 +149,8 @@ class Published:
         found = self._named(cluster)
         for job in found.unfinished():  # stopping would wait for their end, perhaps forever
             raise UsageError(
-                f"job {job.id} ({job.state}) is on this cluster: rank {rank} can be replaced when "
-                "that has ended; interrupt it first"
+                f"job {job.id} ({job.state}) uses this cluster: interrupt the job, or wait for its "
+                f"end, before rank {rank} is restarted"
             )
         return {"lacks": sorted(found.restart([rank]).get(rank, {}))}
 

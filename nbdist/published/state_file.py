@@ -228,7 +228,7 @@ def open_own(path: Path) -> IO[bytes]:
     if not stat.S_ISREG(status.st_mode):
         why = "is no plain file"
     elif status.st_uid != os.getuid():
-        why = "belongs to somebody else"
+        why = "belongs to another user"
     if why:
         file.close()
         raise ValueError(f"{path.name} {why}")

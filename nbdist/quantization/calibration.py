@@ -135,7 +135,7 @@ def _agreed(model: nn.Module, everyone: Ranks) -> dict[str, Any]:
         if weights != told[0][1]:
             raise UsageError(
                 f"rank {rank} has other weights than rank 0: make the model the same on all "
-                "(`%dist sync`), and prepare it then"
+                "ranks (`%dist sync`), then prepare it"
             )
     return found
 
@@ -148,11 +148,13 @@ def _difference(first: list[tuple[str, str]], other: list[tuple[str, str]]) -> s
 def _combine(kept: dict[str, Extremes], everyone: Ranks) -> None:
     told = everyone.gather({name: one.seen() for name, one in kept.items()})
     if not any(pair for seen in told for pair in seen.values()):
-        raise UsageError("no rank has shown the model any calibration data: run_fn must run it")
+        raise UsageError(
+            "no rank has shown the model any calibration data: run_fn must call the model"
+        )
     for rank, seen in enumerate(told):
         odd = [name for name, one in seen.items() if any(map(_has_nan, tree_leaves(one)))]
         if odd:
-            raise UsageError(f"rank {rank} has shown the model data that give NaN at {odd[0]}")
+            raise UsageError(f"rank {rank} has shown the model data that give NaN at `{odd[0]}`")
     for name, one in kept.items():
         one.combine([seen[name] for seen in told])
 
@@ -169,9 +171,9 @@ def _add(histograms: dict[str, Histogram], everyone: Ranks) -> None:
         for name, (_, before, after) in counted.items():
             if before != after:
                 raise UsageError(
-                    f"rank {rank}'s run_fn showed {name} {before} values when it was first called "
-                    f"and {after} the second time; it must go through the same data twice (a "
-                    "generator that was used up shows nothing)"
+                    f"rank {rank}'s run_fn showed `{name}` {before} values when it was first "
+                    f"called and {after} the second time; it must go through the same data twice "
+                    "(a generator that was used up shows nothing)"
                 )
     for name, one in histograms.items():
         one.add([counted[name][0] for counted in told])

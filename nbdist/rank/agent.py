@@ -184,7 +184,7 @@ class Agent(HubConnection):
         number = "" if waiting.seq is None else f" #{waiting.seq}"
         error = TimeoutError(
             f"{waiting.op}{number} has waited {in_time(int(waiting.since))} for other ranks, which "
-            f"is the limit of its process group ({waiting.group or 'unnamed'}); set another one "
+            f"is the limit of its process group ({waiting.group or 'unnamed'}); set another limit "
             "with timeout= of new_group or init_process_group"
         )
         self._runner.fail(self._runner.job, error)

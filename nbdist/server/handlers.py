@@ -167,7 +167,7 @@ class Values(APIHandler):
         self._streams.processes.look()
         known = self._streams.readers.known(followed_metrics.Place(folder, job))
         if known is None:
-            raise UsageError(f"nothing is known of job {job} any more")
+            raise UsageError(f"the server has no data of job {job} any more")
         pieces = followed_metrics.csv_of(known)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", f'attachment; filename="job-{job}.csv"')

@@ -81,19 +81,20 @@ async def ask(record: Record, command: str, **args: Any) -> Any:
 def _check_place(record: Record) -> None:
     if not record.place.seen_from_here:
         raise NbdistError(
-            f"it runs {record.place.in_words}: this server can show it, but not control it"
+            f"process {record.pid} runs {record.place.in_words}: this server can show the process, "
+            "but not control it"
         )
 
 
 def _check_owner(control: str) -> None:
     if Path(control).stat().st_uid != os.getuid():
-        raise NbdistError("its socket belongs to somebody else")
+        raise NbdistError("the socket of the process belongs to another user")
 
 
 async def _answer(reader: asyncio.StreamReader, seconds: float) -> Answer:
     line = await asyncio.wait_for(reader.readline(), seconds)
     if not line.endswith(b"\n"):
-        raise ConnectionResetError("it hung up")
+        raise ConnectionResetError("it closed the connection")
     return msgspec.json.decode(line, type=Answer)
 
 
@@ -107,7 +108,7 @@ async def interrupt(entry: Entry, job: str) -> None:
     except ProcessDoesNotAnswer as err:
         if record.kind != KEEPER:
             raise ProcessDoesNotAnswer(
-                f"{err}; stopping its cluster ends the ranks by signals"
+                f"{err}; stop the cluster to end its ranks by signals"
             ) from err
         await _end(record.pid, record.created)
 

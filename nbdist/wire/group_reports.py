@@ -43,7 +43,7 @@ class Roster(msgspec.Struct, frozen=True):
     """The addresses on which its groups listen."""
 
 
-NO_WAY = ", to which no variable leads"
+NO_WAY = ", to which no variable refers"
 """The end of the description of a compared object that no variable refers to."""
 
 

@@ -181,4 +181,4 @@ except UsageError as err:
 def test_what_is_asked_of_tensorflow_where_there_are_gpus(ranks: Kernel) -> None:
     pinned, few = ranks.run(GPUS).stdout.splitlines()
     assert pinned == "/GPU:0 [('GPU1', 'GPU'), ('GPU1', True)]"
-    assert few == "rank 2 of this host has no GPU: there are 2"
+    assert few == "local rank 2 has no GPU: this host has 2 GPUs"

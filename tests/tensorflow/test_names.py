@@ -49,9 +49,12 @@ def test_a_trained_model_is_returned_with_the_optimizer_that_was_wrapped(trained
 def test_what_is_horovods_stays_on_its_rank(trained: Kernel) -> None:
     on_ranks(trained, "optimizer = model.optimizer")
     told = shown(trained.run("%dist pull optimizer", check=False))
-    assert "a Horovod optimizer cannot leave its rank" in told
+    assert "a Horovod optimizer cannot be copied from its rank" in told
     told = shown(trained.run("%dist restart 1 --like 0", timeout=60))
-    assert "model: PicklingError: its optimizer is Horovod's, which cannot leave its rank" in told
+    assert (
+        "model: PicklingError: its optimizer is a Horovod optimizer, which cannot be copied from "
+        "its rank" in told
+    )
     assert on_ranks(trained, "print(kept)", "--ranks 1").stdout == "kept\n"
 
 

@@ -179,10 +179,14 @@ finally:
 
 def test_what_is_said_on_a_tpu(xla: Kernel) -> None:
     taken, processes, fewer, part = xla.run(TPU).stdout.splitlines()
-    assert taken.startswith("XLA's runtime runs in this kernel and has the 4 CPU devices: no other")
+    assert taken.startswith(
+        "XLA's runtime runs in this kernel and holds the 4 CPU devices: no other"
+    )
     assert processes == "4 TPU"
-    assert fewer.endswith("one process for each device here, 4 with TPU; use -np 4")
-    assert part.startswith("-np 2: XLA takes all of the hardware, 4 TPU devices; leave out -np")
+    assert fewer.endswith(
+        "one process for each device, and this machine has 4 TPU devices; use -np 4"
+    )
+    assert part.startswith("-np 2: XLA always uses all devices, here 4 TPU devices; leave out -np")
 
 
 def test_a_runtime_that_a_plain_cell_has_started_is_kept(kernel: Kernel) -> None:
@@ -243,7 +247,7 @@ def test_ranks_of_other_backends_are_there_too(xla: Kernel) -> None:
     assert on_ranks(xla, "print(device)", "--backend xla").stdout == "xla:0\n"
     cell = on_ranks(xla, "print(world_size)", "--launcher engines")
     assert cell.stdout == "2\n"
-    assert "run on ranks with --backend none from now on; --backend xla goes back" in cell.text
+    assert "run on ranks with --backend none from now on; --backend xla ends this" in cell.text
     assert "from now on" not in on_ranks(xla, "pass").text
     xla.run("%dist stop")
     on_ranks(xla, "pass", "--backend xla")
@@ -256,7 +260,7 @@ def test_commands_for_ranks_say_that_there_are_none(xla: Kernel) -> None:
     told = xla.run("%dist start", check=False).error
     assert "--backend xla, as the last cell had it, runs cells in this kernel" in told
     told = xla.run("%dist start -np 4 --backend xla", check=False).error
-    assert "--backend xla runs cells in this kernel and needs no start; for ranks" in told
+    assert "--backend xla runs cells in this kernel and needs no start; to start ranks" in told
     assert on_ranks(xla, "print(device)").stdout == "xla:0\n"
 
 

@@ -40,7 +40,10 @@ def test_a_process_a_device(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist")
     flags = "--backend xla --launcher torchrun"
     cell = on_ranks(kernel, "print('ran')", f"-np 3 {flags}", check=False)
-    assert "-np 3: XLA runs one process for each device here, 1 with CPU" in cell.error
+    assert (
+        "-np 3: XLA needs one process for each device, and this machine has 1 CPU device"
+        in cell.error
+    )
     assert "`%%distributed -np 3 --backend xla --launcher kernel`" in cell.error
     cell = on_ranks(kernel, TRAIN, f"{flags} --return total", timeout=120)
     assert cell.stdout == "0 1 xla:0 xla\nlaunched 0 here\n"
@@ -50,7 +53,7 @@ def test_a_process_a_device(kernel: Kernel) -> None:
     told = kernel.run("print(nbdist.launch(doubled, 4, backend='xla'))", 120)
     assert told.stdout == "[8.0]\n"
     cell = kernel.run("nbdist.scale(doubled, 4, np=(1, 2), backend='xla')", 120, check=False)
-    assert "-np 2: XLA runs one process for each device here" in cell.error
+    assert "-np 2: XLA needs one process for each device" in cell.error
     assert kernel.run("print(len(nbdist.jobs()))").stdout == "2\n"  # and none for np=1
     # The kernel's own runtime has not started, so that any number of devices can be had.
     cell = on_ranks(kernel, "print(dict(mesh.shape()))", "-np 3 --launcher kernel", timeout=120)

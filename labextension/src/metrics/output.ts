@@ -98,7 +98,7 @@ export class MetricsOutput extends Widget implements IRenderMime.IRenderer {
       if (known) {
         this._drawn.show(asLastKnown(known));
       } else {
-        this._drawn.complain('Nothing is known of this job any more.');
+        this._drawn.complain('The server has no data of this job any more.');
       }
     } else if (state) {
       this._drawn.show(state);

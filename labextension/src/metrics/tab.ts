@@ -34,7 +34,8 @@ export class MetricsTab extends Widget {
     }
     if (trouble || (unknown && !state)) {
       this._drawn.complain(
-        trouble || 'Nothing is known of this job any more. Close this tab.'
+        trouble ||
+          'The server has no data of this job any more. Close this tab.'
       );
     }
   }

@@ -15,7 +15,7 @@ import { INbdist } from '../tokens';
 
 export const cellsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbdist:cells',
-  description: 'Leads from a job to its cell.',
+  description: 'Goes from a job to its cell.',
   autoStart: true,
   requires: [INbdist, INotebookTracker],
   activate: (

@@ -13,7 +13,7 @@ const SETTINGS = 'nbdist:plugin';
 
 export const chartsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbdist:charts',
-  description: 'Has charts of metrics begin as the settings say.',
+  description: 'Applies the settings for charts of metrics.',
   autoStart: true,
   requires: [ISettingRegistry],
   activate: (_: JupyterFrontEnd, registry: ISettingRegistry): void => {

@@ -22,7 +22,7 @@ const SETTINGS = 'nbdist:plugin';
 
 export const modelPlugin: JupyterFrontEndPlugin<INbdist> = {
   id: SETTINGS,
-  description: 'Knows all clusters and jobs of this user.',
+  description: 'Holds the state of all clusters and jobs of this user.',
   autoStart: true,
   provides: INbdist,
   optional: [ISettingRegistry, ITranslator, JupyterLab.IInfo],

@@ -11,7 +11,7 @@ import { INbdist } from '../tokens';
 
 export const runningPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbdist:running',
-  description: 'Lists clusters among what is running.',
+  description: 'Lists clusters under Running Terminals and Kernels.',
   autoStart: true,
   requires: [INbdist],
   optional: [IRunningSessionManagers],

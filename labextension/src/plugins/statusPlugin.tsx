@@ -13,7 +13,7 @@ import { INbdist } from '../tokens';
 
 export const statusPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbdist:status',
-  description: 'Says in the status bar how many ranks are busy.',
+  description: 'Shows in the status bar how many ranks are busy.',
   autoStart: true,
   requires: [INbdist],
   optional: [IStatusBar],

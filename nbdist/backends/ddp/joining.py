@@ -16,6 +16,7 @@ from nbdist.backends.groups import stores
 from nbdist.backends.groups.nccl import NAME, bound_device, by_device, default_backend
 from nbdist.backends.groups.registry import kept_excepthook, replace_everywhere
 from nbdist.errors import UsageError
+from nbdist.machine.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,6 +164,7 @@ def _refuse_shared(backend: str | None) -> None:
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if there and bound_device(backend) is not None and default_backend() != NAME:
         raise UsageError(
-            f"nccl needs one GPU for each rank, and the ranks here share {there}: leave out the "
-            "backend, or use gloo, and you get the existing process group"
+            "nccl needs one GPU for each rank, and the ranks here share "
+            f"{counted(there, 'GPU')}: leave out the backend, or use gloo, and you get the "
+            "existing process group"
         )

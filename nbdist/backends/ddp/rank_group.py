@@ -347,7 +347,7 @@ class Ddp:
         self._aborting.forget()
         if not nccl.settled_within(SETTLE_SECONDS):
             raise NbdistError(
-                f"the GPU of rank {self.rank} is still at work {in_time(SETTLE_SECONDS)} after its "
+                f"the GPU of rank {self.rank} is still busy {in_time(SETTLE_SECONDS)} after its "
                 "collectives were aborted"
             )
 

@@ -43,6 +43,8 @@ _THIS_RANKS = ("pg_options", "device_id")
 TORCHS_MB = 1 << 20
 """The unit of torch's `bucket_cap_mb`, in bytes."""
 WORLD = "world"
+NEEDS_RANK_0 = "DDP's constructor in this torch always copies the parameters of rank 0"
+"""Such a copy needs all ranks, and replaces the parameters that a rank has."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Anew:
         for part in model.module.modules():
             self._exchange(part)
         if not _can_do_without_others():
-            raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
+            raise UsageError(NEEDS_RANK_0)
         again(model, arguments)
         noted.arguments = {k: v for k, v in arguments.items() if k != "module"}
         self._hook(model, noted)
@@ -198,8 +200,9 @@ class Anew:
         """Return the parts of a DDP model that can be sent to a rank; see `put_together`."""
         noted = self._made.models.get(model, Model(None))
         arguments = _arguments_of(model, noted.arguments)
-        if any(arguments.get(name) is not None for name in (*_ONCE, "device_mesh")):
-            raise UsageError("DDP cannot be constructed again with such arguments")
+        for name in (*_ONCE, "device_mesh"):
+            if arguments.get(name) is not None:
+                raise UsageError(f"DDP cannot be constructed again with {name}")
         kept = {name: value for name, value in vars(model).items() if name in _kept_names()}
         return {
             "arguments": arguments,
@@ -214,7 +217,7 @@ class Anew:
         if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
             raise UsageError("it is trained by a process group that does not contain the new rank")
         if not _can_do_without_others():
-            raise UsageError("this torch makes a DDP model only from the parameters of rank 0")
+            raise UsageError(NEEDS_RANK_0)
         torch.nn.Module.__init__(model)  # makes the model hashable
         others = {k: v for k, v in arguments.items() if k != "module"}
         noted = self._made.models[model] = Model(others, state["hooks"], state["builtin"])

@@ -143,9 +143,11 @@ class Trial:
         for stuck in (world, part):
             self._break_off(partial(_sum, stuck), alone=True)
             self._form()
-            _demand(dist.group.WORLD is world, "WORLD is another object")
-            _demand(_sum(world) == _sum(part) == SIZE, "a renewed group adds up wrongly")
-        _demand(_sum(dist.new_group([0, 1])) == SIZE, "a new group adds up wrongly")
+            _demand(dist.group.WORLD is world, "renewing WORLD makes a new object")
+            _demand(
+                _sum(world) == _sum(part) == SIZE, "all_reduce in a renewed group gives a wrong sum"
+            )
+        _demand(_sum(dist.new_group([0, 1])) == SIZE, "all_reduce in a new group gives a wrong sum")
 
     def models(self) -> None:
         """Interrupt the backward of DDP models on WORLD and on a subgroup; they must train on."""
@@ -184,13 +186,14 @@ class Trial:
                 parameter.grad = None
             self._break_fsdp(net, place)
             self._form()
-            _demand(insides.rest_of_fsdp() == rest, f"a broken {place} leaves marks")
+            found = insides.rest_of_fsdp()
+            _demand(found == rest, f"FSDP2's state is wrong after an error in {place}")
             _step(net)
             apart = max(
                 float((a - b).abs().max())
                 for a, b in zip(right, _whole_gradients(net), strict=True)
             )
-            _demand(apart < CLOSE, f"after a broken {place} gradients are {apart:g} off")
+            _demand(apart < CLOSE, f"gradients are wrong by {apart:g} after an error in {place}")
 
     def _import(self, name: str) -> None:
         """Import a module that the first model needs, so that no process waits in a collective.
@@ -234,7 +237,7 @@ class Trial:
         except RuntimeError:
             freed = True
         freer.join()
-        _demand(freed, "a rank that waits for others is not freed")
+        _demand(freed, "a rank that waits for other ranks cannot be freed")
 
     def _free_soon(self) -> None:
         self._partner.agree("waiting")

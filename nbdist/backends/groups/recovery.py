@@ -63,7 +63,7 @@ def ways(recovery: Recovery, forced: str) -> list[str]:
 def told(recovery: Recovery, forced: str) -> str:
     """Describe in one line how ranks with this torch recover after a fault."""
     torch, first = f"torch {recovery.torch}", ways(recovery, forced)[0]
-    why = f"{FORCE} says so" if first == forced else recovery.groups or recovery.models
+    why = f"{FORCE}={first}" if first == forced else recovery.groups or recovery.models
     if first == REPLACE:
         return f"{torch}: after a fault ranks are replaced and get their variables back ({why})."
     if first == ANEW:

@@ -18,6 +18,7 @@ from nbdist.backends.horovod.for_torch import refuse_to_travel
 from nbdist.backends.models import keras_names
 from nbdist.backends.models.variable_paths import at
 from nbdist.errors import UsageError
+from nbdist.machine.amounts import counted
 from nbdist.wire.group_reports import Digest
 
 THREADS = "TF_NUM_INTRAOP_THREADS"
@@ -45,7 +46,8 @@ class TensorFlow:
         if not gpus:
             return "/CPU:0"
         if local_rank >= len(gpus):
-            raise UsageError(f"rank {local_rank} of this host has no GPU: there are {len(gpus)}")
+            there = counted(len(gpus), "GPU")
+            raise UsageError(f"local rank {local_rank} has no GPU: this host has {there}")
         own = gpus[local_rank]
         config.set_visible_devices(own, "GPU")
         # By default TensorFlow reserves all memory of the GPU at once.

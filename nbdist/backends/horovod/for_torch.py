@@ -91,7 +91,8 @@ def refuse_to_travel(optimizer: Any, protocol: int) -> Any:
     """Refuse to pickle an optimizer: pickle would silently drop all of Horovod's state."""
     del optimizer, protocol
     raise TypeError(
-        "a Horovod optimizer cannot leave its rank: create it there with hvd.DistributedOptimizer"
+        "a Horovod optimizer cannot be copied from its rank: create it on each rank with "
+        "hvd.DistributedOptimizer"
     )
 
 

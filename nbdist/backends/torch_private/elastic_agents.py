@@ -135,7 +135,7 @@ class Agent(LocalElasticAgent):
         if isinstance(meeting, Meeting):  # False if the user chose another rendezvous
             # Ranks see how often the whole job was restarted, whichever agent's rank failed.
             self._remaining_restarts = worker_group.spec.max_restarts - meeting.restarts()
-        sys.stderr.write(f"{BACKEND}: {worker_group.group_world_size} agents have met\n")
+        sys.stderr.write(f"{BACKEND}: {worker_group.group_world_size} agents have joined\n")
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 

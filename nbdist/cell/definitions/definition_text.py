@@ -9,7 +9,7 @@ from typing import Any
 from nbdist.cell.definitions.defined import Definition
 
 EVALUATED = "With the notebook's values of:"
-LEFT_OUT = "Without decorators that returned the definition itself:"
+LEFT_OUT = "Without these decorators, which returned the definition itself:"
 
 
 @dataclass

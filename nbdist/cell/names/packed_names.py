@@ -31,19 +31,19 @@ SLOW_SECONDS = 0.5
 MOST_NAMED = 12
 """The most names that are listed one by one."""
 CHANGED = {
-    "bound": "`{0}` was re-bound in the notebook, but cells have bound it on the ranks, too, "
-    "which keep their value; `--bring {0}` brings the notebook's value.",
-    "edited": "`{0}` was changed in the notebook, but cells have changed it on the ranks, too, "
-    "which keep their value; `--bring {0}` brings the notebook's value.",
+    "bound": "`{0}` got a new value in the notebook, but cells have also assigned `{0}` on the "
+    "ranks. The ranks keep their value; `--bring {0}` brings the notebook's value.",
+    "edited": "`{0}` was changed in the notebook, but cells have also changed `{0}` on the ranks. "
+    "The ranks keep their value; `--bring {0}` brings the notebook's value.",
 }
 DRIFTED = (
     "`{0}` was changed in place in the notebook after it was brought; the ranks keep their "
-    "value. `--bring {0}` replaces it by the notebook's present value: objects that cells have "
-    "made from it (an optimizer, a DDP model) must be brought along or re-created."
+    "value. `--bring {0}` replaces it by the notebook's present value. Objects that cells have "
+    "made from `{0}` (an optimizer, a DDP model) must be brought, too, or re-created."
 )
 DELETED = (
     "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
-    "a cell deletes it there, too."
+    "a cell deletes it on the ranks, too."
 )
 
 Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]

@@ -34,7 +34,7 @@ TOLD_BYTES = 2e9
 Told = dict[int, dict[str, Digest]]
 
 
-PARTED = "No longer equal on all ranks, which stopped at different points of a step"
+PARTED = "No longer equal on all ranks, because the ranks stopped at different points of a step"
 UNLIKE = "Not equal on all ranks"
 
 
@@ -73,7 +73,10 @@ async def compare(
         told = await _digests(hub, ranks, pressed or asyncio.Event(), tell)
     except NbdistError as err:
         hub.uncompared = True
-        why = f"What the ranks train was not compared: {err}. The next cell compares it."
+        why = (
+            f"The models and optimizers of the ranks were not compared: {err}. The next cell "
+            "compares them."
+        )
         return [*_doubtful(broken, {}), why]
     return [*_doubtful(broken, told), *_parted(told, words, broken), *_unknown(told)]
 
@@ -84,7 +87,7 @@ async def _digests(
     weights = await _from_all(hub, ranks, WeighModels(), ANSWER_SECONDS, pressed)
     most = max(weights.values(), default=0)
     if most > TOLD_BYTES:
-        tell(f"What the ranks train is compared ({in_bytes(most)} on a rank).")
+        tell(f"Comparing the models and optimizers of the ranks ({in_bytes(most)} on each).")
     limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
     return await _from_all(hub, ranks, DigestModels(), limit, pressed)
 
@@ -98,7 +101,7 @@ async def _from_all(
     stop.cancel()
     if not asking.done():
         asking.cancel()
-        raise NbdistError("you stopped it")
+        raise NbdistError("you stopped the comparison")
     answers: dict[int, Answer] = {}
     for rank, answer in asking.result().items():
         if isinstance(answer, NbdistError):
@@ -114,9 +117,9 @@ def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
     ranks = sorted(broken)
     what = ", ".join(dict.fromkeys(each for rank in ranks for each in broken[rank]))
     note = (
-        f"On {name_ranks(ranks)} the GPU went on behind what was broken off ({what}). What it has "
-        "changed since, the last step of an optimizer above all, cannot be trusted, also where "
-        "ranks are equal."
+        f"On {name_ranks(ranks)} the GPU went on computing after a collective was aborted "
+        f"({what}). Values that it has changed since then, such as those of the last optimizer "
+        "step, cannot be trusted, even if they are equal on all ranks."
     )
     paths = [path for path in _paths(told) if any(path in told[r] for r in ranks if r in told)]
     shards = any(one[path].sharded for one in told.values() for path in paths if path in one)
@@ -125,9 +128,13 @@ def _doubtful(broken: dict[int, list[str]], told: Told) -> list[str]:
     if not paths:
         return [note]
     if source is None or shards or not whole:
-        return [f"{note} No other rank has it: load a checkpoint, or re-create it."]
+        return [
+            f"{note} No other rank has correct values: load a checkpoint, or re-create the objects."
+        ]
     way = f"`%dist sync {' '.join(map(_word, whole))} --from {source}`"
-    return [f"{note} On rank {source} nothing was broken off: {way} gives all ranks what it has."]
+    return [
+        f"{note} On rank {source} no collective was aborted: {way} copies its values to all ranks."
+    ]
 
 
 def _sound(broken: dict[int, list[str]], told: Told, paths: list[str]) -> int | None:
@@ -158,8 +165,8 @@ def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
     if shards:
         listed = ", ".join(f"`{path}`" for path in shards)
         notes.append(
-            f"The ranks' shards are of different steps: {listed}. No rank has them whole: load a "
-            "checkpoint, or re-create them."
+            f"The ranks' shards are of different steps: {listed}. No rank has all shards: load a "
+            "checkpoint, or re-create the objects."
         )
     return notes
 

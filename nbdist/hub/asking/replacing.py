@@ -16,7 +16,7 @@ from nbdist.wire.rank_calls import FindSharers, ListGroups, SyncModel
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
 
-QUOTES = " (where a key has quotes, others go around it all: \"nets['a']\")"
+QUOTES = " (if a key has quotes, put other quotes around the whole path: \"nets['a']\")"
 
 
 async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dict[str, str]]:
@@ -91,8 +91,8 @@ async def _group_of(hub: Hub, path: str, members: list[int], lacking: list[int])
     common = set.intersection(*named) if named else set()
     if not common and lacking and len(members) == 1:
         raise UsageError(
-            f"there is no variable `{path}` on {name_ranks(lacking)}: it cannot be made equal "
-            "where it is not"
+            f"there is no variable `{path}` on {name_ranks(lacking)}: run the cell that defines it "
+            "on all ranks first"
         )
     if not common:
         raise UsageError(

@@ -54,7 +54,9 @@ async def of(
         text = ""
         with contextlib.suppress(FileNotFoundError):
             text = dumps[rank].read_text(encoding="utf-8", errors="replace")[before[rank] :]
-        told = "the rank holds the GIL; innermost frame first" if text else "it does not answer"
+        told = (
+            "the rank holds the GIL; innermost frame first" if text else "the rank does not answer"
+        )
         found[rank] = f"({told})\n{text}"
     return dict(sorted(found.items()))
 

@@ -104,8 +104,8 @@ async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
     while gone and (holding := gone.keys() & await asyncio.to_thread(gpus.holders)):
         if hub.loop.time() > deadline:
             hub.notes += [
-                f"The GPU memory of the process that rank {gone[pid]} was (pid {pid}) is not free "
-                f"after {in_time(GPU_SECONDS)}; the rank may find its GPU full."
+                f"The GPU memory of rank {gone[pid]}'s ended process (pid {pid}) is not free after "
+                f"{in_time(GPU_SECONDS)}; the rank's new process may lack GPU memory."
                 for pid in sorted(holding)
             ]
             return
@@ -120,7 +120,7 @@ async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
         tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being restarted.")
         lacking = await replace(hub, (rank.rank for rank in dead))
         if len(dead) == hub.size:
-            tell("All ranks were restarted, without the variables of those before.")
+            tell("All ranks were restarted; their variables are lost.")
         for rank, names in lacking.items():
             if names:
                 tell(
@@ -183,7 +183,9 @@ async def _sharing(hub: Hub) -> list[str]:
     world, *_ = await hub.call(0, ListGroups())
     hub.sharing = world.backend
     told = f"{counted(hub.size, 'rank')} share {counted(len(used), 'GPU')}"
-    slower = f"{told}. The process group uses {world.backend}, for nccl wants a GPU for each rank."
+    slower = (
+        f"{told}. The process group uses {world.backend}, because nccl needs a GPU for each rank."
+    )
     return [f"{told} under nccl." if world.backend == "nccl" else slower]
 
 
@@ -201,7 +203,7 @@ async def recovery_of(hub: Hub) -> Recovery:
     with suppress(asyncio.TimeoutError):
         return await asyncio.wait_for(asyncio.shield(hub.host.warm.probed), PROBE_SECONDS)
     warm = await hub.host.ready()
-    why = "what it allows is not known yet"
+    why = "the test of this torch has not ended yet"
     return Recovery(warm.recovery.torch, groups=warm.recovery.groups or why, fsdp=why)
 
 
@@ -249,10 +251,11 @@ def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Reco
         why = str(tried[-1]) if tried else recovery.groups or recovery.models
         notes.append(
             "The process groups were re-created, and DDP models with them"
-            + (f", for they could not be renewed in place: {why}." if why else ".")
+            + (f", because they could not be renewed in place: {why}." if why else ".")
         )
         notes.append(
-            "What holds a group elsewhere than in a variable or an attribute: re-create it."
+            "Re-create objects that hold a process group elsewhere than in a variable or an "
+            "attribute."
         )
     notes += [f"`{name}` is lost: {why}. Re-create it." for name, why in sorted(lost.items())]
     return notes
@@ -283,9 +286,9 @@ async def _replace(hub: Hub, tried: list[NotFormed]) -> None:
             path.unlink(missing_ok=True)
     why = f" ({tried[-1]})" if tried else ""
     hub.notes.append(
-        f"{said_of([*given], 'was restarted')}, as the process group could not be "
-        f"renewed{why}. They have their variables again, but for what is named here; "
-        "random generators start from new seeds."
+        f"{said_of([*given], 'was restarted')}, because the process group could not be "
+        f"renewed{why}. Variables were restored, except those that are named here; random "
+        "generators start from new seeds."
     )
 
 
@@ -302,7 +305,7 @@ async def _take(
     hub: Hub, rank: int, path: Path, refused: dict[str, str] | None, wrong: list[int]
 ) -> None:
     """Give a new process the variables of its predecessor, or else of another rank."""
-    problem = "it did not answer any more"
+    problem = "the rank did not answer any more"
     if refused is not None:
         seconds = hub.settings.form_seconds
         answers = await hub.call_all([rank], TakeNames(str(path)), timeout=seconds)
@@ -313,7 +316,10 @@ async def _take(
         hub.notes.append(f"Rank {rank} has lost all variables: {problem}.")
     elif problem and source is not None:
         why = await copies.copy_names(hub, source, [rank])
-        hub.notes.append(f"Rank {rank} has the variables of rank {source}, for its own: {problem}.")
+        hub.notes.append(
+            f"Rank {rank} has lost its own variables ({problem}), and got a copy of rank "
+            f"{source}'s."
+        )
     hub.notes += [f"`{name}` is lost on rank {rank}: {text}." for name, text in why.items()]
 
 
@@ -323,7 +329,7 @@ def in_words(hub: Hub) -> str:
         return ""
     probed = hub.host.warm.probed
     if not probed.done():
-        return "What this torch allows after a fault is being tried."
+        return "How this torch recovers after a fault is still being tested."
     return told(probed.result(), hub.settings.recovery)
 
 

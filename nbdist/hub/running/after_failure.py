@@ -96,19 +96,20 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
     ends = [rank.death for rank in hub.ranks.values() if rank.death is not None]
     if hub.sharing == "gloo" and any(end.signum == signal.SIGSEGV for end in ends):
         job.notes.append(
-            "If that was `full_tensor()` of a tensor on the GPU, or what gathers a model's whole "
-            "state: torch crashes there under gloo, which ranks that share a GPU have. "
+            "If the rank was in `full_tensor()` of a tensor on the GPU, or gathered a model's "
+            "whole state: torch crashes there under gloo, which ranks that share a GPU use. "
             "`.cpu().full_tensor()` works."
         )
     if _full(job):
         job.notes.append(
-            f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME names another "
-            "place for them."
+            f"The disk with the ranks' logs is full ({job.folder}); NBDIST_HOME sets another "
+            "folder for logs."
         )
     if hub.host.warm.gone.is_set():
         dead = []
         job.notes.append(
-            f"The cluster's warm process {hub.host.warm.end}, and all ranks with it; the next cell "
+            f"The cluster's warm process, the parent of its ranks, {hub.host.warm.end}, and all "
+            "ranks with it; the next cell "
             "starts a new cluster."
         )
     living = min((rank.rank for rank in hub.ranks.values() if rank.alive), default=None)
@@ -120,7 +121,7 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
     for rank in dead:
         job.notes.append(
             f"Rank {rank} will be restarted before the next cell, without its variables; "
-            f"`%dist restart {rank} --like {living}` restarts it and copies them from another rank."
+            f"`%dist restart {rank} --like {living}` restarts it with a copy of rank {living}'s."
         )
 
 

@@ -79,7 +79,9 @@ class Turn:
             yield
         except (Stopped, asyncio.CancelledError):
             if self._job.waits_for:
-                self._job.notes.append(f"It had not begun: it waited for {_all_of(self._job)}.")
+                self._job.notes.append(
+                    f"The cell had not begun: it waited for {_all_of(self._job)}."
+                )
             raise
         finally:
             self._waiting = None
@@ -88,7 +90,7 @@ class Turn:
         job = self._job
         job.waits_for = self._hub.turns.ahead(job.ranks)
         if job.waits_for:
-            self._tell(f"Its ranks are busy with {_all_of(job)}: this cell waits for its turn.")
+            self._tell(f"The ranks are busy with {_all_of(job)}: this cell waits for its turn.")
 
     def _tell(self, text: str) -> None:
         """Say what the job waits for, and how to end that."""
@@ -98,7 +100,7 @@ class Turn:
 
     def _tell_of_turn(self) -> None:
         waited = in_time(time.time() - self._job.created)
-        text = f"It waited {waited} for {_all_of(self._job)}."
+        text = f"The cell waited {waited} for {_all_of(self._job)}."
         self._job.tell("queue", text, warns=False)
 
     # -- a whole cluster -----------------------------------------------------------------------

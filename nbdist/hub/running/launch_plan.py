@@ -18,7 +18,7 @@ def _existing_directory() -> str:
     found = working_directory()
     if not found:
         raise UsageError(
-            "the notebook's working directory has been removed: `%cd` to one that is there"
+            "the notebook's working directory has been removed: `%cd` to an existing one"
         )
     return found
 

@@ -128,7 +128,7 @@ def _leads_nowhere(address: str) -> bool:
 
 
 def _nowhere(address: str) -> str:
-    return f"has the address {address or '(none)'} by its own name"
+    return f"resolves its own host name to {address or 'no address'}"
 
 
 class _Asker:
@@ -166,7 +166,7 @@ class _Asker:
             )  # fmt: skip
         except FileNotFoundError:
             raise _Unfit(
-                "is another host, and there is no ssh on this machine to reach it with"
+                "is another host, and this machine has no ssh, which is needed to reach it"
             ) from None
         try:
             return await asyncio.wait_for(self._speak(process, host), ASK_SECONDS)
@@ -212,8 +212,9 @@ class _Asker:
         code = await process.wait()
         if code == SSH_FAILED:
             raise _Unfit(
-                f"cannot be reached by ssh: {words or 'it said nothing'}\n"
-                f"`ssh {host} true` must work without a question (a key, and the host known)"
+                f"cannot be reached by ssh: {words or 'no message'}\n"
+                f"`ssh {host} true` must work without a question (set up a key, accept the host "
+                "key)"
             )
         if code == NOT_FOUND:
             raise _Unfit(
@@ -227,27 +228,29 @@ class _Asker:
         if "error" in told:
             raise _Unfit(f"cannot import nbdist with {sys.executable}: {told['error']}")
         if told["lacking"]:
-            raise _Unfit(f"lacks {', '.join(told['lacking'])}: {sys.executable} there has none")
+            raise _Unfit(
+                f"lacks {', '.join(told['lacking'])}: install it there for {sys.executable}"
+            )
         for name, ours in (
             ("python", python), ("nbdist", __version__), ("torch", self._torch),
         ):  # fmt: skip
             if told[name] != ours:
                 raise _Unfit(
                     f"has {name} {told[name] or '(none)'} and this machine {ours or '(none)'}: "
-                    "ranks of one job need the same"
+                    "all ranks need the same version"
                 )
         if told.get("seen") != self._text:
             raise _Unfit(
                 f"does not see the job's folder {self._file.parent} "
-                f"({told.get('unseen') or 'its own lies there'}): set NBDIST_HOME to a folder that "
-                "all hosts share, before `%load_ext nbdist`"
+                f"({told.get('unseen') or 'it has another folder there'}): set NBDIST_HOME to a "
+                "folder that all hosts share, before `%load_ext nbdist`"
             )
 
     def _addresses(self, connection: str) -> tuple[str, str]:
         """Return our address and the host's, from the variable that sshd sets there."""
         words = connection.split()
         if len(words) != len(("their client", "its port", "their address", "its port")):
-            raise _Unfit("did not say over which addresses ssh has come (SSH_CONNECTION)")
+            raise _Unfit("does not know the addresses of its ssh connection (no SSH_CONNECTION)")
         ours, theirs = words[0], words[2]
         if ours not in our_addresses():  # through another host, or with NAT
             ours = address_towards(theirs)

@@ -94,7 +94,7 @@ class ScriptRun(JobRun):
         why = self._ranks.restarted(restart)
         text = f"Restart {restart} of {plan.max_restarts}: {why}"
         if plan.elastic:
-            text = f"{why[0].upper()}{why[1:]}. All begin again, with {size} of {plan.np} ranks."
+            text = f"{why[0].upper()}{why[1:]}. All ranks begin again, now {size} of {plan.np}."
         job.report("restart", text, which=restart)
         job.restarts.append(text)
         self._all_done.clear()
@@ -134,9 +134,9 @@ class ScriptRun(JobRun):
             stacks.have_dumped(ranks.pids[rank], launcher)
 
         found = await stacks.of(self._line, self._job.folder, ranks.pulses, dump)
-        over = dict.fromkeys(ranks.done, "(its script is over)\n")
+        over = dict.fromkeys(ranks.done, "(the script has ended on this rank)\n")
         there = over | found
-        return {rank: there.get(rank, "(it is not there)\n") for rank in self._job.ranks}
+        return {rank: there.get(rank, "(the rank is not running)\n") for rank in self._job.ranks}
 
     # -- its life ------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class ScriptRun(JobRun):
             if taking.done():
                 taking.result()
             elif self._plan.returns and self._all_done.is_set():
-                raise NbdistError("what the ranks return could not be taken in time")  # noqa: TRY301
+                raise NbdistError("the values that the ranks return did not arrive in time")  # noqa: TRY301
             elif self._plan.returns and ended_well(self._last_word()):
                 self._note_nothing_returned(self._plan.returning)
         except NbdistError as err:
@@ -212,7 +212,7 @@ class ScriptRun(JobRun):
                 self._note_nothing_returned([rank])
 
     def _note_nothing_returned(self, ranks: Sequence[int]) -> None:
-        why = "the rank ended without a word (os._exit)"
+        why = "the rank ended without a message (os._exit)"
         for rank in ranks:
             self._job.returned[rank] = names_sent.no_offer(rank, self._plan.returns, why)
 

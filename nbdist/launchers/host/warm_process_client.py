@@ -116,7 +116,9 @@ class WarmProcess:
             if not answer.done():
                 self.order(StopPreload(order.id))
         if not answer.done():
-            raise LaunchError(f"the warm process has ended; {self.log_tail()}")
+            raise LaunchError(
+                f"the warm process, which starts the ranks, has ended; {self.log_tail()}"
+            )
         return answer.result()
 
     def _read(self) -> None:
@@ -167,7 +169,10 @@ class WarmProcess:
         self.children.clear()
         if not self.warm.done():
             self.warm.set_exception(
-                LaunchError(f"the warm process ended at its start; {self.log_tail()}")
+                LaunchError(
+                    "the warm process, which starts the ranks, ended at its own start; "
+                    f"{self.log_tail()}"
+                )
             )
             self.warm.exception()  # mark it as retrieved: there may be no waiter
         now = oom_kills()

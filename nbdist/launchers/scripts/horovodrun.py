@@ -120,7 +120,7 @@ def arguments(wanted: Launch, folder: Path, token: str) -> list[str]:
 def needs(passed_on: list[str]) -> Needs:
     """Return what a job on several hosts needs of them."""
     # Horovod 0.28.1 forgets the given interface when it makes its first process set.
-    why = "Horovod looks it up to tell the other ranks where to connect"
+    why = "Horovod looks this name up to tell the other ranks where to connect"
     return Needs(["horovod"], ssh_options(passed_on), why)
 
 

@@ -129,7 +129,7 @@ def refuse(passed_on: list[str]) -> str:
         if flag in ("-h", "-m") or (
             len(flag) > len("--") and any(own.startswith(flag) for own in OURS)
         ):
-            return f"{word} is set by nbdist for a cell (-np, --max-restarts)"
+            return f"{word} is set by nbdist: use -np and --max-restarts of the cell"
     if passed_on and not passed_on[0].startswith("-"):
         return f"{passed_on[0]} is not a flag: the script is the cell"
     try:

@@ -36,13 +36,13 @@ def note_detached(kept: Kept) -> None:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(attach, "show a detached job, all of it: %%dist attach")
+    parser = commands.add(attach, "show all output of a detached job: %%dist attach")
     parser.add_argument(
-        "--output", choices=OUTPUTS, help="which ranks to show; as it was started by default"
+        "--output", choices=OUTPUTS, help="which ranks to show (default: as the job was started)"
     )
     job = parser.add_argument(
         "job", nargs="?", metavar="JOB",
-        help="its id (see %%dist jobs); the last one by default, best one that runs",
+        help="the job's id, see %%dist jobs (default: the last running job, or the last job)",
     )  # fmt: skip
     set_offer(job, offer_detached)
 

@@ -156,16 +156,16 @@ def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(auto, "run plain cells on the ranks: %%dist auto on", passes_on=True)
     parser.add_argument(
-        "state", nargs="?", choices=["on", "off"], help="without it: say how it stands"
+        "state", nargs="?", choices=["on", "off"], help="without on or off: show the mode"
     )
     parser.add_argument(
         "flags", nargs=argparse.REMAINDER, metavar="FLAGS",
-        help="flags of %%%%distributed those cells run with, such as --output all",
+        help="flags of %%%%distributed for these cells, such as --output all",
     )  # fmt: skip
 
 
 def auto(args: argparse.Namespace) -> None:
-    """Run all following plain cells on the ranks, but those that begin with `%%local`.
+    """Run all following plain cells on the ranks, except those that begin with `%%local`.
 
     `%%time`, `%%timeit`, `%%capture` and `%%prun` go with their cells. Cells with other cell
     magics, and those that hold only lines of `%dist`, stay where they are.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(cancel, "interrupt some, also those that wait: %%dist cancel 3")
+    parser = commands.add(cancel, "interrupt jobs, also jobs that wait: %%dist cancel 3")
     jobs = parser.add_argument(
         "jobs", nargs="+", metavar="JOB", help="a job's number (see %%dist jobs)"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(free, "release memory that no variable needs")
-    parser.add_argument("--ranks", type=ranks_list, metavar="0,2-3", help="only these ranks")
+    parser.add_argument("--ranks", type=ranks_list, metavar="0,2-3", help="only on these ranks")
 
 
 def free(args: argparse.Namespace) -> None:

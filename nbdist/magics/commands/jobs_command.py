@@ -27,22 +27,24 @@ MOST_WIDE = 50
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(jobs, "jobs here and detached ones, or all about one: %%dist jobs 3")
+    parser = commands.add(
+        jobs, "list this notebook's jobs and detached jobs, or show one: %%dist jobs 3"
+    )
     parser.add_argument(
         "--clean", action="store_true",
-        help="remove detached jobs that have ended, or the one that is named, logs and all",
+        help="remove detached jobs that have ended, or only JOB, with their logs",
     )  # fmt: skip
     job = parser.add_argument(
-        "job", nargs="?", metavar="JOB", help="tell all about the job with this id"
+        "job", nargs="?", metavar="JOB", help="show all about the job with this id"
     )
     set_offer(job, offer_jobs)
 
 
 def jobs(args: argparse.Namespace) -> None:
-    """List the notebook's jobs, and all that were detached from whichever notebook."""
+    """List the notebook's jobs, and the detached jobs of all notebooks."""
     if args.clean:
         removed = detached_jobs.clean(args.job)
-        none = "none has ended" if args.job is None else f"{args.job} has not ended"
+        none = "no detached job has ended" if args.job is None else f"{args.job} has not ended"
         say(f"Removed: {', '.join(kept.id for kept in removed) or f'nothing, {none}'}.")
     elif args.job is not None:
         say(_job_page(find_job(args.job)))

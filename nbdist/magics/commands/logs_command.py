@@ -29,23 +29,23 @@ LOOK_SECONDS = 0.1
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(logs, "all a rank has printed: %%dist logs 1")
+    parser = commands.add(logs, "print all that a rank has printed: %%dist logs 1")
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on as the rank prints, until it ends"
+        "-f", "--follow", action="store_true", help="go on printing until the job ends"
     )
     parser.add_argument(
         "--grep", metavar="RE", help="only lines that match this regular expression"
     )
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
     job = parser.add_argument(
-        "--job", metavar="JOB", help="a job's id (see %%dist jobs); the last one by default"
+        "--job", metavar="JOB", help="the job's id, see %%dist jobs (default: the last job)"
     )
     set_offer(job, offer_jobs)
-    parser.add_argument("rank", type=int, metavar="RANK", help="whose output")
+    parser.add_argument("rank", type=int, metavar="RANK", help="the rank that has printed")
 
 
 def logs(args: argparse.Namespace) -> None:
-    """Print what a rank has printed in the last job."""
+    """Print what a rank has printed in the last job, or in another one (`--job`)."""
     if args.tail is not None and args.tail < 0:
         raise UsageMistake(f"--tail {args.tail} must not be negative")
     job = find_job(args.job)

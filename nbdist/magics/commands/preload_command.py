@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(
-        preload, "let new ranks find modules imported: %%dist preload transformers"
+        preload, "import modules once for all new ranks: %%dist preload transformers"
     )
     parser.add_argument(
         "--timeout", type=seconds, default=preloading.PRELOAD_SECONDS, metavar="S",
-        help="give it up after S seconds (default: 300)",
+        help="give up the import after S seconds (default: 300)",
     )  # fmt: skip
     modules = parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="such as transformers; none: list them"
+        "modules",
+        nargs="*",
+        metavar="MODULE",
+        help="modules such as transformers; without modules: list what is preloaded",
     )
     set_offer(modules, _modules_like)
 
 
 def preload(args: argparse.Namespace) -> None:
-    """Import modules where ranks are forked from, so that new ranks have them at once."""
+    """Import modules in the process that new ranks are forked from, to save their import."""
     listed = ", ".join(args.modules)
     if not args.modules:
         there = ", ".join(preloading.preloaded()) or "nothing yet"
@@ -48,7 +51,8 @@ def preload(args: argparse.Namespace) -> None:
     try:
         if not wait([future], timeout=PATIENCE_SECONDS).done:
             print(
-                f"Importing {listed}, first in a process of its own to see whether that does harm…"
+                f"Importing {listed}, first in a separate process to test whether the import is "
+                "safe…"
             )
         while not wait([future], timeout=PATIENCE_SECONDS).done:
             pass  # in slices, so that an interrupt is noticed
@@ -58,12 +62,12 @@ def preload(args: argparse.Namespace) -> None:
     cost = future.result()
     print(
         f"Preloaded {listed}: {in_time(cost.seconds)}, {in_bytes(cost.memory)} that ranks share. "
-        f"Ranks that are started from now on have it.{_older()}"
+        f"Ranks that are started from now on have them imported.{_older()}"
     )
 
 
 def _older() -> str:
-    return " Those that run do not: %dist restart." if session.has_cluster() else ""
+    return " Ranks that run already do not: %dist restart." if session.has_cluster() else ""
 
 
 def _modules_like(text: str) -> list[str]:

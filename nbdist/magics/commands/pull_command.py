@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(pull, "bind variables of the ranks here: %%dist pull history --ranks 0")
+    parser = commands.add(
+        pull, "bind variables of the ranks in the notebook: %%dist pull history --ranks 0"
+    )
     parser.add_argument(
         "--ranks", type=ranks_list, default=[0], metavar="0,2-3",
-        help="whose; of several, each name becomes a dict by rank (default: 0)",
+        help="from these ranks (default: 0); from several, each name becomes a dict by rank",
     )  # fmt: skip
     parser.add_argument("names", nargs="+", metavar="NAME", help="variables of the ranks")
 

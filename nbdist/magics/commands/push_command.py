@@ -23,7 +23,7 @@ def add_to(commands: Commands) -> None:
 
 
 def push(args: argparse.Namespace) -> None:
-    """Bind variables of the notebook on the ranks, whatever those have under their names."""
+    """Bind variables of the notebook on the ranks, and replace variables of the same names."""
     space = namespace()
     missing = [name for name in args.names if name not in space]
     if missing:

@@ -31,7 +31,7 @@ def add_to(commands: Commands) -> None:
         "%%dist restart kernel",
     )
     parser.add_argument(
-        "--like", type=int, metavar="RANK", help="copy this rank's variables to the new ones"
+        "--like", type=int, metavar="RANK", help="copy this rank's variables to the new processes"
     )
     parser.add_argument(
         "ranks", nargs="?", type=_ranks_or_kernel, metavar="RANKS",
@@ -76,7 +76,9 @@ def _restart_kernel() -> str:
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
-        raise UsageMistake("this is no kernel but a terminal: leave it and start IPython again")
+        raise UsageMistake(
+            "this is IPython in a terminal, not a kernel: exit and start IPython again"
+        )
     kernel.do_shutdown(restart=True)
     return (
         "The kernel ends now, and with it all variables of the notebook. JupyterLab and Notebook "

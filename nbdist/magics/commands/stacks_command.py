@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(stacks, "where every rank is, or those of one job: %%dist stacks 3")
+    parser = commands.add(
+        stacks, "show the stacks of all ranks, or of one job's ranks: %%dist stacks 3"
+    )
     job = parser.add_argument("job", nargs="?", metavar="JOB", help="only of the job with this id")
     set_offer(job, offer_jobs)
 
 
 def stacks(args: argparse.Namespace) -> None:
-    """Show where every rank is, also one that is stuck: the cluster's, and those of scripts."""
+    """Show the stack of every rank of the cluster and of scripts, also of stuck ranks."""
     if args.job is not None:
         _show("", find_job(args.job).stacks())
         return

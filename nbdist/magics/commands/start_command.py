@@ -28,8 +28,8 @@ def start(args: argparse.Namespace) -> None:
     if current_cluster.wished(wanted).launcher == "kernel":
         last = "" if wanted.backend or wanted.launcher else ", as the last cell had it,"
         raise UsageMistake(
-            f"--backend xla{last} runs cells in this kernel and needs no start; for ranks, on "
-            "which the next cells run then, say --backend ddp, horovod or none"
+            f"--backend xla{last} runs cells in this kernel and needs no start; to start "
+            "ranks for the next cells, use --backend ddp, horovod or none"
         )
     cluster, notes = current_cluster.cluster_for(wanted)
     for note in notes:

@@ -19,12 +19,12 @@ def add_to(commands: Commands) -> None:
     parser = commands.add(sync, "make a model equal on all ranks: %%dist sync model --from 0")
     parser.add_argument(
         "--from", dest="source", type=int, default=0, metavar="RANK",
-        help="whose values (default: 0)",
+        help="the rank whose values are copied (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         "names", nargs="+", metavar="NAME",
-        help="models, optimizers, schedulers, gradient scalers: variables, or what they lead to, "
-        "such as trainer.model",
+        help="models, optimizers, schedulers or gradient scalers, by their variables or as "
+        "attributes such as trainer.model",
     )  # fmt: skip
 
 

@@ -34,15 +34,21 @@ def _port(text: str) -> int:
 def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(
-        tensorboard, "a job's metrics in TensorBoard: %%dist tensorboard 3, --stop"
+        tensorboard, "show a job's metrics in TensorBoard: %%dist tensorboard 3; end it: --stop"
     )
     parser.add_argument(
-        "--port", type=_port, default=0, metavar="N", help="where it listens (a free one)"
+        "--port",
+        type=_port,
+        default=0,
+        metavar="N",
+        help="the port of TensorBoard (default: a free one)",
     )
-    parser.add_argument("--stop", action="store_true", help="end the one of this job, or all")
+    parser.add_argument(
+        "--stop", action="store_true", help="end the TensorBoard of this job, or all"
+    )
     job = parser.add_argument(
         "job", nargs="?", metavar="JOB",
-        help="whose metrics (see %%dist jobs); by default the last that has logged any",
+        help="the job, see %%dist jobs (default: the last job that has logged metrics)",
     )  # fmt: skip
     set_offer(job, offer_jobs)
 
@@ -52,7 +58,7 @@ def tensorboard(args: argparse.Namespace) -> None:
     if args.stop:
         stopped = session.stop_boards(args.job)
         told = f"TensorBoard was ended for job {', '.join(stopped)}."
-        print(told if stopped else "No TensorBoard of ours is running.")
+        print(told if stopped else "No TensorBoard of this notebook is running.")
         return
     job = find_job(args.job) if args.job else _last()
     if job.done and not _has_metrics(job):

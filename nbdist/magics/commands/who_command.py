@@ -46,17 +46,21 @@ def inventory(found: Inventory, patterns: list[str]) -> str:
         head = ("name", "type", "shape", "dtype", "device", "size", "between the ranks")
         lines.append(text_table(head, [_row(variable) for variable in found.variables]))
     elif patterns:
-        lines.append(f"No variable on the ranks fits {' '.join(patterns)}.")
+        lines.append(f"No variable on the ranks matches {' '.join(patterns)}.")
     else:
         lines.append("The ranks have no variables yet.")
     if found.more:
-        lines.append(f"… and {found.more:,} more: `%dist who PATTERN` lists those that fit.")
+        lines.append(
+            f"… and {found.more:,} more: `%dist who PATTERN` lists the variables that match."
+        )
     lines += [
         f"{who_is_busy(rank, state)}: values not compared" for rank, state in found.busy.items()
     ]
     lines += [f"{why}: it is left out" for why in found.silent.values()]
     if found.late:
-        lines.append(f"Not compared, which would have taken too long: {', '.join(found.late)}")
+        lines.append(
+            f"Not compared, because that would have taken too long: {', '.join(found.late)}"
+        )
     return "\n".join(lines)
 
 

@@ -60,7 +60,7 @@ def parse(
     parser.allow_abbrev = False  # IPython makes parsers that would allow it
     own, arguments = _split(line)
     if arguments and not passes_on:
-        raise UsageMistake(f"nothing is expected where {DASHES!r} stands (-h explains)")
+        raise UsageMistake(f"unexpected argument {DASHES!r} (-h explains)")
     if not HELP.isdisjoint(own.split()):
         print(plain(help_text(parser)))  # help is display
         return None
@@ -105,7 +105,7 @@ def _helped(message: str, parser: argparse.ArgumentParser, *, passes_on: bool) -
     if unknown:
         word = unknown[1].split("=")[0]
         if not word.startswith("-"):
-            return f"nothing is expected where {unknown[1]!r} stands (-h explains)"
+            return f"unexpected argument {unknown[1]!r} (-h explains)"
         near = difflib.get_close_matches(word, flags, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         more = f"; the program's own arguments stand after {DASHES!r}" if passes_on else ""
@@ -188,16 +188,16 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 CLUSTER = (
-    argument("-np", type=int, metavar="N", help="number of ranks: one per GPU, else 2"),
+    argument("-np", type=int, metavar="N", help="number of ranks (default: one per GPU, else 2)"),
     argument("--backend", choices=list(FITTING), help="communication backend (default: ddp)"),
     argument(
         "--launcher", choices=LAUNCHERS,
-        help="engines that stay (default), a script run by torchrun or horovodrun, or by "
-        "python alone if it makes its own workers, or the notebook's kernel (xla)",
+        help="what runs the cell: engines that stay (default); torchrun or horovodrun, as a "
+        "script; python, as a program that makes its own workers; or the notebook's kernel (xla)",
     ),
     argument(
         "--gpus", type=gpus_list, metavar="0,1",
-        help="the GPUs to use, counted among those that are visible",
+        help="the GPUs to use, as numbers among the visible GPUs",
     ),
     argument(
         "--env", type=assignment, action="append", metavar="KEY=VALUE",

@@ -243,7 +243,7 @@ class Pickler(ByValue):
         if moved is not NotImplemented:
             return moved
         if keras_models.trained_by_horovod(obj):
-            raise pickle.PicklingError(f"{keras_models.LIVES_THERE}: compile it there")
+            raise pickle.PicklingError(f"{keras_models.LIVES_THERE}: compile the model there")
         return super().reducer_override(obj)
 
 

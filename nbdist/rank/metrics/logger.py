@@ -266,7 +266,7 @@ def _named(name: Any) -> str:
     if len(name) > LONGEST_NAME:
         msg = (
             f"nbdist.log: the name {name[:40]!r}... has {len(name):,} characters; "
-            f"{LONGEST_NAME} are the most"
+            f"at most {LONGEST_NAME} are allowed"
         )
         raise ValueError(msg)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from nbdist.machine import amounts
 from nbdist.rank.values.user_errors import CannotTravel
 
-LIVES_THERE = "its optimizer is Horovod's, which cannot leave its rank"
+LIVES_THERE = "its optimizer is a Horovod optimizer, which cannot be copied from its rank"
 REMEDY = "bring the model before it is compiled, or its `get_weights()`"
 _HOROVOD = "horovod._keras"
 _OPTIMIZING = "tensorflow_model_optimization"

@@ -103,11 +103,11 @@ export class View {
     const lacking =
       this._options.x === 'epoch'
         ? without.map(
-            ({ name }) => `${name} has not logged epoch and is not drawn`
+            ({ name }) => `${name} has no metric named epoch and is not drawn`
           )
         : [];
     const awaited = this._runs.awaited.map(
-      name => `Nothing has come of ${name} yet`
+      name => `Waiting for the metrics of ${name}`
     );
     const note = this._own?.note ?? '';
     setText(

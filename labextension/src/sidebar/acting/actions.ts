@@ -30,7 +30,7 @@ export class Actions {
       !(await this._sure(
         trans.__('Interrupt %1?', this._targets.name({ process, job })),
         trans.__(
-          'It keeps running without a notebook. Progress since its last checkpoint will be lost.'
+          'This job runs without a notebook. Progress since its last checkpoint will be lost.'
         ),
         trans.__('Interrupt')
       ))

@@ -90,7 +90,9 @@ function Standing({ process, job }: IProps): React.JSX.Element {
       {own && <span>{words.ranks(job.ranks.length)}</span>}
       {own && <span>{job.launcher}</span>}
       {job.detached && (
-        <span title={words.trans.__('It keeps running without this notebook')}>
+        <span
+          title={words.trans.__('This job keeps running without the notebook')}
+        >
           {words.trans.__('detached')}
         </span>
       )}

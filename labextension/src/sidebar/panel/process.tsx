@@ -126,7 +126,7 @@ function Cluster({ process, cluster }: IProps): React.JSX.Element {
           <LookIcon look="bad" />
           <span>
             {words.trans.__(
-              'All ranks have exited. Stop it, or start another.'
+              'All ranks have exited. Stop this cluster, or start another.'
             )}
           </span>
         </p>

@@ -34,7 +34,7 @@ export function RankGrid(props: IRanksProps): React.JSX.Element {
       <div className="jp-NbdistGrid-one" role="group" aria-label={name}>
         {chosen === undefined ? (
           <p className="jp-NbdistDim">
-            {trans.__('Mean of all ranks; choose a cell for one of them')}
+            {trans.__('Mean of all ranks; click a square to see one rank')}
           </p>
         ) : (
           <>
