@@ -34,7 +34,9 @@ TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torch
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Both at once with `make -j2 env`: one downloads while the other builds.
 env: .venv/made $(PAGE) ## make .venv with all that the other targets need
+	@tools/page link
 
 # Each of the three adds to the one before.
 .venv/demo: pyproject.toml constraints.txt tools/make-env
@@ -51,7 +53,6 @@ env: .venv/made $(PAGE) ## make .venv with all that the other targets need
 
 $(PAGE): .venv/lab $(PAGE_SOURCES)
 	tools/page build
-	tools/page link
 
 demo: .venv/demo ## run the quickstart headless and show what its cells print
 	$(BIN)/python tools/run_notebook.py $(NOTEBOOK) build/quickstart.ipynb
@@ -60,6 +61,7 @@ quickstart: .venv/demo $(PAGE) ## run the quickstart and store its outputs in it
 	$(BIN)/python tools/run_notebook.py $(NOTEBOOK) --store
 
 lab: .venv/lab $(PAGE) ## open JupyterLab with the quickstart
+	tools/page link
 	$(BIN)/jupyter lab $(NOTEBOOK)
 
 # Each worker imports all tests, which takes it as long as it tests: as many as cores are fastest.
@@ -150,7 +152,7 @@ lint: env build/page-checked ## check style, format, types and that imports run 
 	@mkdir -p build
 	$(BIN)/lint-imports --no-logo --cache-dir build/imports >build/imports.log || { cat build/imports.log; exit 1; }
 
-build/page-checked: $(PAGE_CHECKED) | .venv/lab
+build/page-checked: $(PAGE_CHECKED) | $(PAGE)
 	tools/page lint
 	tools/page test
 	@# Without a Node.js both have said so, and done nothing.
