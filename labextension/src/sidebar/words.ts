@@ -79,6 +79,9 @@ export class Words {
         return { look: 'info', text: trans.__('interrupted') };
       case 'timed out':
         return { look: 'bad', text: trans.__('timed out') };
+      default:
+        // tsc sees that no state is missing; a newer server may send another one to an open page.
+        return { look: 'idle', text: job.state satisfies never };
     }
   }
 
