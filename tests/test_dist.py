@@ -125,8 +125,17 @@ def test_an_install_brings_the_node_that_it_lacks(
     _link_npm_packages(checkout)
     installed = tmp_path / "installed"
     # By uv: pip takes twice as long to install what the build needs.
-    install = [sys.executable, "-m", "uv", "pip", "install", "--no-deps", "--target", installed]
-    ran = subprocess.run([*install, checkout], capture_output=True, text=True, check=False)
+    install = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--no-deps",
+        "--target",
+        str(installed),
+    ]
+    ran = subprocess.run([*install, str(checkout)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert (installed / "nbdist/widgets/static/metrics.js").exists()
     assert (installed / "share/jupyter/labextensions/nbdist/static/style.js").exists()

@@ -8,12 +8,12 @@ from typing import Literal, get_args
 from nbdist.machine.amounts import in_seconds
 
 JobState = Literal["starting", "queued", "running", "done", "failed", "interrupted", "timed out"]
-"""As a person, the files of state and the page see it. A detached job is starting until its
-keeper runs it."""
+"""What users, the files of state and the page see. A detached job is starting until its keeper
+runs it."""
 RankState = Literal["starting", "idle", "busy", "dead"]
 """Of a cluster's rank, which stays between cells."""
 ReportKind = Literal["hang", "restart", "lost", "countdown"]
-"""Of lines that a person should see who looks at all jobs."""
+"""Kinds of reports that the lists of all jobs show, too."""
 REPORTS: tuple[ReportKind, ...] = get_args(ReportKind)
 ENDED: tuple[JobState, ...] = ("done", "failed", "interrupted", "timed out")
 
@@ -49,7 +49,7 @@ class Stop:
 
     @property
     def state(self) -> JobState:
-        """How the job stands after it."""
+        """The state of the job that was stopped."""
         return "timed out" if self.by == "timeout" else "interrupted"
 
 

@@ -71,7 +71,7 @@ def detach(
     except OSError as err:
         shutil.rmtree(folder, ignore_errors=True)
         raise LaunchError(no_place(err)) from err
-    except KeyboardInterrupt:  # nobody has been told of it
+    except KeyboardInterrupt:  # nobody knows the job yet
         keeping.stop(folder, INTERRUPT)
         raise
     return kept
@@ -88,7 +88,7 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
             cwd=folder,
             env=environ_anywhere(),
         )
-    # It is reaped when it ends, should that be before us.
+    # This reaps the keeper, if it ends before this process.
     threading.Thread(target=process.wait, name="nbdist-keeper", daemon=True).start()
     deadline = time.monotonic() + seconds
     while (kept := keeping.read(folder)).state == "starting":
@@ -96,7 +96,7 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
         if process.returncode is not None:
             raise LaunchError(f"job {id_} did not start; {log_tail}")
         if time.monotonic() > deadline:
-            process.kill()  # what it has started goes with it
+            process.kill()  # the processes that it has started end with it
             raise LaunchError(
                 f"job {id_} did not start within {in_seconds(seconds)} (NBDIST_START_SECONDS); "
                 f"{log_tail}"

@@ -12,28 +12,28 @@ from nbdist.launchers.scripts.hosts import check_slots, far, taken
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """Which ranks a script is to have."""
+    """How many ranks a script should have, and where."""
 
     np: int | None
-    """How many; None where nobody has said."""
+    """The number of ranks; None if it was not given."""
     backend: str
     launcher: str
     hosts: dict[str, int] = field(default_factory=dict)
-    """Slots by host; this machine if it is empty."""
+    """The slots of each host; empty for this machine only."""
     max_restarts: int = 0
 
     def size(self, usual: int | None = None) -> int:
-        """Return how many ranks there are to be.
+        """Return the number of ranks.
 
         Parameters
         ----------
         usual
-            How many where nobody has said; by default one for each GPU, or 2.
+            The number if none was given; by default one for each GPU, or 2.
 
         Raises
         ------
         UsageError
-            If so many ranks cannot be.
+            If there cannot be so many ranks.
         """
         if self.hosts:
             size = sum(self.hosts.values()) if self.np is None else self.np
@@ -46,12 +46,12 @@ class LaunchRequest:
         return check_size(default_size(None, None) if usual is None else usual)
 
     def plan(self, cell_line: int, size: int) -> Plan:
-        """Return how the script is launched on so many ranks; the caller adds what else it wants.
+        """Return the plan to launch the script; the caller adds its other wishes to the plan.
 
         Parameters
         ----------
         cell_line
-            Where the cell's first line stands in the script.
+            The line of the script with the cell's first line.
         size
             What `size` has returned, or 1 for a program that makes its own workers.
         """

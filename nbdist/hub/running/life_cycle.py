@@ -55,7 +55,7 @@ class Press:
         if self.why is None:
             return await ready
         ready.cancel()
-        await asyncio.gather(ready, return_exceptions=True)  # until the work has left nothing
+        await asyncio.gather(ready, return_exceptions=True)  # the cancelled work cleans up
         raise Stopped
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """Tells how one script's job goes on without ranks, and how it has ended.
+    """Reports the ranks that one script's job goes on without, and how the job has ended.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Outcome:
             Why the job was stopped, None if it was not.
         """
         job = self._job
-        if why is not None:  # also where the warm process was ended before the launcher had
+        if why is not None:  # also if the warm process has ended before the launcher
             self._note_ends(by_us=True)
             return stopped(job, why)
         if word is None:
@@ -97,7 +97,7 @@ class Outcome:
                 return LaunchError(f"{name} ended with exit code {code}; {log}")
 
     def _blame_lost(self) -> None:
-        """Tell of the rank that was lost, and not of those that its launcher has ended since."""
+        """Blame the rank that was lost, not the ranks that its launcher has ended since."""
         job, lost = self._job, self._lost
         ended = [rank for rank, fault in job.errors.items() if ended_from_outside(fault)]
         own = {rank for rank, fault in job.errors.items() if not report.secondary(fault)}
