@@ -5,8 +5,8 @@
  * state, which shares the unchanged curves with the state before it.
  */
 
-/** The state of a job in a word. */
-export type JobState =
+/** The states that a job's process reports; see `nbdist/job/states.py`. */
+export type ReportedState =
   /** A detached job whose keeper does not run it yet. */
   | 'starting'
   | 'queued'
@@ -14,7 +14,11 @@ export type JobState =
   | 'done'
   | 'failed'
   | 'interrupted'
-  | 'timed out'
+  | 'timed out';
+
+/** The state of a job in a word. */
+export type JobState =
+  | ReportedState
   /** The kernel or keeper of the job has died. */
   | 'lost'
   /** The server does not know the job any more, and how it ended is not known. */

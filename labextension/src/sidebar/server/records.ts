@@ -1,21 +1,12 @@
 /** The state of nbdist's processes, as the server sends it: see `nbdist/published/state_file.py`. */
 
-/** The states of a job; see `nbdist/job/states.py`. */
-export type JobState =
-  /** A detached job that its keeper does not run yet. */
-  | 'starting'
-  | 'queued'
-  | 'running'
-  | 'done'
-  | 'failed'
-  | 'interrupted'
-  | 'timed out';
+import type { ReportedState } from '../../metrics/data/state';
 
 /** The states of a rank that belongs to a cluster. */
 export type RankState = 'starting' | 'idle' | 'busy' | 'dead';
 
 /** A rank that belongs to a job alone has the job's state where no rank's fits. */
-export type ShownState = RankState | JobState | 'ended';
+export type ShownState = RankState | ReportedState | 'ended';
 
 export interface IRank {
   rank: number;
@@ -55,7 +46,7 @@ export interface IJob {
   id: string;
   /** The cell's execution count. */
   number: number;
-  state: JobState;
+  state: ReportedState;
   ranks: IRank[];
   first_line: string;
   launcher: string;
@@ -213,7 +204,7 @@ function bar(sent: Partial<IBar>): IBar {
   };
 }
 
-const NOT_ENDED: readonly JobState[] = ['starting', 'queued', 'running'];
+const NOT_ENDED: readonly ReportedState[] = ['starting', 'queued', 'running'];
 
 /** Whether a job has ended, well or not. */
 export function ended(job: IJob): boolean {
