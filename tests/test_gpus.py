@@ -87,6 +87,30 @@ def test_gpus_that_are_chosen_are_counted_among_those_allotted() -> None:
         gpus.chosen([0], {gpus.VISIBLE: ""})
 
 
+@pytest.mark.usefixtures("eight")
+def test_torch_is_not_asked_for_gpus_while_modules_are_preloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = torch.cuda
+    own = cuda.is_available, cuda.device_count
+    with gpus.counted_without_torch():
+        assert (cuda.is_available, cuda.device_count) == own, "this torch has no CUDA"
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    with gpus.counted_without_torch():
+        kept = cuda.is_available, cuda.device_count
+        assert [ask() for ask in kept] == [True, 8]
+        monkeypatch.setenv(gpus.VISIBLE, "")
+        assert [ask() for ask in kept] == [False, 0]
+        monkeypatch.delenv(gpus.VISIBLE)
+    assert (cuda.is_available, cuda.device_count) == own
+    assert [ask() for ask in kept] == [ask() for ask in own]
+    (gpus.DEVICES / "dxg").touch()
+    for number in range(8):
+        (gpus.DEVICES / f"nvidia{number}").unlink()
+    with gpus.counted_without_torch():
+        assert cuda.is_available is own[0], "these GPUs cannot be counted"
+
+
 def test_gpus_that_cannot_be_counted_are_taken_at_their_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

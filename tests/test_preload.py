@@ -54,9 +54,13 @@ MODULES = {
     "dies": "import os; os.kill(os.getpid(), 9)",
     "threads": "import threading, time\n"
     "threading.Thread(target=time.sleep, args=(600,), name='ticker', daemon=True).start()",
+    "opens": "import ctypes, pathlib\n"
+    "driver = ctypes.CDLL(str(pathlib.Path(__file__).with_name('libcuda.so.1')))",
     "lasts": "import os, pathlib, time\n"
     "pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\ntime.sleep(600)",
 }
+DRIVER = "int cuDeviceGetCount(int *count) { *count = 1; return 0; }"
+"""A stand-in for CUDA's driver that was initialized; `tests/gpu` has the real one."""
 
 
 def prepare(kernel: Kernel) -> Kernel:
@@ -65,6 +69,8 @@ def prepare(kernel: Kernel) -> Kernel:
     folder.mkdir()
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(text)
+    compiler = ["c++", "-x", "c", "-", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([*compiler, "-o", folder / "libcuda.so.1"], input=DRIVER, text=True, check=True)
     kernel.run(f"%load_ext nbdist\nimport os, sys, time\nsys.path.insert(0, {str(folder)!r})")
     return kernel
 
@@ -148,6 +154,7 @@ def test_who_traces_threads_keeps_no_rank_from_being_stopped(kernel: Kernel) -> 
         ("exits", "importing exits failed: SystemExit: 3"),
         ("dies", "the import killed the process that tried it"),
         ("threads", "the import starts threads, which forked ranks would lack: ticker"),
+        ("opens", "importing opens opens the GPU, which forked ranks could not use then"),
         ("--timeout 1 lasts", "the import did not end within 1 s"),
     ],
 )

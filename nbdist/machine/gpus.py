@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +109,34 @@ def take() -> None:
     wanted = os.environ.pop(CHOSEN, "")
     if wanted:
         os.environ[VISIBLE] = chosen([int(gpu) for gpu in wanted.split(",")], os.environ)
+
+
+@contextlib.contextmanager
+def counted_without_torch() -> Iterator[None]:
+    """Answer `torch.cuda.is_available()` and `device_count()` from the files of devices meanwhile.
+
+    Many packages call them when imported. torch asks CUDA's driver, which no fork of the process
+    can use afterwards, or NVML, which starts a thread.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.backends.cuda.is_built() or visible(os.environ) is None:
+        yield
+        return
+    cuda, importing = torch.cuda, True
+    is_available, device_count = cuda.is_available, cuda.device_count
+
+    def counted() -> int:  # torch's own answer later, for a module that has kept the function
+        return count(os.environ) if importing else int(device_count())
+
+    def available() -> bool:
+        return count(os.environ) > 0 if importing else bool(is_available())
+
+    cuda.is_available, cuda.device_count = available, counted
+    try:
+        yield
+    finally:
+        importing = False
+        cuda.is_available, cuda.device_count = is_available, device_count
 
 
 def of_rank(local_rank: int, there: int) -> int:

@@ -23,6 +23,7 @@ CANARY_SECONDS = 10.0
 KILL_SECONDS = 5.0
 """A process that survives SIGKILL for so long waits in the system, for a lost disk say."""
 CGROUPS = Path("/sys/fs/cgroup")
+CUDA_ERROR_NOT_INITIALIZED = 3
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 OOM_HANDICAP = 300
 """Added to a rank's OOM score, in thousandths of all memory; browsers do so with their tabs."""
@@ -182,17 +183,26 @@ def why_not_fork(*, canary: bool = True) -> str:
         return f"{NO_FORK} is set"
     if not hasattr(os, "fork") or sys.platform == "darwin":
         return f"{sys.platform} cannot fork a process with these libraries safely"
-    with contextlib.suppress(OSError):
-        for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                if str(Path("/proc/self/fd", fd).readlink()).startswith("/dev/nvidia"):
-                    return "an import opened the GPU in the warm process"
+    if gpu_is_open():
+        return "an import opened the GPU in the warm process"
     try:
         if canary and "torch" in sys.modules and not _canary_lives():
             return "a forked process could not run a torch operation"
     except OSError as err:
         return f"no process could be forked: {err}"
     return ""
+
+
+def gpu_is_open() -> bool:
+    """Return whether CUDA's driver was initialized here; no fork of this process could use a GPU.
+
+    Open files of the GPU do not show it: NVML, which forks survive, opens them too.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:  # nothing has loaded the driver
+        return False
+    return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) != CUDA_ERROR_NOT_INITIALIZED
 
 
 def _canary_lives() -> bool:

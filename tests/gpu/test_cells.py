@@ -14,6 +14,8 @@ from tests.helpers.notebook import on_ranks, printed_by
 from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import KernelFactory
     from tests.gpu.conftest import Figure
     from tests.helpers.kernel import Kernel
@@ -182,6 +184,22 @@ def test_scalars_are_logged_without_waiting_for_the_gpu(ranks: Kernel, figure: F
     _, share, pending = cell.stdout.split()
     figure("share of a loop's time in which it is queued, with log", f"{float(share):.1%}")
     assert int(pending) > 10, "after most calls the GPU still had the step before them to do"
+
+
+def test_a_module_that_asks_for_a_gpu_is_preloaded_and_one_that_opens_it_is_not(
+    start_kernel: KernelFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "asks.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
+    (tmp_path / "opens.py").write_text("import torch\ntorch.cuda.init()\n")
+    kernel = start_kernel(env={} if REHEARSAL else first_gpu())
+    kernel.run(f"%load_ext nbdist\nimport sys\nsys.path.insert(0, {str(tmp_path)!r})")
+    kernel.run("%dist preload asks")
+    seen = on_ranks(kernel, f"import asks, sys\nprint(asks.found)\n{SUM}", "-np 2 --backend ddp")
+    assert seen.stdout == f"{not REHEARSAL}\ngloo {NAME} 2 2\n"
+    needs_gpu()
+    refused = kernel.run("%dist preload opens", check=False)
+    assert "importing opens opens the GPU" in shown(refused)
+    assert on_ranks(kernel, SUM).stdout == f"gloo {NAME} 2 2\n"
 
 
 def test_curves_of_a_loop_on_the_gpu_are_complete(ranks: Kernel) -> None:

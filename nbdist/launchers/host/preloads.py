@@ -21,8 +21,9 @@ import psutil
 
 from nbdist.launchers.host import edited_modules
 from nbdist.launchers.host.protocol import Preload, Preloaded
+from nbdist.machine import gpus
 from nbdist.machine.amounts import in_time
-from nbdist.machine.operating_system import kill_session, why_not_fork
+from nbdist.machine.operating_system import gpu_is_open, kill_session, why_not_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,9 +199,11 @@ def _import(order: Preload, limit: float) -> str:
     importlib.invalidate_caches()
     name = ""
     try:
-        with _environ(order.environ), _within(limit):
+        with _environ(order.environ), gpus.counted_without_torch(), _within(limit):
             for name in order.modules:
                 importlib.import_module(name)
+                if gpu_is_open():
+                    return f"importing {name} opens the GPU, which forked ranks could not use then"
     except ModuleNotFoundError as err:
         if err.name and f"{name}.".startswith(f"{err.name}."):
             return f"there is no module {err.name}"
