@@ -30,19 +30,40 @@ pytestmark = pytest.mark.repeats  # who is killed leaves no word of what ran
 SECONDS = 5.0
 """From the end of the kernel to the end of the last process."""
 
-TRAIN = """
-    import subprocess, time, torch, torch.distributed as dist
-    from torch.utils.data import DataLoader
-    loader = iter(DataLoader(list(range(100_000)), num_workers=2))
-    child = subprocess.Popen(["sleep", "600"])
-    # Out of the session, and its parent ends at once.
-    subprocess.run(["setsid", "--fork", "sleep", "600"], check=True)
-    while True:
-        next(loader)
-        dist.all_reduce(torch.ones(1))
-        print("training", flush=True) if rank == 0 else None
-        time.sleep(0.05)
+NP = "-np 2 --backend none"
+CHILDREN = """
+import subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+# Out of the session, and its parent ends at once.
+subprocess.run(["setsid", "--fork", "sleep", "600"], check=True)
 """
+STEPS = """
+while True:
+    step()
+    print("training", flush=True) if rank == 0 else None
+    time.sleep(0.05)
+"""
+TRAIN = f"""{CHILDREN}
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+loader = iter(DataLoader(list(range(100_000)), num_workers=2))
+def step():
+    next(loader)
+    dist.all_reduce(torch.ones(1))
+{STEPS}"""
+WORK = f"""{CHILDREN}
+import multiprocessing
+context = multiprocessing.get_context("fork")
+batches = context.SimpleQueue()
+def load():
+    while True:
+        batches.put(0)
+loaders = [context.Process(target=load, daemon=True) for _ in range(2)]
+for each in loaders:
+    each.start()
+step = batches.get
+{STEPS}"""
+"""The same processes without torch."""
 FORK = """
 import os, time
 if (forked := os.fork()) == 0:
@@ -73,6 +94,12 @@ def all_end(processes: list[psutil.Process], seconds: float = SECONDS) -> None:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def shared_kernel(start_shared: KernelFactory, without_torch: dict[str, str]) -> Kernel:
+    """Return a kernel without torch, which each new warm process would import for seconds."""
+    return start_shared(env=without_torch)
+
+
 @pytest.fixture
 def ranks(shared_kernel: Kernel) -> Kernel:
     """Return the module's kernel with two ranks: those that are there, or new ones.
@@ -84,7 +111,7 @@ def ranks(shared_kernel: Kernel) -> Kernel:
         shared_kernel.restart()
     shared_kernel.run("%load_ext nbdist")
     again = "print('again' if rank == 0 else rank)"
-    assert on_ranks(shared_kernel, again, "-np 2").stdout == "again\n"
+    assert on_ranks(shared_kernel, again, NP).stdout == "again\n"
     return shared_kernel
 
 
@@ -102,10 +129,10 @@ def crash_kernel(kernel: Kernel) -> None:
     os.kill(kernel.pid, signal.SIGABRT)
 
 
-def check_that_all_end(kernel: Kernel, end: Callable[[Kernel], None], *, busy: bool) -> None:
-    """End a kernel while its two ranks train or are idle: neither it nor any child lives on."""
+def check_that_all_end(kernel: Kernel, end: Callable[[Kernel], None], busy: str = "") -> None:
+    """End a kernel while its two ranks are busy or idle: neither it nor any child lives on."""
     if busy:
-        kernel.start(distributed(TRAIN))
+        kernel.start(distributed(busy))
         kernel.expect("training", 30)
     processes = family(kernel)
     assert len(processes) >= (4 + 2 * 3 if busy else 4)
@@ -122,20 +149,26 @@ def check_that_all_end(kernel: Kernel, end: Callable[[Kernel], None], *, busy: b
     no_folders_stay(kernel)
 
 
-@pytest.mark.parametrize("end", [kill_kernel, crash_kernel])
-def test_nothing_outlives_a_kernel_that_dies_while_ranks_train(
-    ranks: Kernel, end: Callable[[Kernel], None]
+@pytest.mark.parametrize("end", [kill_kernel, Kernel.restart], ids=["killed", "restarted"])
+def test_nothing_outlives_a_kernel_that_ends_while_ranks_train(
+    kernel: Kernel, end: Callable[[Kernel], None]
 ) -> None:
-    check_that_all_end(ranks, end, busy=True)
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2 --backend ddp")
+    check_that_all_end(kernel, end, TRAIN)
+
+
+def test_nothing_outlives_a_kernel_that_crashes_while_ranks_work(ranks: Kernel) -> None:
+    check_that_all_end(ranks, crash_kernel, WORK)
 
 
 def test_nothing_outlives_a_kernel_that_is_killed_while_ranks_are_idle(ranks: Kernel) -> None:
-    check_that_all_end(ranks, kill_kernel, busy=False)
+    check_that_all_end(ranks, kill_kernel)
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "training"])
-def test_nothing_outlives_a_kernel_that_is_restarted(ranks: Kernel, *, busy: bool) -> None:
-    check_that_all_end(ranks, Kernel.restart, busy=busy)
+@pytest.mark.parametrize("busy", ["", WORK], ids=["idle", "working"])
+def test_nothing_outlives_a_kernel_that_is_restarted(ranks: Kernel, busy: str) -> None:
+    check_that_all_end(ranks, Kernel.restart, busy)
     assert not family(ranks), "the new kernel has not loaded nbdist"
 
 
@@ -145,10 +178,14 @@ def _is_sleeper(process: psutil.Process, kernel: Kernel) -> bool:
     return ours and command(process)[:1] == ["sleep"]
 
 
-@pytest.mark.parametrize("born", [2, 4])
-def test_a_kernel_killed_while_it_starts(kernel: Kernel, born: int) -> None:
+@pytest.mark.parametrize("born", [2, 4], ids=["warm process", "ranks"])
+def test_a_kernel_killed_while_it_starts(
+    start_kernel: KernelFactory, without_torch: dict[str, str], born: int
+) -> None:
+    """In the first case while the warm process imports torch, which takes long."""
+    kernel = start_kernel(env={} if born == 2 else without_torch)
     kernel.run("%load_ext nbdist")
-    kernel.start(distributed("pass", "-np 2"))
+    kernel.start(distributed("pass", "-np 2" if born == 2 else NP))
     until(lambda: len(family(kernel)) >= born)
     processes = family(kernel)
     kernel.sigkill()
@@ -157,26 +194,26 @@ def test_a_kernel_killed_while_it_starts(kernel: Kernel, born: int) -> None:
 
 @pytest.mark.timeout(180)
 def test_what_kernels_left_that_ended_at_once_goes_with_the_next(
-    start_kernel: KernelFactory,
+    start_kernel: KernelFactory, without_torch: dict[str, str]
 ) -> None:
     """Between the making of a folder and the birth of who removes it there is nobody to do so."""
-    killed = start_kernel(home="at-once")
+    killed = start_kernel(home="at-once", env=without_torch)
     killed.run("%load_ext nbdist")
     processes = family(killed)
     killed.sigkill()
     all_end(processes)
-    left = start_kernel(home="at-once")
+    left = start_kernel(home="at-once", env=without_torch)
     left.run("%load_ext nbdist")
     processes = family(left)
     left.start("import os; os._exit(0)")
     with pytest.raises(KernelGoneError):
         left.wait(20)
     all_end(processes)
-    last = start_kernel(home="at-once")
+    last = start_kernel(home="at-once", env=without_torch)
     last.run("%load_ext nbdist")
-    on_ranks(last, "pass", "-np 2")
+    on_ranks(last, "pass", NP)
     assert len(list((last.home / "clusters").iterdir())) == 1
-    check_that_all_end(last, Kernel.shutdown, busy=True)
+    check_that_all_end(last, Kernel.shutdown, WORK)
 
 
 def test_a_fork_of_the_kernel_keeps_nothing_alive(ranks: Kernel) -> None:
@@ -194,7 +231,7 @@ def test_a_fork_of_the_kernel_keeps_nothing_alive(ranks: Kernel) -> None:
 def test_the_warm_process_dies(ranks: Kernel) -> None:
     kernel = ranks
     warm = warm_of(kernel)
-    kernel.start(distributed(TRAIN))
+    kernel.start(distributed(WORK))
     kernel.expect("training", 30)
     processes = family(kernel)
     warm.kill()
@@ -204,7 +241,7 @@ def test_the_warm_process_dies(ranks: Kernel) -> None:
     )
     all_end(processes)
     assert "lost" in kernel.run("%dist status").stdout
-    again = on_ranks(kernel, "print('again', 'loader' in globals())")
+    again = on_ranks(kernel, "print('again', 'loaders' in globals())")
     assert "a new cluster was started. All variables on the ranks are lost." in again.text
     assert again.stdout == "again False\n"
 
@@ -238,7 +275,7 @@ def test_the_controller_dies_while_a_rank_starts(ranks: Kernel) -> None:
     with within(15):  # and not for the rank
         told = ranks.wait(60)
     assert "ipyparallel's controller ended while rank 0 was starting; its log" in told.error
-    assert on_ranks(ranks, "print('again')", "-np 2").stdout == "again\n"
+    assert on_ranks(ranks, "print('again')", NP).stdout == "again\n"
 
 
 def test_two_clusters_in_one_process_end_one_by_one(ranks: Kernel) -> None:
@@ -262,7 +299,7 @@ def test_unloading_ends_everything(ranks: Kernel) -> None:
     all_end(processes)
     assert "distributed" not in ranks.run("%lsmagic").text
     ranks.run("%load_ext nbdist")
-    assert on_ranks(ranks, "print('again')", "-np 2").stdout == "again\n"
+    assert on_ranks(ranks, "print('again')", NP).stdout == "again\n"
 
 
 @pytest.mark.starts_processes
