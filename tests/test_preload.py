@@ -219,6 +219,37 @@ def test_names_of_modules_complete(plain: Kernel) -> None:
     assert "--timeout" in complete(plain, "%dist preload --t")
 
 
+LOGS = """
+import os, pathlib
+with pathlib.Path(__file__).with_suffix(".pids").open("a") as log:
+    print(os.getpid(), file=log)
+"""
+ENGINES_MODULE = "nbdist.launchers.host.engines"
+
+
+def test_only_modules_that_are_known_are_imported_without_a_trial(plain: Kernel) -> None:
+    """A trial would take as long as the import itself."""
+    logs = {name: module(plain, name, LOGS).with_suffix(".pids") for name in ("known", "unknown")}
+    plain.run(f"import {ENGINES_MODULE} as engines\nkept = engines.NEED_NO_TRIAL")
+    plain.run("engines.NEED_NO_TRIAL = {'known'}")
+    told = plain.run("%dist preload unknown known").stdout
+    plain.run("engines.NEED_NO_TRIAL = kept")
+    assert "Preloaded unknown, known: " in told
+    assert {"known", "unknown"} <= set(re.findall(r"\w+", listed(plain)))
+    warm = str(warm_pid(plain))
+    assert logs["known"].read_text().split() == [warm]
+    trial, then = logs["unknown"].read_text().split()
+    assert trial != warm == then
+
+
+def test_torchs_modules_that_are_imported_without_a_trial_pass_it(plain: Kernel) -> None:
+    plain.run(f"import {ENGINES_MODULE} as engines\nkept = engines.NEED_NO_TRIAL")
+    plain.run("engines.NEED_NO_TRIAL = ()")
+    told = plain.run("%dist preload {' '.join(kept)}", 120).stdout
+    plain.run("engines.NEED_NO_TRIAL = kept")
+    assert "Preloaded torch." in told
+
+
 @pytest.mark.parametrize("init", [True, False], ids=["package", "namespace"])
 def test_modules_of_a_package_are_forgotten_and_what_is_installed_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, init: bool

@@ -55,7 +55,9 @@ LONGEST_TEMP = 60
 """The longest path, in bytes, of a folder for sockets: the system's limit for a socket is about
 100."""
 AGAIN_SECONDS = 180.0
-"""Time limit for repeating successful imports in a new warm process."""
+"""Time limit for imports that need no trial."""
+NEED_NO_TRIAL = frozenset({"torch._dynamo", "torch.distributed.fsdp"})
+"""Modules that are known to be harmless in the warm process: those of torch that trainings need."""
 CONTROLLER_STARTS = 3
 NOT_TAKEN_IN = "Registration timed out"
 """The message of an ipyparallel engine that was not registered; the controller's log says why."""
@@ -242,9 +244,20 @@ class Host:
 
     async def preload(self, modules: list[str], limit: float) -> Preloaded:
         """Let the warm process import modules, if they pass the trial; the answer says so."""
-        order = Preload(
-            next(_numbers), modules, _import_path(), self.environ_changes(), limit, tried=False
-        )
+        # Those without a trial come first, so that the trial of the others finds them imported.
+        known = [name for name in modules if name in NEED_NO_TRIAL]
+        done = await self._preload(known, max(limit, AGAIN_SECONDS), tried=True)
+        others = [name for name in modules if name not in NEED_NO_TRIAL]
+        if done.why or not others:
+            return done
+        more = await self._preload(others, limit, tried=False)
+        return Preloaded(more.id, more.why, done.seconds + more.seconds, done.grown + more.grown)
+
+    async def _preload(self, modules: list[str], limit: float, *, tried: bool) -> Preloaded:
+        if not modules:
+            return Preloaded(0)
+        changes = self.environ_changes()
+        order = Preload(next(_numbers), modules, _import_path(), changes, limit, tried)
         return await self.warm.preload(order)
 
     def preload_again(self, modules: list[str]) -> None:

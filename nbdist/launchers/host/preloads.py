@@ -1,8 +1,8 @@
 """Imports modules in the warm process on request (`%dist preload`), so that its forks have them.
 
 The import of a module may spoil the warm process for good: a thread that forks do not have, an open
-GPU, a torch operation that makes forks hang. So each import is first tried in a fork, where a crash
-harms nothing else. The warm process's only thread.
+GPU, a torch operation that makes forks hang. So an import is first tried in a fork, where a crash
+harms nothing else, unless its order says that it needs no trial. The warm process's only thread.
 """
 
 from __future__ import annotations

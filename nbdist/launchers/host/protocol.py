@@ -75,7 +75,8 @@ class Preload(Order, frozen=True):
     limit
         The time limit in seconds.
     tried
-        Whether these imports have succeeded in an earlier warm process of this notebook.
+        Whether these imports need no trial: they have succeeded in an earlier warm process of this
+        notebook, or are known to be harmless.
     """
 
     id: int

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.completerlib import get_root_modules, module_list
 
+from nbdist.launchers.host.engines import NEED_NO_TRIAL
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.magics.parsing.arguments import seconds
 from nbdist.magics.parsing.command import set_offer
@@ -50,10 +51,8 @@ def preload(args: argparse.Namespace) -> None:
     future = preloading.begin(args.modules, args.timeout)
     try:
         if not wait([future], timeout=PATIENCE_SECONDS).done:
-            print(
-                f"Importing {listed}, first in a separate process to test whether the import is "
-                "safe…"
-            )
+            trial = ", first in a separate process to test whether the import is safe"
+            print(f"Importing {listed}{'' if NEED_NO_TRIAL.issuperset(args.modules) else trial}…")
         while not wait([future], timeout=PATIENCE_SECONDS).done:
             pass  # in slices, so that an interrupt is noticed
     except KeyboardInterrupt:
