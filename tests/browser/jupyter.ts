@@ -16,6 +16,11 @@ import { seconds } from './limits';
 const TOKEN = process.env.NBDIST_TEST_TOKEN!;
 const HOME = process.env.NBDIST_TEST_HOME!;
 
+/** A cell that loads nbdist; the ranks of its notebook cannot import torch, so they start sooner. */
+export const LOAD_WITHOUT_TORCH = `import os
+os.environ["PYTHONPATH"] = ${JSON.stringify(join(HOME, 'without-torch'))} + ":" + os.environ["PYTHONPATH"]
+%load_ext nbdist`;
+
 /** The part of JupyterLab's application that tests use; the server exposes it for tests. */
 interface IApplication {
   restored: Promise<void>;

@@ -7,6 +7,7 @@ import {
   endKernels,
   Flag,
   kernelIs,
+  LOAD_WITHOUT_TORCH,
   metrics,
   open,
   save,
@@ -23,7 +24,7 @@ const MIME = 'application/vnd.nbdist.metrics+json';
 /** Two ranks that log until the flag is raised; the mean of their losses at a step is `loss`. */
 function training(flag: Flag, flags = ''): string[] {
   return [
-    '%load_ext nbdist',
+    LOAD_WITHOUT_TORCH,
     `%%distributed -np 2 --backend none ${flags}
 import itertools, os, time, nbdist
 for step in nbdist.progress(itertools.count(), "steps", total=1000, samples=8):

@@ -7,6 +7,7 @@ import {
   command,
   endKernels,
   kernelIs,
+  LOAD_WITHOUT_TORCH,
   metrics,
   open,
   tellIfFailed,
@@ -18,7 +19,7 @@ import { seconds } from './limits';
 
 /** Two jobs that log 20 values on each rank. */
 const CELLS = [
-  '%load_ext nbdist',
+  LOAD_WITHOUT_TORCH,
   ...[1, 2].map(
     scale => `%%distributed -np 2 --backend none
 import nbdist

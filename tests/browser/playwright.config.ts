@@ -5,7 +5,8 @@ import {
   mkdirSync,
   mkdtempSync,
   rmSync,
-  symlinkSync
+  symlinkSync,
+  writeFileSync
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -38,6 +39,19 @@ if (process.env.TEST_WORKER_INDEX === undefined) {
     join(ROOT, 'labextension/server-config.json'),
     join(enabled, 'nbdist.json')
   );
+  // JupyterLab need not look whether its own packages are to be built anew: that takes seconds.
+  mkdirSync(join(home, 'config/labconfig'));
+  writeFileSync(
+    join(home, 'config/labconfig/page_config.json'),
+    '{"buildCheck": false, "buildAvailable": false}'
+  );
+  // For ranks that do without torch, whose import takes seconds.
+  const hidden = join(home, 'without-torch/torch');
+  mkdirSync(hidden, { recursive: true });
+  writeFileSync(
+    join(hidden, '__init__.py'),
+    'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
+  );
   mkdirSync(join(home, 'extensions'));
   symlinkSync(
     join(ROOT, 'nbdist/labextension'),
@@ -69,7 +83,7 @@ export default defineConfig({
     screenshot: 'only-on-failure',
     viewport: { width: 1280, height: 900 },
     launchOptions: {
-      executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+      executablePath: process.env.CHROMIUM,
       args: [
         '--no-sandbox',
         '--disable-gpu',
