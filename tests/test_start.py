@@ -25,6 +25,7 @@ from nbdist.launchers.host.protocol import Died, Refused, Started, StartLauncher
 from nbdist.machine.process_lives import started
 from nbdist.rank.rank_spec import RankSpec
 from nbdist.wire.channel import Keys
+from tests.helpers.notebook import new_ranks, on_ranks
 from tests.helpers.processes import runs
 from tests.helpers.waiting import allowed, until
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import KernelFactory
+    from tests.helpers.kernel import Kernel
 
 MANY_FILES = """
 import os, resource
@@ -47,47 +49,56 @@ print("sum", int(total))
 """
 
 
+@pytest.fixture(scope="module")
+def ranks(start_shared: KernelFactory, without_torch: dict[str, str]) -> Kernel:
+    """Return a kernel with two forked ranks; its warm process has a descriptor of a high number."""
+    kernel = start_shared(env=without_torch)
+    kernel.run(MANY_FILES)
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "pass", "-np 2 --backend none")
+    return kernel
+
+
 def test_ranks_that_cannot_be_forked_are_started_fresh(start_kernel: KernelFactory) -> None:
     kernel = start_kernel(env={"NBDIST_NO_FORK": "1"})
+    kernel.run(MANY_FILES)
     kernel.run("%load_ext nbdist")
     kernel.run("%dist start -np 2", timeout=90)
     assert "sum 2" in kernel.run(SUM).text
-    failed = kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(4)", check=False)
-    assert "Rank 1 exited with code 4" in failed.seen()
+    check_that_a_rank_that_cannot_be_started_is_refused(kernel)
     assert "sum 2" in kernel.run(SUM, timeout=90).seen()
     assert (
         kernel.run(
-            "import nbdist, psutil\n"
-            "warm = nbdist.cluster().hub.host.warm.pid\n"
-            "print({psutil.Process(r.pid).ppid() == warm for r in nbdist.cluster().ranks})"
+            "import psutil\n"
+            "print({psutil.Process(r.pid).ppid() == warm.pid for r in nbdist.cluster().ranks})"
         ).text.strip()
         == "{True}"
     )
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-@pytest.mark.parametrize("fork", [False, True], ids=["fresh", "forked"])
-def test_a_rank_that_cannot_be_started_is_refused_and_the_others_live(
-    start_kernel: KernelFactory, without_torch: dict[str, str], *, fork: bool
-) -> None:
-    kernel = start_kernel(env={} if fork else without_torch | {"NBDIST_NO_FORK": "1"})
-    kernel.run(MANY_FILES)  # the warm process begins with a descriptor of a high number
-    kernel.run("%load_ext nbdist")
-    backend = "ddp" if fork else "none"
-    kernel.run(f"%%distributed -np 2 --backend {backend}\nheld = rank", timeout=90)
-    kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(4)", check=False)
+def test_a_rank_that_cannot_be_forked_is_refused_and_the_others_live(ranks: Kernel) -> None:
+    new_ranks(ranks)
+    check_that_a_rank_that_cannot_be_started_is_refused(ranks)
+
+
+def check_that_a_rank_that_cannot_be_started_is_refused(kernel: Kernel) -> None:
+    """Let a rank die when no other can be started, and then when one can; the other one lives."""
+    on_ranks(kernel, "held = rank")
+    failed = on_ranks(kernel, "import os\nif rank == 1: os._exit(4)", check=False)
+    assert "Rank 1 exited with code 4" in failed.seen()
     kernel.run("import nbdist; warm = nbdist.cluster().hub.host.warm")
-    warm = int(kernel.run("print(warm.pid)").stdout)
-    before = resource.prlimit(warm, resource.RLIMIT_NOFILE)
-    resource.prlimit(warm, resource.RLIMIT_NOFILE, (3, before[1]))
-    failed = kernel.run("%%distributed\npass", check=False, timeout=90)
-    assert "Too many open files" in failed.seen()
-    assert not kernel.run("print(warm.gone.is_set())").stdout.count("True")
-    resource.prlimit(warm, resource.RLIMIT_NOFILE, before)
-    both = SUM if fork else "%%distributed --output all\nprint('there')"
-    told = kernel.run(both, timeout=90).text
-    assert "sum 2" in told if fork else told.count("there") == 2, told
-    kernel.run("%%distributed\nassert rank or held == 0, 'this one has lived on'")
+    if hasattr(resource, "prlimit"):
+        warm = int(kernel.run("print(warm.pid)").stdout)
+        before = resource.prlimit(warm, resource.RLIMIT_NOFILE)
+        resource.prlimit(warm, resource.RLIMIT_NOFILE, (3, before[1]))
+        failed = on_ranks(kernel, "pass", check=False, timeout=90)
+        resource.prlimit(warm, resource.RLIMIT_NOFILE, before)
+        assert "Too many open files" in failed.seen()
+        assert kernel.run("print(warm.gone.is_set())").stdout == "False\n"
+    told = on_ranks(kernel, "print('there')", "--output all", timeout=90).text
+    assert told.count("there") == 2, told
+    on_ranks(kernel, "assert rank or held == 0, 'this one has lived on'")
 
 
 @pytest.mark.parametrize("then", ["", "sleep 600"])
@@ -110,13 +121,9 @@ def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     assert set(psutil.Process().children()) <= set(before)
 
 
-def test_forked_ranks_have_random_numbers_of_their_own(
-    start_kernel: KernelFactory, without_torch: dict[str, str]
-) -> None:
-    kernel = start_kernel(env=without_torch)
-    kernel.run("%load_ext nbdist")
-    kernel.run("%dist start -np 2 --backend none", timeout=90)
-    cell = kernel.run(
+def test_forked_ranks_have_random_numbers_of_their_own(ranks: Kernel) -> None:
+    new_ranks(ranks)
+    cell = ranks.run(
         "%%distributed --output all\nimport random, numpy\n"
         "print(random.random(), numpy.random.rand(), numpy.random.randint(1 << 30))"
     )
@@ -145,13 +152,13 @@ def test_folders_nobody_could_remove_go_with_the_next_start(
 
 
 def test_files_called_like_modules_and_a_folder_that_goes(
-    start_kernel: KernelFactory, tmp_path: Path
+    start_kernel: KernelFactory, without_torch: dict[str, str], tmp_path: Path
 ) -> None:
     """The notebook's folder is where its cells run, and nowhere near our own processes."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     kernel = start_kernel(cwd=folder)
-    kernel.run("%load_ext nbdist\nimport os, nbdist, torch")
+    kernel.run("%load_ext nbdist\nimport os, nbdist")
     for name in ("code", "queue", "random", "select", "token"):
         (folder / f"{name}.py").write_text("raise RuntimeError('taken for the real one')\n")
     (folder / "mine.py").write_text("x = 3\n")
@@ -166,8 +173,10 @@ def test_files_called_like_modules_and_a_folder_that_goes(
     for flags in ("--launcher torchrun", "--detach"):
         cell = kernel.run(f"%%distributed -np 2 {flags}\n1", check=False)
         assert "working directory has been removed: `%cd` to an existing one" in cell.error
-    kernel.run(f"%dist stop\nos.chdir({str(tmp_path)!r})")
-    assert "sum 2" in kernel.run(SUM).text
+    # What starts elsewhere needs no torch, which a new warm process would import for seconds.
+    kernel.run(f"%dist stop\nos.chdir({str(tmp_path)!r})\nos.environ.update({without_torch})")
+    again = on_ranks(kernel, "print(os.path.basename(os.getcwd()))", "-np 2 --backend none")
+    assert again.stdout == f"{tmp_path.name}\n"
 
 
 ENDED_FIRST = """
@@ -185,24 +194,27 @@ session.hubs.host = host
 """
 
 
-@pytest.mark.parametrize("before", ["", ENDED_FIRST], ids=["while it is asked", "before"])
 def test_a_warm_process_that_cannot_start_leaves_nothing(
-    start_kernel: KernelFactory, tmp_path: Path, before: str
+    start_kernel: KernelFactory, tmp_path: Path
 ) -> None:
+    """Whether it ends while it is asked for something or before."""
     (tmp_path / "zmq.py").write_text("raise RuntimeError('not the real one')\n")
     kernel = start_kernel()
     path = f"os.pathsep.join([{str(tmp_path)!r}, os.environ.get('PYTHONPATH', '')])"
     kernel.run(f"import os, zmq\nos.environ['PYTHONPATH'] = {path}")
     kernel.run("%load_ext nbdist")
-    kernel.run(before)
-    told = kernel.run("%dist preload this", check=False).error
-    assert "the warm process, which starts the ranks, ended at its own start" in told
+    for before in ("", ENDED_FIRST):
+        kernel.run(before)
+        told = kernel.run("%dist preload this", check=False).error
+        assert "the warm process, which starts the ranks, ended at its own start" in told, before
     kernel.shutdown()
     assert not list((kernel.home / "clusters").iterdir())
 
 
-def test_a_detached_job_that_is_late_leaves_nothing(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel(env={"NBDIST_START_SECONDS": "0.1"})
+def test_a_detached_job_that_is_late_leaves_nothing(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch | {"NBDIST_START_SECONDS": "0.1"})
     kernel.run("%load_ext nbdist")
     cell = kernel.run("%%distributed -np 1 --detach\n1", check=False)
     assert "did not start within 0.1 s (NBDIST_START_SECONDS)" in cell.error
@@ -324,6 +336,7 @@ def test_a_controller_that_loses_its_ports_to_another_program_is_started_again(
 
 
 @pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
 def test_a_warm_process_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
     """While it imports it reads no orders, and those may be large: an environment for each rank."""
 
@@ -354,6 +367,7 @@ def test_a_warm_process_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> 
 
 
 @pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
 def test_an_order_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     async def order() -> None:
         told = asyncio.Queue[Started | Died | Refused]()
