@@ -32,9 +32,11 @@ MADE = {
     "from accelerate import notebook_launcher\nnotebook_launcher(f, num_processes=2)": (
         "notebook_launcher", 2,
     ),
+    "import accelerate\naccelerate.debug_launcher(f, 2)": ("accelerate.debug_launcher", 2),
     "trainer = L.Trainer(strategy='ddp_notebook_find_unused_parameters_true')": (
         'strategy="ddp_notebook_find_unused_parameters_true"', 1,
     ),
+    "L.Trainer(strategy='ddp_spawn', devices=2)": ('strategy="ddp_spawn"', 1),
     "runner.train(model=model, ddp=True)": ("runner.train(ddp=True)", 1),
     "runner.train(engine=dl.DistributedDataParallelEngine())": (
         "dl.DistributedDataParallelEngine", 1,
@@ -55,7 +57,7 @@ def test_what_makes_workers_is_found(code: str) -> None:
 
 
 TRAIN = """
-    import os, time
+    import os
     import torch
     import torch.distributed as dist
     import torch.multiprocessing as mp
@@ -68,10 +70,8 @@ TRAIN = """
         model = DistributedDataParallel(Net(4, 1))
         model(torch.full((2, 4), float(rank))).sum().backward()
         print("worker", rank, "of", size, float(model.module.weight.grad.mean()), flush=True)
-        trouble(rank)
         dist.destroy_process_group()
-"""
-SPAWN = """
+
     print(sorted(name for name in os.environ if name.startswith(("MASTER", "RANK", "TORCHEL"))))
     mp.spawn(train, args=(2, 7), nprocs=2)
     print("all have ended")
@@ -89,18 +89,15 @@ def program(notebook: Kernel, tmp_path: Path) -> Kernel:
         class Net(nn.Linear):
             "A class of the notebook."
         where = {str(tmp_path / "meet")!r}
-        def trouble(rank):
-            pass
         """
     )
     return notebook
 
 
-@pytest.mark.parametrize("how", ["", "--launcher python", "--launcher python --cold"])
-def test_a_cell_that_spawns_is_one_program(program: Kernel, how: str) -> None:
+def test_a_cell_that_spawns_is_one_program(program: Kernel) -> None:
     """HAL's way: the function and what starts it in one cell."""
-    told = shown(on_ranks(program, TRAIN + SPAWN, how, timeout=120))
-    assert ("makes its own workers: the cell runs as one program" in told) == (not how)
+    told = shown(on_ranks(program, TRAIN, timeout=120))
+    assert "makes its own workers: the cell runs as one program" in told
     said = sorted(re.findall(r"worker (\d) of 2 (\S+)", told))
     assert said == [("0", "1.0"), ("1", "1.0")], told
     assert "[]\n" in told
@@ -110,54 +107,118 @@ def test_a_cell_that_spawns_is_one_program(program: Kernel, how: str) -> None:
     assert on_ranks(program, "print(x, world_size)").stdout == "0 2\n"
 
 
-def test_a_workers_error_is_told_with_its_line(program: Kernel) -> None:
-    body = TRAIN.replace("trouble(rank)", "assert rank == 0, 'the true cause'") + SPAWN
-    told = shown(fails(program, body))
-    assert (
-        "Rank 0 failed: ProcessRaisedException: process 1: AssertionError: the true cause" in told
-    )
-    line = distributed(body).splitlines().index("    assert rank == 0, 'the true cause'") + 1
-    assert f"(cell line {line})" in told
-    assert re.search(rf'File "Cell In\[\d+\]", line {line}, in train', told)
-    assert "script.py" not in told
+PYTHON = "--launcher python"
+SPAWNED = """
+    import multiprocessing, os
+
+    def work(rank, size, meet):
+        meet.wait()
+        print("worker", rank, "of", size, offset + rank, flush=True)
+
+    print(sorted(name for name in os.environ if name.startswith(("MASTER", "RANK", "TORCHEL"))))
+    context = multiprocessing.get_context("spawn")
+    meet = context.Barrier(2)
+    workers = [context.Process(target=work, args=(rank, 2, meet)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print("ended with", [worker.exitcode for worker in workers])
+"""
 
 
-def test_a_worker_that_is_killed_is_told(program: Kernel) -> None:
-    body = TRAIN.replace("trouble(rank)", "rank == 0 or os.kill(os.getpid(), 9)") + SPAWN
-    assert "process 1 terminated with signal SIGKILL" in shown(fails(program, body))
+@pytest.mark.parametrize("how", [PYTHON, f"{PYTHON} --cold"])
+def test_a_cell_is_one_program_if_the_line_says_so(program: Kernel, how: str) -> None:
+    """Workers that are spawned without torch: nothing in the cell says what it is."""
+    program.run("offset = 10")
+    told = shown(on_ranks(program, SPAWNED, how, timeout=120))
+    assert "makes its own workers" not in told
+    said = sorted(re.findall(r"worker (\d) of 2 (\S+)", told))
+    assert said == [("0", "10"), ("1", "11")], told
+    assert "[]\n" in told
+    assert "ended with [0, 0]" in told
+    on_ranks(program, "x = rank")
+    assert on_ranks(program, "print(x, world_size)").stdout == "0 2\n"
 
 
-ENDLESS = """
-    import multiprocessing, os, time
+FAILS = """
     import torch.multiprocessing as mp
 
     def work(rank):
-        print("pid", os.getpid(), flush=True)
-        while True:
-            time.sleep(0.1)
+        assert rank == 0, 'the true cause'
 
     mp.spawn(work, nprocs=2)
 """
 
 
-def workers(kernel: Kernel) -> list[psutil.Process]:
-    """Start such a program; return its workers once they work."""
-    cell = kernel.start(distributed(ENDLESS))
+def test_a_workers_error_is_told_with_its_line(program: Kernel) -> None:
+    told = shown(fails(program, FAILS, PYTHON))
+    assert "makes its own workers" not in told  # the line says it already
+    assert (
+        "Rank 0 failed: ProcessRaisedException: process 1: AssertionError: the true cause" in told
+    )
+    line = distributed(FAILS).splitlines().index("    assert rank == 0, 'the true cause'") + 1
+    assert f"(cell line {line})" in told
+    assert re.search(rf'File "Cell In\[\d+\]", line {line}, in work', told)
+    assert "script.py" not in told
+
+
+# What `mp.spawn` calls. Forks import nothing, and torch watches and ends them in the same way.
+FORKED = """
+    import os, signal, time
+    import torch.multiprocessing as mp
+
+    def work(rank):
+        print("pid", os.getpid(), flush=True)
+        if rank == WHICH:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            time.sleep(0.1)
+
+    mp.start_processes(work, nprocs=2, start_method="fork")
+"""
+
+
+def test_a_worker_that_is_killed_is_told(program: Kernel) -> None:
+    told = shown(fails(program, FORKED.replace("WHICH", "1"), PYTHON))
+    assert "process 1 terminated with signal SIGKILL" in told
+
+
+def workers(kernel: Kernel, body: str) -> list[psutil.Process]:
+    """Start a program with two workers; return them once they work."""
+    cell = kernel.start(distributed(body, PYTHON))
     kernel.until(lambda: len(re.findall(r"pid \d+", cell.stdout)) == 2, 60)
     return [psutil.Process(int(pid)) for pid in re.findall(r"pid (\d+)", cell.stdout)]
 
 
 def test_an_interrupt_ends_all_of_it(program: Kernel) -> None:
-    pids = workers(program)
+    pids = workers(program, FORKED.replace("WHICH", "None"))
     program.interrupt()
     assert "interrupted" in shown(program.wait(60))
     until(lambda: not any(map(runs, pids)), 30)  # killed, but a process takes its time to go
 
 
-def test_nothing_outlives_the_kernel(start_kernel: KernelFactory) -> None:
-    kernel = start_kernel()
+# Unlike the workers of torch, these do not ask Linux to end them with their parent.
+ENDLESS = """
+    import multiprocessing, os, time
+
+    def work():
+        print("pid", os.getpid(), flush=True)
+        while True:
+            time.sleep(0.1)
+
+    context = multiprocessing.get_context("spawn")
+    for _ in range(2):
+        context.Process(target=work).start()
+"""
+
+
+def test_nothing_outlives_the_kernel(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
-    pids = workers(kernel)
+    pids = workers(kernel, ENDLESS)
     kernel.sigkill()
     until(lambda: not any(map(runs, pids)), 30)
 
@@ -180,11 +241,14 @@ LIGHTNING = """
             return torch.optim.SGD(self.parameters(), 0.1)
 
     data = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
-    trainer = lightning.Trainer(
-        strategy="STRATEGY", devices=2, accelerator="cpu", max_epochs=1, logger=False,
+    same = dict(
+        devices=2, accelerator="cpu", max_epochs=1, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )
-    trainer.fit(Model(), data)
+    print("by forks", flush=True)
+    lightning.Trainer(strategy="ddp_notebook", **same).fit(Model(), data)
+    print("by spawned workers", flush=True)
+    lightning.Trainer(strategy="ddp_spawn", **same).fit(Model(), data)
 """
 ACCELERATE = """
     from accelerate import Accelerator, debug_launcher
@@ -196,18 +260,22 @@ ACCELERATE = """
 
     debug_launcher(train, num_processes=2)
 """
-LIBRARIES = {
-    "Lightning's ddp_spawn": LIGHTNING.replace("STRATEGY", "ddp_spawn"),
-    "Lightning's ddp_notebook": LIGHTNING.replace("STRATEGY", "ddp_notebook"),
-    "accelerate's launcher": ACCELERATE,
-}
+WORKER = re.compile(r"^worker (\d) of 2$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_what_libraries_start_is_of_one_program(program: Kernel, library: str) -> None:
-    cell = on_ranks(program, LIBRARIES[library], timeout=120)
+def test_what_lightning_starts_is_of_one_program(program: Kernel) -> None:
+    cell = on_ranks(program, LIGHTNING, timeout=120)
+    assert 'strategy="ddp_notebook"` (cell line ' in cell.text
     assert "makes its own workers: the cell runs as one program" in cell.text
-    assert sorted(re.findall(r"^worker (\d) of 2$", cell.text, re.MULTILINE)) == ["0", "1"]
+    forked, spawned = cell.text.partition("by forks")[2].split("by spawned workers")
+    assert sorted(WORKER.findall(forked)) == ["0", "1"]
+    assert sorted(WORKER.findall(spawned)) == ["0", "1"]
+
+
+def test_what_accelerate_starts_is_of_one_program(program: Kernel) -> None:
+    cell = on_ranks(program, ACCELERATE, timeout=120)
+    assert "makes its own workers: the cell runs as one program" in cell.text
+    assert sorted(WORKER.findall(cell.text)) == ["0", "1"]
 
 
 def test_what_fits_no_program_is_said_first(program: Kernel) -> None:
@@ -219,19 +287,22 @@ def test_what_fits_no_program_is_said_first(program: Kernel) -> None:
         "%%distributed --launcher python\nprint(rank)": "`rank` is defined on ranks only",
     }.items():
         assert told in program.run(code, check=False).error
-    body = "import torch.multiprocessing as mp\ndef f(rank): pass\nmp.spawn(f)"
+    body = "import torch.multiprocessing as mp\ndef f(rank): pass\nif rank == 0: mp.spawn(f)"
     cell = program.run(f"%%distributed -np 2 --launcher engines\n{body}")
     assert "makes its own workers" not in cell.text  # somebody knows what is done
-    cell = program.run(f"%%distributed -np 2\n{body}")
+    cell = program.run(f"%%distributed -np 2\n{body.replace('rank == 0', 'rank == 2')}")
     assert "`mp.spawn` (cell line 4) makes its own workers, on each of the 2 ranks" in cell.text
 
 
 def test_it_is_saved_as_the_program_that_it_is(program: Kernel, tmp_path: Path) -> None:
     path = tmp_path / "own.py"
-    told = program.run(f"%%distributed --launcher python --save {path}\nprint('of', Net(2, 3))")
+    program.run(
+        "import argparse\nclass Box(argparse.Namespace):\n    'A class that needs no torch.'"
+    )
+    told = program.run(f"%%distributed {PYTHON} --save {path}\nprint('of', Box(size=2))")
     assert f"python {path}" in told.text
     text = path.read_text()
     assert "It makes its own workers: python own.py" in text
     assert "RANK" not in text
     ran = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("of Net(in_features=2")
+    assert ran.stdout == "of Box(size=2)\n"
