@@ -13,6 +13,7 @@ import pytest
 
 from nbdist.cell.script.own_workers import makes_workers
 from tests.helpers.faults import fails, shown
+from tests.helpers.kernel import free_port
 from tests.helpers.notebook import distributed, on_ranks
 from tests.helpers.processes import runs
 from tests.helpers.waiting import until
@@ -64,15 +65,16 @@ TRAIN = """
     from torch.nn.parallel import DistributedDataParallel
 
     def train(rank, size, seed):
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "0"
-        dist.init_process_group("gloo", init_method=f"file://{where}", rank=rank, world_size=size)
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(port)
+        dist.init_process_group("gloo", rank=rank, world_size=size)
         torch.manual_seed(seed)
         model = DistributedDataParallel(Net(4, 1))
         model(torch.full((2, 4), float(rank))).sum().backward()
         print("worker", rank, "of", size, float(model.module.weight.grad.mean()), flush=True)
         dist.destroy_process_group()
 
-    print(sorted(name for name in os.environ if name.startswith(("MASTER", "RANK", "TORCHEL"))))
+    names = ("MASTER", "RANK", "GROUP", "TORCHEL")
+    print(sorted(name for name in os.environ if name.startswith(names)))
     mp.spawn(train, args=(2, 7), nprocs=2)
     print("all have ended")
 """
@@ -88,7 +90,7 @@ def program(notebook: Kernel, tmp_path: Path) -> Kernel:
         from torch import nn
         class Net(nn.Linear):
             "A class of the notebook."
-        where = {str(tmp_path / "meet")!r}
+        port = {free_port()}
         """
     )
     return notebook
@@ -115,7 +117,8 @@ SPAWNED = """
         meet.wait()
         print("worker", rank, "of", size, offset + rank, flush=True)
 
-    print(sorted(name for name in os.environ if name.startswith(("MASTER", "RANK", "TORCHEL"))))
+    names = ("MASTER", "RANK", "GROUP", "TORCHEL")
+    print(sorted(name for name in os.environ if name.startswith(names)))
     context = multiprocessing.get_context("spawn")
     meet = context.Barrier(2)
     workers = [context.Process(target=work, args=(rank, 2, meet)) for rank in range(2)]
