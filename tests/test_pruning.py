@@ -18,7 +18,7 @@ from torch.nn.utils.prune import l1_unstructured, random_unstructured
 from nbdist.backends.models.equality import masks
 from nbdist.rank.values.pickles import ByValue
 from tests.helpers.faults import fails, shown
-from tests.helpers.notebook import everywhere, on_ranks
+from tests.helpers.notebook import everywhere, on_ranks, preload_without_trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +156,8 @@ SETUP = """
 @pytest.fixture(scope="module")
 def pruning(shared_kernel: Kernel) -> Kernel:
     """Return a kernel with two ranks that train."""
-    shared_kernel.run("%load_ext nbdist")
+    sparsifier = "torchao.prototype.sparsity.sparsifier.weight_norm_sparsifier"
+    preload_without_trial(shared_kernel, "torch._dynamo", sparsifier)
     on_ranks(shared_kernel, SETUP, "-np 2 --backend ddp", timeout=120)
     return shared_kernel
 

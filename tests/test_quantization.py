@@ -15,7 +15,7 @@ from nbdist.errors import UsageError
 from nbdist.evaluation import ShardedBatchSampler
 from nbdist.quantization import calibrate
 from tests.helpers.faults import fails, shown
-from tests.helpers.notebook import on_ranks, printed_by
+from tests.helpers.notebook import on_ranks, preload_without_trial, printed_by
 
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)  # torch's compiler is imported, long on a busy machine
 
 IMPORTED = (
-    "torch._dynamo sklearn.datasets torchmetrics.classification "
-    "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
-)
+    "torch._dynamo", "sklearn.datasets", "torchmetrics.classification",
+    "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer",
+)  # fmt: skip
 """What takes seconds is imported once, and not on each of the ranks."""
 SETUP = """
     import copy
@@ -115,8 +115,7 @@ SETUP = """
 def ranks(start_shared: KernelFactory) -> Kernel:
     """Return a notebook with three ranks, which have data, a trained model and torchao."""
     kernel = start_shared()
-    kernel.run("%load_ext nbdist")
-    kernel.run(f"%dist preload {IMPORTED}", timeout=180)
+    preload_without_trial(kernel, *IMPORTED)
     on_ranks(kernel, SETUP, "-np 3 --backend ddp", timeout=180)
     return kernel
 
@@ -391,7 +390,7 @@ def test_neural_compressor(ranks: Kernel) -> None:
 
 @pytest.mark.horovod
 def test_over_horovod(kernel: Kernel) -> None:
-    kernel.run("%load_ext nbdist")
+    preload_without_trial(kernel, "torch._dynamo", "torchao.quantization.pt2e")
     flags = "-np 2 --backend horovod --launcher engines"
     assert everywhere(
         kernel,

@@ -39,6 +39,15 @@ def preload_training(kernel: Kernel) -> None:
     kernel.run("%load_ext nbdist\n%dist preload torch._dynamo torch.distributed.fsdp", 120)
 
 
+def preload_without_trial(kernel: Kernel, *modules: str) -> None:
+    """Preload modules without a trial in a fork, which would take the same time again."""
+    kernel.run(
+        "%load_ext nbdist\nfrom nbdist.launchers.host import engines\n"
+        f"engines.NEED_NO_TRIAL |= {set(modules)}\n%dist preload {' '.join(modules)}",
+        timeout=180,
+    )
+
+
 def keep_last_values(kernel: Kernel) -> None:
     """Let ranks keep `_` again, which IPython does not while a cell has bound `_` (`for _ in`)."""
     on_ranks(kernel, "_ = __ = ___ = None\ndel _, __, ___")
