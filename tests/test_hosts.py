@@ -76,11 +76,13 @@ def test_torchrun_trains_on_both_and_a_restart_starts_both_anew(
         tries = os.environ["TORCHELASTIC_RESTART_COUNT"]
         if rank == 2 and tries == "0":
             raise ValueError("bad luck")
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        model = torch.nn.Linear(2, 1)
         model(torch.ones(1, 2) * rank).sum().backward()
+        grad = model.weight.grad
+        dist.all_reduce(grad)  # by hand, as DDP would take seconds to import on each rank
+        grad /= world_size
         hosts = [None] * world_size
         dist.all_gather_object(hosts, (socket.gethostname(), local_rank, os.getcwd()))
-        grad = model.module.weight.grad
         print(*hosts, sep="\\n")
         print("try", tries, "of", world_size)
         """,
@@ -101,11 +103,8 @@ def test_horovodrun_trains_on_both(two: Kernel) -> None:
         """
         import socket
         model = torch.nn.Linear(2, 1)
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
-        )
         model(torch.ones(1, 2) * rank).sum().backward()
-        optimizer.synchronize()
+        hvd.allreduce_(model.weight.grad)
         hosts = hvd.allgather_object((socket.gethostname(), hvd.local_rank()))
         print(model.weight.grad.tolist(), *hosts)
         """,
