@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 TURNS, CELLS = (1, 10) if REHEARSAL else (5, 10)
 STEPS, BATCH = (5, 2) if REHEARSAL else (300, 256)
+RANKS = "1" if REHEARSAL else "2"
+"""The ranks of plain torchrun: in a rehearsal its script must work, and its speed says nothing."""
 pytestmark = pytest.mark.repeats
 
 TRAIN = f"""
@@ -127,7 +129,7 @@ def test_throughput_of_ddp(ranks: Kernel, tmp_path: Path, figure: Figure) -> Non
 def _torchrun(script: Path) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ran = subprocess.run(
-        [*command, "--nproc-per-node", "2", str(script)],
+        [*command, "--nproc-per-node", RANKS, str(script)],
         env={**os.environ, "TMPDIR": str(script.parent), **({} if REHEARSAL else first_gpu())},
         cwd=script.parent, capture_output=True, text=True, timeout=allowed(80), check=False,
     )  # fmt: skip

@@ -24,8 +24,14 @@ theirs = [torch.empty_like(mine) for _ in range(2)]
 dist.all_gather(theirs, mine)
 print(dist.get_backend(), device, torch.equal(*theirs))
 """
-SERIES = f"""{DDP}
-for _ in nbdist.progress(range(30), "train", samples=4): step()
+SERIES = """
+import torch, torch.distributed as dist
+weight = torch.ones(8, device=device, requires_grad=True)
+for _ in nbdist.progress(range(30), "train", samples=4):
+    loss = (torch.randn(4, 8, device=device) @ weight).square().mean()
+    (grad,) = torch.autograd.grad(loss, weight)
+    dist.all_reduce(grad)  # by hand: for DDP each new rank would import for seconds
+    weight.data -= 0.01 * grad / world_size
 print("trained on", world_size)
 """
 
