@@ -21,6 +21,7 @@ from tests.helpers.notebook import complete, on_ranks, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.conftest import KernelFactory
     from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
 
@@ -171,9 +172,12 @@ def test_engines_are_new_at_each_size_and_as_many_as_before_in_the_end(loaded: K
     assert after.stdout == "2 False\n"
 
 
-def test_without_a_cluster_there_is_none_afterwards(kernel: Kernel) -> None:
+def test_without_a_cluster_there_is_none_afterwards(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist\nimport nbdist")
-    on_ranks(kernel, "for _ in nbdist.progress(range(3)): pass", "--scale 1")
+    on_ranks(kernel, "for _ in nbdist.progress(range(3)): pass", "--scale 1 --backend none")
     refused = kernel.run("%dist status", check=False)
     assert "there is no cluster yet" in shown(refused)
 
