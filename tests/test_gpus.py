@@ -33,6 +33,7 @@ from tests.helpers.notebook import forget_environment, on_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 
 torch: Any = pytest.importorskip("torch")
@@ -451,7 +452,10 @@ nbdist.cluster().hub.ranks[1].gpu_memory = 10**9
 """
 
 
-def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(kernel: Kernel) -> None:
+def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(
+    start_kernel: KernelFactory, without_torch: dict[str, str]
+) -> None:
+    kernel = start_kernel(env=without_torch)
     kernel.run("%load_ext nbdist")
     on_ranks(kernel, "pass", "-np 2 --backend none")
     kernel.run("import nbdist.hub.link.forming\nnbdist.hub.link.forming.GPU_SECONDS = 600")
