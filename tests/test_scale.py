@@ -127,6 +127,13 @@ def test_steps_are_known_from_what_was_logged(tmp_path: Path) -> None:
 # -- series of real runs ---------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def notebook(notebook: Kernel) -> Kernel:
+    """Return the module's kernel, whose new ranks need not import what DDP takes seconds to."""
+    notebook.run("%dist preload torch._dynamo")
+    return notebook
+
+
 @pytest.fixture
 def loaded(notebook: Kernel) -> Kernel:
     """Return a kernel with nbdist and two ranks, where its cells run if they do not say more."""
