@@ -70,7 +70,8 @@ TRAIN = """
         torch.manual_seed(seed)
         model = DistributedDataParallel(Net(4, 1))
         model(torch.full((2, 4), float(rank))).sum().backward()
-        print("worker", rank, "of", size, float(model.module.weight.grad.mean()), flush=True)
+        grad = float(model.module.weight.grad.mean())
+        print(f"worker {rank} of {size} {grad}\\n", end="", flush=True)  # in one piece
         dist.destroy_process_group()
 
     names = ("MASTER", "RANK", "GROUP", "TORCHEL")
@@ -115,7 +116,7 @@ SPAWNED = """
 
     def work(rank, size, meet):
         meet.wait()
-        print("worker", rank, "of", size, offset + rank, flush=True)
+        print(f"worker {rank} of {size} {offset + rank}\\n", end="", flush=True)
 
     names = ("MASTER", "RANK", "GROUP", "TORCHEL")
     print(sorted(name for name in os.environ if name.startswith(names)))
@@ -172,7 +173,7 @@ FORKED = """
     import torch.multiprocessing as mp
 
     def work(rank):
-        print("pid", os.getpid(), flush=True)
+        print(f"pid {os.getpid()}\\n", end="", flush=True)
         if rank == WHICH:
             os.kill(os.getpid(), signal.SIGKILL)
         while True:
@@ -206,7 +207,7 @@ ENDLESS = """
     import multiprocessing, os, time
 
     def work():
-        print("pid", os.getpid(), flush=True)
+        print(f"pid {os.getpid()}\\n", end="", flush=True)
         while True:
             time.sleep(0.1)
 
@@ -237,7 +238,8 @@ LIGHTNING = """
 
         def training_step(self, batch, index):
             if index == 0:
-                print("worker", self.global_rank, "of", self.trainer.world_size, flush=True)
+                size = self.trainer.world_size
+                print(f"worker {self.global_rank} of {size}\\n", end="", flush=True)
             return self.net(batch[0]).pow(2).mean()
 
         def configure_optimizers(self):
