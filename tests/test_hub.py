@@ -104,15 +104,18 @@ def test_ranks_that_are_late_or_unlike_start_no_cluster_and_the_next_ones_do(bar
     assert "next" in on_ranks(bare, "print('next')", flags).text
 
 
-def test_ranks_that_form_no_group_start_no_cluster_and_the_next_ones_do(notebook: Kernel) -> None:
-    notebook.run("import os\nusual = os.environ['NBDIST_FORM_SECONDS']")
-    notebook.run("%dist stop")
-    notebook.run("os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
-    told = shown(fails(notebook, "pass", "-np 2"))
+def test_ranks_that_form_no_group_start_no_cluster_and_the_next_ones_do(
+    shared_kernel: Kernel,
+) -> None:
+    kernel, flags = shared_kernel, "-np 2 --backend ddp"
+    kernel.run("import os\nusual = os.environ['NBDIST_FORM_SECONDS']")
+    kernel.run("os.environ['NBDIST_FORM_SECONDS'] = '1e-9'")
+    kernel.run("%unload_ext nbdist\n%load_ext nbdist")  # which prepares a hub with this setting
+    told = shown(fails(kernel, "pass", flags))
     assert "the process group could not be formed: " in told
     assert "did not answer" in told
-    notebook.run("os.environ['NBDIST_FORM_SECONDS'] = usual")
-    assert "sum 2" in on_ranks(notebook, REGAINED, "-np 2").text
+    kernel.run("os.environ['NBDIST_FORM_SECONDS'] = usual")
+    assert "sum 2" in on_ranks(kernel, REGAINED, flags).text
 
 
 def replaced(kernel: Kernel, flags: str) -> str:
