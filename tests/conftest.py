@@ -35,7 +35,7 @@ pytest_plugins = ["pytest_jupyter.jupyter_server"] if find_spec("jupyter_server"
 
 HAS_GPU = Path("/dev/nvidiactl").exists()
 NUMBERS = itertools.count(1)
-LONGEST = ("test_pages", "test_recovery", "test_storm", "test_tutorials", "test_orphans")
+LONGEST = ("test_pages", "test_tutorials", "test_storm", "test_programs", "test_hosts")
 """The modules that take longest by far."""
 MEASURES = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Environment variables that make processes record their coverage."""
