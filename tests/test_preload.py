@@ -233,8 +233,13 @@ def test_only_modules_that_are_known_are_imported_without_a_trial(plain: Kernel)
     plain.run(f"import {ENGINES_MODULE} as engines\nkept = engines.NEED_NO_TRIAL")
     plain.run("engines.NEED_NO_TRIAL = {'known'}")
     told = plain.run("%dist preload unknown known").stdout
+    module(plain, "known_too", "")
+    plain.run("engines.NEED_NO_TRIAL = {'known_too'}")
+    failed = plain.run("%dist preload raises known_too", check=False)
     plain.run("engines.NEED_NO_TRIAL = kept")
     assert "Preloaded unknown, known: " in told
+    assert "only known_too was preloaded: importing raises failed" in shown(failed)
+    assert "known_too" in listed(plain)
     assert {"known", "unknown"} <= set(re.findall(r"\w+", listed(plain)))
     warm = str(warm_pid(plain))
     assert logs["known"].read_text().split() == [warm]
@@ -244,7 +249,7 @@ def test_only_modules_that_are_known_are_imported_without_a_trial(plain: Kernel)
 
 def test_torchs_modules_that_are_imported_without_a_trial_pass_it(plain: Kernel) -> None:
     plain.run(f"import {ENGINES_MODULE} as engines\nkept = engines.NEED_NO_TRIAL")
-    plain.run("engines.NEED_NO_TRIAL = ()")
+    plain.run("engines.NEED_NO_TRIAL = frozenset()")
     told = plain.run("%dist preload {' '.join(kept)}", 120).stdout
     plain.run("engines.NEED_NO_TRIAL = kept")
     assert "Preloaded torch." in told

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nbdist.errors import UsageError
 from nbdist.hub.link.hub_loop import hub_loop
+from nbdist.launchers.host import engines
 from nbdist.notebook.session import session
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def preload(*modules: str, timeout: float = PRELOAD_SECONDS) -> Cost:
     Raises
     ------
     UsageError
-        If a module cannot be imported, or ranks could not be forked after its import; nothing was
-        preloaded.
+        If a module cannot be imported, or ranks could not be forked after its import. Nothing was
+        preloaded then, except modules that need no trial; the message names them.
     """
     future = begin(modules, timeout)
     try:
@@ -68,19 +69,27 @@ def begin(modules: Sequence[str], limit: float) -> Future[Cost]:
 
 async def _on_all(host: Host, modules: list[str], limit: float) -> Cost:
     hosts = session.hubs.hosts() or [host]  # this one has ended meanwhile, and tells why
-    done = await asyncio.gather(*(_on(host, modules, limit) for host in hosts))
-    there = session.hubs.preloaded
-    there[:] = dict.fromkeys([*there, *modules])
-    return Cost(max(one.seconds for one in done), max(one.grown for one in done))
+    # Those without a trial come first, so that the trial of the others finds them imported.
+    known = [name for name in modules if name in engines.NEED_NO_TRIAL]
+    others = [name for name in modules if name not in engines.NEED_NO_TRIAL]
+    there, cost = session.hubs.preloaded, Cost(0.0, 0)
+    for part, before in ((known, []), (others, known)):
+        if part:
+            done = await asyncio.gather(*(_on(host, part, limit, before) for host in hosts))
+            there[:] = dict.fromkeys([*there, *part])
+            seconds, grown = max(one.seconds for one in done), max(one.grown for one in done)
+            cost = Cost(cost.seconds + seconds, cost.memory + grown)
+    return cost
 
 
-async def _on(host: Host, modules: list[str], limit: float) -> Preloaded:
+async def _on(host: Host, modules: list[str], limit: float, before: list[str]) -> Preloaded:
     warm = await host.ready()
     if warm.plain:
         raise UsageError(f"nothing can be preloaded, since ranks are not forked here: {warm.plain}")
     done = await host.preload(modules, limit)
     if done.why:
-        raise UsageError(f"nothing was preloaded: {done.why}")
+        preloaded = f"only {', '.join(before)}" if before else "nothing"
+        raise UsageError(f"{preloaded} was preloaded: {done.why}")
     return done
 
 

@@ -243,21 +243,15 @@ class Host:
         return self._changed
 
     async def preload(self, modules: list[str], limit: float) -> Preloaded:
-        """Let the warm process import modules, if they pass the trial; the answer says so."""
-        # Those without a trial come first, so that the trial of the others finds them imported.
-        known = [name for name in modules if name in NEED_NO_TRIAL]
-        done = await self._preload(known, max(limit, AGAIN_SECONDS), tried=True)
-        others = [name for name in modules if name not in NEED_NO_TRIAL]
-        if done.why or not others:
-            return done
-        more = await self._preload(others, limit, tried=False)
-        return Preloaded(more.id, more.why, done.seconds + more.seconds, done.grown + more.grown)
+        """Let the warm process import modules; the answer says whether this succeeded.
 
-    async def _preload(self, modules: list[str], limit: float, *, tried: bool) -> Preloaded:
-        if not modules:
-            return Preloaded(0)
-        changes = self.environ_changes()
-        order = Preload(next(_numbers), modules, _import_path(), changes, limit, tried)
+        Modules that are not all in `NEED_NO_TRIAL` are first tried in a fork.
+        """
+        tried = NEED_NO_TRIAL.issuperset(modules)
+        order = Preload(
+            next(_numbers), modules, _import_path(), self.environ_changes(),
+            max(limit, AGAIN_SECONDS) if tried else limit, tried,
+        )  # fmt: skip
         return await self.warm.preload(order)
 
     def preload_again(self, modules: list[str]) -> None:
