@@ -54,7 +54,7 @@ def test_from_a_cell_to_a_script(tmp_path: Path) -> None:
     assert [float(loss) for loss in ran] == [last]
     for library in ("accelerate", "Fabric"):  # 1,797 digits by 25 are 72 batches
         assert f"{library}: 36 batches on each of 2 ranks" in shown
-    assert "`mp.spawn` (cell line 25) makes its own workers: the cell runs as one program" in shown
+    assert "`mp.spawn` (cell line 20) makes its own workers: the cell runs as one program" in shown
     said = re.findall(r"^worker (\d) of 2: loss ([\d.]+)$", shown, re.MULTILINE)
     assert sorted(worker for worker, _ in said) == ["0", "1"]
     left = {path.name for path in tmp_path.iterdir()}
