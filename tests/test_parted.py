@@ -429,6 +429,38 @@ def test_sync_among_the_ranks_that_have_it(three: Kernel) -> None:
     on_ranks(three, "alone = None")
 
 
+def test_states_of_hooks_are_compared_and_made_equal(three: Kernel) -> None:
+    """A hook that counts steps would compress on one rank and not on another."""
+    on_ranks(
+        three,
+        """
+        from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook, powerSGD_hook
+        def with_hook(hook, state):
+            model = DDP(nn.Linear(8, 8))
+            model.register_comm_hook(state, hook)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            train(model, optimizer)
+            return model, optimizer
+        counting = post_localSGD_hook.PostLocalSGDState(None, dist.group.WORLD, 100)
+        compressing = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2)
+        model, optimizer = with_hook(post_localSGD_hook.post_localSGD_hook, counting)
+        other, other_optimizer = with_hook(powerSGD_hook.powerSGD_hook, compressing)
+        """,
+    )
+    failed = fails(three, "counting.iter += 5 * (rank == 1)\nraise ValueError('boom')")
+    assert parted(failed) == {"model"}, shown(failed)
+    three.run("%dist sync model --from 0")
+    on_ranks(three, "compressing.iter += 5 * (rank == 1)")
+    three.run("%dist sync other --from 0")
+    show = "print(counting.iter, compressing.iter)"
+    assert on_ranks(three, show, "--output all").text.count("3 0") == 3
+    assert (
+        "same True"
+        in on_ranks(three, "train(other, other_optimizer)\nprint('same', equal(other))").text
+    )
+    on_ranks(three, "del model, optimizer, other, other_optimizer")
+
+
 def test_sparse_states_are_sent_and_models_of_other_groups_are_other_models(three: Kernel) -> None:
     on_ranks(
         three,

@@ -36,7 +36,7 @@ def counters(model: Any) -> dict[str, float]:
     return {
         f"{place}.{name}": value
         for place, state in enumerate(states_of(model))
-        for name, value in getattr(state, "__dict__", {}).items()
+        for name, value in attributes(state).items()
         if type(value) in (int, float)
     }
 
@@ -61,7 +61,8 @@ def begin_again(states: Iterable[Any]) -> None:
             continue
         for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
             memory.clear()
-        state.iter = 0
+        state.iter = state.next_stats_report = 0
+        state.total_numel_before_compression = state.total_numel_after_compression = 0
         state.rng.seed(0)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from nbdist.backends.groups.comm_hooks import counters, set_counters
+from nbdist.backends.groups.comm_hooks import begin_again, counters, set_counters, states_of
 from nbdist.backends.groups.nccl import by_device
 from nbdist.backends.models.equality import is_shard, is_zero
 from nbdist.backends.models.trained_objects import bare, ddp_in
@@ -118,6 +118,7 @@ def _copy_model(model: torch.nn.Module, source: int, group: dist.ProcessGroup | 
         told = [counters(shared)]
         dist.broadcast_object_list(told, src=source, group=group)
         set_counters(shared, told[0])
+        begin_again(states_of(shared))
 
 
 def _copy_optimizer(
