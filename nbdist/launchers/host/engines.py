@@ -245,7 +245,8 @@ class Host:
     async def preload(self, modules: list[str], limit: float) -> Preloaded:
         """Let the warm process import modules; the answer says whether this succeeded.
 
-        Modules that are not all in `NEED_NO_TRIAL` are first tried in a fork.
+        Modules that are not all in `NEED_NO_TRIAL` are first tried in a fork. The others have
+        `AGAIN_SECONDS` at least: an import that is given up here leaves its package half imported.
         """
         tried = NEED_NO_TRIAL.issuperset(modules)
         order = Preload(
