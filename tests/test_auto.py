@@ -25,6 +25,8 @@ def prompt():
     return "".join(text for _, text in shell.prompts.in_prompt_tokens())
 
 shell.run_cell("%load_ext nbdist")
+from nbdist.magics.showing import starting
+starting.START_PATIENCE = 600  # on a busy machine the cell would say that it waits
 print(prompt())
 shell.run_cell("%dist auto on -np 1 --backend none", store_history=True)
 print(prompt())
