@@ -30,7 +30,8 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--timeout", type=seconds, default=preloading.PRELOAD_SECONDS, metavar="S",
-        help="give up the import after S seconds (default: 300)",
+        help="give up the import after S seconds (default: 300; torch._dynamo and "
+        "torch.distributed.fsdp have 180 at least)",
     )  # fmt: skip
     modules = parser.add_argument(
         "modules",
