@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from nbdist.launchers.host import protocol
 from nbdist.launchers.host.protocol import LAUNCHER, Died, Refused, Started
@@ -83,8 +83,12 @@ class Children:
     def fork(self, body: Callable[[], None]) -> int:
         """Fork a process that runs `body` and ends; return its pid."""
         pid = os.fork()
-        if pid:
-            return pid
+        if pid == 0:
+            self._run_child(body)
+        return pid
+
+    def _run_child(self, body: Callable[[], None]) -> NoReturn:
+        """Run `body` in this fork, and end it."""
         code = 1
         try:
             self._become_child()

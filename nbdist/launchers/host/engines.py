@@ -37,6 +37,7 @@ from nbdist.launchers.host.protocol import (
     Warm,
 )
 from nbdist.launchers.host.warm_process_client import WarmProcess, tail_in_words
+from nbdist.launchers.rank_counts import core_count
 from nbdist.machine import leftovers
 from nbdist.machine.amounts import in_time
 from nbdist.rank.rank_spec import RankSpec
@@ -343,9 +344,7 @@ def make_specs(
     recovery: Recovery, url: str, keys: Keys, engine: str, environ: dict[str, str],
 ) -> list[RankSpec]:  # fmt: skip
     """Return the specifications of ranks on this host."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    threads = max(1, core_count() // size)
     return [
         RankSpec(
             rank=rank,
@@ -366,7 +365,7 @@ def make_specs(
             cluster_id=host.id,
             cwd=working_directory(),
             environ=environ,
-            threads=max(1, cores // size),
+            threads=threads,
         )
         for rank in ranks
     ]

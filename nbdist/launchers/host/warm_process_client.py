@@ -155,7 +155,7 @@ class WarmProcess:
                 self.children.pop(word.pid, None)
                 self._oom_before = oom_kills()  # this child's death explains the kill
                 self._tell(word)
-            case Refused():
+            case _:
                 self._tell(word)
 
     def _lost(self) -> None:

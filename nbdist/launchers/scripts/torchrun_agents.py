@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -82,8 +82,8 @@ def serve(wanted: Agents) -> int:
     return worst
 
 
-def _be(agent: Agent, wanted: Agents) -> None:
-    """Run an agent in this process; does not return."""
+def _be(agent: Agent, wanted: Agents) -> NoReturn:
+    """Run an agent in this process, and end it."""
     code = 1
     try:
         die_with_parent()

@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -86,11 +86,15 @@ class Place:
         self.output, theirs = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            die_with_parent()
-            os.dup2(theirs, 1)
-            os.dup2(theirs, 2)
-            os._exit(agents.serve(self.agents))
+            self._be_parent(theirs)
         os.close(theirs)
+
+    def _be_parent(self, output: int) -> NoReturn:
+        """Start the agents from this fork, and end it with them."""
+        die_with_parent()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os._exit(agents.serve(self.agents))
 
     def start_guarded(self, temp: str) -> None:
         """Start the agents' parent under a guard, by ssh if the host is another one."""
