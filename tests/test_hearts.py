@@ -18,15 +18,23 @@ from tests.helpers.waiting import allowed
 if TYPE_CHECKING:
     import pytest
 
-HEART = b"a-heart"
+HEART, LATER = b"a-heart", b"a-later-heart"
 
 
 def test_a_heart_that_answers_late_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where cores are short an answer may take longer than the next two beats."""
+    """Where cores are short an answer may take longer than the next two beats.
+
+    Meanwhile another heart comes, for which the beats are not begun a second time.
+    """
     for owner, name in ((Hub, "register_engine"), (heartmonitor, "HeartMonitor")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back at the end
     monkeypatch.setattr(Hub, "register_engine", lambda *_: None)
     beat_when_awaited()
+
+    begun: list[bool] = []
+
+    def new(heart: bytes) -> SimpleNamespace:
+        return SimpleNamespace(incoming_registrations={heart: None})
 
     async def taken_in() -> list[bytes]:
         loop = asyncio.get_running_loop()
@@ -47,7 +55,14 @@ def test_a_heart_that_answers_late_is_taken_in(monkeypatch: pytest.MonkeyPatch) 
             for name in ("beats", "hub"):
                 pairs[name][1].socket.subscribe(b"")
             answer = pairs["answers"][1].send_multipart
-            pairs["beats"][1].on_recv(lambda beat: loop.call_later(25 * BEAT_SECONDS, answer, beat))
+
+            def hear(beat: list[bytes]) -> None:
+                if not later:
+                    later.append(Hub.register_engine(new(LATER), b"", {}))
+                loop.call_later(25 * BEAT_SECONDS, answer, beat)
+
+            later: list[object] = []
+            pairs["beats"][1].on_recv(hear)
             pairs["hub"][1].on_recv(told.set_result)
             monitor = heartmonitor.HeartMonitor(
                 ping_stream=pairs["beats"][0],
@@ -55,12 +70,22 @@ def test_a_heart_that_answers_late_is_taken_in(monkeypatch: pytest.MonkeyPatch) 
                 monitor_stream=pairs["hub"][0],
             )
             monitor.start()
-            Hub.register_engine(SimpleNamespace(incoming_registrations={HEART: None}), b"", {})
+            start = monitor.caller.start
+
+            def begin() -> None:
+                begun.append(monitor.caller.is_running())
+                start()
+
+            monkeypatch.setattr(monitor.caller, "start", begin)
+            Hub.register_engine(new(HEART), b"", {})
             try:
-                return await asyncio.wait_for(told, allowed(10))
+                found = await asyncio.wait_for(told, allowed(10))
+                assert LATER in monitor._awaited
+                return found
             finally:
                 monitor.caller.stop()
                 for stream in itertools.chain(*pairs.values()):
                     stream.close(linger=0)
 
     assert HEART in b"".join(asyncio.run(taken_in()))
+    assert begun == [False], "the beats were begun while they came"

@@ -60,6 +60,15 @@ def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         rank_counts.check_size(36)
 
 
+def test_cores_are_counted_where_nobody_says_which_ones_are_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on macOS, for which it stands in."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert rank_counts.core_count() == 7
+
+
 def test_a_log_is_large_beyond_so_many_megabytes(tmp_path: Path) -> None:
     logs = Logs(Settings(home=tmp_path, log_megabytes=1.0))
     first = logs.folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import shutil
@@ -19,11 +20,11 @@ import pytest
 
 from nbdist.backends.groups.recovery import Recovery
 from nbdist.errors import LaunchError
-from nbdist.launchers.host import child_processes, engines, warm_process_client
+from nbdist.launchers.host import child_processes, engines, protocol, warm_process_client
 from nbdist.launchers.host.engines import Host
 from nbdist.launchers.host.protocol import Died, Refused, Started, StartLauncher
 from nbdist.machine.process_lives import started
-from nbdist.rank.rank_spec import RankSpec
+from nbdist.rank.rank_spec import CLUSTER_NAME, RankSpec
 from nbdist.wire.channel import Keys
 from tests.helpers.notebook import new_ranks, on_ranks
 from tests.helpers.processes import runs
@@ -101,6 +102,16 @@ def check_that_a_rank_that_cannot_be_started_is_refused(kernel: Kernel) -> None:
     on_ranks(kernel, "assert rank or held == 0, 'this one has lived on'")
 
 
+def a_rank(folder: Path, environ: dict[str, str]) -> RankSpec:
+    """Return what one rank is to be."""
+    return RankSpec(
+        rank=0, local_rank=0, world_size=1, local_world_size=1, host="", incarnation=0,
+        backend="none", recovery=Recovery(), url="", keys=Keys.new(), folder=str(folder),
+        cells="", temp="", engine="", profile_dir="", cluster_id="", cwd="",
+        environ=environ, threads=1,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("then", ["", "sleep 600"])
 def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
@@ -109,16 +120,40 @@ def test_nothing_is_left_of_a_rank_that_does_not_take_what_it_is_given(
     program.write_text(f"#!/bin/sh\nexec <&-\n{then}\n")
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
-    spec = RankSpec(
-        rank=0, local_rank=0, world_size=1, local_world_size=1, host="", incarnation=0,
-        backend="none", recovery=Recovery(), url="", keys=Keys.new(), folder=str(tmp_path),
-        cells="", temp="", engine="", profile_dir="", cluster_id="", cwd="",
-        environ={"LARGE": "x" * 1_000_000}, threads=1,
-    )  # fmt: skip
     before = psutil.Process().children()
     with pytest.raises(BrokenPipeError):
-        child_processes._fresh(spec)
+        child_processes._fresh(a_rank(tmp_path, {"LARGE": "x" * 1_000_000}))
     assert set(psutil.Process().children()) <= set(before)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_a_fresh_rank_is_killed_before_its_parent_and_with_it(tmp_path: Path) -> None:
+    """A program that only waits stands in for the rank: the system is asked before it runs."""
+    program = tmp_path / "waits"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o700)
+    (tmp_path / "spec").write_bytes(protocol.encode(a_rank(tmp_path, {})))
+    ours, pid, its = map(
+        int,
+        in_a_process(
+            f"""
+            import msgspec, pathlib, sys
+            from nbdist.launchers.host import child_processes
+            from nbdist.rank.rank_spec import RankSpec
+            sys.executable = {str(program)!r}
+            spec = msgspec.msgpack.decode(pathlib.Path("spec").read_bytes(), type=RankSpec)
+            pid = child_processes._fresh(spec)
+            for of in ("self", pid):
+                print(of, pathlib.Path(f"/proc/{{of}}/oom_score_adj").read_text())
+            """,
+            tmp_path,
+        ).split()[1:],
+    )
+    assert ours < its or its == 1000
+    with contextlib.suppress(psutil.NoSuchProcess):
+        fresh = psutil.Process(pid)
+        until(lambda: not runs(fresh))
 
 
 def test_forked_ranks_have_random_numbers_of_their_own(ranks: Kernel) -> None:
@@ -389,10 +424,13 @@ def test_an_order_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
             # Nobody has heard yet that it has gone.
             os.kill(host.warm.pid, signal.SIGKILL)
             until(lambda: not runs(psutil.Process(host.warm.pid)))
+            host.check_controller()
             with pytest.raises(
                 LaunchError, match="the warm process, which starts the ranks, has ended; its log"
             ):
                 await asyncio.wait_for(host.preload(["json"], 100), allowed(60))
+            with pytest.raises(LaunchError, match="the warm process of this cluster has died"):
+                host.check_controller()
         finally:
             await host.stop()
 
@@ -406,6 +444,8 @@ def test_a_warm_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
         host = Host(tmp_path, lambda _: None, controller=False)
         warm = psutil.Process(host.warm.pid)
         warm.suspend()
+        host.warm._read()
+        assert not host.warm.gone.is_set(), "it has said nothing, which is no end"
         await host.warm.stop(grace=0.1)
         assert host.warm.gone.is_set()
         until(lambda: not runs(warm))
@@ -426,6 +466,36 @@ def test_a_session_whose_number_is_somebody_elses_by_now_is_left_alone() -> None
             assert process.wait(allowed(30)) == -signal.SIGTERM
         finally:
             process.kill()
+
+
+@pytest.mark.starts_processes
+def test_what_bears_the_mark_of_a_cluster_is_killed_wherever_it_is(tmp_path: Path) -> None:
+    marks = {name: {**os.environ, CLUSTER_NAME: f"{name}-{tmp_path}"} for name in ("ours", "other")}
+    ours, other = (
+        subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
+        for env in marks.values()
+    )
+    try:
+        warm_process_client.end_marked(marks["ours"][CLUSTER_NAME])
+        assert ours.wait(allowed(30)) == -signal.SIGKILL
+        other.terminate()
+        assert other.wait(allowed(30)) == -signal.SIGTERM
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_working_folder_that_was_removed_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", "elsewhere"])
+    assert engines._import_path() == [str(folder), "elsewhere"]
+    folder.rmdir()
+    assert engines._import_path() == sys.path
 
 
 def in_a_process(code: str, folder: Path) -> str:
@@ -470,6 +540,47 @@ def test_how_a_child_has_ended_is_told(tmp_path: Path) -> None:
         tmp_path,
     )
     assert told.splitlines() == ["done 0 0", "says 0 1", "code 0 3", "raises 0 1", "signal 15 0"]
+
+
+@pytest.mark.starts_processes
+def test_a_warm_process_tells_what_fails_and_ends_with_its_kernel(tmp_path: Path) -> None:
+    """What fails stands in for an error that nobody has foreseen; all that can be is caught before.
+
+    The kernel's end of the socket stays open, as in a process that the kernel's C code has forked.
+    """
+    (tmp_path / "spec").write_bytes(protocol.encode(a_rank(tmp_path, {})))
+    told = in_a_process(
+        """
+        import msgspec, os, pathlib, socket, sys
+        from nbdist.launchers.host import protocol
+        from nbdist.launchers.host.protocol import Preload, Signal, StartController, StartRank
+        from nbdist.launchers.host.warm_process import Supervisor
+        from nbdist.rank.rank_spec import RankSpec
+        kernel, (ours, theirs) = os.getpid(), socket.socketpair()
+        os.mkdir("temp")
+        if os.fork():
+            spec = msgspec.msgpack.decode(pathlib.Path("spec").read_bytes(), type=RankSpec)
+            for order in (
+                StartRank(spec), Signal(1, 0), StartController([], {}, "", ""),
+                Preload(3, [], [], {}, 1, tried=True),
+            ):
+                ours.sendall(protocol.pack(order))
+            for _ in range(3):
+                length = int.from_bytes(ours.recv(protocol.LENGTH, socket.MSG_WAITALL), "big")
+                word = protocol.decode_word(ours.recv(length, socket.MSG_WAITALL))
+                print(getattr(word, "name", "") or word.id, word.why, flush=True)
+            os._exit(0)
+        supervisor = Supervisor(theirs, kernel, ["temp"])
+        def fail(order):
+            raise MemoryError("unforeseen")
+        supervisor._do = fail
+        supervisor.serve()
+        print("ended", os.path.exists("temp"))
+        """,
+        tmp_path,
+    )
+    why = "MemoryError: unforeseen"
+    assert told.splitlines() == [f"rank 0.0 {why}", f"controller {why}", f"3 {why}", "ended False"]
 
 
 @pytest.mark.starts_processes
