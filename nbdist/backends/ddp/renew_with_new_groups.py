@@ -43,8 +43,6 @@ _THIS_RANKS = ("pg_options", "device_id")
 TORCHS_MB = 1 << 20
 """The unit of torch's `bucket_cap_mb`, in bytes."""
 WORLD = "world"
-NEEDS_RANK_0 = "DDP's constructor in this torch always copies the parameters of rank 0"
-"""Such a copy needs all ranks, and replaces the parameters that a rank has."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +164,6 @@ class Anew:
             arguments["process_group"] = self._in_place_of(group)
         for part in model.module.modules():
             self._exchange(part)
-        if not _can_do_without_others():
-            raise UsageError(NEEDS_RANK_0)
         again(model, arguments)
         noted.arguments = {k: v for k, v in arguments.items() if k != "module"}
         self._hook(model, noted)
@@ -216,8 +212,6 @@ class Anew:
         arguments = state["arguments"]
         if arguments.get("process_group") is dist.GroupMember.NON_GROUP_MEMBER:
             raise UsageError("it is trained by a process group that does not contain the new rank")
-        if not _can_do_without_others():
-            raise UsageError(NEEDS_RANK_0)
         torch.nn.Module.__init__(model)  # makes the model hashable
         others = {k: v for k, v in arguments.items() if k != "module"}
         noted = self._made.models[model] = Model(others, state["hooks"], state["builtin"])
@@ -264,8 +258,8 @@ def again(model: DistributedDataParallel, arguments: dict[str, Any]) -> None:
     before = dict(vars(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # shown at the first construction
-        silent = {"init_sync": False} if _can_do_without_others() else {}
-        _constructor()(model, **(arguments | silent))
+        # Otherwise it copies the parameters of rank 0: that needs all ranks, and changes a model.
+        _constructor()(model, **(arguments | {"init_sync": False}))
     # The same dictionaries, not copies: handles of hooks remove their hook from these.
     vars(model).update({name: before[name] for name in _kept_names() if name in before})
 
@@ -279,11 +273,6 @@ def _constructor() -> Callable[..., None]:
     """Return torch's own constructor, without our wrapper that registers each model."""
     make = DistributedDataParallel.__init__
     return getattr(make, "__wrapped__", make)
-
-
-def _can_do_without_others() -> bool:
-    """Whether DDP's constructor has `init_sync=False`, which leaves parameters as they are."""
-    return "init_sync" in inspect.signature(_constructor()).parameters
 
 
 def _arguments_of(model: DistributedDataParallel, noted: dict[str, Any] | None) -> dict[str, Any]:

@@ -28,15 +28,6 @@ def listening(
     make: Callable[..., TCPStore], host: str, name: str, port: int, *args: Any, **options: Any
 ) -> TCPStore:
     """Make a store that listens on `host` only; clients find it under the host name `name`."""
-    try:
-        return _listening(make, host, name, port, *args, **options)
-    except NotImplementedError:  # torch 2.6: libuv does not accept our socket
-        return _listening(make, host, name, port, *args, **options, use_libuv=False)
-
-
-def _listening(
-    make: Callable[..., TCPStore], host: str, name: str, port: int, *args: Any, **options: Any
-) -> TCPStore:
     with sockets.listen(host, port) as listener:
         port = listener.getsockname()[1]
         descriptor = listener.detach()  # the store closes it
