@@ -78,8 +78,8 @@ def version() -> tuple[int, ...]:
     number = ctypes.c_int()
     with suppress(OSError, AttributeError):  # NCCL is part of torch's own library
         loaded = ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        if loaded.ncclGetVersion(ctypes.byref(number)) == 0:
-            return number.value // 10_000, number.value // 100 % 100, number.value % 100
+        loaded.ncclGetVersion(ctypes.byref(number))
+        return number.value // 10_000, number.value // 100 % 100, number.value % 100
     return tuple(torch.cuda.nccl.version())
 
 

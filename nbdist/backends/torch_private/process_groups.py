@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -240,13 +241,12 @@ def _name_free(group: ProcessGroup, name: str) -> Iterator[None]:
 
 @functools.cache
 def _release() -> Callable[[int], None] | None:
-    folder = Path(torch.__file__).parent / "lib"
-    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
-        if (folder / name).exists():
-            function = getattr(ctypes.CDLL(str(folder / name)), RELEASE, None)
-            if function is not None:
-                function.argtypes, function.restype = [ctypes.c_void_p], None
-            return function
+    library = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
+    place = Path(torch.__file__).parent / "lib" / library
+    with suppress(OSError, AttributeError):  # the library is elsewhere, or does not export it
+        function = ctypes.CDLL(str(place))[RELEASE]
+        function.argtypes, function.restype = [ctypes.c_void_p], None
+        return function
     return None
 
 

@@ -37,19 +37,16 @@ def outside_of_split() -> Any:
 def forget(group: ProcessGroup) -> None:
     """Remove a group from torch's tables, without communication."""
     world = c10d._world
-    named = world.pg_names.get(group)
     clean = getattr(c10d, "_cleanup_process_group_global_state", None)
     if clean is not None:
         clean(group)
     else:  # before 2.10
+        named = world.pg_names[group]
         for book in _BOOKS:
             getattr(world, book).pop(group, None)
-        tag = world.pg_to_tag.pop(group, None)
-        if tag is not None:
-            _drop(world.tags_to_pg.get(tag, []), group)
-        if named is not None:
-            with suppress(RuntimeError):  # it is not registered
-                _distributed_c10d._unregister_process_group(named)
+        _drop(world.tags_to_pg.get(world.pg_to_tag.pop(group), []), group)
+        with suppress(RuntimeError):  # it is not registered
+            _distributed_c10d._unregister_process_group(named)
     _drop(world.tags_to_pg.get("", []), group)
 
 

@@ -80,9 +80,7 @@ def end_rpc() -> None:
     RPC counts its starts and its gatherings, and ranks find each other by these numbers, which
     differ between ranks after a fault or with a new rank.
     """
-    rpc: Any = sys.modules.get("torch.distributed.rpc")
-    if rpc is None:
-        return
+    rpc: Any = sys.modules["torch.distributed.rpc"]  # `import torch` imports it
     if rpc.api._is_current_rpc_agent_set():
         rpc.shutdown(graceful=False)
     rpc._init_counter = 0
