@@ -374,9 +374,11 @@ def test_a_model_that_torch_has_unpickled_trains_on_in_groups_made_anew(
     ranks.run(jobs.make, "ddp")
     ranks.run(jobs.through_pickle)
     ranks.run(jobs.step)
+    assert ranks.run(jobs.hook_in_use) == ["ALLREDUCE"] * 2
     fail_one(ranks, "backward")
     assert ranks.form() == [{}, {}]
     assert max(ranks.run(jobs.gradient_error)) < 1e-6
+    assert ranks.run(jobs.hook_in_use) == ["ALLREDUCE"] * 2
 
 
 def test_a_model_of_others_is_not_given(start: Callable[..., Ranks]) -> None:
@@ -449,11 +451,14 @@ def test_accelerate_works_twice_and_after_it_the_group_is_formed_anew(
 def test_renewed_groups_can_be_meshed_and_split(start: Callable[..., Ranks]) -> None:
     ranks = start(2)
     assert ranks.run(jobs.device_mesh) == [2.0, 2.0]
+    for why, torchs_own, of_method in ranks.run(jobs.split_as_torch_does):
+        assert why == torchs_own
+        assert "renewed" not in of_method
     ranks.abort()
     ranks.form()
     assert ranks.run(jobs.device_mesh) == [2.0, 2.0]
-    for total, refused in ranks.run(jobs.split):
-        assert total == 2.0
+    for total, refused, size in ranks.run(jobs.split):
+        assert (total, size) == (2.0, 1)
         assert "new_group" in refused
 
 

@@ -40,7 +40,9 @@ if rank == 1:
 TOMORROW = """
 def change():
     import torch.distributed.distributed_c10d as c10d
+    from torch.nn.parallel import DistributedDataParallel
     del c10d.ProcessGroupGloo.create_device
+    del DistributedDataParallel._register_builtin_comm_hook
 """
 MOVED = "type object 'torch._C._distributed_c10d.ProcessGroupGloo' has no attribute"
 

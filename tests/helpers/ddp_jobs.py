@@ -25,7 +25,7 @@ from nbdist.errors import UsageError
 from nbdist.rank.looking.rank_names import Pickler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 Kept = dict[str, Any]
@@ -262,7 +262,7 @@ def die(kept: Kept) -> None:
 
 def give(kept: Kept) -> bytes:
     """Pickle the trained objects, for a rank that was replaced."""
-    return _pickled((kept.get("group"), kept["model"], kept["optimizer"]))
+    return _pickled((kept.get("group"), kept["model"], kept["optimizer"], dist.group.WORLD))
 
 
 def _pickled(values: object) -> bytes:
@@ -293,9 +293,15 @@ def make_of_rank_zero(kept: Kept) -> None:
 
 
 def through_pickle(kept: Kept) -> None:
-    """Replace the model by a copy that torch itself has unpickled."""
+    """Replace the model by a copy that torch itself has unpickled, and give it a hook."""
     kept["model"] = pickle.loads(pickle.dumps(kept["model"]))  # noqa: S301  # our own
+    kept["model"]._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
     kept["optimizer"] = torch.optim.Adam(kept["model"].parameters(), lr=0.01)
+
+
+def hook_in_use(kept: Kept) -> str:
+    """Return the name of the hook that the model's reducer has."""
+    return str(kept["model"]._get_ddp_logging_data()["comm_hook"])
 
 
 def destroy(kept: Kept, name: str = "") -> None:
@@ -421,7 +427,8 @@ def log_otherwise(kept: Kept) -> list[float]:
 
 
 def take(kept: Kept, data: bytes) -> None:
-    kept["group"], kept["model"], kept["optimizer"] = pickle.loads(data)  # noqa: S301  # our own
+    kept["group"], kept["model"], kept["optimizer"], world = pickle.loads(data)  # noqa: S301  # our own
+    assert world is dist.group.WORLD
 
 
 def models_that_live(kept: Kept) -> int:
@@ -488,16 +495,33 @@ def device_mesh(kept: Kept) -> float:
     return value.item()
 
 
-def split(kept: Kept) -> tuple[float, str]:
+def split_as_torch_does(kept: Kept) -> list[str]:
+    """Split groups that were never renewed; return what is said against it, by torch alone, too."""
+    ranks = list(range(dist.get_world_size()))
+    kept["group"] = dist.new_group(ranks)
+    ours: Any = dist.split_group
+    said = [_refused(call, split_ranks=[ranks]) for call in (ours, ours.__wrapped__)]
+    return [*said, _refused(kept["group"].split_group, ranks)]
+
+
+def split(kept: Kept) -> tuple[float, str, int]:
+    """Split renewed groups; return a sum in all, what is refused, and the size of a part."""
     ranks = list(range(dist.get_world_size()))
     group = dist.split_group(split_ranks=[ranks])
     value = torch.ones(1)
     dist.all_reduce(value, group=group)
+    refused = _refused(dist.group.WORLD.split_group, ranks)  # type: ignore[union-attr]
+    part: Any = dist.split_group(kept["group"], [[rank] for rank in ranks])
+    assert dist.get_process_group_ranks(part) == [dist.get_rank()]
+    return value.item(), refused, part.size()
+
+
+def _refused(call: Callable[..., object], *args: Any, **options: Any) -> str:
     try:
-        dist.group.WORLD.split_group(ranks)  # type: ignore[union-attr]
+        call(*args, **options)
     except RuntimeError as error:
-        return value.item(), str(error)
-    return value.item(), ""
+        return str(error)
+    return ""
 
 
 def look_on(kept: Kept) -> None:

@@ -152,8 +152,8 @@ class Made:
         @functools.wraps(builtin)
         def register(model: Any, comm_hook_type: Any) -> None:
             builtin(model, comm_hook_type)
-            if model in self.models:
-                self.models[model].builtin = comm_hook_type
+            self.note(model)
+            self.models[model].builtin = comm_hook_type
 
         setattr(model_type, BUILTIN, register)
 
