@@ -34,11 +34,11 @@ def agree(rank: int, size: int) -> None:
         if rank == 0:
             most: Counts = {}
             for each in range(size):
-                for name, count in _get(server, str(each)).items():
+                for name, count in _get(server, str(each), each).items():
                     most[name] = max(count, most.get(name, 0))
             _put(server, "most", most)
         else:
-            most = _get(server, "most")
+            most = _get(server, "most", 0)
     if most:
         importlib.import_module("keras")
         sys.modules[_module()].get_default_graph_uid_map().update(most)
@@ -65,8 +65,8 @@ def _put(server: http.client.HTTPConnection, key: str, counts: Counts) -> None:
     server.getresponse().read()
 
 
-def _get(server: http.client.HTTPConnection, key: str) -> Counts:
-    """Wait for the counts that a rank publishes under this key."""
+def _get(server: http.client.HTTPConnection, key: str, rank: int) -> Counts:
+    """Wait for the counts that this rank publishes under this key."""
     until = time.monotonic() + SECONDS
     while True:
         server.request("GET", f"{SCOPE}/{key}")
@@ -76,7 +76,7 @@ def _get(server: http.client.HTTPConnection, key: str) -> Counts:
             break
         if time.monotonic() > until:
             raise TimeoutError(
-                f"rank {key} has not sent its counts of Keras' layer names within "
+                f"rank {rank} has not sent its counts of Keras' layer names within "
                 f"{in_seconds(SECONDS)}"
             )
         time.sleep(0.01)
