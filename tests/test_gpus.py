@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nbdist.backends.groups import wait_time
 from nbdist.cell.script.preamble import preamble
 from nbdist.errors import UsageError
 from nbdist.hub.hub import Hub
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
 torch: Any = pytest.importorskip("torch")
+from nbdist.backends.torch_private import timed_waits  # noqa: E402  # it needs torch, too
 
 GB = 10**9
 
@@ -471,3 +473,20 @@ def test_a_newcomer_waits_for_the_gpu_memory_of_the_one_before(
 def test_without_a_driver_nobody_holds_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert gpus.holders() == set()
+
+
+def test_steps_on_a_gpu_count_like_the_next_one_that_torch_has_measured() -> None:
+    """Torch writes its log of a step at a later one, and looks at a GPU only now and then."""
+    log: dict[str, int] = {}
+    logger = SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=log))
+    stand_in: Any = torch.nn.Identity()  # of a DDP model
+    stand_in.device_type = "cuda"
+    model, before = timed_waits._Model(stand_in), wait_time.so_far()
+    model.look(logger, 10.0)
+    assert wait_time.so_far() == before, "nothing is in the log before the first backward"
+    log |= {"backward_comm_time": 5_000_000, "backward_compute_comm_overlap_time": 2_000_000}
+    for now in (10.001, 10.002, 10.001 + timed_waits.MEASURE_SECONDS):
+        model.look(logger, now)
+    waited = wait_time.so_far()
+    assert waited.times == before.times + 1
+    assert waited.seconds - before.seconds == pytest.approx(3 * 0.003)

@@ -37,6 +37,7 @@ from nbdist.backends.ddp import current_collective, rank_group  # noqa: E402
 from nbdist.backends.ddp.joining import Joining  # noqa: E402
 from nbdist.backends.ddp.renew_with_new_groups import Anew, Before  # noqa: E402
 from nbdist.backends.groups import nccl  # noqa: E402
+from nbdist.backends.groups.recovery import Recovery  # noqa: E402
 from nbdist.backends.groups.registry import Group, Made  # noqa: E402
 from nbdist.backends.torch_private import recorder  # noqa: E402
 from nbdist.machine import sockets  # noqa: E402
@@ -288,16 +289,22 @@ def test_of_groups_made_anew_those_on_gpus_are_aborted(
     one_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del one_gpu
-    made = Made(connections=False)
+    backend = rank_group.Ddp(
+        rank=0, local_rank=0, world_size=2, recovery=Recovery(groups="the test says so")
+    )
+    made = backend._made
     mine, other, plain = OnGpu(), OnGpu(), object()
     kinds = {mine: "cuda:nccl", other: "gloo", plain: "cpu:gloo,cuda:nccl"}
     monkeypatch.setattr(torch.distributed, "get_backend_config", kinds.__getitem__)
     none = torch.distributed.GroupMember.NON_GROUP_MEMBER
     for group in (none, mine, other, plain):  # and there is no WORLD: torch raises for both
         made.groups.append(Group(0, [0], {}, group))
-    found: list[Any] = []
-    Anew(made, Joining(0, 2, made, lambda: False)).each_part(nccl.NAME, found.append)
-    assert found == [mine.part, plain]
+    assert backend._on_nccl() == [mine.part, plain]
+    assert not backend.goes_on_when_freed(), "as long as the GPU is not used"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert backend.goes_on_when_freed()
+    del made.groups[1], made.groups[-1]
+    assert not backend.goes_on_when_freed()
 
 
 def test_groups_that_torch_does_not_let_go_of_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 import zmq
 
+from nbdist.backends.choice import Backend, NoBackend
 from nbdist.errors import NbdistError
 from nbdist.hub.link.agent_connections import Line, NoAnswer, given
 from nbdist.rank.hub_connection import HubConnection
@@ -55,6 +56,17 @@ def test_every_call_can_travel() -> None:
     parcel = Parcel("7", {"x": ""}, b"\0\1", [])
     for call in (ReceiveParcel(parcel, run), SyncModel("model", 1, ""), ListNames()):
         assert decode_to_agent(encode_to_agent(Ask(3, call))) == Ask(3, call)
+
+
+def test_without_a_backend_a_rank_has_nothing_in_common_with_others() -> None:
+    backend: Backend = NoBackend()
+    names: dict[str, object] = {"model": object()}
+    assert (backend.open_store(), backend.groups(), backend.formed()) == (0, [], True)
+    assert (backend.checksums(names), backend.weigh(names)) == ({}, 0)
+    assert (backend.sharers(names, "model"), backend.sharers(names, "gone")) == ([], None)
+    assert not backend.goes_on_when_freed()
+    with pytest.raises(RuntimeError, match="with --backend none, ranks cannot send anything"):
+        backend.sync(names, "model", 0)
 
 
 async def test_an_answer_is_of_the_type_of_its_call() -> None:

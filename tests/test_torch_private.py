@@ -8,8 +8,12 @@ import re
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,9 +31,12 @@ from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends.ddp import torch_probe
+from nbdist.backends.groups import gloo
 from nbdist.backends.groups.recovery import Recovery
-from nbdist.backends.torch_private import elastic, hooks, process_groups
+from nbdist.backends.groups.registry import kept_excepthook
+from nbdist.backends.torch_private import elastic, elastic_agents, hooks, process_groups
 from nbdist.errors import NbdistError
+from nbdist.machine import sockets
 from tests.conftest import probed
 from tests.helpers.waiting import allowed, within
 
@@ -184,6 +191,18 @@ def test_what_the_load_may_have_done_is_tried_again(error: type[Exception], sure
     assert torch_probe._why_not(lambda: None) == ("", True)
 
 
+def test_groups_that_cannot_be_renewed_end_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch_probe.Trial, "groups", lambda _: torch_probe._demand(False, "off"))
+    monkeypatch.setattr(torch_probe.Trial, "models", lambda _: torch_probe._demand(False, "tried"))
+    mine, other = socket.socketpair()
+    with mine, other:
+        told: list[Recovery] = []
+        torch_probe._try(torch_probe.Partner(0, mine), told.append)
+    version = str(torch.__version__)
+    assert told == [Recovery(version, groups="Wrong: off", whole=True)], "and nothing else is tried"
+
+
 def test_models_that_cannot_be_renewed_are_told_of_after_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,8 +231,118 @@ def test_a_probe_whose_other_half_dies_says_so() -> None:
         other.close()
 
 
-def test_groups_can_be_emptied() -> None:
+def test_groups_can_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert process_groups._release() is not None
+    look = process_groups._release.__wrapped__
+    with monkeypatch.context() as patch:
+        patch.setattr(process_groups, "RELEASE", "no_such_function")
+        assert look() is None
+    monkeypatch.setattr(torch, "__file__", "/elsewhere/torch/__init__.py")
+    assert look() is None
+
+
+def test_a_group_whose_backend_tells_no_time_limit_has_torchs_own() -> None:
+    fake: Any = import_module("torch.testing._internal.distributed.fake_pg")  # torch's own
+    with kept_excepthook():
+        dist.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+    try:
+        world = process_groups.world()
+        assert world is not None
+        limit = process_groups.default_timeout("fake")
+        assert process_groups.describe(world).timeout == limit.total_seconds()
+        found: list[Any] = []
+        process_groups.each_part("gloo", found.append)
+        assert found == []
+        process_groups.each_part("fake", found.append)
+        assert found
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_gloo_device_is_told_from_other_sockets_that_begin_to_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make: Any = c10d.ProcessGroupGloo.create_device
+    others: list[socket.socket] = []
+
+    def make_beside_another(hostname: str) -> object:
+        if not others:  # another thread's
+            others.append(socket.create_server((hostname, 0)))
+        return make(hostname=hostname)
+
+    monkeypatch.setattr(c10d.ProcessGroupGloo, "create_device", staticmethod(make_beside_another))
+    device, address = hooks._gloo_device("127.0.0.1")
+    with others[0] as other:
+        assert address in sockets.listening() - {other.getsockname()}
+    del device
+
+
+def test_gloo_is_quiet_in_groups_that_a_script_makes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Talking:
+        """Stands for gloo of torch 2.9."""
+
+        def __init__(self, store: str, *, rank: int) -> None:
+            os.write(1, b"[Gloo] Rank 0 is connected to 1 peer ranks.\n")
+            self.made = store, rank
+
+    monkeypatch.setattr(c10d, "ProcessGroupGloo", Talking)
+    hooks.quiet_gloo()
+    made: Any = c10d.ProcessGroupGloo
+    assert made("store", rank=3).made == ("store", 3)
+    assert capfd.readouterr().out == ""
+    assert isinstance(Talking("store", rank=0), made)
+
+
+def test_gloo_that_connects_late_is_not_made_to_connect_by_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
+    store, parts = _distributed_c10d.HashStore(), dict[int, Any]()
+    kind: Any = c10d.ProcessGroupGloo
+
+    def make(rank: int) -> None:
+        options = kind._Options()
+        options._devices = [kind.create_device(hostname="127.0.0.1")]
+        parts[rank] = kind(store, rank, 2, options)
+
+    def add(rank: int) -> float:
+        value = torch.ones(1)
+        parts[rank].allreduce([value]).wait(timedelta(seconds=allowed(20)))
+        return value.item()
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(make, range(2)))
+        gloo.close(parts[0])
+        assert list(both.map(add, range(2))) == [2.0, 2.0]
+
+
+@pytest.mark.starts_processes
+def test_agents_that_meet_as_the_user_wants_restart_their_ranks_as_torch_does(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+
+    def fail(path: str) -> None:
+        with Path(path).open("a") as file:
+            file.write("ran\n")
+        sys.exit(3)
+
+    flags = [
+        "--nnodes=1", "--nproc-per-node=1", "--max-restarts=1", "--rdzv-id=alone",
+        "--rdzv-backend=c10d", f"--rdzv-endpoint={tmp_path / 'meeting'}",
+        "--rdzv-conf=store_type=file", f"--log-dir={tmp_path}", "--local-addr=127.0.0.1",
+    ]  # fmt: skip
+    context = torch.multiprocessing.get_context("fork")
+    agent = context.Process(target=elastic_agents.run, args=(flags, fail, str(runs)))
+    agent.start()
+    agent.join(allowed(60))
+    assert agent.exitcode == 1
+    assert runs.read_text() == "ran\n" * 2
+    said = capfd.readouterr().err
+    assert said.count("nbdist: 1 agents have joined\n") == 2
+    assert "ChildFailedError" in said
 
 
 def test_the_helper_that_makes_groups_takes_what_we_give_it() -> None:
