@@ -72,10 +72,12 @@ def test_a_wait_beyond_horovods_calls_is_none_of_theirs() -> None:
     thread = threading.Thread(target=stand_in(frames, held.acquire))
     thread.start()
     inside = sys._current_frames
-    until(lambda: inside()[thread.ident or 0].f_code.co_name == "load", told=lambda: "not there")
-    assert calls.Watch(thread.ident or 0).look() is None
-    held.release()
-    thread.join()
+    try:
+        until(lambda: inside()[thread.ident or 0].f_code.co_name == "load")
+        assert calls.Watch(thread.ident or 0).look() is None
+    finally:
+        held.release()
+        thread.join()
 
 
 @pytest.fixture
@@ -97,6 +99,7 @@ def test_ranks_agree_on_counts_of_layers_through_the_newest_server(
     first, port = alone.open_store(), alone.open_store()
     try:
         assert first != port, "the first one may still be open"
+        assert alone._server._httpd.server_address == ("127.0.0.1", port)
         for name, value in alone._environ(port).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(keras_names, "MODULES", ())  # Keras was not imported by any rank
