@@ -99,9 +99,11 @@ def test_models_are_made_equal(ranks: Kernel) -> None:
     assert on_ranks(ranks, body).stdout == "True 6 1\n"
     assert printed_by(ranks, 1) == "True 6 1\n"
     on_ranks(ranks, "odd = make()\nif rank == 0:\n    odd.optimizer.build(odd.variables)")
-    on_ranks(ranks, "odd = odd.optimizer")
+    on_ranks(ranks, "odd = odd.optimizer\nwords = ['no', 'model']")
     told = shown(ranks.run("%dist sync odd --from 0", check=False))
     assert "build it on all ranks first" in told
+    told = shown(ranks.run("%dist sync words --from 0", check=False))
+    assert "a list is not a model, optimizer or variable" in told
     assert on_ranks(ranks, "print(float(hvd.allreduce(tf.ones(1))[0]))").stdout == "1.0\n"
 
 
