@@ -291,8 +291,8 @@ def test_a_script_forms_the_group_that_its_gpus_allow(
 # -- what a rank holds while it is idle --------------------------------------------------------
 
 
-def test_an_idle_ranks_gpu_memory_is_seen() -> None:
-    rank = Rank(0, state="idle", device="cuda:0")
+def test_an_idle_ranks_gpu_memory_is_seen(tmp_path: Path) -> None:
+    rank = Rank(0, tmp_path, state="idle", device="cuda:0")
     hub: Any = SimpleNamespace(ranks={0: rank}, running={})
     Hub._hear_agent(hub, 0, 0, Pulse("", None, "", None, Vitals(0, gpu_memory=3 * GB)))
     told = rank_of_cluster(rank)

@@ -286,7 +286,7 @@ def test_what_ends_the_rank_when_it_is_returned_is_told(lone: Kernel) -> None:
 
 def test_what_a_rank_did_is_not_shown_when_its_cell_is_over(tmp_path: Path) -> None:
     """Its words and the end of its cell come by two sockets, in any order (a stand-in of a hub)."""
-    ranks = {number: Rank(number, state="busy") for number in range(2)}
+    ranks = {number: Rank(number, tmp_path, state="busy") for number in range(2)}
     hub: Any = SimpleNamespace(ranks=ranks, running={}, settings=Settings.read())
     job = Job(id="1", code="", ranks=(0, 1), folder=tmp_path, number=1)
     job.parts = {0: (0, None), 1: (0, None)}

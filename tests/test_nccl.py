@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -602,7 +603,7 @@ async def _sharing(devices: list[str], backend: str) -> list[str]:
         assert (rank, question) == (0, ListGroups())
         return [GroupInfo("0", list(range(len(devices))), backend, 600.0, world=True)]
 
-    ranks = {rank: Rank(rank, device=device) for rank, device in enumerate(devices)}
+    ranks = {rank: Rank(rank, Path(), device=device) for rank, device in enumerate(devices)}
     hub: Any = SimpleNamespace(backend="ddp", ranks=ranks, size=len(ranks), call=call)
     return await forming._sharing(hub)
 

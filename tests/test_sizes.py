@@ -74,7 +74,7 @@ def test_a_log_is_large_beyond_so_many_megabytes(tmp_path: Path) -> None:
     first = logs.folder
     log = first / "rank0.log"
     log.write_bytes(bytes(1_000_001))
-    rank = Rank(0, logs=first, log_end=1_000_000)
+    rank = Rank(0, first, log_end=1_000_000)
     assert logs.place([rank], [rank]) == first
     os.truncate(log, 10)  # by hand, to make room
     assert logs.place([rank], [rank]) == first

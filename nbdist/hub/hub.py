@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import LaunchError
 from nbdist.hub.link.agent_connections import Heard, Line
-from nbdist.hub.link.log_folders import Logs
+from nbdist.hub.link.log_folders import Logs, log_size
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.link.turns import Turns
 from nbdist.job import changes
@@ -141,7 +141,7 @@ class Hub:
                 rank.device = message.device or rank.device
                 if message.job in self.running:
                     self.running[message.job].pulsed(rank.rank, message)
-            case Hello():
+            case _:
                 self._arrived(rank, message)
 
     def _arrived(self, rank: Rank, hello: Hello) -> None:
@@ -177,7 +177,7 @@ class Hub:
                 rank.pid, rank.created = word.pid, word.created
             case Refused():
                 self._lost(rank, Death(rank.rank, 0, 0, 1, False, time.time(), None), word.why)
-            case Died():
+            case _:
                 line, now = rank.pulse.line if rank.pulse else None, time.time()
                 death = Death(
                     rank.rank, word.pid, word.signum, word.code, word.out_of_memory, now, line
@@ -230,9 +230,8 @@ class Hub:
         )  # fmt: skip
         for spec in specs:
             folder = self.logs.folder
-            path = folder / f"rank{spec.rank}.log"
-            end = path.stat().st_size if path.exists() else 0
-            self.ranks[spec.rank] = Rank(spec.rank, spec.incarnation, logs=folder, log_end=end)
+            end = log_size(folder / f"rank{spec.rank}.log")
+            self.ranks[spec.rank] = Rank(spec.rank, folder, spec.incarnation, log_end=end)
             self._incarnations[spec.rank] = spec.incarnation + 1
             self.line.expect(spec.rank, spec.incarnation)
             self._arrivals[spec.rank] = self.loop.create_future()
@@ -266,19 +265,18 @@ class Hub:
         if not problems:
             return
         self.stale = True
-        await self.free({calls[call]: call for call in waiting}, str(problems[0]))
+        await self.free({call: calls[call] for call in waiting}, str(problems[0]))
         raise problems[0]
 
-    async def free(self, calls: dict[int, asyncio.Task[Any]], why: str) -> None:
+    async def free(self, calls: dict[asyncio.Task[Any], int], why: str) -> None:
         """Free ranks that wait for a failed rank, while no cell is running.
 
         This is repeated, because a rank may not have begun to wait at the first time.
         """
-        waiting = set(calls.values())
+        waiting = set(calls)
         while waiting:
-            for rank, call in calls.items():
-                if call in waiting:
-                    self.send(rank, Abort(job="", why=why))
+            for call in waiting:
+                self.send(calls[call], Abort(job="", why=why))
             ended, waiting = await asyncio.wait(waiting, timeout=FREE_SECONDS)
             for call in ended:
                 call.exception()  # a consequence, not reported

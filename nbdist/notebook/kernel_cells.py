@@ -91,7 +91,7 @@ class Prepared:
             arguments=self._arguments, began=time.time(),
         )  # fmt: skip
 
-        def send(word: messages.Message) -> None:
+        def send(word: messages.Display | messages.Pulse) -> None:
             self._loop.call_soon_threadsafe(self._run.hear, word)
 
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbdist.wire.messages import Done, Message, Run
+    from nbdist.wire.messages import Display, Done, Run
 
 T = TypeVar("T")
 OURS = ("rank", "local_rank", "world_size", "device")
@@ -70,7 +70,7 @@ class InsideRunner(CellRunner):
         self._resources: Resources | None = None
         self._kernels = {each.ident for each in threading.enumerate() if each.ident} - {self.main}
 
-    def run_here(self, run: Run, send: Callable[[Message], None]) -> Done:
+    def run_here(self, run: Run, send: Callable[[Display | Pulse], None]) -> Done:
         """Run a cell to its end; pass its displays and its last pulse to `send`."""
         self.start(send)
         with rank_output.given_back(), self._names_lent(), _arguments_lent(run.arguments):

@@ -42,9 +42,10 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
             lacking = await copies.lacking(hub, like, ranks)
         if like is not None or hub.uncompared:
             hub.notes += await rank_equality.compare(hub, words=rank_equality.UNLIKE)
-    return {
-        rank: {name: why.get(name, "") for name in sorted(names)} for rank, names in lacking.items()
-    }
+        return {
+            rank: {name: why.get(name, "") for name in sorted(names)}
+            for rank, names in lacking.items()
+        }
 
 
 async def sync(hub: Hub, path: str, source: int) -> list[int]:

@@ -52,8 +52,6 @@ class CellSockets:
     def _accept(self) -> None:
         try:
             sock, _ = self._listening.accept()
-        except BlockingIOError:  # the connection was closed already
-            return
         except OSError:
             self._loop.remove_reader(self._listening)
             self._loop.call_later(AGAIN_SECONDS, self._listen)

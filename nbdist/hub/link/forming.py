@@ -16,6 +16,7 @@ from nbdist.backends.groups.recovery import ANEW, IN_PLACE, REPLACE, Recovery, t
 from nbdist.errors import LaunchError, NbdistError
 from nbdist.hub.link import copies
 from nbdist.hub.link.agent_connections import NoAnswer
+from nbdist.hub.link.log_folders import log_size
 from nbdist.job.deaths import how_died
 from nbdist.job.report import said_of
 from nbdist.launchers.scripts import horovodrun
@@ -154,8 +155,9 @@ async def form(hub: Hub) -> None:
     recovery = Recovery() if first else await recovery_of(hub)
     forced = "" if first else _way_to_begin_with(hub)
     tried: list[NotFormed] = []
-    for way in ways(recovery, forced) if hub.backend == "ddp" else [IN_PLACE]:
-        if way == REPLACE or (tried and (tried[-1].stuck or first)):
+    possible = ways(recovery, forced) if hub.backend == "ddp" else [IN_PLACE, REPLACE]
+    for way in possible[:-1]:  # behind them all stands that ranks are replaced, see below
+        if tried and (tried[-1].stuck or first):
             break
         try:
             lost = await _by(hub, way, recovery)
@@ -229,7 +231,7 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
         }
         return {name: why for formed in answers.values() for name, why in formed.lost.items()}
     why = str(next(iter(problems.values())))
-    await hub.free({calls[call]: call for call in waiting}, why)
+    await hub.free({call: calls[call] for call in waiting}, why)
     stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)
     raise NotFormed(why, sorted(problems), stuck=stuck)
 
@@ -237,9 +239,7 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
 def _pass_over_output(hub: Hub) -> None:
     """Skip torch's output about cut connections, so that the next cell does not show it."""
     for rank in hub.ranks.values():
-        path = None if rank.logs is None else rank.logs / f"rank{rank.rank}.log"
-        if path is not None and path.exists():
-            rank.log_end = max(rank.log_end, path.stat().st_size)
+        rank.log_end = max(rank.log_end, log_size(rank.logs / f"rank{rank.rank}.log"))
 
 
 def _told(way: str, lost: dict[str, str], tried: list[NotFormed], recovery: Recovery) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
 import signal
 import threading
@@ -81,13 +82,10 @@ class HubLoop:
 
 def _result(future: Future[T], timeout: float | None) -> T:
     """Wait in short slices, as a signal just before a wait does not end the wait."""
-    until = None if timeout is None else time.monotonic() + timeout
-    while not future.done():
-        left = LOOK_SECONDS if until is None else until - time.monotonic()
-        wait([future], timeout=max(0.0, min(LOOK_SECONDS, left)))
-        if until is not None and time.monotonic() >= until:
-            break
-    return future.result(None if until is None else 0)
+    until = time.monotonic() + (math.inf if timeout is None else timeout)
+    while not future.done() and (left := until - time.monotonic()) > 0:
+        wait([future], timeout=min(LOOK_SECONDS, left))
+    return future.result(0)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ class Logs:
         for rank in ranks:
             if rank.logs != self.folder:
                 rank.logs, rank.log_end = self.folder, 0
-            elif rank.log_end > (size := _size(self.folder / f"rank{rank.rank}.log")):
+            elif rank.log_end > (size := log_size(self.folder / f"rank{rank.rank}.log")):
                 rank.log_end = size  # the log was truncated to free space
         if self._full:
             self._let_go({rank.logs for rank in everyone})
@@ -56,7 +56,7 @@ class Logs:
         self._full.append(self.folder)
         self._let_go(set())
 
-    def _let_go(self, used: set[Path | None]) -> None:
+    def _let_go(self, used: set[Path]) -> None:
         unused = [folder for folder in self._full if folder not in used]
         for folder in unused:
             self._full.remove(folder)
@@ -82,8 +82,9 @@ class Logs:
         leftovers.clear_logs(settings.home / "logs", settings.log_days, settings.log_gigabytes)
 
 
-def _size(path: Path) -> int:
+def log_size(path: Path) -> int:
+    """Return the size of a log, 0 if it was removed or not begun."""
     try:
         return path.stat().st_size
-    except OSError:  # removed: start at 0
+    except OSError:
         return 0

@@ -18,6 +18,8 @@ class Rank:
     """A rank as the hub knows it. The hub's thread writes."""
 
     rank: int
+    logs: Path
+    """The folder of its log."""
     incarnation: int = 0
     """How many processes were this rank before."""
     host: str = ""
@@ -30,8 +32,6 @@ class Rank:
     device: str = ""
     gpu_memory: int | None = None
     """Bytes on its GPU, known also while it is idle."""
-    logs: Path | None = None
-    """The folder of its log."""
     log_end: int = 0
     """Where the output of ended jobs ends in its log."""
     death: Death | None = None

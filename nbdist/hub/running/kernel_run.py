@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbdist.job.job import Job
     from nbdist.job.states import Stop
     from nbdist.rank.kernel_rank import InsideRunner, Signals
-    from nbdist.wire.messages import Done, Message
+    from nbdist.wire.messages import Done
 
 STUCK_SECONDS = 3.0
 """A cell that has not ended this long after an interrupt is inside a C call."""
@@ -88,18 +88,18 @@ class InsideRun(Followed):
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: Display | Pulse) -> None:
         """Receive the cell's displays and its final bars."""
         changes.happened()
         match message:
             case Display():
                 self._output.display(message)
                 self._watch.wake()
-            case Pulse():
+            case _:
                 self._job.pulses[0] = message
 
     async def _look(self) -> None:
-        while not self._ended:
+        while True:
             await asyncio.sleep(PULSE_SECONDS)
             self._job.pulses[0] = self._runner.doing(self._job.id)
 

@@ -92,9 +92,9 @@ class Outcome:
                 return report.failure(job)
             case Refused(why=why):
                 return LaunchError(f"{name} could not be started: {why}")
-            case Died(code=code):
+            case _:
                 log = tail_in_words(job.folder / "launcher.log")
-                return LaunchError(f"{name} ended with exit code {code}; {log}")
+                return LaunchError(f"{name} ended with exit code {word.code}; {log}")
 
     def _blame_lost(self) -> None:
         """Blame the rank that was lost, not the ranks that its launcher has ended since."""

@@ -23,7 +23,7 @@ from nbdist.job.states import WITH_CLUSTER, Stop
 from nbdist.launchers.host.protocol import Died, Refused, Started
 from nbdist.launchers.scripts.launcher import launcher
 from nbdist.settings import no_place
-from nbdist.wire.messages import Display, Done, Hello, Interrupt, Pulse, Received
+from nbdist.wire.messages import Display, Hello, Interrupt, Pulse, Received
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -81,7 +81,7 @@ class ScriptRun(JobRun):
                 self._line.send(rank, Received())
             case Pulse():
                 ranks.pulsed(rank, message)
-            case Done():
+            case _:
                 ranks.ended(rank, message.fault)
                 self._look_for_all_done()
 
@@ -105,7 +105,7 @@ class ScriptRun(JobRun):
                 self._launcher = word.pid
                 if self._press.why is not None:  # stopped before the rank connected
                     self._host.end(word.pid, 0.0)
-            case _ if not self._ended.done():
+            case _:
                 self._ended.set_result(word)
 
     def running(self) -> dict[int, Pulse | None]:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
     from nbdist.wire.group_reports import Waiting
-    from nbdist.wire.messages import Message
 
 
 TIMED = ("<timed exec>", "<timed eval>")
@@ -66,7 +65,7 @@ class CellRunner:
         """The names that are defined for every cell, also after `%reset`."""
         self._display = RichDisplay(shell, own=self.own)
         self._log = Log()
-        self._send: Callable[[Message], None]
+        self._send: Callable[[Display], None]
         self.lock = asyncio.Lock()
         """Held while the shell is in use: by our cells, `%px` cells, and while groups are
         formed."""
@@ -100,7 +99,7 @@ class CellRunner:
         """Whether the cell has failed and its traceback is being formatted. Any thread."""
         return self._showing
 
-    def start(self, send: Callable[[Message], None]) -> None:
+    def start(self, send: Callable[[Display], None]) -> None:
         """Send the cells' displays with `send`."""
         self._send = send
 
