@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -13,16 +14,21 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from nbdist.backends.groups.recovery import Recovery
 from nbdist.hub.asking import rank_equality, stacks
 from nbdist.hub.hub import Hub
+from nbdist.hub.link import forming
 from nbdist.hub.link.ranks import Rank
 from nbdist.hub.running.cell_run import Run
+from nbdist.hub.running.cell_turn import waits_for
+from nbdist.job.deaths import Death
 from nbdist.job.job import Job
+from nbdist.launchers.host.protocol import CONTROLLER, Died
 from nbdist.published.records import rank_of_cluster
 from nbdist.settings import Settings
-from nbdist.wire.activity import Vitals
+from nbdist.wire.activity import Pace, Vitals
 from nbdist.wire.group_reports import NO_WAY, Digest
-from nbdist.wire.messages import Done, Pulse
+from nbdist.wire.messages import Display, Done, Hello, Pulse, Received
 from tests.helpers.faults import MODELS, fails, shown
 from tests.helpers.notebook import distributed, on_ranks
 from tests.helpers.processes import runs
@@ -284,6 +290,20 @@ def test_what_ends_the_rank_when_it_is_returned_is_told(lone: Kernel) -> None:
     assert f"`last` cannot be returned from rank 0: {why}" in cell.error
 
 
+def test_what_does_not_come_though_its_rank_has_ended_well_is_told(lone: Kernel) -> None:
+    lone.run("usual, script_run.LAST_WORD_SECONDS = script_run.LAST_WORD_SECONDS, 0.05")
+    body = """
+        import os
+        from nbdist.rank.reporter import Reporter
+        Reporter._handle = lambda *_: os._exit(0)  # it is asked for the value
+        value = 1
+    """
+    cell = on_ranks(lone, body, f"{WITHOUT_CLUSTER} --return value", check=False)
+    assert "the values that the ranks return did not arrive in time" in cell.error
+    assert lone.run("print(nbdist.jobs()[-1].state)").stdout == "failed\n"
+    lone.run("script_run.LAST_WORD_SECONDS = usual")
+
+
 def test_what_a_rank_did_is_not_shown_when_its_cell_is_over(tmp_path: Path) -> None:
     """Its words and the end of its cell come by two sockets, in any order (a stand-in of a hub)."""
     ranks = {number: Rank(number, tmp_path, state="busy") for number in range(2)}
@@ -298,6 +318,70 @@ def test_what_a_rank_did_is_not_shown_when_its_cell_is_over(tmp_path: Path) -> N
     Hub._hear_agent(hub, 0, 0, pulse)
     Hub._hear_agent(hub, 1, 0, pulse)
     assert [rank_of_cluster(rank).words for rank in ranks.values()] == ["idle", "line 3"]
+
+
+def a_hub(**parts: Any) -> Any:
+    """Return a hub of these parts, without processes and sockets."""
+    hub = Hub.__new__(Hub)
+    vars(hub).update(parts)
+    return hub
+
+
+def test_what_a_rank_says_after_its_job_or_its_death_changes_nothing(tmp_path: Path) -> None:
+    """What dies is told by the warm process, and may overtake what the rank itself has said."""
+    ranks, sent = {number: Rank(number, tmp_path, state="busy") for number in range(2)}, []
+    hub = a_hub(ranks=ranks, running={}, send=lambda *what: sent.append(what))
+    hub._hear_agent(0, 0, Display("1", 0, "display_data", {}))
+    assert sent == [(0, Received())], "the rank waits for it"
+    hub._hear_agent(0, 0, Done("1", 0))
+    job = Job(id="2", code="", ranks=(0, 1), folder=tmp_path, number=1)
+    job.parts = {0: (0, None), 1: (0, None)}
+    hub.settings = Settings.read()
+    hub.running["2"] = run = Run(hub, job)
+    last = Pulse("2", 3, "", None, Vitals(0), paces=[Pace("loop", 1, 1.0)])
+    hub._hear_agent(0, 0, last)
+    hub._hear_agent(0, 0, Pulse("2", 2, "", None, Vitals(0)))
+    assert job.pulses[0] is last
+    ranks[1].state, ranks[1].death = "dead", Death(1, 7, 9, 0, False, 1.0, None)
+    run.died(ranks[1].death)
+    hub._hear_agent(1, 0, Done("2", 0, logged=False))
+    assert not ranks[1].alive
+    assert isinstance(job.errors[1], Death)
+    assert not job.unlogged
+
+
+async def test_ranks_that_start_hear_that_their_controller_has_died(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    arrivals: dict[int, asyncio.Future[None]] = {rank: loop.create_future() for rank in range(2)}
+    arrivals[0].cancel()  # it took too long
+    ranks = {number: Rank(number, tmp_path, 1) for number in range(3)}
+    host = SimpleNamespace(controller_log_in_words=lambda: "its log is empty")
+    hub = a_hub(ranks=ranks, _arrivals=arrivals, host=host)
+    hub._hear(Died(CONTROLLER, 7, 9, 0, False))
+    told = str(arrivals[1].exception())
+    assert told.endswith("controller ended while rank 1 was starting; its log is empty")
+    hub._hear(Died("rank 0.0", 7, 9, 0, False))  # which was rank 0 before
+    for number in range(3):
+        for _ in ("agent", "main thread"):
+            hub._hear_agent(number, 1, Hello(number, 1, 8, "here"))
+    assert [rank.state for rank in ranks.values()] == ["idle", "idle", "starting"]
+    assert ranks[0].death is None
+
+
+async def test_who_waits_for_what_is_not_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is still being tested (a stand-in of a hub)."""
+    loop = asyncio.get_running_loop()
+
+    async def ready() -> Any:
+        return SimpleNamespace(recovery=Recovery("9.9"))
+
+    warm = SimpleNamespace(probed=loop.create_future())
+    hub: Any = SimpleNamespace(backend="ddp", host=SimpleNamespace(warm=warm, ready=ready))
+    monkeypatch.setattr(forming, "PROBE_SECONDS", 0.0)
+    assert forming.in_words(hub) == "How this torch recovers after a fault is still being tested."
+    why = "the test of this torch has not ended yet"
+    assert await forming.recovery_of(hub) == Recovery("9.9", groups=why, fsdp=why)
+    assert waits_for([]) == "Waits for the ranks, which form their process group."
 
 
 def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:

@@ -129,7 +129,7 @@ class Hub:
         rank = self.ranks[number]
         match message:
             case Done():
-                rank.state, rank.pulse = "idle", None
+                rank.state, rank.pulse = "dead" if rank.death else "idle", None
                 if message.job in self.running:
                     self.running[message.job].done(rank.rank, message)
             case Display():
@@ -146,7 +146,9 @@ class Hub:
 
     def _arrived(self, rank: Rank, hello: Hello) -> None:
         arrival = self._arrivals.get(rank.rank)
-        if hello.protocol != PROTOCOL and arrival is not None:
+        if arrival is None:  # its death was heard of before
+            return
+        if hello.protocol != PROTOCOL:
             msg = (
                 f"rank {rank.rank} uses version {hello.protocol} of nbdist's protocol, and the "
                 f"notebook version {PROTOCOL}: if nbdist was updated, restart the kernel"
@@ -158,7 +160,7 @@ class Hub:
         if rank.hellos < SOCKETS:
             return
         rank.host, rank.pid, rank.state = hello.host, hello.pid, "idle"
-        if arrival is not None and not arrival.done():
+        if not arrival.done():  # somebody still waits for it
             self._arrivals.pop(rank.rank).set_result(None)
 
     # -- births and deaths ---------------------------------------------------------------------
