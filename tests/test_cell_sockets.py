@@ -11,6 +11,7 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from nbdist.hub.link import cell_sockets
 from nbdist.hub.link.agent_connections import Line
 from nbdist.wire.encoding import decode_to_agent, encode_to_hub
 from nbdist.wire.framing import HEAD_BYTES, MAX_MESSAGE, Stream
@@ -21,6 +22,8 @@ from tests.helpers.waiting import Deadline, allowed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    import pytest
 
     from nbdist.hub.link.agent_connections import Heard
     from tests.helpers.kernel import Kernel
@@ -137,24 +140,45 @@ async def test_strangers_and_predecessors_are_not_listened_to(tmp_path: Path) ->
         huge.close()
 
 
+async def until_too_many_files(line: Line) -> None:
+    """Let the line have no file for a rank that comes, until it has noticed that."""
+    loop: Any = asyncio.get_running_loop()
+    listening = line._cells._listening.fileno()  # type: ignore[union-attr]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
+    try:
+        await until(lambda: listening not in loop._selector.get_map())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
 async def test_a_rank_comes_in_when_there_are_fewer_open_files(tmp_path: Path) -> None:
     heard: list[Heard] = []
     troubles: list[dict[str, Any]] = []
-    loop: Any = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, about: troubles.append(about))
     async with line_at(tmp_path / "cells", heard) as line:
         line.expect(0, 0)
-        listening = line._cells._listening.fileno()  # type: ignore[union-attr]
         rank = rank_at(tmp_path / "cells")
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
-        try:
-            await until(lambda: listening not in loop._selector.get_map())
-            assert not heard
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        await until_too_many_files(line)
+        assert not heard
         await until(lambda: heard)
         rank.socket.close()
+    assert not troubles
+
+
+async def test_nobody_comes_in_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, about: troubles.append(about))
+    monkeypatch.setattr(cell_sockets, "AGAIN_SECONDS", 0.05)
+    async with line_at(tmp_path / "cells", []) as line:
+        rank = rank_at(tmp_path / "cells")
+        await until_too_many_files(line)
+    await asyncio.sleep(cell_sockets.AGAIN_SECONDS)  # the line's own timer is before this one
+    rank.socket.close()
     assert not troubles
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, get_args
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import zmq
 
 from nbdist.backends.choice import Backend, NoBackend
 from nbdist.errors import NbdistError
+from nbdist.hub.asking import rank_equality, variables
 from nbdist.hub.link.agent_connections import Line, NoAnswer, given
+from nbdist.hub.link.ranks import Rank as Known
 from nbdist.rank.hub_connection import HubConnection
-from nbdist.wire.encoding import ToAgent, decode_to_agent, encode_to_agent
+from nbdist.wire import channel
+from nbdist.wire.encoding import ToAgent, decode_to_agent, encode_to_agent, encode_to_hub
 from nbdist.wire.group_reports import GroupInfo
-from nbdist.wire.messages import Hello, Reply, Run
+from nbdist.wire.messages import Done, Hello, Quit, Reply, Run
 from nbdist.wire.parcel_format import Parcel
 from nbdist.wire.rank_calls import (
     AnyCall,
@@ -28,7 +34,10 @@ from nbdist.wire.rank_calls import (
     SyncModel,
     WeighModels,
 )
-from tests.helpers.waiting import allowed
+from tests.helpers.waiting import Deadline, allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GROUP = GroupInfo("0", [0, 1], "gloo", 600.0, world=True)
 ANSWERS: dict[type[Call[Any]], object] = {
@@ -95,3 +104,67 @@ async def test_an_answer_is_of_the_type_of_its_call() -> None:
         context.destroy(0)
         for end in (rank._wake, rank._woken):  # a rank keeps them to its own end
             end.close()
+
+
+@contextmanager
+def without_ranks() -> Iterator[Line]:
+    """Expect two ranks that never come."""
+    line = Line(lambda *_: None)
+    try:
+        line.expect(0, 0)
+        line.expect(1, 0)
+        yield line
+    finally:
+        line.close()
+
+
+async def test_who_waits_for_a_rank_that_dies_waits_no_more() -> None:
+    loop = asyncio.get_running_loop()
+    with without_ranks() as line:
+        asked = [
+            loop.create_task(line.call(rank, ListNames(), timeout=allowed(60))) for rank in (0, 1)
+        ]
+        await asyncio.sleep(0)
+        line.lost(0)
+        with pytest.raises(NbdistError, match="rank 0 has died"):
+            await asyncio.wait_for(asked[0], allowed(20))
+        assert not asked[1].done()
+        asked[1].cancel()
+
+
+async def test_a_rank_that_dies_when_it_is_asked_is_told() -> None:
+    with without_ranks() as line:
+        hub: Any = SimpleNamespace(
+            backend="ddp", ranks={0: Known(0, Path(), state="idle")}, uncompared=False,
+            broken_off={}, loop=asyncio.get_running_loop(), call_all=line.call_all,
+        )  # fmt: skip
+        line.lost(0)  # the hub has not looked at its death yet
+        (told,) = await rank_equality.compare(hub)
+        assert "were not compared: rank 0 has died. The next cell compares them." in told
+        assert hub.uncompared
+        assert (await variables.who(hub, [0], [], None)).silent == {0: "rank 0 has died"}
+
+
+async def test_predecessors_are_not_heard_and_nothing_is_read_after_the_end() -> None:
+    heard: list[object] = []
+    troubles: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: troubles.append(about))
+    line = Line(lambda *_: heard.append(_))
+    context = zmq.Context[zmq.Socket[bytes]]()
+    try:
+        line.expect(0, 1)
+        before = channel.connect(context, line.url, line.keys, b"0.0")
+        before.send(encode_to_hub(Done("1", 0)))
+        before.send(b"the end")  # which is no message
+        deadline = Deadline(60)
+        while not line.garbage:
+            assert not deadline.over
+            await asyncio.sleep(0.005)
+        assert not heard
+        line.expect(0, 0)
+        line.send(0, Quit())  # after which it looks for what has come meanwhile
+    finally:
+        line.close()
+        context.destroy(0)
+    await asyncio.sleep(0)
+    assert not troubles

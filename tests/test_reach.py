@@ -7,6 +7,7 @@ another environment. Real hosts are in `test_hosts`.
 from __future__ import annotations
 
 import re
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from nbdist.hub.running import reachable_hosts as reaching
 from nbdist.hub.running.reachable_hosts import reach
 from nbdist.launchers.scripts.hosts import our_addresses
 from nbdist.launchers.scripts.launcher import Needs
+from nbdist.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,17 +36,23 @@ case "$host" in
     talkative) echo "Welcome!"; echo "It is Monday.";;
     without) cd "$EMPTY";;
     older) cd "$OLDER";;
+    nameless) cd "$NAMELESS";;
 esac
 exec sh -c "exec $last"
 """
 NO_NBDIST = "raise ImportError('no nbdist here')\n"
 OLDER = "__version__ = '0.0.1'\n"
+NAMELESS = f"""
+__version__ = {__version__!r}
+import socket
+socket.gethostbyname = lambda _: "127.0.0.1"  # as Debian's /etc/hosts has it
+"""
 
 
 @pytest.fixture(autouse=True)
 def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have hosts."""
-    for name, text in (("empty", NO_NBDIST), ("older", OLDER)):
+    for name, text in (("empty", NO_NBDIST), ("older", OLDER), ("nameless", NAMELESS)):
         (tmp_path / name / "nbdist" / "rank").mkdir(parents=True)
         (tmp_path / name / "nbdist" / "__init__.py").write_text(text)
         for each in ("__init__", "script_rank"):
@@ -57,10 +65,10 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
-async def told(folder: Path, *hosts: str, modules: tuple[str, ...] = ()) -> str:
+async def told(folder: Path, *hosts: str, modules: tuple[str, ...] = (), own_name: str = "") -> str:
     """Return why these hosts cannot take part."""
     with pytest.raises(LaunchError) as raised:
-        await reach([*hosts], folder, Needs([*modules]))
+        await reach([*hosts], folder, Needs([*modules], own_name=own_name))
     assert not (folder / "seen").exists()
     return str(raised.value)
 
@@ -123,3 +131,29 @@ async def test_without_ssh_that_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         await told(tmp_path, "fit")
         == "fit is another host, and this machine has no ssh, which is needed to reach it"
     )
+
+
+async def test_a_name_that_leads_nowhere_is_told_where_others_look_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers about names are made up: a real question may wait for a network."""
+    monkeypatch.setattr(socket, "gethostbyname", lambda _: "192.0.2.7")
+    said = await told(tmp_path, "nameless", own_name="it is looked up")
+    assert said.startswith("nameless resolves its own host name to 127.0.0.1: it is looked up. In ")
+
+    def unknown(name: str) -> str:
+        raise socket.gaierror(name)
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    said = await told(tmp_path, "fit", own_name="it is looked up")
+    assert said.startswith("this machine resolves its own host name to no address: it is looked up")
+
+
+async def test_what_nobody_has_foreseen_is_not_blamed_on_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "ssh").chmod(0o600)
+    with pytest.raises(PermissionError):
+        await reach(["fit"], tmp_path, Needs([]))
+    assert not (tmp_path / "seen").exists()

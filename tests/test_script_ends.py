@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nbdist.hub.running.script_ends import LauncherLog
+from nbdist.hub.running.launch_plan import Plan
+from nbdist.hub.running.script_ends import Ends, LauncherLog
+from nbdist.hub.running.script_outcome import Outcome
+from nbdist.hub.running.script_run import ScriptRun
+from nbdist.job.job import Job
+from nbdist.job.output import Output
+from nbdist.job.states import INTERRUPT
+from nbdist.launchers.host.protocol import Died
 from nbdist.launchers.scripts import horovodrun
-from nbdist.launchers.scripts.launcher import Failed
+from nbdist.launchers.scripts.launcher import Elastic, Failed
+from nbdist.wire.messages import Done, Fault, Hello
 from tests.helpers.faults import shown
 from tests.helpers.notebook import distributed, on_ranks
 
@@ -232,3 +243,49 @@ def test_a_rank_does_not_begin_again_when_the_others_have_ended(
     cell = on_ranks(scripts, body, f"{FLAGS} --min-np 1 --max-restarts 1", check=False)
     assert cell.error.startswith("CellFailed: Rank 1 failed: ValueError: bad batch")
     assert cell.stdout == "begun with 2\n"
+
+
+async def test_who_ran_before_a_restart_is_not_heard_after_it(tmp_path: Path) -> None:
+    """A restart of a script, by what its hub hears; the host of its launcher is a stand-in."""
+    job = Job(id="1", code="", ranks=(0, 1), folder=tmp_path, number=1)
+    host: Any = SimpleNamespace(warm=None)
+    run = ScriptRun(host, job, Plan(1, 2, max_restarts=1), Output(job, "rank0"), 60.0)
+    try:
+        for rank, restart in ((0, 0), (1, 0), (0, 1)):
+            run._hear(rank, restart, Hello(rank, restart, os.getpid(), "here", size=2))
+        assert job.restarts == ["Restart 1 of 1: ranks failed"]
+        run._hear(1, 0, Done("1", 0))
+        assert run.ended() == set()
+        run._hear(1, 1, Hello(1, 1, os.getpid(), "here", size=2))
+        run._hear(1, 1, Done("1", 0))
+        assert run.ended() == {1}
+        run._hear_launcher(Died("launcher", 7, 0, 0, False))
+        run.press(INTERRUPT)  # too late
+        assert not run.failed()
+        assert run._stopping is None
+    finally:
+        run._line.close()
+
+
+def test_the_rank_without_which_an_elastic_job_could_not_go_on_is_blamed(tmp_path: Path) -> None:
+    """Rank 1 dies, rank 2 loses its connection, and Horovod gives up and ends rank 0."""
+    job = Job(id="1", code="", ranks=(0, 1, 2), folder=tmp_path, number=1)
+    plan = Plan(1, 3, launcher="horovodrun", elastic=Elastic(1))
+    ranks, warm = Ends(job, horovodrun.failures), SimpleNamespace()
+    outcome = Outcome(job, plan, horovodrun, ranks, warm)  # type: ignore[arg-type]
+    for rank in job.ranks:
+        ranks.began(rank, Hello(rank, 0, os.getpid(), "here", size=3))
+    with (tmp_path / "launcher.log").open("w") as log:
+        log.write("Process 1 exit with status code 137.\n")
+        log.flush()
+        outcome.look_for_lost()
+        ranks.ended(2, Fault("RuntimeError", "Connection reset by peer", [], 7, time.time()))
+        outcome.look_for_lost()
+        log.write("Process 0 exit with status code 143.\n")
+    lost = [text for text in job.reports if "goes on if enough ranks are left" in text]
+    assert [text.split(" (")[0].split(":")[0][:6] for text in lost] == ["Rank 1", "Rank 2"]
+    error = str(outcome.tell(Died("launcher", 7, 0, 1, False), None))
+    assert error.startswith("Rank 1 was killed by SIGKILL")
+    assert "SIGTERM" not in error
+    assert "Rank 0 was stopped" in error
+    assert "Horovod gives up a host" in error
