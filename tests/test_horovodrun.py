@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from nbdist.errors import UsageError
+from nbdist.backends.horovod import listening
+from nbdist.errors import LaunchError, UsageError
 from nbdist.launchers.scripts import horovodrun
 from nbdist.launchers.scripts.hosts import hosts_named
 from nbdist.launchers.scripts.launcher import Launch
@@ -439,6 +442,20 @@ def test_whoever_stops_waiting_for_horovods_word_on_mpi_leaves_nothing(
     assert set(psutil.Process().children()) <= set(before)
 
 
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("built", [True, False])
+def test_horovods_word_on_mpi_is_its_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, built: bool
+) -> None:
+    """The program stands in for a Python whose Horovod was built so."""
+    program = tmp_path / "says"
+    program.write_text(f"#!/bin/sh\necho a warning\necho {built}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with nullcontext() if built else pytest.raises(LaunchError, match="was built without MPI"):
+        asyncio.run(horovodrun.check_flags(["--mpi"]))
+
+
 @pytest.mark.horovod
 def test_whether_horovod_has_gloo_is_known_without_torch(
     horovod: Kernel, monkeypatch: pytest.MonkeyPatch
@@ -446,7 +463,17 @@ def test_whether_horovod_has_gloo_is_known_without_torch(
     own = horovod.run("print(hvd.gloo_built())").stdout
     assert own == f"{horovodrun._built_with_gloo()}\n"
     monkeypatch.setattr(horovodrun, "GLOO", b"NoSuch" + b"Controller")
-    assert not horovodrun._built_with_gloo(), "Horovod itself is asked then"
+    assert not horovodrun._built_with_gloo()
+    launch: Any = importlib.import_module("horovod.runner.launch")
+    asked = launch.gloo_built
+    found: list[object] = []
+    monkeypatch.setattr(launch, "gloo_built", asked)  # put back at the end
+    monkeypatch.setattr(launch, "run_commandline", lambda: found.append(launch.gloo_built))
+    monkeypatch.setattr(listening, "listen_on", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    monkeypatch.setenv(horovodrun.MEET, "60")
+    horovodrun._run(["-np", "1", "--gloo", horovodrun.RANK])
+    assert found == [asked], "Horovod itself is asked then"
 
 
 @pytest.mark.horovod

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from nbdist.errors import LaunchError
+from nbdist.launchers.scripts import launcher as interface
 from nbdist.launchers.scripts import torchrun
 from tests.helpers.faults import shown
 from tests.helpers.kernel import KERNEL_MARK
@@ -398,3 +400,46 @@ def test_a_host_whose_agents_have_ended_is_not_ended_again() -> None:
         capture_output=True, text=True, timeout=allowed(60), check=True, start_new_session=True,
     )  # fmt: skip
     assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize("name", ["torchrun", "horovodrun", "python"])
+def test_each_launcher_has_the_whole_interface(name: str) -> None:
+    """No type checker can see that of a module that is imported by its name."""
+    asked = [each for each in vars(interface.Launcher) if not each.startswith("_")]
+    asked += interface.Launcher.__annotations__
+    assert not [each for each in asked if not hasattr(interface.launcher(name), each)]
+    assert isinstance(interface.launcher(name).needs([]), interface.Needs)
+
+
+@pytest.mark.starts_processes
+def test_agents_that_do_not_end_hold_the_launcher_of_several_up_no_longer(tmp_path: Path) -> None:
+    """What an agent runs stands in for torch's, which takes seconds to import."""
+    code = """
+        import os, pathlib, signal, socket, sys, threading, time, types
+        def deaf(*_):
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            pathlib.Path("began").touch()
+            while True: time.sleep(600)
+        sys.modules["nbdist.rank.script_rank"] = types.SimpleNamespace(main=None)
+        sys.modules["nbdist.backends.torch_private.elastic_agents"] = types.SimpleNamespace(
+            run=deaf,
+            listen=lambda address: socket.create_server((address, 0)),
+            Table=lambda _: types.SimpleNamespace(is_ready=lambda *_: False),
+        )
+        from nbdist.launchers.scripts import torchrun_on_hosts
+        from nbdist.launchers.scripts.torchrun_on_hosts import Node, Nodes
+        torchrun_on_hosts.END_SECONDS = 0.1
+        def end():
+            while not os.path.exists("began"): time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+        node = Node("", "127.0.0.1", [1])
+        wanted = Nodes([node], "127.0.0.1", 1, [], "logs", "", "none")
+        launcher = torchrun_on_hosts.Launcher(wanted, "program.json")
+        threading.Thread(target=end, daemon=True).start()
+        print(launcher.run(), os.waitpid(launcher._places[0].pid, os.WNOHANG))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        capture_output=True, text=True, timeout=allowed(60), check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout == "1 (0, 0)\n"
