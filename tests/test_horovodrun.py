@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from nbdist.backends.horovod import listening
+from nbdist.backends.horovod import listening as servers
 from nbdist.errors import LaunchError, UsageError
 from nbdist.launchers.scripts import horovodrun
 from nbdist.launchers.scripts.hosts import hosts_named
@@ -469,7 +469,7 @@ def test_whether_horovod_has_gloo_is_known_without_torch(
     found: list[object] = []
     monkeypatch.setattr(launch, "gloo_built", asked)  # put back at the end
     monkeypatch.setattr(launch, "run_commandline", lambda: found.append(launch.gloo_built))
-    monkeypatch.setattr(listening, "listen_on", lambda _: None)
+    monkeypatch.setattr(servers, "listen_on", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["pytest"])
     monkeypatch.setenv(horovodrun.MEET, "60")
     horovodrun._run(["-np", "1", "--gloo", horovodrun.RANK])
