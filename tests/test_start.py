@@ -326,35 +326,39 @@ with tries.open("r+") as file:
     begun = len(file.read())
     file.write(".")
 if begun < {times}:
+    from ipyparallel.util import select_random_ports
     c = get_config()
-    c.IPController.{ports}
+    c.IPController.engine_ports = [*select_random_ports({before}), {port}]
 """
-LOST = {
-    "first": "ports = [{port}]",
-    "last, when its files are written": "task = ({port}, {port})",
-    "by a thread": "iopub = ({port}, {port})",
-}
-"""Which port is lost, as the controller's configuration has it."""
+LOST = {"first": 0, "last, when its files are written": 3}
+"""Which port is lost: how many ports for engines the controller chooses before it."""
+LOST_BY_A_THREAD = 4
+
+
+def losing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, port: int, before: int, times: int
+) -> Host:
+    """Return a host whose controller wants another program's port so many times."""
+    start = Host._start_controller
+
+    def lose_ports(host: Host) -> None:
+        config = LOSES_PORTS.format(folder=str(folder), times=times, before=before, port=port)
+        (host.profile / "ipcontroller_config.py").write_text(config)
+        start(host)
+
+    monkeypatch.setattr(Host, "_start_controller", lose_ports)
+    return Host(folder, lambda _: None)
 
 
 @pytest.mark.starts_processes
 @pytest.mark.usefixtures("_hosts_without_torch")
-@pytest.mark.parametrize("ports", LOST.values(), ids=LOST)
+@pytest.mark.parametrize("before", LOST.values(), ids=LOST)
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_controller_that_loses_its_ports_to_another_program_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, ports: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, before: int
 ) -> None:
-    start = Host._start_controller
-
     async def engine_info(port: int) -> str:
-        def lose_ports(host: Host) -> None:
-            lost = ports.format(port=port)
-            config = LOSES_PORTS.format(folder=str(tmp_path), times=times, ports=lost)
-            (host.profile / "ipcontroller_config.py").write_text(config)
-            start(host)
-
-        monkeypatch.setattr(Host, "_start_controller", lose_ports)
-        host = Host(tmp_path, lambda _: None)
+        host = losing(tmp_path, monkeypatch, port, before, times)
         try:
             return await host.engine_info()
         finally:
@@ -368,6 +372,30 @@ def test_a_controller_that_loses_its_ports_to_another_program_is_started_again(
         else:
             assert "registration" in asyncio.run(reading)
     assert (tmp_path / "tries").read_text() == "..."
+
+
+@pytest.mark.starts_processes
+@pytest.mark.usefixtures("_hosts_without_torch")
+def test_a_controller_of_which_a_thread_loses_its_port_ends_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def engine_info(port: int) -> str:
+        host = losing(tmp_path, monkeypatch, port, LOST_BY_A_THREAD, 1)
+
+        async def ended() -> None:
+            while host.controller_died is None:
+                await asyncio.sleep(0.01)
+
+        try:
+            await asyncio.wait_for(ended(), allowed(60))
+            assert "Exception in thread" in (host.folder / "controller.log").read_text()
+            return await host.engine_info()
+        finally:
+            await host.stop()
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert "registration" in asyncio.run(engine_info(other.getsockname()[1]))
+    assert (tmp_path / "tries").read_text() == ".."
 
 
 @pytest.mark.starts_processes

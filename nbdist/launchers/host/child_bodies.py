@@ -36,7 +36,8 @@ def controller(order: StartController) -> None:
     threading.excepthook = _end_with_thread
     app = IPController.instance()
     app.initialize(order.args)
-    # Its files name the ports before these are bound; in the event loop's first turn all are bound.
+    # Its files name the ports before these are bound. In the event loop's first turn all are bound
+    # but some of threads: a thread that loses its port ends this process, a moment later perhaps.
     app.loop.add_callback(Path(order.ready).touch)
     app.start()
 
