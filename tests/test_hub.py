@@ -19,6 +19,7 @@ from nbdist.hub.asking import rank_equality, stacks
 from nbdist.hub.hub import Hub
 from nbdist.hub.link import forming
 from nbdist.hub.link.ranks import Rank
+from nbdist.hub.running import after_failure
 from nbdist.hub.running.cell_run import Run
 from nbdist.hub.running.cell_turn import waits_for
 from nbdist.job.deaths import Death
@@ -348,6 +349,13 @@ def test_what_a_rank_says_after_its_job_or_its_death_changes_nothing(tmp_path: P
     assert not ranks[1].alive
     assert isinstance(job.errors[1], Death)
     assert not job.unlogged
+    ranks.clear()  # as when a cluster gets another size
+    hub._hear_agent(1, 0, Done("2", 0))
+
+
+def test_a_disk_is_not_full_where_the_logs_were_removed(tmp_path: Path) -> None:
+    gone = Job(id="1", code="", ranks=(0,), folder=tmp_path / "gone", number=1)
+    assert not after_failure._full(gone)
 
 
 async def test_ranks_that_start_hear_that_their_controller_has_died(tmp_path: Path) -> None:

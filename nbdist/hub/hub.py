@@ -126,7 +126,9 @@ class Hub:
     # -- what agents say ------------------------------------------------------------------------
 
     def _hear_agent(self, number: int, _incarnation: int, message: Heard) -> None:
-        rank = self.ranks[number]
+        rank = self.ranks.get(number)
+        if rank is None:  # the cluster has been emptied since
+            return
         match message:
             case Done():
                 rank.state, rank.pulse = "dead" if rank.death else "idle", None
