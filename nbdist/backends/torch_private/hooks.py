@@ -95,12 +95,10 @@ def _new_groups(
     everyone = dist.get_process_group_ranks(parent)
     whole = parent is process_groups.world()
     found: ProcessGroup | None = releases.outside_of_split()
-    for part in split_ranks:
-        mine = parent.rank() in part
-        if mine or whole:  # every rank must count each new group
-            ranks = [everyone[rank] for rank in sorted(part)]
-            made = dist.new_group(ranks, timeout, use_local_synchronization=not whole, **options)
-            found = made if mine else found
+    for part in split_ranks:  # every rank must count each new group
+        ranks = [everyone[rank] for rank in sorted(part)]
+        made = dist.new_group(ranks, timeout, use_local_synchronization=not whole, **options)
+        found = made if parent.rank() in part else found
     return found
 
 
