@@ -197,6 +197,11 @@ def test_a_runtime_that_a_plain_cell_has_started_is_kept(kernel: Kernel) -> None
     assert kernel.run("print(torch_xla.runtime.is_spmd())").stdout == "False\n"
     cell = on_ranks(kernel, "print(dict(mesh.shape()), (early + 1).sum().item())", "--backend xla")
     assert "{'data': 1} 4.0\n" in cell.stdout
+    # A plain cell may also have begun SPMD, and have set a mesh of its own.
+    kernel.run("from nbdist.backends import xla; found, xla._runtime = xla._runtime, None")
+    cell = on_ranks(kernel, "theirs = mesh", "--backend xla")
+    assert "SPMD" not in cell.text, "torch_xla warns if it is begun again"
+    assert kernel.run("print(theirs is found.mesh, xla._runtime is found)").stdout == "True False\n"
 
 
 def test_a_device_that_is_not_there_is_refused_and_xla_still_wished(kernel: Kernel) -> None:
