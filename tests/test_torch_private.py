@@ -31,7 +31,7 @@ from torch.distributed.launcher import api
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.backends.ddp import torch_probe
-from nbdist.backends.groups import gloo
+from nbdist.backends.groups import gloo, registry
 from nbdist.backends.groups.recovery import Recovery
 from nbdist.backends.groups.registry import kept_excepthook
 from nbdist.backends.torch_private import elastic, elastic_agents, hooks, process_groups
@@ -239,6 +239,14 @@ def test_groups_can_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
         assert look() is None
     monkeypatch.setattr(torch, "__file__", "/elsewhere/torch/__init__.py")
     assert look() is None
+
+
+def test_a_torch_without_built_in_hooks_gets_none() -> None:
+    class Model:
+        """Stands for DDP of another release."""
+
+    registry.Made(connections=False)._note_builtin_hooks(Model)
+    assert not hasattr(Model, registry.BUILTIN)
 
 
 def test_a_group_whose_backend_tells_no_time_limit_has_torchs_own() -> None:
