@@ -116,7 +116,7 @@ def _leaves_nothing(scratch: Path, request: pytest.FixtureRequest) -> Iterator[N
 
 @pytest.fixture(scope="module", autouse=True)
 def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave processes of modules marked `repeats` out of coverage, which costs time."""
+    """Leave processes of modules marked `repeats` out of coverage: tracing them costs time."""
     with pytest.MonkeyPatch.context() as patch:
         for name in MEASURES if request.node.get_closest_marker("repeats") else ():
             patch.delenv(name, raising=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.helpers.faults import shown
 from tests.helpers.notebook import distributed, on_ranks, plain, printed_by
 from tests.helpers.waiting import until
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
+
+pytestmark = pytest.mark.repeats
 
 SLOW_TORCH = """
 import pathlib, time

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 ROOT = Path(__file__).parent.parent
 SLOW_LINES = """
     import time

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 ODD = "odd földer 'with' \"quotes\" 目录"
 SUM = """
     import torch, torch.distributed as dist

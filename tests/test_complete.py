@@ -13,6 +13,8 @@ from tests.helpers.waiting import until, within
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 VARIABLES = """
 import torch
 from torch import nn

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 LAST_WORDS = "import os, time; print(f'last words at={time.monotonic():.3f}', flush=True)"
 DEATHS = {
     "SIGKILL": ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 RAISE = {
     "a collective": f"step()\nif rank == 1: {BOOM}\ndist.all_reduce(torch.ones(2))",
     "forward": f"""

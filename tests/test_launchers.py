@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 BOTH = pytest.mark.parametrize("how", ["", "--cold"], ids=["warm", "cold"])
 CHILDREN = """
 import subprocess, time

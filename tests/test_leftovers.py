@@ -25,6 +25,8 @@ from tests.helpers.states import NOBODY
 if TYPE_CHECKING:
     from tests.conftest import KernelFactory
 
+pytestmark = pytest.mark.repeats
+
 INIT = 'export JPY_PARENT_PID=0; "$@"; exit $?'
 """The first process of a namespace, which is no sign to a kernel that its parent is gone."""
 FOLDERS = "import nbdist; print(nbdist.cluster().hub.host.folder)"

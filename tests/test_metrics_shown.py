@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
 ALL_LOGGED = """

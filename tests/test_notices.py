@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from nbdist.errors import NbdistError
 from nbdist.hub.link.forming import restarted
 from nbdist.job.events import Notice
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tests.helpers.kernel import Kernel
+
+pytestmark = pytest.mark.repeats
 
 
 class Seen:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 TRAIN = """
     import os, time, torch
     import torch.distributed as dist

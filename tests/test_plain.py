@@ -16,6 +16,8 @@ from tests.helpers.notebook import on_ranks
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 BOTH = pytest.mark.parametrize("launcher", ["engines", "torchrun"])
 
 

@@ -18,6 +18,8 @@ from tests.helpers.notebook import on_ranks
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 FOLDERS = (Path(nbdist.__file__).parent, Path(sysconfig.get_path("stdlib")))
 CELLS = {
     "empty": "",

@@ -23,6 +23,8 @@ from nbdist.magics.distributed import DistributedMagics
 from nbdist.settings import Settings
 from tools import rooms
 
+pytestmark = pytest.mark.repeats
+
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+)$", flags=re.MULTILINE)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 
 def again(value: Any) -> Any:
     """Return what arrives of a value on another rank."""

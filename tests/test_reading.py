@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 torch = pytest.importorskip("torch")
 FILES, BYTES = 32, 50_000
 

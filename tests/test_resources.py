@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 BEGAN = 1_000_000.0
 WEEK = 7 * 24 * 3600
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 STEPS = """
     import os
     rounds, over = 0, torch.zeros(())

@@ -13,6 +13,8 @@ from tests.test_tutorials import run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.repeats
+
 
 @pytest.mark.timeout(400)
 def test_tensorflow(tmp_path: Path) -> None:

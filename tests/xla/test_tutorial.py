@@ -12,6 +12,8 @@ from tests.test_tutorials import run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.repeats
+
 
 @pytest.mark.timeout(400)
 def test_xla(tmp_path: Path) -> None:
