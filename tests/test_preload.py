@@ -51,6 +51,7 @@ MODULES = {
     "raises": "x = 1\nx / 0",
     "lacks": "import nowhere_at_all",
     "exits": "raise SystemExit(3)",
+    "speaks": "raise ValueError('no UTF-8: \\udc80')",
     "dies": "import os; os.kill(os.getpid(), 9)",
     "threads": "import threading, time\n"
     "threading.Thread(target=time.sleep, args=(600,), name='ticker', daemon=True).start()",
@@ -152,6 +153,7 @@ def test_who_traces_threads_keeps_no_rank_from_being_stopped(kernel: Kernel) -> 
         ("raises", "importing raises failed: ZeroDivisionError: division by zero"),
         ("lacks", "importing lacks failed: No module named 'nowhere_at_all'"),
         ("exits", "importing exits failed: SystemExit: 3"),
+        ("speaks", "importing speaks failed: ValueError: no UTF-8: \\udc80"),
         ("dies", "the import killed the process that tried it"),
         ("threads", "the import starts threads, which forked ranks would lack: ticker"),
         ("opens", "importing opens opens the GPU, which forked ranks could not use then"),

@@ -133,6 +133,16 @@ async def test_without_ssh_that_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
+async def test_an_ssh_that_cannot_be_started_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "ssh").touch(0o600)
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    said = await told(tmp_path, "fit")
+    assert "this machine's ssh, which is needed to reach it, cannot be started: [Errno 13]" in said
+
+
 async def test_a_name_that_leads_nowhere_is_told_where_others_look_it_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

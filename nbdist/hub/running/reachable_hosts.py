@@ -168,6 +168,11 @@ class _Asker:
             raise _Unfit(
                 "is another host, and this machine has no ssh, which is needed to reach it"
             ) from None
+        except OSError as err:
+            raise _Unfit(
+                f"is another host, and this machine's ssh, which is needed to reach it, cannot be "
+                f"started: {err}"
+            ) from None
         try:
             return await asyncio.wait_for(self._speak(process, host), ASK_SECONDS)
         except asyncio.TimeoutError:

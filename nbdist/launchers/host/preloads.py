@@ -24,6 +24,7 @@ from nbdist.launchers.host.protocol import Preload, Preloaded
 from nbdist.machine import gpus
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import gpu_is_open, kill_session, why_not_fork
+from nbdist.wire.stand_ins import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,9 +208,9 @@ def _import(order: Preload, limit: float) -> str:
     except ModuleNotFoundError as err:
         if err.name and f"{name}.".startswith(f"{err.name}."):
             return f"there is no module {err.name}"
-        return f"importing {name} failed: {err}"
+        return plain(f"importing {name} failed: {err}")
     except BaseException as err:  # also SystemExit, which must not end this process
-        return f"importing {name} failed: {type(err).__name__}: {err}"
+        return plain(f"importing {name} failed: {type(err).__name__}: {err}")
     finally:
         sys.path[:] = path
     return ""
