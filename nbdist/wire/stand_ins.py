@@ -43,7 +43,11 @@ def _single(value: Any, kind: type) -> Any:
         return value
     if issubclass(kind, numbers.Real):
         return _number(value)
-    text = value if issubclass(kind, str) else _text(value)
+    return without_surrogates(value if issubclass(kind, str) else _text(value))
+
+
+def without_surrogates(text: str) -> str:
+    r"""Return a text that can be encoded: lone surrogates become the text ``\udc80``."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -24,7 +24,7 @@ from nbdist.launchers.host.protocol import Preload, Preloaded
 from nbdist.machine import gpus
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import gpu_is_open, kill_session, why_not_fork
-from nbdist.wire.stand_ins import plain
+from nbdist.wire.stand_ins import without_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -208,9 +208,9 @@ def _import(order: Preload, limit: float) -> str:
     except ModuleNotFoundError as err:
         if err.name and f"{name}.".startswith(f"{err.name}."):
             return f"there is no module {err.name}"
-        return plain(f"importing {name} failed: {err}")
+        return without_surrogates(f"importing {name} failed: {err}")
     except BaseException as err:  # also SystemExit, which must not end this process
-        return plain(f"importing {name} failed: {type(err).__name__}: {err}")
+        return without_surrogates(f"importing {name} failed: {type(err).__name__}: {err}")
     finally:
         sys.path[:] = path
     return ""
