@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 FLAGS = "-np 2 --backend horovod --launcher horovodrun"
 TRAIN = """
     tf.keras.utils.set_random_seed(rank)

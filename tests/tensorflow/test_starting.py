@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 
+pytestmark = pytest.mark.repeats
+
 TRAINS = """
     import tensorflow as tf
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
