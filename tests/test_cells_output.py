@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,12 @@ def test_logging_set_up_in_an_earlier_cell_goes_on(notebook: Kernel) -> None:
     notebook.run("%px log.info('in between')")
     assert on_ranks(notebook, "log.info('three')").stdout.endswith("three\nthree\n")
     assert printed_by(notebook, 1).endswith("three\nthree\n")
+
+
+def test_an_idle_rank_says_nothing_of_an_interrupt(notebook: Kernel) -> None:
+    pid = int(on_ranks(notebook, "import os\nprint(os.getpid())").stdout)
+    os.kill(pid, signal.SIGINT)
+    assert on_ranks(notebook, "print('fine')").stdout == "fine\n"
 
 
 def test_a_thread_that_outlives_its_cell_is_heard(notebook: Kernel) -> None:

@@ -35,6 +35,12 @@ class RankEngine(IPEngine):
     def parse_command_line(self, argv: Any = None) -> None:  # traitlets' name
         """Do nothing: there is no command line, and parsing takes 10 ms."""
 
+    def init_signal(self) -> None:
+        """Ignore SIGINT between cells in silence: a cell may end just before its interrupt."""
+        super().init_signal()
+        # Not SIG_IGN, which programs that a cell starts would inherit.
+        signal.signal(signal.SIGINT, lambda *_: None)
+
     async def complete_registration(self, *args: Any) -> None:  # passed on
         """Finish ipyparallel's own start, then start the agent."""
         with _without_debugger():
