@@ -24,6 +24,24 @@ MODEL = """
     step()
     kept = "kept"
 """
+GROUPED = """
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 1, bias=False)]
+    model = torch.nn.Sequential(*layers)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        named_parameters=model.named_parameters(), groups=1,
+    )
+    def step():
+        optimizer.zero_grad()
+        model(torch.full((8, 4), 1.0 + rank)).square().mean().backward()
+        optimizer.step()
+    step()
+    def fail(gradient):
+        raise ValueError("the second layer's gradient is there, the first one's is not")
+    failing = layers[0].weight.register_hook(fail)
+    step()
+"""
 TRAINS_ON = """
     for _ in range(3):
         step()
@@ -73,6 +91,22 @@ def test_a_rank_that_raises_frees_the_others(horovod: Kernel, where: str) -> Non
     assert "Rank 1 failed: ValueError: the true cause (cell line 3)" in told
     assert "HorovodInternalError" not in told
     trains_on(horovod)
+
+
+def test_a_group_of_gradients_that_has_begun_is_begun_anew(horovod: Kernel) -> None:
+    told = shown(on_ranks(horovod, GROUPED, check=False))
+    assert "ValueError: the second layer's gradient is there, the first one's is not" in told
+    cell = on_ranks(
+        horovod,
+        """
+        failing.remove()
+        for _ in range(3):
+            step()
+        weights = [hvd.allgather(layer.weight.detach()).chunk(2) for layer in layers]
+        print([torch.equal(*each) for each in weights])
+        """,
+    )
+    assert cell.stdout == "[True, True]\n"
 
 
 def test_an_interrupt_inside_a_collective(horovod: Kernel) -> None:
