@@ -10,6 +10,7 @@ import ctypes
 import inspect
 import json
 import os
+import runpy
 import socket
 import threading
 import time
@@ -102,6 +103,34 @@ def test_a_collective_on_a_gpu_is_waited_for_wherever_the_main_thread_is(
     assert 19 < seen.since < time.time() - then + 1
     recording(monkeypatch)
     assert current_collective.Watch().look() is None
+
+
+def test_gloos_recorder_is_read_while_the_main_thread_sleeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, watch = threading.Event(), current_collective.Watch()
+
+    def running_collectives() -> list[dict[str, Any]]:
+        read.set()
+        return []
+
+    monkeypatch.setattr(recorder, "running_collectives", running_collectives)
+    monkeypatch.setattr(recorder, "_rested", 0.0)
+    graph = tmp_path / "torch" / "autograd" / "graph.py"
+    graph.parent.mkdir(parents=True)
+    graph.write_text("def backward(do):\n    do()\n")
+    backward = runpy.run_path(str(graph))["backward"]
+    backward(watch.look)  # the main thread runs: it looks itself
+    assert not read.is_set()
+
+    def look() -> None:
+        while not read.is_set():
+            watch.look()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    backward(looker.join)
+    assert read.is_set()
 
 
 def test_a_recorder_that_takes_long_to_read_is_read_seldom(

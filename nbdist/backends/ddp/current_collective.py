@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
 from nbdist.backends.torch_private import recorder
 from nbdist.wire.group_reports import Waiting
@@ -92,7 +93,8 @@ class Watch:
         if inside is None and place is None:
             # Any call that waits for the GPU, such as `.item()`, waits for this collective.
             return None if on_gpu is None else _of_gpu(on_gpu, _named(on_gpu))
-        record = _oldest([*recorder.running_collectives(), *([on_gpu] if on_gpu else [])])
+        on_cpu = recorder.running_collectives() if _sleeps() else []
+        record = _oldest([*on_cpu, *([on_gpu] if on_gpu else [])])
         if record is None:
             return self._in_call(inside) if inside else None
         op = _named(record)
@@ -110,6 +112,16 @@ class Watch:
         # Only the frame's locals name the group. Reading the locals of a frame that another thread
         # runs is not safe: CPython 3.11 may copy the frame's closure twice.
         return Waiting(op, "", None, now - self._first_seen)
+
+
+def _sleeps() -> bool:
+    """Return whether the main thread sleeps, as one does that waits for a collective on CPUs.
+
+    Torch reads its list of groups without the lock under which the first collective of a group
+    enters the group there (`FlightRecorder::getPgStatusJson`). If it reads while the main thread is
+    between two instructions of that, the process dies of a segmentation fault.
+    """
+    return sys.platform != "linux" or psutil.Process().status() != psutil.STATUS_RUNNING
 
 
 def _collective(frame: FrameType | None) -> FrameType | None:
