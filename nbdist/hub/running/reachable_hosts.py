@@ -180,7 +180,8 @@ class _Asker:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            # `wait` alone would wait for ever for the end of a pipe that asyncio does not read now.
+            await process.communicate()
 
     async def _speak(self, process: asyncio.subprocess.Process, host: str) -> tuple[str, str, str]:
         asked = {"file": str(self._file), "modules": self._needs.modules}
