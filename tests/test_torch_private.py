@@ -162,6 +162,27 @@ def test_groups_are_renewed_beside_the_old_ones_as_often_as_torch_has_numbers() 
         process_groups._own_number(156)
 
 
+class WithoutOptions:
+    """Stands for a backend in C++ that keeps no options: no wheel of torch has one, such as MPI."""
+
+    @property
+    def options(self) -> object:
+        """Raise as torch does."""
+        raise RuntimeError("Backend mpi does not implement getBackendOptions.")
+
+
+def test_a_group_whose_backend_keeps_no_options_has_torchs_own_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=_distributed_c10d.HashStore())
+    try:
+        cpu = torch.device("cpu")
+        monkeypatch.setattr(process_groups, "_backends", lambda _: {cpu: WithoutOptions()})
+        assert process_groups.infos()[0].timeout == dist.default_pg_timeout.total_seconds()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_what_gloo_says_of_each_group_is_left_out_and_nothing_else(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -125,12 +125,19 @@ def default_timeout(backend: str) -> timedelta:
 
 def _timeout(group: ProcessGroup) -> timedelta:
     with _held:  # else the last reference to a backend could be ours: see `free`
-        options = [getattr(backend, "options", None) for backend in _backends(group).values()]
+        options = [_options(backend) for backend in _backends(group).values()]
     for each in options:
         if each is not None:
             limit: timedelta = each._timeout
             return limit
     return _limits.get(group) or default_timeout(str(c10d._world.pg_map[group][0]))
+
+
+def _options(backend: Any) -> Any:
+    try:
+        return backend.options
+    except (AttributeError, RuntimeError):  # backends in C++ that keep none raise, as MPI's does
+        return None
 
 
 def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
