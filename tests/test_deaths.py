@@ -165,12 +165,12 @@ def _group_of(pid: int) -> Path:
 
 
 @contextmanager
-def _moved(pid: int, group: Path) -> Iterator[None]:
-    """Have a process, and all it has started, in a control group; put them back in the end."""
-    home, started = _group_of(pid), psutil.Process(pid).children(recursive=True)
+def _moved(kernel: Kernel, group: Path) -> Iterator[None]:
+    """Have a kernel, and all it has started, in a control group; put them back in the end."""
+    home, processes = _group_of(kernel.pid), psutil.Process(kernel.pid).children(recursive=True)
     try:
-        for each in (pid, *(process.pid for process in started)):
-            _move(each, group)
+        for pid in (kernel.pid, *(process.pid for process in processes)):
+            _move(pid, group)
         yield
     finally:
         until(lambda: not _put_back(group, home))  # some may have started others meanwhile
@@ -185,18 +185,13 @@ def _put_back(group: Path, home: Path) -> list[str]:
     return pids
 
 
-def _warm_process(cluster: Kernel) -> int:
-    return int(on_ranks(cluster, "import os; print(os.getppid())").stdout)
-
-
 def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
-    # Until a killed rank has given its memory back, whoever else asks for some makes Linux take one
-    # more process. The kernel, which always asks, is left outside, and of the others, the other
-    # rank must be taken before the one that keeps them.
-    with memory_limit(GIGABYTE) as group, _moved(_warm_process(cluster), group):
+    with memory_limit(GIGABYTE) as group, _moved(cluster, group):
         hungry = f"if rank == 1: much = bytearray({4 * GIGABYTE})\ntime.sleep(60)"
         failed = fails(cluster, f"{LAST_WORDS}\n{hungry}")
         how = "killed by SIGKILL, most likely by the operating system for lack of memory"
+        # Where the killed rank has not given its memory back yet, Linux takes one more process: it
+        # must be the other rank, not the one that keeps them.
         assert re.search(rf"Rank 1 was {how}|Ranks 0-1 were {how}", failed.error)
         assert "warm process" not in failed.error
         ended_in_time(failed)
@@ -272,7 +267,7 @@ def test_no_rank_is_left(cluster: Kernel) -> None:
 
 
 def test_a_warm_process_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
-    warm = _warm_process(cluster)
+    warm = int(on_ranks(cluster, "import os; print(os.getppid())").stdout)
     hungry = f"""
         import time
         if rank == 1:
@@ -280,7 +275,7 @@ def test_a_warm_process_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -
             much = bytearray({4 * GIGABYTE})
         time.sleep(60)
     """
-    with memory_limit(GIGABYTE) as group, _moved(cluster.pid, group):
+    with memory_limit(GIGABYTE) as group, _moved(cluster, group):
         Path(f"/proc/{warm}/oom_score_adj").write_text("1000")
         failed = fails(cluster, hungry)
         how = "was killed, most likely by the operating system for lack of memory"
