@@ -221,8 +221,7 @@ def test_ranks_are_killed_for_lack_of_memory_before_what_keeps_them(cluster: Ker
     script = int(on_ranks(cluster, score, "--launcher torchrun").stdout)
     parent = "import os; print(os.getppid())"
     rank, warm = on_ranks(cluster, f"{score}; {parent}", "--launcher engines").stdout.split()
-    assert int(Path(f"/proc/{warm}/oom_score_adj").read_text()) == kernel
-    assert kernel < min(int(rank), script)
+    assert kernel < int(Path(f"/proc/{warm}/oom_score_adj").read_text()) < min(int(rank), script)
 
 
 def test_another_process_killed_for_lack_of_memory_is_not_to_blame(cluster: Kernel) -> None:

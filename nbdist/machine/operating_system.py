@@ -25,8 +25,8 @@ KILL_SECONDS = 5.0
 CGROUPS = Path("/sys/fs/cgroup")
 CUDA_ERROR_NOT_INITIALIZED = 3
 OOM_SCORE = Path("/proc/self/oom_score_adj")
-OOM_HANDICAP = 300
-"""Added to a rank's OOM score, in thousandths of all memory; browsers do so with their tabs."""
+OOM_HANDICAP = 150
+"""Added to the parent's OOM score, in thousandths of all memory; browsers do so with their tabs."""
 NO_FORK = "NBDIST_NO_FORK"
 """NBDIST_NO_FORK: with any value, ranks are started as new processes, not as forks of the warm
 process."""
@@ -124,11 +124,11 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def be_killed_first() -> None:
-    """When memory runs out, have Linux kill this process before the kernel or the warm process.
+def be_killed_before_parent() -> None:
+    """When memory runs out, have Linux kill this process before the one that started it.
 
-    Of processes of one size Linux kills the one with the highest score. The end of the kernel or
-    the warm process would cost all ranks, not one.
+    Of processes of one size Linux kills the one with the highest score. The end of the warm process
+    costs all ranks, not one; the end of the kernel also costs the notebook's variables.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, ValueError):  # /proc may be read-only

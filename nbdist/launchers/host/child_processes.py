@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from nbdist.launchers.host import protocol
 from nbdist.launchers.host.protocol import LAUNCHER, Died, Refused, Started
 from nbdist.machine.operating_system import (
-    be_killed_first,
+    be_killed_before_parent,
     die_with_parent,
     kill_descendants,
     kill_session,
@@ -114,7 +114,7 @@ class Children:
         self._sock.close()
         os.setsid()
         die_with_parent()
-        be_killed_first()
+        be_killed_before_parent()
         reseed()
         for act in self.in_child:
             act()
@@ -236,7 +236,7 @@ def _fresh(spec: RankSpec) -> int:
 
 def _become_fresh() -> None:
     die_with_parent()
-    be_killed_first()
+    be_killed_before_parent()
 
 
 def _undo(pid: int) -> None:

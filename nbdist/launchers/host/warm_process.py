@@ -47,7 +47,12 @@ from nbdist.launchers.host.protocol import (
 )
 from nbdist.launchers.host.recovery_probe import Probing
 from nbdist.launchers.scripts import launcher
-from nbdist.machine.operating_system import adopt_orphans, torch_version, why_not_fork
+from nbdist.machine.operating_system import (
+    adopt_orphans,
+    be_killed_before_parent,
+    torch_version,
+    why_not_fork,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -286,6 +291,7 @@ def main() -> None:
     os.close(int(sys.argv[1]))
     supervisor = Supervisor(sock, kernel=int(sys.argv[2]), folders=sys.argv[3:])
     adopt_orphans()
+    be_killed_before_parent()
     # Ctrl-C in the kernel's terminal is for the kernel, which then sends us orders.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Once here: this writes a test file, which a fork killed at that moment would leave behind.
