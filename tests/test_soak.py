@@ -14,7 +14,7 @@ from tests.helpers.notebook import distributed, on_ranks
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
-pytestmark = pytest.mark.repeats
+pytestmark = [pytest.mark.repeats, pytest.mark.long]
 
 FAULTS = 100
 WARM_AFTER = 20

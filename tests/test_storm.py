@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import KernelFactory
     from tests.helpers.kernel import Kernel
 
-pytestmark = pytest.mark.repeats
+pytestmark = [pytest.mark.repeats, pytest.mark.long]
 
 KINDS = list(TRAININGS)
 IN_ONE_TEST = 3

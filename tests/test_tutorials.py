@@ -17,7 +17,7 @@ from tests.helpers.faults import LOST
 from tests.helpers.kernel import limits
 from tests.helpers.waiting import allowed
 
-pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats]
+pytestmark = [pytest.mark.starts_processes, pytest.mark.repeats, pytest.mark.long]
 
 ROOT = Path(__file__).parent.parent
 
