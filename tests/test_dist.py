@@ -208,6 +208,7 @@ def _change_metadata(dist: Path, old: str, new: str) -> None:
             archive.writestr(name, data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -224,6 +225,7 @@ def test_files_that_must_not_be_published_are_found(dist: Path, tmp_path: Path, 
     assert f"the sdist has {name}" in ran.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("link", "fault"),
     [
