@@ -209,6 +209,7 @@ def test_what_only_has_not_ended_yet_is_not_called_broken_off(
     monkeypatch.setattr(recorder, "_nccl", lambda **_: b"{}")
     monkeypatch.setattr(recorder, "on_gpu", lambda: next(answers))
     assert current_collective.unfinished() == set()
+    monkeypatch.setattr(current_collective, "END_SECONDS", 0.1)
     monkeypatch.setattr(recorder, "on_gpu", lambda: [record(), record(collective_seq_id=8)])
     assert current_collective.unfinished() == {"all_reduce #7", "all_reduce #8"}
     monkeypatch.setattr(recorder, "on_gpu", lambda: [{"name": "another form"}])
