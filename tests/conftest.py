@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import itertools
 import os
 import subprocess
@@ -57,6 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.light)
     if os.environ.get("PYTEST_XDIST_WORKER"):
         items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """Spare collections what all tests have imported: IPython collects for each new namespace."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
