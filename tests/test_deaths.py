@@ -209,6 +209,7 @@ def test_a_rank_killed_for_lack_of_memory_is_named_so(cluster: Kernel) -> None:
         failed = fails(cluster, f"{LAST_WORDS}\n{hungry}")
         how = "killed by SIGKILL, most likely by the operating system for lack of memory"
         assert f"Rank 1 was {how}" in failed.error
+        assert "warm process" not in failed.error
         ended_in_time(failed)
         assert on_ranks(cluster, "print('goes on')").stdout == "goes on\n"
         failed = fails(cluster, f"{LAST_WORDS}\nif rank == 1: os.kill(os.getpid(), 9)")
