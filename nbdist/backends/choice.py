@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbdist.backends.horovod import engine_ranks
 from nbdist.backends.models.variable_paths import has
 from nbdist.errors import LaunchError, UsageError
+from nbdist.wire.group_reports import Standing
 
 if TYPE_CHECKING:
     from nbdist.backends.groups.recovery import Recovery
@@ -53,6 +54,9 @@ class Backend(Protocol):
     broken_off: set[str]
     """Collectives that were aborted while the GPU went on with the work queued behind them. The
     reader empties the set."""
+    reset: dict[str, str]
+    """Variables that have lost what they kept between steps when the group was formed, and what
+    this was. The reader empties it."""
 
     def device(self) -> Any: ...  # a torch.device, or a word without torch
     def names(self) -> dict[str, Any]: ...
@@ -68,6 +72,9 @@ class Backend(Protocol):
         fsdp: str = "",
     ) -> dict[str, str]: ...
     def meet_at(self, port: int) -> None: ...
+    def begin(self, namespace: dict[str, object]) -> None: ...
+    def settle(self, namespace: dict[str, object]) -> Standing: ...
+    def works(self) -> bool: ...
     def abort(self) -> None: ...
     def goes_on_when_freed(self) -> bool: ...
     def formed(self) -> bool: ...
@@ -88,6 +95,7 @@ class NoBackend:
 
     def __init__(self) -> None:
         self.broken_off: set[str] = set()
+        self.reset: dict[str, str] = {}
 
     def device(self) -> str:
         """Return "cpu", as a word: torch may not be installed."""
@@ -119,6 +127,18 @@ class NoBackend:
 
     def meet_at(self, port: int) -> None:
         """Do nothing: this backend has no store for the environment's address."""
+
+    def begin(self, namespace: dict[str, object]) -> None:
+        """Do nothing: there is nothing that a cell could break."""
+
+    def settle(self, namespace: dict[str, object]) -> Standing:
+        """Return that nothing is broken."""
+        del namespace
+        return Standing(broken=False)
+
+    def works(self) -> bool:
+        """Return True: there is no group."""
+        return True
 
     def abort(self) -> None:
         """Do nothing: no rank waits for another rank."""

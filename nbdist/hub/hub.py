@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbdist.settings import Settings
+    from nbdist.wire.group_reports import Digest
     from nbdist.wire.rank_calls import Call
 
 QUIT_SECONDS = 1.0
@@ -93,6 +94,8 @@ class Hub:
         """Whether the process group must be renewed before the next cell."""
         self.uncompared = False
         """Whether models may differ between ranks, and were not compared on all ranks since."""
+        self.compared: dict[int, dict[str, Digest]] = {}
+        """What each rank told at the last comparison, by path."""
         self.broken_off: dict[int, list[str]] = {}
         """For each rank, the aborted collectives behind which its GPU went on; reported with the
         next comparison."""
@@ -312,7 +315,7 @@ class Hub:
             await self.host.forget_engine(rank)
         # Reset the state of the ended ranks.
         self.stale = self.uncompared = self.given_up = False
-        self.broken_off = {}
+        self.broken_off, self.compared = {}, {}
 
     async def stop(self) -> None:
         """End everything of this cluster, and the scripts that its warm process has launched."""

@@ -37,10 +37,12 @@ from nbdist.wire.rank_calls import (
     Ports,
     ReceiveParcel,
     ReleaseOffer,
+    SettleCell,
     SyncModel,
     TakeNames,
     TellCondition,
     TellStacks,
+    TryGroups,
     WeighModels,
 )
 
@@ -60,7 +62,10 @@ AtOnce = (
 """Answered by the agent's thread at once, also while the main thread is busy."""
 IfIdle = DescribeVariables | CompleteCode | FreeMemory
 """Done by the main thread if this is idle; else the agent's thread gives a shorter answer."""
-OfGroup = FormGroup | ListGroups | FindSharers | SyncModel | WeighModels | DigestModels
+OfGroup = (
+    FormGroup | SettleCell | TryGroups | ListGroups | FindSharers | SyncModel | WeighModels
+    | DigestModels
+)  # fmt: skip
 OfNames = (
     ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
 )  # fmt: skip
@@ -141,6 +146,10 @@ class Answers:
         match call:
             case FormGroup():
                 return call.answer(self._form(call))
+            case SettleCell():
+                return call.answer(backend.settle(space))
+            case TryGroups():
+                return call.answer(backend.works())
             case ListGroups():
                 return call.answer(backend.groups())
             case FindSharers():
@@ -187,7 +196,8 @@ class Answers:
         backend.meet_at(ports.master)
         os.environ["MASTER_PORT"] = str(ports.master)
         broken, backend.broken_off = sorted(backend.broken_off), set()
-        return Formed(lost, broken)
+        reset, backend.reset = backend.reset, {}
+        return Formed(lost, broken, reset)
 
     def _stacks(self) -> str:
         runner = self._runner

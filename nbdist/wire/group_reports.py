@@ -41,13 +41,34 @@ class Roster(msgspec.Struct, frozen=True):
     groups: list[GroupInfo]
     listening: list[tuple[str, int]] = []
     """The addresses on which its groups listen."""
+    models: dict[str, str] = {}
+    """How its models on these groups stand, by names that are equal on all ranks: a text that is
+    equal on ranks whose models fit each other; '' if a pass was left unfinished."""
+
+
+class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the process groups of a rank stand after a cell that failed.
+
+    If all ranks that share a group tell the same, and nothing is `broken`, the cell broke nothing.
+    """
+
+    broken: bool
+    """Whether something was cut or left unfinished on this rank, or it cannot be known."""
+    count: int = 0
+    """The number of its next group."""
+    used: dict[str, int] = {}
+    """For each group, how many operations the cell has begun in it, if any."""
+    last: dict[str, list[str]] = {}
+    """For each of these groups, its last collectives."""
+    steps: list[int] = []
+    """The optimizer steps of the cell: begun, ended, and begun after the rank was freed."""
 
 
 NO_WAY = ", to which no variable refers"
 """The end of the description of a compared object that no variable refers to."""
 
 
-class Digest(msgspec.Struct, frozen=True):
+class Digest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A digest of one rank's model, optimizer or the like, to compare it with other ranks."""
 
     outline: str
@@ -60,3 +81,14 @@ class Digest(msgspec.Struct, frozen=True):
     """Whether each rank has its own part of the object, which no other rank can give."""
     thing: int = 0
     """The number of the object on that rank: two paths may lead to one object."""
+    together: bool = False
+    """Whether ranks are known to train it together, so that it must be equal on them."""
+    steps: list[int] = []
+    """Optimizer steps with it in the last cell: begun, ended, and begun after the rank was freed
+    from a collective. Empty without any."""
+    changed: int = 0
+    """What torch or the object itself counts of its changes since the last comparison."""
+    before: str = ""
+    """A sample of its numbers before the last cell's first step; '' if unknown."""
+    sampled: bool = False
+    """Whether that rank took a step in the last cell, so that `before` differs from its values."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from nbdist.wire.group_reports import Digest, GroupInfo
+from nbdist.wire.group_reports import Digest, GroupInfo, Standing
 from nbdist.wire.inspection import Completions, Condition, Freed, Holdings
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
@@ -71,6 +71,8 @@ class Formed(msgspec.Struct, frozen=True):
     """Variables that could not be renewed, and why."""
     broken_off: list[str]
     """Collectives that were aborted while this rank's GPU went on with the work behind them."""
+    reset: dict[str, str]
+    """Variables that have lost what they kept between steps, and what this was."""
 
 
 class FormGroup(Call[Formed], frozen=True):
@@ -82,6 +84,14 @@ class FormGroup(Call[Formed], frozen=True):
     """See `nbdist.backends.groups.recovery`."""
     fsdp: str
     """Why FSDP models cannot be renewed, '' if they can."""
+
+
+class SettleCell(Call[Standing], frozen=True):
+    """Reset what a cell that failed has left half done, and tell how the groups stand."""
+
+
+class TryGroups(Call[bool], frozen=True):
+    """Try each group with a small collective, together with its other ranks; tell if all work."""
 
 
 class ListGroups(Call[list[GroupInfo]], frozen=True):
@@ -215,7 +225,8 @@ class FreeMemory(Call[Freed], frozen=True):
 # -- how they travel -----------------------------------------------------------------------------
 
 AnyCall = (
-    OpenStore | FormGroup | ListGroups | FindSharers | SyncModel | WeighModels | DigestModels
+    OpenStore | FormGroup | SettleCell | TryGroups | ListGroups
+    | FindSharers | SyncModel | WeighModels | DigestModels
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
     | OfferNames | ReleaseOffer | GiveNames | TakeNames
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames

@@ -36,6 +36,12 @@ def kept(rosters: list[Roster]) -> list[GroupInfo]:
     return worlds + sorted((group for group in whole if not group.world), key=_order)
 
 
+def part(rosters: list[Roster], name: str, ranks: list[int]) -> bool:
+    """Return whether the models of this name do not stand alike, or not at rest, on these ranks."""
+    stands = {rosters[rank].models.get(name, "") for rank in ranks}
+    return len(stands) > 1 or "" in stands
+
+
 def _fits(roster: Roster, group: GroupInfo) -> bool:
     return not roster.formed or any(
         (own.name, own.ranks, own.backend, own.world)

@@ -12,8 +12,10 @@ ranks agree which groups those are (`agreement`).
 from __future__ import annotations
 
 import os
+import weakref
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbdist.backends.ddp import agreement
@@ -21,7 +23,7 @@ from nbdist.backends.groups.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine import gpus, sockets
 from nbdist.machine.amounts import in_time
-from nbdist.wire.group_reports import Digest, GroupInfo, Roster, Waiting
+from nbdist.wire.group_reports import Digest, GroupInfo, Roster, Standing, Waiting
 
 try:
     import torch
@@ -41,7 +43,9 @@ from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
 from nbdist.backends.groups.registry import Made
 from nbdist.backends.models import made_equal
-from nbdist.backends.models.trained_objects import settle_scalers
+from nbdist.backends.models.scalers import Scalers
+from nbdist.backends.models.steps import Steps
+from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at
 from nbdist.backends.torch_private import recorder
 
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from nbdist.backends.ddp.renew_in_place import InPlace
+    from nbdist.backends.ddp.standing import Since
 
 _CONNECT_LIMIT = timedelta(seconds=10)
 """Ranks learn the store's port when it is already listening, so connecting is fast."""
@@ -115,10 +120,16 @@ class Ddp:
         self._server: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, not closed yet because of their other ends."""
-        self._trained = Trained(self._made)
+        self._steps, self._scalers = Steps(lambda: self._whole), Scalers()
+        self._trained = Trained(self._made, self._steps)
+        self._since: Since | None = None
+        self._accumulated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """FSDP2 modules that had accumulated gradients when the cell began."""
         self._aborting = nccl.Aborting()
         self.broken_off: set[str] = set()
         """Collectives on this rank's GPU that were aborted since this set was last read."""
+        self.reset: dict[str, str] = {}
+        """What variables have lost when groups were formed since this was last read."""
         self._whole = False
         self._port = self._generation = self._meeting = 0
         self._pid = os.getpid()
@@ -146,6 +157,8 @@ class Ddp:
         self._made.meet = self._joining.meet
         self._made.install()
         self._joining.install()
+        self._steps.install()
+        self._scalers.install()
         if self.recovery.groups:
             # Each group then makes a gloo device of its own, to which no address can be passed.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
@@ -153,8 +166,10 @@ class Ddp:
             from nbdist.backends.ddp.renew_in_place import (
                 InPlace,  # private parts of torch, which were probed
             )
+            from nbdist.backends.ddp.standing import Since
 
             self._in_place = InPlace(self.rank, self._host, self._made, quiet=self.recovery.talks)
+            self._since = Since()
         with suppress(Exception):  # another torch has no such log: waits stay unknown
             from nbdist.backends.torch_private import timed_waits
 
@@ -224,7 +239,6 @@ class Ddp:
             )
         else:
             lost = self._form_anew(variables)
-        settle_scalers(variables)
         # A cell may make a group later, when ranks may be far apart in time.
         client.set_timeout(self._joining.timeout or _STORE_LIMIT)
         self._whole = True
@@ -238,13 +252,27 @@ class Ddp:
         *,
         settle_fsdp: bool,
     ) -> None:
-        rosters = self._exchange(in_place.groups(), in_place.count())
+        rosters = self._exchange(in_place.groups(), in_place.count(), in_place.models())
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)
         if not kept:
             self._joining.begin(nccl.default_backend(), self._timeout)
         count = max(roster.group_count for roster in rosters) or 1
-        in_place.settle(count, namespace, fsdp=settle_fsdp)
+        broken = partial(agreement.part, rosters)
+        forgetful = in_place.settle(count, namespace, broken, fsdp=settle_fsdp)
+        self._note_reset(namespace, forgetful, "the memory of its PowerSGD hook")
+        still = {id(module) for module in in_place.accumulating()}
+        lost = [module for module in self._accumulated if id(module) not in still]
+        self._note_reset(namespace, lost, "the gradients that it had accumulated")
+
+    def _note_reset(
+        self, namespace: dict[str, object], modules: list[torch.nn.Module], what: str
+    ) -> None:
+        """Note the variables that lead to modules which have lost something."""
+        parts = {id(bare(module)) for module in modules}
+        for path, thing in trained(namespace).items() if parts else ():
+            if isinstance(thing, torch.nn.Module) and parts & {id(one) for one in thing.modules()}:
+                self.reset.setdefault(path, what)
 
     def _form_anew(self, namespace: dict[str, object]) -> dict[str, str]:
         # Kept from the first attempt: an attempt that fails has destroyed the groups.
@@ -270,10 +298,12 @@ class Ddp:
         self._before = None
         return self._anew.lost(namespace)
 
-    def _exchange(self, groups: list[GroupInfo], count: int) -> list[Roster]:
+    def _exchange(
+        self, groups: list[GroupInfo], count: int, models: dict[str, str] | None = None
+    ) -> list[Roster]:
         """Exchange groups and listening addresses among all ranks; return the rosters."""
         listening = [] if self._in_place is None else [self._in_place.gloo]
-        mine = Roster(bool(groups), count, groups, listening)
+        mine = Roster(bool(groups), count, groups, listening, models or {})
         rosters = agreement.exchange(self._store(), self.rank, self.world_size, mine)
         self._far |= {address for roster in rosters for address in roster.listening}
         return rosters
@@ -298,6 +328,25 @@ class Ddp:
             return None
         client = stores.connect(self._host, self._port, timeout)
         return stores.prefixed(f"environ/{self._generation}", client)
+
+    def begin(self, namespace: dict[str, object]) -> None:
+        """Begin to note what a cell does with groups and models."""
+        self._steps.begin(namespace)
+        self._scalers.begin()
+        if self._in_place is not None and self._since is not None:
+            self._since.begin()
+            self._accumulated = weakref.WeakSet(self._in_place.accumulating())
+
+    def settle(self, namespace: dict[str, object]) -> Standing:
+        """Reset the scalers that a failed cell has left half-way; return how the groups stand."""
+        self._scalers.settle(namespace)
+        if self._since is None or not self.formed():
+            return Standing(broken=True)
+        return self._since.standing(self._made.models, self._steps.total())
+
+    def works(self) -> bool:
+        """Try each group by a small collective; every rank must call it."""
+        return self._since is not None and self._since.works()
 
     def abort(self) -> None:
         """Free this rank: its waits in collectives, ``new_group`` and stores raise. Any thread.

@@ -5,12 +5,13 @@ Every use of torch's private parts is in `torch_private`, which the probe has te
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from nbdist.backends.groups.comm_hooks import attributes, begin_again, states_of
+from nbdist.backends.groups.comm_hooks import attributes, begin_again, counters, states_of
 from nbdist.backends.models.trained_objects import trained
 from nbdist.backends.torch_private import hooks, releases, renew_models
 from nbdist.backends.torch_private import process_groups as groups
@@ -18,12 +19,16 @@ from nbdist.backends.torch_private import process_groups as groups
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch.nn.parallel import DistributedDataParallel
 
     from nbdist.backends.groups.registry import Made
     from nbdist.backends.groups.stores import Store
     from nbdist.machine.sockets import Address
     from nbdist.wire.group_reports import GroupInfo
+
+FSDP = "FSDP2"
+"""The name of all FSDP2 models of a rank in `InPlace.models`."""
 
 
 class InPlace:
@@ -76,16 +81,70 @@ class InPlace:
             elif self._rank in info.ranks:
                 groups.build(info, self._rank, store)
 
-    def settle(self, count: int, namespace: dict[str, object], *, fsdp: bool) -> None:
-        """Renew DDP models, reset FSDP2 models, and set the group count that all ranks share."""
+    def models(self) -> dict[str, str]:
+        """Return how the models stand, by names that are equal on all ranks; see `Roster.models`.
+
+        A DDP model is known by its group and its number in this group.
+        """
+        stands = {FSDP: "rests" if renew_models.fsdp_rests() else ""}
+        for name, model in self._named_models().items():
+            rests = renew_models.ddp_rests(model)
+            kind, size = type(model.module).__name__, len(list(model.parameters()))
+            stands[name] = f"{kind} {size} {counters(model)}" if rests else ""
+        return stands
+
+    def _named_models(self) -> dict[str, DistributedDataParallel]:
+        named: dict[str, DistributedDataParallel] = {}
+        numbers: Counter[str] = Counter()
+        for model in list(self._made.models):
+            if renew_models.has_group(model):
+                group = str(model.process_group.group_name)
+                numbers[group] += 1
+                named[f"{group} {numbers[group]}"] = model
+        return named
+
+    def settle(
+        self,
+        count: int,
+        namespace: dict[str, object],
+        broken: Callable[[str, list[int]], bool],
+        *,
+        fsdp: bool,
+    ) -> list[torch.nn.Module]:
+        """Make models able to train on, and set the group count that all ranks share.
+
+        Models that rest on all ranks stay as they are: their next backward may be pending.
+
+        Parameters
+        ----------
+        count
+            The group count.
+        namespace
+            Variables, which may hold a WORLD that was destroyed.
+        broken
+            Returns whether the model of this name must be reset on these ranks.
+        fsdp
+            Whether FSDP2 models can be reset.
+
+        Returns
+        -------
+        list of Module
+            DDP models whose hooks have lost what they had kept.
+        """
         groups.set_group_count(count)
         self._move_to_world(namespace)
-        for model, noted in list(self._made.models.items()):
-            if renew_models.has_group(model):
-                begin_again(states_of(model))
-                renew_models.renew_ddp(model, noted.builtin)
-        if fsdp:
+        forgetful: list[torch.nn.Module] = []
+        for name, model in self._named_models().items():
+            if broken(name, dist.get_process_group_ranks(model.process_group)):
+                forgetful += [model] if begin_again(states_of(model)) else []
+                renew_models.renew_ddp(model, self._made.models[model].builtin)
+        if fsdp and broken(FSDP, list(range(dist.get_world_size()))):
             renew_models.settle_fsdp()
+        return forgetful
+
+    def accumulating(self) -> list[torch.nn.Module]:
+        """Return the FSDP2 modules whose gradients wait for a later reduction."""
+        return renew_models.accumulating()
 
     def _move_to_world(self, namespace: dict[str, object]) -> None:
         """Replace references to a WORLD that a cell has destroyed by the present WORLD."""

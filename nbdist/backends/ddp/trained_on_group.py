@@ -15,6 +15,7 @@ from nbdist.wire.group_reports import NO_WAY, Digest
 
 if TYPE_CHECKING:
     from nbdist.backends.groups.registry import Made
+    from nbdist.backends.models.steps import Steps
 
 
 class Trained:
@@ -24,14 +25,17 @@ class Trained:
     ----------
     made
         The DDP models that exist, also those to which no variable leads.
+    steps
+        The optimizer steps of the last cell.
     """
 
-    def __init__(self, made: Made) -> None:
-        self._made = made
+    def __init__(self, made: Made, steps: Steps) -> None:
+        self._made, self._steps = made, steps
 
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
         """Return digests of the models and optimizers, by their variables' paths."""
-        return Comparing(self._shared()).digests(self._found(namespace))
+        shared = self._shared()
+        return Comparing(self._steps, shared, shared.keys()).digests(self._found(namespace))
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

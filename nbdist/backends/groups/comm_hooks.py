@@ -48,22 +48,25 @@ def set_counters(model: Any, numbers: dict[str, float]) -> None:
         setattr(states_of(model)[int(place)], attribute, value)
 
 
-def begin_again(states: Iterable[Any]) -> None:
-    """Reset PowerSGD's states, which keep data for each bucket, to the first step.
+def begin_again(states: Iterable[Any]) -> bool:
+    """Reset PowerSGD's states, which keep data for each bucket; return whether they kept any.
 
     DDP forms its buckets again, so the state of the old buckets does not fit. And ranks that were
     interrupted at different points of a step have different step counts and random states: one rank
     would compress while another does not.
     """
     module = sys.modules.get(POWER_SGD)
+    kept = False
     for state in states:
         if module is None or not isinstance(state, module.PowerSGDState):
             continue
         for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            kept |= bool(memory)
             memory.clear()
         state.iter = state.next_stats_report = 0
         state.total_numel_before_compression = state.total_numel_after_compression = 0
         state.rng.seed(0)
+    return kept
 
 
 def groups_of(states: Iterable[Any]) -> dict[int, Any]:

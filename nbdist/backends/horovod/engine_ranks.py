@@ -19,6 +19,7 @@ from nbdist.backends.horovod import calls, listening
 from nbdist.backends.models.variable_paths import has
 from nbdist.errors import UsageError
 from nbdist.machine import sockets
+from nbdist.wire.group_reports import Standing
 
 if TYPE_CHECKING:
     from nbdist.wire.group_reports import Digest, GroupInfo, Waiting
@@ -38,6 +39,7 @@ class Framework(Protocol):
     def device(self, local_rank: int) -> Any: ...
     def install(self) -> None: ...
     def settle(self, *, first: bool) -> None: ...
+    def begin(self, namespace: dict[str, object]) -> None: ...
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
     def sync(
@@ -109,6 +111,8 @@ class Horovod:
         self._server: Any = None
         self.broken_off: set[str] = set()
         """Stays empty: a collective that Horovod ends raises."""
+        self.reset: dict[str, str] = {}
+        """Stays empty: what Horovod's optimizers keep belongs to the step that was interrupted."""
         self._joined = False
         """Whether ``hvd.init()`` was ever called."""
 
@@ -178,6 +182,19 @@ class Horovod:
 
     def meet_at(self, port: int) -> None:
         """Do nothing: Horovod does not use MASTER_PORT."""
+
+    def begin(self, namespace: dict[str, object]) -> None:
+        """Begin to note what a cell does."""
+        self._framework.begin(namespace)
+
+    def settle(self, namespace: dict[str, object]) -> Standing:
+        """Return that something may be broken: Horovod does not tell."""
+        del namespace
+        return Standing(broken=True)
+
+    def works(self) -> bool:
+        """Return whether Horovod is initialized; it cannot be tried without a collective."""
+        return self.formed()
 
     def abort(self) -> None:
         """Free this rank: its waits in collectives raise. Any thread.

@@ -97,6 +97,9 @@ class TensorFlow:
             by_place if self._tf.executing_eagerly() else by_name()
         )
 
+    def begin(self, namespace: dict[str, object]) -> None:
+        """Do nothing: steps in TensorFlow's graphs are not counted."""
+
     def settle(self, *, first: bool) -> None:
         """Reset optimizers after a step that may have been interrupted; every rank must call it.
 
@@ -169,4 +172,4 @@ def _digest(variables: list[Any]) -> Digest:
         value = variable.numpy()
         outline += f"{value.shape}{value.dtype}"
         hasher.update(value.tobytes())
-    return Digest(outline, hasher.hexdigest())
+    return Digest(outline, hasher.hexdigest(), together=True)

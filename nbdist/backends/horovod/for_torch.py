@@ -22,6 +22,7 @@ class Torch:
         self.hvd: Any = importlib.import_module("horovod.torch")
         self._torch: Any = importlib.import_module("torch")
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._steps = importlib.import_module("nbdist.backends.models.steps").Steps()
 
     def device(self, local_rank: int) -> Any:
         """Return the rank's device; a GPU becomes the current one."""
@@ -33,7 +34,8 @@ class Torch:
         return device
 
     def install(self) -> None:
-        """Register the optimizers that are created."""
+        """Register the optimizers that are created, and their steps."""
+        self._steps.install()
         make = self.hvd.DistributedOptimizer
 
         @functools.wraps(make)
@@ -52,9 +54,16 @@ class Torch:
         for optimizer in list(self._optimizers):
             _settle(optimizer)
 
+    def begin(self, namespace: dict[str, object]) -> None:
+        """Begin to count a cell's optimizer steps."""
+        self._steps.begin(namespace)
+
     def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
-        found: dict[str, Digest] = _comparing().Comparing().digests(_trained(namespace))
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        together = {id(one) for group in groups for one in group["params"]}
+        comparing = _comparing().Comparing(self._steps, together=together)
+        found: dict[str, Digest] = comparing.digests(_trained(namespace))
         return found
 
     def weigh(self, namespace: dict[str, object]) -> int:

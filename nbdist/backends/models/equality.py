@@ -1,8 +1,9 @@
 """Digests of models and optimizers, by which ranks compare whether theirs are equal.
 
 A digest is computed on the tensors' device from their bits, and fetched in one transfer. Shards
-differ between ranks, but all ranks update their shards equally often: so a shard's digest uses
-torch's count of in-place changes of the tensor.
+differ between ranks, but all ranks update their shards equally often: so a shard's digest uses the
+optimizer steps of the last cell, and torch's count of in-place changes, which not every optimizer
+moves.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from nbdist.errors import UsageError
 from nbdist.wire.group_reports import Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from torch import Tensor
+
+    from nbdist.backends.models.steps import Steps
 
 _ROW, _CHUNK = 4096, 1 << 22
 """How many 64-bit words have different weights, and how many are folded at a time."""
@@ -37,12 +40,21 @@ class Comparing:
 
     Parameters
     ----------
+    steps
+        The optimizer steps of the last cell, if they are counted.
     shared
         For the id of a parameter, the ranks that share it, if these are not all ranks.
+    together
+        The ids of the parameters that ranks are known to train together.
     """
 
-    def __init__(self, shared: Mapping[int, list[int]] | None = None) -> None:
-        self._shared = shared or {}
+    def __init__(
+        self,
+        steps: Steps | None = None,
+        shared: Mapping[int, list[int]] | None = None,
+        together: Collection[int] = (),
+    ) -> None:
+        self._steps, self._shared, self._together = steps, shared or {}, together
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
         """For the id of a tensor, the tensor and its folded values; a kept tensor keeps its id."""
 
@@ -64,7 +76,27 @@ class Comparing:
             text = str(err).partition("\n")[0]
             why = text if isinstance(err, UsageError) else f"{type(err).__name__}: {text}"
             return Digest("", "", why)
-        return Digest(outline, content, "", sharded)
+        together = any(id(part) in self._together for part in parameters_of(target))
+        told = Digest(outline, content, "", sharded, together=together)
+        return told if self._steps is None else self._with_steps(told, target, self._steps)
+
+    def _with_steps(self, told: Digest, target: Any, steps: Steps) -> Digest:
+        """Add what tells whether a fault has made the object different."""
+        changed = 0
+        if is_a(target, torch.optim.lr_scheduler.LRScheduler):
+            changed = int(target.last_epoch)
+        elif not is_a(target, torch.optim.Optimizer):
+            changed = sum(steps.changes_since(part) for part in parameters_of(target))
+        # Of a shard that no counted step has changed, this is all that is known.
+        content = f"{told.content} {steps.of(target)} {changed}" if told.sharded else told.content
+        return msgspec.structs.replace(
+            told,
+            content=content,
+            steps=steps.of(target),
+            changed=changed,
+            before=steps.before(target),
+            sampled=steps.any,
+        )
 
     def _content(self, target: Any) -> tuple[str, bool]:
         hasher = hashlib.blake2b(digest_size=8)
@@ -78,7 +110,7 @@ class Comparing:
                 hasher.update(b"not there yet")
             elif is_shard(leaf):
                 sharded = True
-                hasher.update(f"{tuple(leaf.shape)}{changes(leaf)}".encode())
+                hasher.update(f"{tuple(leaf.shape)}".encode())
             else:
                 hasher.update(f"{tuple(leaf.shape)}{leaf.dtype}".encode())
                 for folded in self._fold(leaf):
@@ -161,6 +193,15 @@ def is_zero(value: object) -> bool:
     return module is not None and isinstance(value, module.ZeroRedundancyOptimizer)
 
 
+def parameters_of(thing: Any) -> list[Any]:
+    """Return the parameters that an object is, has or trains."""
+    if is_a(thing, torch.Tensor):
+        return [thing]
+    if is_a(thing, torch.nn.Module):
+        return list(bare(thing).parameters())
+    return [one for group in getattr(thing, "param_groups", ()) for one in group["params"]]
+
+
 def changes(tensor: Tensor) -> int:
     """Return how often a tensor was changed in place; 0 if torch does not count it."""
     return int(getattr(tensor, "_version", 0))
@@ -176,12 +217,9 @@ def _is_fsdp(target: object) -> bool:
 
 
 def _updates(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the update counts and settings of this rank's part of a ZeRO optimizer's state."""
+    """Yield the steps and settings of this rank's part of a ZeRO optimizer's state."""
     counts = {
-        f"{name} {value.item() if name == 'step' else changes(value)}"
-        for state in optimizer.optim.state.values()
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor)
+        f"{value}" for state in optimizer.optim.state.values() if (value := state.get("step"))
     }
     yield "updates", sorted(counts)
     for place, group in enumerate(optimizer.param_groups):

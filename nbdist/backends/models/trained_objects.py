@@ -116,17 +116,6 @@ def is_a(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
     return issubclass(type(value), kinds)
 
 
-def settle_scalers(namespace: Mapping[str, object]) -> None:
-    """Reset gradient scalers after an interrupted step.
-
-    Otherwise they refuse every later step: "already called since the last update".
-    """
-    for thing in trained(namespace).values():
-        stages = getattr(thing, "_per_optimizer_states", None)
-        if isinstance(thing, torch.amp.GradScaler) and stages is not None:
-            stages.clear()
-
-
 def bare(value: Any) -> Any:
     """Return the module inside ``torch.compile`` and DDP wrappers, or the value itself."""
     while (inner := _within(value)) is not None:

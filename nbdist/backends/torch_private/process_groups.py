@@ -151,6 +151,20 @@ def _backends(group: ProcessGroup) -> dict[torch.device, Any]:
     return backends
 
 
+def sequences() -> dict[str, int]:
+    """Return for each of this rank's groups how many operations were begun in it.
+
+    Gloo counts sends and receives, too; NCCL does not.
+    """
+    return {
+        name: sum(
+            backend._get_sequence_number_for_group()
+            for backend in {id(each): each for each in _backends(group).values()}.values()
+        )
+        for name, group in members().items()
+    }
+
+
 # --- renewing groups --------------------------------------------------------------------------
 
 

@@ -59,6 +59,22 @@ def running_collectives() -> list[dict[str, Any]]:
     return _read(_gloo)
 
 
+def last() -> dict[str, dict[int, tuple[str, bool]]]:
+    """Return gloo's last collectives since groups were formed.
+
+    Returns
+    -------
+    dict
+        For each group, by the number of the collective, its name and whether it has ended.
+    """
+    found: dict[str, dict[int, tuple[str, bool]]] = {}
+    for each in _read(_gloo, everything=True):
+        if each["time_created_ns"] >= _since:
+            group = found.setdefault(str(each["process_group"][0]), {})
+            group[int(each["collective_seq_id"])] = each["profiling_name"], each["retired"]
+    return found
+
+
 def on_gpu() -> list[dict[str, Any]]:
     """Return the records of NCCL's collectives that were queued and have not ended."""
     found = [each for each in _read(_nccl) if each["time_created_ns"] >= _since]

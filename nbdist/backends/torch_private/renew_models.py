@@ -58,6 +58,21 @@ _DDP = {
 """Attributes in which a DDP model records its steps, with their values before the first step."""
 
 
+def ddp_rests(model: torch.nn.Module) -> bool:
+    """Return whether no backward pass of a DDP model was left unfinished; False if unknown.
+
+    A forward may be pending: its backward may still come.
+    """
+    private: Any = model
+    try:
+        private.reducer._check_reducer_finalized()
+    except Exception:  # it is not, or another torch cannot tell
+        return False
+    # A static graph's first backward reduces nothing before its end.
+    begun = private.static_graph and private._static_graph_delay_allreduce_enqueued
+    return not begun or bool(private._has_rebuilt_buckets)
+
+
 def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:
     """Return the parts of a DDP model that can be sent to a rank, its group as a name."""
     if not has_group(model):
@@ -93,6 +108,26 @@ def without_groups() -> list[torch.nn.Module]:
     return found
 
 
+def fsdp_rests() -> bool:
+    """Return whether no pass of an FSDP2 model was left unfinished; a backward may be pending."""
+    states = _fsdp_states()
+    if not states:
+        return True
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+    stages = [each._training_state for state in states for each in (state, *fsdp_groups(state))]
+    contexts = [state._state_ctx for state in states]
+    return all(stage is TrainingState.IDLE for stage in stages) and not any(
+        getattr(context, name, None) for context in contexts for name in _IN_A_PASS
+    )
+
+
+def accumulating() -> list[torch.nn.Module]:
+    """Return the modules of FSDP2 whose gradients wait for a later reduction."""
+    groups = [group for state in _fsdp_states() for group in fsdp_groups(state)]
+    return [module for group in groups if _accumulates(group) for module in group.modules]
+
+
 def settle_fsdp() -> None:
     """Reset every FSDP2 model: parameters sharded, no collective pending.
 
@@ -101,6 +136,15 @@ def settle_fsdp() -> None:
     """
     for state in _fsdp_states():
         _settle(state)
+
+
+def _accumulates(group: Any) -> bool:
+    """Whether gradients wait in a parameter group for a later reduction."""
+    held = [getattr(group, "_partial_reduce_output", None)]
+    for param in group.fsdp_params:
+        held.append(getattr(param, "unsharded_accumulated_grad", None))
+        held.append(getattr(getattr(param, "_unsharded_param", None), "grad", None))
+    return any(each is not None for each in held)
 
 
 def rest_of_fsdp() -> list[dict[str, str]]:
@@ -141,6 +185,8 @@ _CONTEXT = {
     "manual_backward_finalization_active": None,
     "gradient_reduction_pending": False,
 }
+_IN_A_PASS = ("iter_forward_root", "post_backward_final_callback_queued")
+"""Those of them that are set only within a forward or a backward pass."""
 _SHARED = {
     "all_gather_state": None,
     "reduce_scatter_state": None,

@@ -78,7 +78,8 @@ async def compare(
             "compares them."
         )
         return [*_doubtful(broken, {}), why]
-    return [*_doubtful(broken, told), *_parted(told, words, broken), *_unknown(told)]
+    before, hub.compared = hub.compared, told
+    return [*_doubtful(broken, told), *_parted(told, words, broken, before), *_unknown(told)]
 
 
 async def _digests(
@@ -145,12 +146,20 @@ def _sound(broken: dict[int, list[str]], told: Told, paths: list[str]) -> int | 
     )
 
 
-def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
+def _parted(
+    told: Told, words: str, broken: dict[int, list[str]], before: Told | None = None
+) -> list[str]:
+    """Say which objects the fault has made different, and what to do.
+
+    Objects that were different before are so on purpose, or it was said then.
+    """
     whole: list[str] = []
     shards: list[str] = []
     for path in _paths(told):
         found = [digests[path] for digests in told.values() if path in digests]
         if any(one.why for one in found) or not _differ(found):
+            continue
+        if _as_before(path, told, before or {}) or not _by_fault(found, told):
             continue
         (shards if any(one.sharded for one in found) else whole).append(path)
     notes = []
@@ -169,6 +178,37 @@ def _parted(told: Told, words: str, broken: dict[int, list[str]]) -> list[str]:
             "checkpoint, or re-create the objects."
         )
     return notes
+
+
+def _as_before(path: str, told: Told, before: Told) -> bool:
+    """Whether an object is on each rank as it was at the last comparison, which has named it."""
+    return all(
+        path in before.get(rank, {}) and before[rank][path].content == digests[path].content
+        for rank, digests in told.items()
+        if path in digests and not digests[path].sharded
+    ) and not any(digests[path].sharded for digests in told.values() if path in digests)
+
+
+def _by_fault(found: list[Digest], told: Told) -> bool:
+    """Whether an object that differs between ranks was equal before the last cell."""
+    if any(one.sampled for one in found) and len({one.before for one in found if one.before}) > 1:
+        return False
+    if any(one.together for one in found) or _torn(found):
+        return True
+    if not any(one.steps for one in found) and len({one.changed for one in found}) > 1:
+        return True
+    # What no optimizer trains and nothing counts (a gradient scaler) goes with the rest.
+    return not any(one.steps or one.changed for one in found) and any(
+        _torn([digests[path] for digests in told.values() if path in digests])
+        for path in _paths(told)
+    )
+
+
+def _torn(found: list[Digest]) -> bool:
+    """Whether ranks took other numbers of steps with an object, or a step that cannot be right."""
+    steps = {tuple(one.steps) for one in found}
+    wrong = any(begun != ended or freed for begun, ended, freed in filter(None, steps))
+    return wrong or len(steps) > 1
 
 
 def _word(path: str) -> str:

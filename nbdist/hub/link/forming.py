@@ -160,13 +160,17 @@ async def form(hub: Hub) -> None:
         if tried and (tried[-1].stuck or first):
             break
         try:
-            lost = await _by(hub, way, recovery)
+            lost, reset = await _by(hub, way, recovery)
         except NotFormed as problem:
             tried.append(problem)
             hub.given_up |= way == ANEW
             continue
         hub.stale = hub.given_up = False
         hub.notes += await _sharing(hub) if first else _told(way, lost, tried, recovery)
+        hub.notes += [
+            f"`{name}` has lost {what}, because its step was broken off: begin the step again."
+            for name, what in sorted(reset.items())
+        ]
         if tried or way == ANEW:
             _pass_over_output(hub)
         return
@@ -209,8 +213,8 @@ async def recovery_of(hub: Hub) -> Recovery:
     return Recovery(warm.recovery.torch, groups=warm.recovery.groups or why, fsdp=why)
 
 
-async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
-    """Form a generation in this way; return the lost variables with reasons."""
+async def _by(hub: Hub, way: str, recovery: Recovery) -> tuple[dict[str, str], dict[str, str]]:
+    """Form a generation in this way; return the lost variables with reasons, and what was reset."""
     hub.generation += 1
     on_gpus = any(rank.device.startswith("cuda") for rank in hub.ranks.values())
     seconds = hub.settings.form_seconds * (GPU_PATIENCE if on_gpus else 1)
@@ -229,7 +233,9 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> dict[str, str]:
         hub.broken_off |= {
             rank: formed.broken_off for rank, formed in answers.items() if formed.broken_off
         }
-        return {name: why for formed in answers.values() for name, why in formed.lost.items()}
+        lost = {name: why for formed in answers.values() for name, why in formed.lost.items()}
+        reset = {name: what for formed in answers.values() for name, what in formed.reset.items()}
+        return lost, reset
     why = str(next(iter(problems.values())))
     await hub.free({call: calls[call] for call in waiting}, why)
     stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
-from nbdist.hub.asking import rank_equality
+from nbdist.hub.asking import group_standing, rank_equality
 from nbdist.hub.link import forming
 from nbdist.hub.running.life_cycle import stopped
 from nbdist.job import report
@@ -28,7 +28,7 @@ FULL = 1 << 16
 async def settle(
     hub: Hub, job: Job, why: Stop | None, pressed: asyncio.Event | None = None
 ) -> NbdistError | None:
-    """Make the cluster usable again: renew groups, and report models that differ.
+    """Make the cluster usable again: renew groups that broke, and report models that differ.
 
     Parameters
     ----------
@@ -44,11 +44,14 @@ async def settle(
     NbdistError or None
         The job's error; None if its code caught the interrupt and finished.
     """
-    hub.stale = hub.uncompared = True
     if why is not None and why.by == "cluster":
+        hub.stale = hub.uncompared = True
         errors, job.errors = job.errors, {}
         return stopped(job, why) if errors else None
     spoilt = _without_gpu(hub, job)
+    told = await group_standing.after(hub, job)
+    hub.stale |= told is None
+    hub.uncompared |= told is None or not group_standing.at_one_point(hub, job, told)
     await _renew(hub, job, pressed)
     _tell_of_losses(hub, job)
     job.notes += [
@@ -68,15 +71,17 @@ async def settle(
 
 
 async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
-    """Renew the groups, if no other job uses them, and compare the ranks."""
+    """Renew the groups and compare the ranks, as far as needed, and if no other job uses them."""
     dead = any(not rank.alive for rank in hub.ranks.values())
     async with hub.mending:
-        if not dead and hub.begun == {job.id}:
+        if hub.stale and not dead and hub.begun == {job.id}:
             try:
                 await forming.form(hub)
             except NbdistError as err:
                 job.notes.append(str(err))
             job.notes += forming.drain(hub)
+        if not hub.uncompared:
+            return
         job.notes += await rank_equality.compare(
             hub, lambda text: job.tell(text, text, warns=False), pressed
         )
