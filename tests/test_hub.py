@@ -67,7 +67,7 @@ SLOW = """
 
 def digest(content: str) -> Digest:
     """Return what a rank tells of one thing."""
-    return Digest(outline="a", content=content, thing=1)
+    return Digest(outline="a", content=content, thing=1, together=True)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_who_does_not_wait_for_the_comparison_has_it_before_the_next_cell(
 ) -> None:
     asked, over = tmp_path / "asked", tmp_path / "over"
     on_ranks(notebook, SLOW.format(asked=str(asked), over=str(over)))
-    notebook.start(distributed("if rank: torch.nn.init.zeros_(model.module.weight)\n1 / 0"))
+    notebook.start(distributed("if rank == 0: 1 / 0\ntorch.nn.init.zeros_(model.module.weight)"))
     until(asked.exists)
     notebook.interrupt()
     told = shown(notebook.wait())

@@ -623,7 +623,7 @@ def test_without_a_sound_rank_nothing_is_advised_that_does_not_help() -> None:
     assert note.endswith("load a checkpoint, or re-create the objects.")
     (note,) = rank_equality._doubtful({0: ["all_reduce #7"]}, {0: {}, 1: {}})
     assert note.endswith("even if they are equal on all ranks.")
-    parted = {0: {"model": digest("a")}, 1: {"model": digest("b")}}
+    parted = {rank: {"model": digest(text, together=True)} for rank, text in enumerate("ab")}
     (note,) = rank_equality._parted(parted, rank_equality.PARTED, {0: ["all_reduce #7"]})
     assert "--from 1` makes them equal" in note
 

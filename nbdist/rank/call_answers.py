@@ -147,7 +147,8 @@ class Answers:
             case FormGroup():
                 return call.answer(self._form(call))
             case SettleCell():
-                return call.answer(backend.settle(space))
+                broke = self._runner.broke_backward
+                return call.answer(backend.settle(space, broke_backward=broke))
             case TryGroups():
                 return call.answer(backend.works())
             case ListGroups():

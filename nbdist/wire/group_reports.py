@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+BACKWARD = "/torch/autograd/graph.py"
+"""The end of the name of the file whose function runs every backward pass."""
+
 
 class GroupInfo(msgspec.Struct, frozen=True):
     """One process group of a rank: all that a new process needs to make the same group."""
@@ -62,6 +65,8 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
     """For each of these groups, its last collectives."""
     steps: list[int] = []
     """The optimizer steps of the cell: begun, ended, and begun after the rank was freed."""
+    changed: int = 0
+    """How often torch has counted changes of what is trained since the last comparison."""
 
 
 NO_WAY = ", to which no variable refers"

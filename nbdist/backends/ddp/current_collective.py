@@ -12,7 +12,7 @@ import msgspec
 import psutil
 
 from nbdist.backends.torch_private import recorder
-from nbdist.wire.group_reports import Waiting
+from nbdist.wire.group_reports import BACKWARD, Waiting
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -29,7 +29,7 @@ _AROUND = (
 _CALLS = ("new_group", "init_process_group")
 """Functions of torch that a user calls and that are wrapped by our modules."""
 _PLACES = {
-    "/torch/autograd/graph.py": "backward",
+    BACKWARD: "backward",
     "/torch/nn/parallel/distributed.py": "DDP forward",
     "/torch/distributed/_functional_collectives.py": "",
 }
@@ -66,6 +66,13 @@ class Watch:
             return self._look()
         except Exception:  # another torch has other records: waits stay unknown
             return None
+
+    def in_backward(self) -> bool:
+        """Return whether the main thread is in a backward pass. Any thread."""
+        frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
+        while frame is not None and not frame.f_code.co_filename.endswith(BACKWARD):
+            frame = frame.f_back
+        return frame is not None
 
     def _look(self) -> Waiting | None:
         frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one

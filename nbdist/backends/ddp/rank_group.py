@@ -18,6 +18,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from nbdist.backends.ddp import agreement
 from nbdist.backends.groups.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
@@ -131,6 +133,8 @@ class Ddp:
         self.reset: dict[str, str] = {}
         """What variables have lost when groups were formed since this was last read."""
         self._whole = False
+        self._broke_backward = False
+        """Whether an error, or our abort, has broken off a backward pass of this cell."""
         self._port = self._generation = self._meeting = 0
         self._pid = os.getpid()
 
@@ -252,7 +256,9 @@ class Ddp:
         *,
         settle_fsdp: bool,
     ) -> None:
-        rosters = self._exchange(in_place.groups(), in_place.count(), in_place.models())
+        rosters = self._exchange(
+            in_place.groups(), in_place.count(), in_place.models(self._broke_backward)
+        )
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)
         if not kept:
@@ -331,18 +337,30 @@ class Ddp:
 
     def begin(self, namespace: dict[str, object]) -> None:
         """Begin to note what a cell does with groups and models."""
+        self._broke_backward = False
         self._steps.begin(namespace)
         self._scalers.begin()
         if self._in_place is not None and self._since is not None:
             self._since.begin()
             self._accumulated = weakref.WeakSet(self._in_place.accumulating())
 
-    def settle(self, namespace: dict[str, object]) -> Standing:
-        """Reset the scalers that a failed cell has left half-way; return how the groups stand."""
+    def settle(self, namespace: dict[str, object], *, broke_backward: bool) -> Standing:
+        """Reset the scalers that a failed cell has left half-way; return how the groups stand.
+
+        Parameters
+        ----------
+        namespace
+            Variables, which may hold scalers.
+        broke_backward
+            Whether the cell's error came out of a backward pass.
+        """
         self._scalers.settle(namespace)
-        if self._since is None or not self.formed():
+        self._broke_backward |= broke_backward
+        if self._since is None or self._broke_backward or not self.formed():
             return Standing(broken=True)
-        return self._since.standing(self._made.models, self._steps.total())
+        found = self._since.standing(self._made.models)
+        changed = self._trained.changed(namespace)
+        return msgspec.structs.replace(found, steps=self._steps.total(), changed=changed)
 
     def works(self) -> bool:
         """Try each group by a small collective; every rank must call it."""
@@ -354,6 +372,7 @@ class Ddp:
         The groups cannot be used afterwards, until the next `form`.
         """
         self._whole = False
+        self._broke_backward |= self._watch.in_backward()
         near, far = self._made.listening.copy(), self._far | self._made.reached
         if self._in_place is not None:
             near.add(self._in_place.gloo)

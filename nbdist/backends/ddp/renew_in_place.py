@@ -81,16 +81,22 @@ class InPlace:
             elif self._rank in info.ranks:
                 groups.build(info, self._rank, store)
 
-    def models(self) -> dict[str, str]:
+    def models(self, broke_backward: bool) -> dict[str, str]:  # noqa: FBT001
         """Return how the models stand, by names that are equal on all ranks; see `Roster.models`.
 
         A DDP model is known by its group and its number in this group.
+
+        Parameters
+        ----------
+        broke_backward
+            Whether a backward pass was broken off.
         """
         stands = {FSDP: "rests" if renew_models.fsdp_rests() else ""}
         for name, model in self._named_models().items():
-            rests = renew_models.ddp_rests(model)
+            rests = renew_models.ddp_rests(model, after_broken=broke_backward)
             kind, size = type(model.module).__name__, len(list(model.parameters()))
-            stands[name] = f"{kind} {size} {counters(model)}" if rests else ""
+            told = f"{kind} {size} {renew_models.rebuilt(model)} {counters(model)}"
+            stands[name] = told if rests else ""
         return stands
 
     def _named_models(self) -> dict[str, DistributedDataParallel]:

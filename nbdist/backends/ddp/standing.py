@@ -42,14 +42,14 @@ class Since:
             self._count = process_groups.group_count()
             self._began = process_groups.sequences()
 
-    def standing(self, models: Iterable[torch.nn.Module], steps: list[int]) -> Standing:
+    def standing(self, models: Iterable[torch.nn.Module]) -> Standing:
         """Return how the groups stand; `models` are the DDP models."""
         try:
-            return self._standing(models, steps)
+            return self._standing(models)
         except Exception:  # as above
             return Standing(broken=True)
 
-    def _standing(self, models: Iterable[torch.nn.Module], steps: list[int]) -> Standing:
+    def _standing(self, models: Iterable[torch.nn.Module]) -> Standing:
         if self._began is None:
             return Standing(broken=True)
         now, records = process_groups.sequences(), recorder.last()
@@ -64,7 +64,6 @@ class Since:
             count=process_groups.group_count() - self._count,
             used=used,
             last={name: [f"{op} #{n}" for n, (op, _) in last[name].items()] for name in last},
-            steps=steps,
         )
 
     def works(self) -> bool:

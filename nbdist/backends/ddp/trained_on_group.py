@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn import Module
 
 from nbdist.backends.models import made_equal
-from nbdist.backends.models.equality import Comparing, leaves, weight
+from nbdist.backends.models.equality import Comparing, leaves, parameters_of, weight
 from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at, has
 from nbdist.wire.group_reports import NO_WAY, Digest
@@ -36,6 +36,12 @@ class Trained:
         """Return digests of the models and optimizers, by their variables' paths."""
         shared = self._shared()
         return Comparing(self._steps, shared, shared.keys()).digests(self._found(namespace))
+
+    def changed(self, namespace: dict[str, object]) -> int:
+        """Return how often torch has counted changes of all this since the last comparison."""
+        found = self._found(namespace).values()
+        parts = {id(part): part for thing in found for part in parameters_of(thing)}
+        return sum(self._steps.changes_since(part) for part in parts.values())
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

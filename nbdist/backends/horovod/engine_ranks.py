@@ -187,9 +187,9 @@ class Horovod:
         """Begin to note what a cell does."""
         self._framework.begin(namespace)
 
-    def settle(self, namespace: dict[str, object]) -> Standing:
+    def settle(self, namespace: dict[str, object], *, broke_backward: bool) -> Standing:
         """Return that something may be broken: Horovod does not tell."""
-        del namespace
+        del namespace, broke_backward
         return Standing(broken=True)
 
     def works(self) -> bool:

@@ -57,6 +57,8 @@ class Comparing:
         self._steps, self._shared, self._together = steps, shared or {}, together
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
         """For the id of a tensor, the tensor and its folded values; a kept tensor keeps its id."""
+        self._changed: dict[int, int] = {}
+        """For the id of a parameter, how often it was changed since the last comparison."""
 
     def digests(self, found: Mapping[str, Any]) -> dict[str, Digest]:
         """Return the digests of objects, by their paths; never raises."""
@@ -86,7 +88,11 @@ class Comparing:
         if is_a(target, torch.optim.lr_scheduler.LRScheduler):
             changed = int(target.last_epoch)
         elif not is_a(target, torch.optim.Optimizer):
-            changed = sum(steps.changes_since(part) for part in parameters_of(target))
+            for part in parameters_of(target):
+                if id(part) not in self._changed:
+                    self._changed[id(part)] = steps.changes_since(part)
+                    steps.compared(part)
+                changed += self._changed[id(part)]
         # Of a shard that no counted step has changed, this is all that is known.
         content = f"{told.content} {steps.of(target)} {changed}" if told.sharded else told.content
         return msgspec.structs.replace(

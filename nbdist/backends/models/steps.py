@@ -38,7 +38,7 @@ class _Count:
     begun: int = 0
     ended: int = 0
     freed: int = 0
-    """Those that began after this rank was freed from a collective: their gradients may be wrong."""
+    """Those that began after this rank was freed from a collective: with wrong gradients, maybe."""
 
 
 def _sum(counts: list[_Count]) -> list[int]:
@@ -106,11 +106,13 @@ class Steps:
         return _sum(counts) if counts else []
 
     def changes_since(self, tensor: Tensor) -> int:
-        """Return how often a tensor was changed in place since it was last asked for."""
-        now = changes(tensor)
+        """Return how often a tensor was changed in place since the last comparison."""
         known, then = self._changes.get(id(tensor), (None, 0))
-        self._changes[id(tensor)] = weakref.ref(tensor), now
-        return now - then if known is not None and known() is tensor else now
+        return changes(tensor) - (then if known is not None and known() is tensor else 0)
+
+    def compared(self, tensor: Tensor) -> None:
+        """Begin to count the changes of a tensor that is compared now."""
+        self._changes[id(tensor)] = weakref.ref(tensor), changes(tensor)
 
     def _begins(self, optimizer: Any, *_: object) -> None:
         count = self._counts.get(optimizer)
@@ -148,7 +150,7 @@ def sample(thing: Any) -> str:
 
 
 def _insides(thing: Any) -> tuple[list[Tensor], list[Any]]:
-    """Return the tensors and the numbers of an object, without code of the user's where possible."""
+    """Return the tensors and the numbers of an object, by the user's code only if need be."""
     if is_a(thing, torch.Tensor):
         return [thing], []
     if is_a(thing, torch.nn.Module):

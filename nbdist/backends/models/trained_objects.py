@@ -37,6 +37,8 @@ LEAVES = (
     str, bytes, int, float, complex, type(None), ModuleType, FunctionType, BuiltinFunctionType,
 )  # fmt: skip
 """Types whose inside is not searched: an object that only a closure holds is not found."""
+IPYTHONS = ("get_ipython", "exit", "quit")
+"""Variables that lead to IPython's shell, and from there to all variables again."""
 DEEPEST = 4
 """The most steps from a variable: `trainer.strategy.models[0]` has three."""
 MOST_SEEN = 5000
@@ -52,7 +54,8 @@ def trained(namespace: Mapping[str, object]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in sorted(namespace.items()):
-        found |= _reached(name, value)
+        if name not in IPYTHONS:
+            found |= _reached(name, value)
     return _without_parts(found)
 
 

@@ -271,6 +271,11 @@ def _release() -> Callable[[int], None] | None:
     return None
 
 
+def keeps_old() -> bool:
+    """Return whether this torch has no way to free the old backend of a renewed group."""
+    return _release() is None
+
+
 def _own_number(generation: int) -> Any:  # a value without a name in torch's enum
     number = _FIRST_NUMBER + generation
     if number > _LAST_NUMBER:

@@ -58,19 +58,39 @@ _DDP = {
 """Attributes in which a DDP model records its steps, with their values before the first step."""
 
 
-def ddp_rests(model: torch.nn.Module) -> bool:
+def ddp_rests(model: torch.nn.Module, *, after_broken: bool = False) -> bool:
     """Return whether no backward pass of a DDP model was left unfinished; False if unknown.
 
     A forward may be pending: its backward may still come.
+
+    Parameters
+    ----------
+    model
+        The model.
+    after_broken
+        Whether a backward pass was broken off, maybe this model's. If that was while it waited for
+        the last reductions, its reducer has forgotten it, but not which parameters it had used, nor
+        that it forms its buckets again after the first pass.
     """
     private: Any = model
+    if after_broken and (private.find_unused_parameters or private.static_graph):
+        return False
+    if after_broken and not rebuilt(model):
+        return False
+    if process_groups.keeps_old():
+        return False  # the reducer would go on with what the old backend has left
     try:
         private.reducer._check_reducer_finalized()
     except Exception:  # it is not, or another torch cannot tell
         return False
     # A static graph's first backward reduces nothing before its end.
     begun = private.static_graph and private._static_graph_delay_allreduce_enqueued
-    return not begun or bool(private._has_rebuilt_buckets)
+    return not begun or rebuilt(model)
+
+
+def rebuilt(model: torch.nn.Module) -> bool:
+    """Return whether a DDP model has formed its buckets again, as it does after its first pass."""
+    return bool(getattr(model, "_has_rebuilt_buckets", False))
 
 
 def take_apart(model: torch.nn.parallel.DistributedDataParallel) -> dict[str, Any]:

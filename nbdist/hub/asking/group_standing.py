@@ -45,12 +45,15 @@ async def after(hub: Hub, job: Job) -> Standings | None:
 
 
 def at_one_point(hub: Hub, job: Job, told: Standings) -> bool:
-    """Whether all ranks of the cluster failed alike, so that none is ahead of another."""
+    """Whether all ranks of the cluster failed alike, so that none is ahead of another.
+
+    Then nothing has to be compared, which would read all models.
+    """
     faults = [fault for fault in job.errors.values() if isinstance(fault, Fault)]
     if len(faults) < hub.size or any(fault.aborted for fault in faults):
         return False
     alike = len({(fault.name, fault.line) for fault in faults}) == 1
-    return alike and len({tuple(one.steps) for one in told.values()}) == 1
+    return alike and len({(tuple(one.steps), one.changed) for one in told.values()}) == 1
 
 
 def _agree(told: Standings) -> bool:

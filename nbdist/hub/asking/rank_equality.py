@@ -159,7 +159,7 @@ def _parted(
         found = [digests[path] for digests in told.values() if path in digests]
         if any(one.why for one in found) or not _differ(found):
             continue
-        if _as_before(path, told, before or {}) or not _by_fault(found, told):
+        if _as_before(path, told, before or {}) or not _by_fault(found):
             continue
         (shards if any(one.sharded for one in found) else whole).append(path)
     notes = []
@@ -189,19 +189,19 @@ def _as_before(path: str, told: Told, before: Told) -> bool:
     ) and not any(digests[path].sharded for digests in told.values() if path in digests)
 
 
-def _by_fault(found: list[Digest], told: Told) -> bool:
+def _by_fault(found: list[Digest]) -> bool:
     """Whether an object that differs between ranks was equal before the last cell."""
-    if any(one.sampled for one in found) and len({one.before for one in found if one.before}) > 1:
+    before = {one.before for one in found if one.sampled or one.before}
+    stepped = any(one.sampled for one in found)
+    if stepped and len(before - {""}) > 1:
         return False
     if any(one.together for one in found) or _torn(found):
         return True
-    if not any(one.steps for one in found) and len({one.changed for one in found}) > 1:
-        return True
-    # What no optimizer trains and nothing counts (a gradient scaler) goes with the rest.
-    return not any(one.steps or one.changed for one in found) and any(
-        _torn([digests[path] for digests in told.values() if path in digests])
-        for path in _paths(told)
-    )
+    if any(one.steps for one in found):
+        return False
+    # No optimizer trains it. What counts its changes tells, or else its sample.
+    counts = {one.changed for one in found}
+    return len(counts) > 1 or (counts == {0} and stepped and "" not in before)
 
 
 def _torn(found: list[Digest]) -> bool:

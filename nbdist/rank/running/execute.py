@@ -26,6 +26,7 @@ from nbdist.rank.running.questions import no_questions, refuse_breakpoint
 from nbdist.rank.running.rank_output import Log
 from nbdist.rank.values import ipython_history as kept
 from nbdist.rank.values.user_errors import make_quick_to_show, text_of
+from nbdist.wire.group_reports import BACKWARD
 from nbdist.wire.messages import Display, Done, Fault, Run
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class CellRunner:
         self._freed_from: Waiting | None = None
         self._raising: BaseException | None = None
         """The exception that the next SIGINT raises; KeyboardInterrupt if None."""
+        self.broke_backward = False
+        """Whether the last cell's error came out of a backward pass."""
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
         if self.own:
@@ -146,6 +149,7 @@ class CellRunner:
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
             self._freed_from, self._raising, self._failed_at = None, None, 0.0
+            self.broke_backward = False
             began = False
             try:
                 self._begin(run)
@@ -277,6 +281,7 @@ class CellRunner:
         trace = error.__traceback__
         while trace is not None:
             line = self._cell_line(trace.tb_frame, trace.tb_lineno) or line
+            self.broke_backward |= trace.tb_frame.f_code.co_filename.endswith(BACKWARD)
             trace = trace.tb_next
         name = type(error).__name__
         if isinstance(error, asyncio.CancelledError) and self._aborted:
