@@ -125,18 +125,23 @@ def test_a_scaler_goes_on_where_an_earlier_cell_left_it(two: Kernel) -> None:
     assert two.cell.stdout == "512.0\n", "what it had found is kept"
 
 
-def test_a_scaler_that_the_failed_cell_left_in_a_step_begins_again(two: Kernel) -> None:
+def test_a_scaler_whose_step_was_broken_off_begins_again(two: Kernel) -> None:
     on_ranks(two, """
-        p = nn.Parameter(torch.zeros(1)); sgd = torch.optim.SGD([p], lr=1.0)
+        p = nn.Parameter(torch.zeros(1))
+        class SGD(torch.optim.SGD):
+            breaks = False
+            def _init_group(self, *args, **options):
+                if self.breaks: raise ValueError("broken")
+                return super()._init_group(*args, **options)
+        sgd = SGD([p], lr=1.0)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     """)  # fmt: skip
-    fails(two, "scaler.scale((p * 3).sum()).backward(); scaler.unscale_(sgd)\n1 / 0")
-    on_ranks(two, """
-        p.grad = None
-        scaler.scale((p * 3).sum()).backward(); scaler.unscale_(sgd); scaler.step(sgd)
-        scaler.update(); print(p.item())
-    """)  # fmt: skip
-    assert two.cell.stdout == "-3.0\n"
+    begun = "scaler.scale((p * 3).sum()).backward(); scaler.unscale_(sgd)\n"
+    for step in (f"sgd.breaks = True\n{begun}scaler.step(sgd)", begun + CUT):
+        fails(two, step)
+        on_ranks(two, f"sgd.breaks, p.grad, p.data = False, None, torch.zeros(1)\n{begun}")
+        on_ranks(two, "scaler.step(sgd); scaler.update(); print(p.item())")
+        assert two.cell.stdout == "-3.0\n", step
 
 
 def test_what_a_broken_step_takes_along_is_named(two: Kernel) -> None:
@@ -197,6 +202,26 @@ def test_only_what_was_equal_is_said_to_have_parted(two: Kernel) -> None:
     told = shown(fails(two, "step(boom=True)\ndist.barrier()"))
     assert "a step: `model`. `%dist sync model --from 0` makes them equal." in told, told
     assert "equal" not in shown(fails(two, "los")), "it was said"
+
+
+def test_a_cell_on_some_ranks_says_nothing_of_the_steps_before(two: Kernel) -> None:
+    on_ranks(two, """
+        net = nn.Linear(8, 8); fully_shard(net)
+        opt = torch.optim.Adam(net.parameters(), fused=True)
+        net(torch.ones(4, 8)).sum().backward(); opt.step()
+    """)  # fmt: skip
+    told = shown(fails(two, "los", "--ranks 1"))
+    assert "different steps" not in told, told
+
+
+def test_an_optimizer_of_the_users_own_class_travels(two: Kernel) -> None:
+    on_ranks(two, """
+        class Mine(torch.optim.SGD): pass
+        net = DDP(nn.Linear(8, 8)); opt = Mine(net.parameters(), lr=0.1)
+        net(torch.ones(4, 8)).sum().backward(); opt.step()
+    """)  # fmt: skip
+    told = shown(two.run("%dist restart 1 --like 0"))
+    assert "nothing is missing" in told, told
 
 
 def test_shards_of_different_steps_are_said_once_and_fused_ones_too(two: Kernel) -> None:

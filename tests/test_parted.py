@@ -185,7 +185,7 @@ def test_parameters_and_models_in_places_of_all_kinds_are_found_and_made_equal(
                 ):
                     one.add_(by)
     """)  # fmt: skip
-    failed = fails(three, "spread(rank)\nraise ValueError('boom')")
+    failed = fails(three, "if rank: spread(rank)\nraise ValueError('boom')")
     assert parted(failed) == {
         "w", "trained_by_hand", "slotted.net", "places['a b']", "line[0]", "part.args[0]",
         "bound.__self__", "Task.net",
@@ -390,7 +390,8 @@ def test_a_group_that_others_still_use_is_waited_for(three: Kernel, tmp_path: Pa
     over = tmp_path / "over"
     body = f"while not os.path.exists({str(over)!r}): time.sleep(0.05)"
     three.run(distributed(body, "--async --ranks 2"))
-    failed = fails(three, "if rank: nn.init.zeros_(model.weight)\n1 / 0", "--ranks 0,1")
+    body = "if rank: nn.init.zeros_(model.weight)\nelse: dist.barrier(group=pair)\n1 / 0"
+    failed = fails(three, body, "--ranks 0,1")
     assert parted(failed) == {"model"}, shown(failed)
     after = three.start(
         distributed("x = torch.ones(1)\ndist.all_reduce(x, group=pair)\nprint(x)", "--ranks 0,1")
@@ -447,7 +448,7 @@ def test_states_of_hooks_are_compared_and_made_equal(three: Kernel) -> None:
         other, other_optimizer = with_hook(powerSGD_hook.powerSGD_hook, compressing)
         """,
     )
-    failed = fails(three, "counting.iter += 5 * (rank == 1)\nraise ValueError('boom')")
+    failed = fails(three, "if rank == 1:\n    counting.iter += 5\n    raise ValueError('boom')")
     assert parted(failed) == {"model"}, shown(failed)
     three.run("%dist sync model --from 0")
     on_ranks(three, "compressing.iter += 5 * (rank == 1)")

@@ -10,6 +10,8 @@ from nbdist.errors import LaunchError, UsageError
 from nbdist.wire.group_reports import Standing
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nbdist.backends.groups.recovery import Recovery
     from nbdist.wire.group_reports import Digest, GroupInfo, Waiting
 
@@ -72,15 +74,17 @@ class Backend(Protocol):
         fsdp: str = "",
     ) -> dict[str, str]: ...
     def meet_at(self, port: int) -> None: ...
-    def begin(self, namespace: dict[str, object]) -> None: ...
-    def settle(self, namespace: dict[str, object], *, broke_backward: bool) -> Standing: ...
+    def begin(self, namespace: dict[str, object], job: str) -> None: ...
+    def settle(self, namespace: dict[str, object], broken_in: str) -> Standing: ...
     def works(self) -> bool: ...
     def abort(self) -> None: ...
     def goes_on_when_freed(self) -> bool: ...
     def formed(self) -> bool: ...
     def groups(self) -> list[GroupInfo]: ...
     def waiting(self) -> Waiting | None: ...
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
     def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None: ...
     def sync(
@@ -128,12 +132,12 @@ class NoBackend:
     def meet_at(self, port: int) -> None:
         """Do nothing: this backend has no store for the environment's address."""
 
-    def begin(self, namespace: dict[str, object]) -> None:
+    def begin(self, namespace: dict[str, object], job: str) -> None:
         """Do nothing: there is nothing that a cell could break."""
 
-    def settle(self, namespace: dict[str, object], *, broke_backward: bool) -> Standing:
+    def settle(self, namespace: dict[str, object], broken_in: str) -> Standing:
         """Return that nothing is broken."""
-        del namespace, broke_backward
+        del namespace, broken_in
         return Standing(broken=False)
 
     def works(self) -> bool:
@@ -159,9 +163,11 @@ class NoBackend:
         """Return None: no rank waits for another rank."""
         return None
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]:
         """Return no digests: ranks that do not communicate need not hold equal models."""
-        del namespace
+        del namespace, jobs
         return {}
 
     def weigh(self, namespace: dict[str, object]) -> int:

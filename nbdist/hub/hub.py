@@ -94,6 +94,8 @@ class Hub:
         """Whether the process group must be renewed before the next cell."""
         self.uncompared = False
         """Whether models may differ between ranks, and were not compared on all ranks since."""
+        self.failed: set[str] = set()
+        """The jobs that have failed since the last cell that followed a comparison."""
         self.compared: dict[int, dict[str, Digest]] = {}
         """What each rank told at the last comparison, by path."""
         self.broken_off: dict[int, list[str]] = {}
@@ -316,6 +318,7 @@ class Hub:
         # Reset the state of the ended ranks.
         self.stale = self.uncompared = self.given_up = False
         self.broken_off, self.compared = {}, {}
+        self.failed.clear()
 
     async def stop(self) -> None:
         """End everything of this cluster, and the scripts that its warm process has launched."""

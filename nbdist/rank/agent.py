@@ -116,7 +116,7 @@ class Agent(HubConnection):
         self._answers.names.bind(message.parcel)
         logger.begin(message.logs, message.job, self._rank)
         self.resources = resources = Resources(message.logs, message.job, self._rank, message.began)
-        self._backend.begin(self._namespace)
+        self._backend.begin(self._namespace, message.job)
         done = await self._runner.run(message, self._backend.formed)
         self.resources = None
         resources.end()

@@ -147,8 +147,7 @@ class Answers:
             case FormGroup():
                 return call.answer(self._form(call))
             case SettleCell():
-                broke = self._runner.broke_backward
-                return call.answer(backend.settle(space, broke_backward=broke))
+                return call.answer(backend.settle(space, self._runner.broken_in))
             case TryGroups():
                 return call.answer(backend.works())
             case ListGroups():
@@ -161,7 +160,7 @@ class Answers:
             case WeighModels():
                 return call.answer(backend.weigh(space))
             case DigestModels():
-                return call.answer(backend.checksums(space))
+                return call.answer(backend.checksums(space, call.jobs))
 
     def _of_names(self, call: OfNames) -> object:
         names = self.names

@@ -120,6 +120,9 @@ class WeighModels(Call[int], frozen=True):
 class DigestModels(Call[dict[str, Digest]], frozen=True):
     """Return a digest, by path, of every trained object; the hub compares those of all ranks."""
 
+    jobs: list[str]
+    """The jobs that failed: only the steps of their cells are of interest."""
+
 
 # -- names, on their way from process to process -------------------------------------------------
 

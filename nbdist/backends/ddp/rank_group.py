@@ -25,7 +25,7 @@ from nbdist.backends.groups.recovery import IN_PLACE, Recovery
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine import gpus, sockets
 from nbdist.machine.amounts import in_time
-from nbdist.wire.group_reports import Digest, GroupInfo, Roster, Standing, Waiting
+from nbdist.wire.group_reports import BACKWARD, Digest, GroupInfo, Roster, Standing, Waiting
 
 try:
     import torch
@@ -45,7 +45,7 @@ from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
 from nbdist.backends.groups.registry import Made
 from nbdist.backends.models import made_equal
-from nbdist.backends.models.scalers import Scalers
+from nbdist.backends.models.scalers import SCALER, Scalers
 from nbdist.backends.models.steps import Steps
 from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at
@@ -53,6 +53,7 @@ from nbdist.backends.torch_private import recorder
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Collection
 
     from torch.nn.parallel import DistributedDataParallel
 
@@ -243,6 +244,7 @@ class Ddp:
             )
         else:
             lost = self._form_anew(variables)
+        self._scalers.settle(variables)
         # A cell may make a group later, when ranks may be far apart in time.
         client.set_timeout(self._joining.timeout or _STORE_LIMIT)
         self._whole = True
@@ -335,27 +337,28 @@ class Ddp:
         client = stores.connect(self._host, self._port, timeout)
         return stores.prefixed(f"environ/{self._generation}", client)
 
-    def begin(self, namespace: dict[str, object]) -> None:
+    def begin(self, namespace: dict[str, object], job: str) -> None:
         """Begin to note what a cell does with groups and models."""
         self._broke_backward = False
-        self._steps.begin(namespace)
+        self._steps.begin(namespace, job)
         self._scalers.begin()
         if self._in_place is not None and self._since is not None:
             self._since.begin()
             self._accumulated = weakref.WeakSet(self._in_place.accumulating())
 
-    def settle(self, namespace: dict[str, object], *, broke_backward: bool) -> Standing:
-        """Reset the scalers that a failed cell has left half-way; return how the groups stand.
+    def settle(self, namespace: dict[str, object], broken_in: str) -> Standing:
+        """Return how the groups stand after a cell that failed.
 
         Parameters
         ----------
         namespace
-            Variables, which may hold scalers.
-        broke_backward
-            Whether the cell's error came out of a backward pass.
+            Variables, which may hold what is trained.
+        broken_in
+            The files of the functions out of which the cell's error came; '' without an error.
         """
-        self._scalers.settle(namespace)
-        self._broke_backward |= broke_backward
+        if SCALER in broken_in:
+            self._scalers.settle(namespace)
+        self._broke_backward |= BACKWARD in broken_in
         if self._since is None or self._broke_backward or not self.formed():
             return Standing(broken=True)
         found = self._since.standing(self._made.models)
@@ -438,9 +441,11 @@ class Ddp:
         """Return the collective in which the main thread is, or None. One polling thread."""
         return self._watch.look()
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
-        return self._trained.checksums(namespace)
+        return self._trained.checksums(namespace, jobs)
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

@@ -14,6 +14,8 @@ from nbdist.backends.models.variable_paths import at, has
 from nbdist.wire.group_reports import NO_WAY, Digest
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nbdist.backends.groups.registry import Made
     from nbdist.backends.models.steps import Steps
 
@@ -32,10 +34,11 @@ class Trained:
     def __init__(self, made: Made, steps: Steps) -> None:
         self._made, self._steps = made, steps
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+    def checksums(self, namespace: dict[str, object], jobs: Collection[str]) -> dict[str, Digest]:
         """Return digests of the models and optimizers, by their variables' paths."""
         shared = self._shared()
-        return Comparing(self._steps, shared, shared.keys()).digests(self._found(namespace))
+        comparing = Comparing(self._steps, jobs, shared, shared.keys())
+        return comparing.digests(self._found(namespace))
 
     def changed(self, namespace: dict[str, object]) -> int:
         """Return how often torch has counted changes of all this since the last comparison."""

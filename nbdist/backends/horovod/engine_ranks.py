@@ -22,6 +22,8 @@ from nbdist.machine import sockets
 from nbdist.wire.group_reports import Standing
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nbdist.wire.group_reports import Digest, GroupInfo, Waiting
 
 SHUTDOWN_SECONDS = 2.0
@@ -39,8 +41,10 @@ class Framework(Protocol):
     def device(self, local_rank: int) -> Any: ...
     def install(self) -> None: ...
     def settle(self, *, first: bool) -> None: ...
-    def begin(self, namespace: dict[str, object]) -> None: ...
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]: ...
+    def begin(self, namespace: dict[str, object], job: str) -> None: ...
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
     def sync(
         self, namespace: dict[str, object], path: str, source: int, group: str = ""
@@ -183,13 +187,13 @@ class Horovod:
     def meet_at(self, port: int) -> None:
         """Do nothing: Horovod does not use MASTER_PORT."""
 
-    def begin(self, namespace: dict[str, object]) -> None:
+    def begin(self, namespace: dict[str, object], job: str) -> None:
         """Begin to note what a cell does."""
-        self._framework.begin(namespace)
+        self._framework.begin(namespace, job)
 
-    def settle(self, namespace: dict[str, object], *, broke_backward: bool) -> Standing:
+    def settle(self, namespace: dict[str, object], broken_in: str) -> Standing:
         """Return that something may be broken: Horovod does not tell."""
-        del namespace, broke_backward
+        del namespace, broken_in
         return Standing(broken=True)
 
     def works(self) -> bool:
@@ -222,9 +226,11 @@ class Horovod:
         """Return the collective in which the main thread is, or None. One polling thread."""
         return self._watch.look()
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
-        return self._framework.checksums(namespace)
+        return self._framework.checksums(namespace, jobs)
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

@@ -97,7 +97,7 @@ class TensorFlow:
             by_place if self._tf.executing_eagerly() else by_name()
         )
 
-    def begin(self, namespace: dict[str, object]) -> None:
+    def begin(self, namespace: dict[str, object], job: str) -> None:
         """Do nothing: steps in TensorFlow's graphs are not counted."""
 
     def settle(self, *, first: bool) -> None:
@@ -111,11 +111,14 @@ class TensorFlow:
         if not first:
             keras_names.agree(self.hvd.rank(), self.hvd.size())
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]:
         """Return digests of models (with their optimizers), optimizers and variables.
 
         A model's digest covers trainable variables only: batch statistics differ between ranks.
         """
+        del jobs  # steps in TensorFlow's graphs are not counted
         found = {name: self._variables(value) for name, value in list(namespace.items())}
         told = {name: _digest(held) for name, held in found.items() if held}
         things = {id(namespace[name]): number for number, name in enumerate(told)}

@@ -12,6 +12,8 @@ from nbdist.errors import UsageError
 from nbdist.machine import gpus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nbdist.wire.group_reports import Digest
 
 
@@ -54,15 +56,17 @@ class Torch:
         for optimizer in list(self._optimizers):
             _settle(optimizer)
 
-    def begin(self, namespace: dict[str, object]) -> None:
+    def begin(self, namespace: dict[str, object], job: str) -> None:
         """Begin to count a cell's optimizer steps."""
-        self._steps.begin(namespace)
+        self._steps.begin(namespace, job)
 
-    def checksums(self, namespace: dict[str, object]) -> dict[str, Digest]:
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str] = ()
+    ) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         together = {id(one) for group in groups for one in group["params"]}
-        comparing = _comparing().Comparing(self._steps, together=together)
+        comparing = _comparing().Comparing(self._steps, jobs, together=together)
         found: dict[str, Digest] = comparing.digests(_trained(namespace))
         return found
 

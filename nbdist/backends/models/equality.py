@@ -42,6 +42,8 @@ class Comparing:
     ----------
     steps
         The optimizer steps of the last cell, if they are counted.
+    jobs
+        The jobs that failed. If the last cell was of another, its steps do not matter.
     shared
         For the id of a parameter, the ranks that share it, if these are not all ranks.
     together
@@ -51,10 +53,12 @@ class Comparing:
     def __init__(
         self,
         steps: Steps | None = None,
+        jobs: Collection[str] = (),
         shared: Mapping[int, list[int]] | None = None,
         together: Collection[int] = (),
     ) -> None:
-        self._steps, self._shared, self._together = steps, shared or {}, together
+        self._steps, self._jobs = steps, jobs
+        self._shared, self._together = shared or {}, together
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
         """For the id of a tensor, the tensor and its folded values; a kept tensor keeps its id."""
         self._changed: dict[int, int] = {}
@@ -94,14 +98,16 @@ class Comparing:
                     steps.compared(part)
                 changed += self._changed[id(part)]
         # Of a shard that no counted step has changed, this is all that is known.
-        content = f"{told.content} {steps.of(target)} {changed}" if told.sharded else told.content
+        failed = steps.job in self._jobs
+        taken = steps.of(target) if failed else []
+        content = f"{told.content} {taken} {changed}" if told.sharded else told.content
         return msgspec.structs.replace(
             told,
             content=content,
-            steps=steps.of(target),
+            steps=taken,
             changed=changed,
-            before=steps.before(target),
-            sampled=steps.any,
+            before=steps.before(target, failed=failed),
+            sampled=steps.any and failed,
         )
 
     def _content(self, target: Any) -> tuple[str, bool]:

@@ -1,8 +1,8 @@
-"""Resets the gradient scalers that a failed cell has left in the middle of a step. Main thread.
+"""Resets the gradient scalers whose step was broken off. Main thread.
 
 Otherwise they refuse every later step ("already called since the last update"), or take over from
 the broken step what they knew of its gradients. A scaler that an earlier cell has left there, to go
-on in the next one, stays as it is.
+on in the next one, stays as it is; and so does every scaler after a mistake that broke nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from nbdist.backends.models.trained_objects import is_a, trained
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SCALER = "/torch/amp/grad_scaler.py"
+"""The end of the name of the file of scalers."""
 _MAKERS = ("__init__", "__setstate__")
 """The methods by which a scaler begins to exist, also by unpickling."""
 

@@ -62,17 +62,19 @@ class Steps:
         """For the id of an object, its sample before the cell's first step."""
         self._changes: dict[int, tuple[weakref.ref[Any], int]] = {}
         """For the id of a shard, its count of changes at the last comparison."""
-        self._known = False
-        """Whether a cell has run: what a new rank has, it has from another rank."""
+        self.job = ""
+        """The job of the cell; '' before the first one: what a new rank has, others gave it."""
 
     def install(self) -> None:
         """Hear of the steps of all optimizers; once in each process."""
-        register_optimizer_step_pre_hook(self._begins)
-        register_optimizer_step_post_hook(self._ended)
+        global current  # a process is one rank
+        current = self
+        register_optimizer_step_pre_hook(_begins)
+        register_optimizer_step_post_hook(_ended)
 
-    def begin(self, namespace: Mapping[str, object]) -> None:
+    def begin(self, namespace: Mapping[str, object], job: str) -> None:
         """Begin to count for a cell."""
-        self._namespace, self._known = namespace, True
+        self._namespace, self.job = namespace, job
         if self._counts or self._before:
             self._counts.clear()
             self._before.clear()
@@ -86,12 +88,20 @@ class Steps:
         """Whether any optimizer has begun a step in this cell."""
         return bool(self._counts)
 
-    def before(self, thing: Any) -> str:
-        """Return the sample of an object as it was before this cell's first step; '' if unknown."""
-        if not self._known:
+    def before(self, thing: Any, *, failed: bool) -> str:
+        """Return the sample of an object as it was before this cell's first step; '' if unknown.
+
+        Parameters
+        ----------
+        thing
+            The object.
+        failed
+            Whether this cell is of the job that failed; else nothing was changed here since then.
+        """
+        if not self.job:
             return ""
-        if not self._counts:
-            return sample(thing)  # no step has changed it
+        if not self._counts or not failed:
+            return sample(thing)
         known, told = self._before.get(id(bare(thing)), (None, ""))
         return told if known is not None and known() is bare(thing) else ""
 
@@ -114,7 +124,8 @@ class Steps:
         """Begin to count the changes of a tensor that is compared now."""
         self._changes[id(tensor)] = weakref.ref(tensor), changes(tensor)
 
-    def _begins(self, optimizer: Any, *_: object) -> None:
+    def begins(self, optimizer: Any) -> None:
+        """Count a step that begins."""
         count = self._counts.get(optimizer)
         if count is None:
             with suppress(Exception):  # the step matters more than what is known of it
@@ -123,7 +134,8 @@ class Steps:
         count.begun += 1
         count.freed += not self._whole()
 
-    def _ended(self, optimizer: Any, *_: object) -> None:
+    def ended(self, optimizer: Any) -> None:
+        """Count a step that has ended."""
         if optimizer in self._counts:
             self._counts[optimizer].ended += 1
 
@@ -133,6 +145,21 @@ class Steps:
         for thing in map(bare, things):
             if id(thing) not in self._before:
                 self._before[id(thing)] = weakref.ref(thing), sample(thing)
+
+
+current: Steps | None = None
+"""The counts of this process."""
+
+
+# Functions of a module, for torch's table of them is pickled with a class that a cell has made.
+def _begins(optimizer: Any, *_: object) -> None:
+    if current is not None:
+        current.begins(optimizer)
+
+
+def _ended(optimizer: Any, *_: object) -> None:
+    if current is not None:
+        current.ended(optimizer)
 
 
 def sample(thing: Any) -> str:

@@ -90,7 +90,7 @@ async def _digests(
     if most > TOLD_BYTES:
         tell(f"Comparing the models and optimizers of the ranks ({in_bytes(most)} on each).")
     limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
-    return await _from_all(hub, ranks, DigestModels(), limit, pressed)
+    return await _from_all(hub, ranks, DigestModels(list(hub.failed)), limit, pressed)
 
 
 async def _from_all(

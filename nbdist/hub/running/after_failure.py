@@ -51,7 +51,9 @@ async def settle(
     spoilt = _without_gpu(hub, job)
     told = await group_standing.after(hub, job)
     hub.stale |= told is None
-    hub.uncompared |= told is None or not group_standing.at_one_point(hub, job, told)
+    if told is None or not group_standing.at_one_point(hub, job, told):
+        hub.uncompared = True
+        hub.failed.add(job.id)
     await _renew(hub, job, pressed)
     _tell_of_losses(hub, job)
     job.notes += [

@@ -118,6 +118,8 @@ class Turn:
                         job.tell(note, note)
                     if hub.uncompared and not hub.begun:
                         await self._compare()
+                    if not hub.uncompared:
+                        hub.failed.clear()
                     hub.begin(job.id)
                     return
             await self._wait_for_others()

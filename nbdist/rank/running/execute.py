@@ -26,7 +26,6 @@ from nbdist.rank.running.questions import no_questions, refuse_breakpoint
 from nbdist.rank.running.rank_output import Log
 from nbdist.rank.values import ipython_history as kept
 from nbdist.rank.values.user_errors import make_quick_to_show, text_of
-from nbdist.wire.group_reports import BACKWARD
 from nbdist.wire.messages import Display, Done, Fault, Run
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ class CellRunner:
         self._freed_from: Waiting | None = None
         self._raising: BaseException | None = None
         """The exception that the next SIGINT raises; KeyboardInterrupt if None."""
-        self.broke_backward = False
-        """Whether the last cell's error came out of a backward pass."""
+        self.broken_in = ""
+        """The files of the functions out of which the last cell's error came."""
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
         if self.own:
@@ -149,7 +148,7 @@ class CellRunner:
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
             self._freed_from, self._raising, self._failed_at = None, None, 0.0
-            self.broke_backward = False
+            self.broken_in = ""
             began = False
             try:
                 self._begin(run)
@@ -281,7 +280,7 @@ class CellRunner:
         trace = error.__traceback__
         while trace is not None:
             line = self._cell_line(trace.tb_frame, trace.tb_lineno) or line
-            self.broke_backward |= trace.tb_frame.f_code.co_filename.endswith(BACKWARD)
+            self.broken_in += f"{trace.tb_frame.f_code.co_filename}\n"
             trace = trace.tb_next
         name = type(error).__name__
         if isinstance(error, asyncio.CancelledError) and self._aborted:
