@@ -113,7 +113,8 @@ def interrupted(job: Job, why: Stop) -> Interrupted:
     """Return the error of a stopped job, with the places of its ranks."""
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
-        places[_headline(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
+        own = isinstance(fault, Death) or not secondary(fault)
+        places[_headline(fault) if own else _place(fault)].append(rank)
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
     lines = [line.replace("..", ".") for line in lines]
     return CellInterrupted("\n".join([f"The cell was {why.text}.", *lines, *job.notes]))
@@ -212,5 +213,7 @@ def said_of(ranks: list[int], words: str) -> str:
 
 def agree(ranks: list[int], words: str) -> str:
     """Put the verb that `words` begin with into the plural if there are several ranks."""
-    verb, _, rest = words.partition(" ")
-    return words if len(ranks) == 1 else f"{PLURALS.get(verb, verb)} {rest}"
+    if len(ranks) == 1:
+        return words
+    verb, _, rest = words.replace(" and was ", " and were ").partition(" ")
+    return f"{PLURALS.get(verb, verb)} {rest}"
