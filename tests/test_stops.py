@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.faults import shown
-from tests.helpers.notebook import distributed, new_ranks, on_ranks
+from tests.helpers.faults import shown, stopped_by_button
+from tests.helpers.notebook import distributed, new_ranks, on_ranks, plain
+from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
@@ -52,3 +54,42 @@ def test_what_failed_is_told_though_its_end_is_hurried(cluster: Kernel) -> None:
     assert "Rank 0 could not be interrupted and was killed" in shown(failed)
     assert state_of_last_job(cluster) == "failed"
     new_ranks(cluster)
+
+
+def test_a_stop_tells_the_place_in_what_the_cell_called_and_formats_no_traceback(
+    cluster: Kernel,
+) -> None:
+    (cluster.home / "steps.py").write_text(
+        "import time\n\ndef train_step():\n    while True: time.sleep(0.01)\n"
+    )
+    on_ranks(
+        cluster,
+        """
+        import steps
+        made, tb = [], get_ipython().InteractiveTB
+        make = tb.structured_traceback
+        tb.structured_traceback = lambda *args, **kwargs: made.append(1) or make(*args, **kwargs)
+        def ends():
+            try: steps.train_step()
+            except KeyboardInterrupt: raise SystemExit(1)  # as Lightning does
+    """,
+    )
+    place = r"Ranks 0-1 were stopped at cell line 3, in `train_step` \(steps.py:4\)\.$"
+    for call in ("steps.train_step()", "ends()"):
+        told = shown(stopped_by_button(cluster, call, 0))
+        assert re.search(place, told, re.MULTILINE), told
+    stopped = stopped_by_button(cluster, "steps.train_step()", 0)
+    again = plain(on_ranks(cluster, "print(made)\n%tb").text)
+    assert again.startswith("[]\n"), stopped.seen()
+    assert "KeyboardInterrupt" in again
+    assert "def train_step():" in again
+    on_ranks(cluster, "tb.structured_traceback = make")
+
+
+def test_a_stop_is_no_good_end_of_a_magic_that_shows_errors_itself(cluster: Kernel) -> None:
+    cluster.start(distributed("%%capture\nopen(f'{rank}.in', 'w').close()\nwhile True: pass"))
+    until(lambda: all((cluster.home / f"{rank}.in").exists() for rank in (0, 1)))
+    cluster.interrupt()
+    stopped = cluster.wait(20)
+    assert "The cell was interrupted.\nRanks 0-1 were stopped" in shown(stopped)
+    assert "Traceback" not in stopped.text

@@ -113,8 +113,10 @@ def interrupted(job: Job, why: Stop) -> Interrupted:
     """Return the error of a stopped job, with the places of its ranks."""
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
-        own = isinstance(fault, Death) or not secondary(fault)
-        places[_headline(fault) if own else _place(fault)].append(rank)
+        if isinstance(fault, Death) or not secondary(fault):  # it came before the stop
+            places[_headline(fault)].append(rank)
+        else:
+            places[_place(fault)].append(rank)
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
     lines = [line.replace("..", ".") for line in lines]
     return CellInterrupted("\n".join([f"The cell was {why.text}.", *lines, *job.notes]))
@@ -183,6 +185,7 @@ def _others(job: Job, first: int) -> list[str]:
 
 def _place(fault: Fault) -> str:
     line = f" at cell line {fault.line}" if fault.line else ""
+    line += f", in {fault.place}" if fault.place else ""
     if fault.waited is not None:
         return f"{_verb(fault.waited)}{line}"
     if LOST_TEXT.search(fault.text) and not fault.aborted:

@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.rank.looking import vitals
@@ -25,13 +26,14 @@ from nbdist.rank.running.plain_cells import transformed
 from nbdist.rank.running.questions import no_questions, refuse_breakpoint
 from nbdist.rank.running.rank_output import Log
 from nbdist.rank.values import ipython_history as kept
-from nbdist.rank.values.user_errors import make_quick_to_show, text_of
+from nbdist.rank.values.user_errors import innermost, make_quick_to_show, text_of, traces_of
+from nbdist.wire.elastic_rounds import LOST_TEXT
 from nbdist.wire.messages import Display, Done, Fault, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from types import FrameType
+    from types import FrameType, TracebackType
 
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
@@ -83,6 +85,8 @@ class CellRunner:
         """The job whose cell is running; '' when idle."""
         self._aborted = False
         self._freed_from: Waiting | None = None
+        self._stopped_by: BaseException | None = None
+        """The error by which the running cell was stopped, if it is one."""
         self._raising: BaseException | None = None
         """The exception that the next SIGINT raises; KeyboardInterrupt if None."""
         self._pid = os.getpid()
@@ -145,7 +149,8 @@ class CellRunner:
         """Run one cell to its end; return how it ended."""
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
-            self._freed_from, self._raising, self._failed_at = None, None, 0.0
+            self._freed_from = self._raising = self._stopped_by = None
+            self._failed_at = 0.0
             began = False
             try:
                 self._begin(run)
@@ -154,6 +159,7 @@ class CellRunner:
                     result = await self._cell(run, stack)
                 fault = self._fault(result)
                 error, result.result = result.error_before_exec or result.error_in_exec, None
+                error, self._stopped_by = error or self._stopped_by, None
             except (
                 BaseException
             ) as err:  # the hub must know of any error that IPython did not handle
@@ -239,11 +245,16 @@ class CellRunner:
         make = self._shell.showtraceback
 
         def showtraceback(*args: Any, **kwargs: Any) -> None:  # IPython's
-            if _is_good_end(sys.exc_info()[1]):
+            error = sys.exc_info()[1]
+            if _is_good_end(error):
+                return
+            if error is not None and self._by_stop(error):
+                self._failed_at, self._stopped_by = time.time(), error
+                kept.keep_error(error)
                 return
             # Formatting takes a while. What happens meanwhile is not the cause of this fault.
             self._failed_at, self._showing = time.time(), True
-            make_quick_to_show(sys.exc_info()[1])
+            make_quick_to_show(error)
             try:
                 make(*args, **kwargs)
             finally:
@@ -268,16 +279,20 @@ class CellRunner:
                 del vars(self._shell)[name]
 
     def _fault(self, result: ExecutionResult) -> Fault | None:
-        error = result.error_before_exec or result.error_in_exec
+        # IPython shows an error of a cell inside the cell (`%%capture`), and goes on.
+        error = result.error_before_exec or result.error_in_exec or self._stopped_by
         if error is None or _is_good_end(error):
             if self._traceback:  # of a cell inside the cell, such as under `%%capture`
                 sys.stdout.write("\n".join([*self._traceback, ""]))
             return None
         line = error.lineno if isinstance(error, SyntaxError) else None
-        trace = error.__traceback__
-        while trace is not None:
-            line = self._cell_line(trace.tb_frame, trace.tb_lineno) or line
-            trace = trace.tb_next
+        called: list[TracebackType] = []
+        traces = list(traces_of(error))
+        if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+            traces += traces_of(error.__context__)  # Lightning ends the process after an interrupt
+        for trace in traces:
+            at = self._cell_line(trace.tb_frame, trace.tb_lineno)
+            line, called = (at, []) if at else (line, [*called, trace])
         name = type(error).__name__
         if isinstance(error, asyncio.CancelledError) and self._aborted:
             name = "KeyboardInterrupt"
@@ -289,7 +304,24 @@ class CellRunner:
             at=self._failed_at or time.time(),
             waited=self._freed_from,
             aborted=self._aborted,
+            place=self._place(innermost(called)) if self._aborted and line else "",
         )
+
+    def _by_stop(self, error: BaseException) -> bool:
+        """Whether an error only tells that the cell was stopped: nobody needs its traceback."""
+        if not self._aborted:
+            return False
+        ends = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+        return ends or self._freed_from is not None or bool(LOST_TEXT.search(text_of(error)))
+
+    def _place(self, trace: TracebackType | None) -> str:
+        """Return a function and its line, as a report shows them."""
+        if trace is None:
+            return ""
+        code = trace.tb_frame.f_code
+        cell = self._shell.compile.format_code_name(code.co_filename)
+        where = f"{' '.join(cell)}, line " if cell else f"{Path(code.co_filename).name}:"
+        return f"`{code.co_name}` ({where}{trace.tb_lineno})"
 
     def _plain_fault(self, err: BaseException) -> Fault:
         """Return the fault for an error outside IPython's own handling."""
