@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.faults import shown, stopped_by_button
+from tests.helpers.faults import ended_in_time, shown, stopped_by_button
 from tests.helpers.notebook import distributed, new_ranks, on_ranks, plain
+from tests.helpers.processes import command, family
 from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
+    import psutil
+
     from tests.helpers.kernel import Kernel
 
 STUCK = "import ctypes\nctypes.PyDLL(None).sleep(600)"
 """C code that holds the GIL."""
+SLEEPS = {
+    "os.system": "os.system('sleep 4711')",
+    "one after the other": "while True: os.system('sleep 4711')",
+    "run": "subprocess.run(['sleep', '4711'])",
+    "a pipeline": "subprocess.run('sleep 4711 | cat', shell=True)",
+    "a thread": """
+        import threading
+        thread = threading.Thread(target=os.system, args=('sleep 4711',))
+        thread.start()
+        thread.join()
+    """,
+    "a fork": """
+        import multiprocessing
+        asleep = multiprocessing.get_context('fork').Process(target=os.system, args=('sleep 4711',))
+        asleep.start()
+        asleep.join()
+    """,
+}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(notebook: Kernel) -> Kernel:
-    """Return a kernel with two ranks."""
+    """Return a kernel with two ranks, which may be new, and what the tests need on them."""
     on_ranks(notebook, "import os, subprocess, time\nimport torch, torch.distributed as dist")
     return notebook
 
@@ -93,3 +115,70 @@ def test_a_stop_is_no_good_end_of_a_magic_that_shows_errors_itself(cluster: Kern
     stopped = cluster.wait(20)
     assert "The cell was interrupted.\nRanks 0-1 were stopped" in shown(stopped)
     assert "Traceback" not in stopped.text
+
+
+def sleepers(kernel: Kernel) -> list[psutil.Process]:
+    """Return the programs that cells of these tests have started."""
+    return [each for each in family(kernel) if command(each) == ["sleep", "4711"]]
+
+
+@pytest.mark.parametrize("way", SLEEPS)
+def test_a_stop_reaches_the_programs_that_a_cell_waits_for(cluster: Kernel, way: str) -> None:
+    on_ranks(cluster, "kept = 41")
+    cluster.start(distributed(SLEEPS[way]))
+    until(lambda: len(sleepers(cluster)) == 2)
+    pressed = time.monotonic()
+    cluster.interrupt()
+    stopped = cluster.wait(20)
+    ended_in_time(stopped, pressed, 3)
+    assert "The cell was interrupted." in shown(stopped)
+    assert "was killed" not in shown(stopped)
+    until(lambda: not sleepers(cluster))
+    assert on_ranks(cluster, "print(kept)").stdout == "41\n"
+
+
+def test_a_fault_ends_the_programs_that_other_ranks_wait_for(cluster: Kernel) -> None:
+    on_ranks(cluster, "kept = 41")
+    failed = on_ranks(
+        cluster, "if rank: raise ValueError('own')\nos.system('sleep 4711')", check=False
+    )
+    assert "Rank 1 failed: ValueError: own" in failed.error
+    assert "was killed" not in shown(failed)
+    assert on_ranks(cluster, "print(kept)").stdout == "41\n"
+
+
+def test_a_stop_leaves_alone_what_is_none_of_the_cells_programs(cluster: Kernel) -> None:
+    on_ranks(cluster, "server = subprocess.Popen(['sleep', '4711'])")
+    on_ranks(
+        cluster,
+        """
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self): return 64
+            def __getitem__(self, row): return row
+        loader = torch.utils.data.DataLoader(Rows(), 2, num_workers=1, persistent_workers=True)
+        def train():
+            while True:
+                for batch in loader: pass
+    """,
+    )
+    stopped = stopped_by_button(
+        cluster, "apart = subprocess.Popen(['sleep', '4711'], start_new_session=True)\ntrain()", 0.2
+    )
+    assert not re.search("Error|worker", stopped.stdout + stopped.stderr)
+    left = "print(server.poll(), apart.poll(), sum(len(batch) for batch in loader))"
+    assert on_ranks(cluster, left).stdout == "None None 64\n"
+    on_ranks(
+        cluster,
+        "for each in (server, apart): each.kill(); each.wait()\ndel loader",
+    )
+
+
+def test_a_stop_of_a_script_reaches_its_programs_too(cluster: Kernel) -> None:
+    flags = "-np 2 --launcher torchrun --backend none"
+    cluster.start(distributed("import os\nos.system('sleep 4711')", flags))
+    until(lambda: len(sleepers(cluster)) == 2)
+    pressed = time.monotonic()
+    cluster.interrupt()
+    stopped = cluster.wait(20)
+    ended_in_time(stopped, pressed, 2)
+    assert "The cell was interrupted." in shown(stopped)

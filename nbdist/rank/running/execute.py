@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.rank.foreground import Foreground, interrupt_thread
 from nbdist.rank.looking import vitals
 from nbdist.rank.running.display import RichDisplay, as_text
 from nbdist.rank.running.lines import Aligned, align
@@ -89,6 +90,7 @@ class CellRunner:
         """The error by which the running cell was stopped, if it is one."""
         self._raising: BaseException | None = None
         """The exception that the next SIGINT raises; KeyboardInterrupt if None."""
+        self._foreground = Foreground()
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
         if self.own:
@@ -132,7 +134,9 @@ class CellRunner:
             self._stop_early.add(job)
         elif not self._showing:
             self._aborted = True
-            signal.pthread_kill(self.main, signal.SIGINT)
+            interrupt_thread(self.main)
+            if self.own:  # the kernel's programs belong to the notebook, too
+                self._foreground.interrupt()
 
     def abort(self, job: str, waiting: Waiting | None) -> None:
         """Record that the collective of `job`'s cell is about to be aborted. Any thread."""
@@ -208,6 +212,7 @@ class CellRunner:
     async def _cell(self, run: Run, stack: ExitStack) -> ExecutionResult:
         shell = self._shell
         self._display.begin(run.code)
+        self._foreground.begin()
 
         def show(kind: str, content: dict[str, Any]) -> None:
             self._send(Display(run.job, self._log.size(), kind, content))
