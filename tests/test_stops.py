@@ -43,7 +43,8 @@ SLEEPS = {
 @pytest.fixture
 def cluster(notebook: Kernel) -> Kernel:
     """Return a kernel with two ranks, which may be new, and what the tests need on them."""
-    on_ranks(notebook, "import os, subprocess, time\nimport torch, torch.distributed as dist")
+    imports = "import os, subprocess, time\nimport torch, torch.distributed as dist"
+    on_ranks(notebook, imports, "-np 2 --launcher engines --backend ddp")
     return notebook
 
 
@@ -182,3 +183,69 @@ def test_a_stop_of_a_script_reaches_its_programs_too(cluster: Kernel) -> None:
     stopped = cluster.wait(20)
     ended_in_time(stopped, pressed, 2)
     assert "The cell was interrupted." in shown(stopped)
+
+
+AFTERWARDS = {
+    "a function": "dist.all_reduce(late)",
+    "a group's method": "dist.group.WORLD.allreduce(late).wait()",
+    "a functional collective": "funcol.all_reduce(late, 'sum', dist.group.WORLD) + 0",
+    "another thread": "ThreadPoolExecutor(1).submit(dist.all_reduce, late).result()",
+    "backward": "model(torch.ones(2, 4)).sum().backward()",
+    "new_group": "dist.new_group([0, 1])",
+}
+BEFORE = {"backward": "dist.all_reduce(torch.ones(5))", "new_group": "dist.new_group([1, 0])"}
+
+
+@pytest.mark.parametrize("kind", AFTERWARDS)
+def test_no_collective_behind_a_caught_interrupt_pairs_with_an_earlier_one(
+    cluster: Kernel, kind: str
+) -> None:
+    on_ranks(
+        cluster,
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        from torch.distributed import _functional_collectives as funcol
+        late = torch.ones(1) * (rank + 1)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        model(torch.ones(2, 4)).sum().backward()
+    """,
+    )
+    stopped = stopped_by_button(
+        cluster,
+        f"""
+        try:
+            if rank == 1: {BEFORE.get(kind, "dist.all_reduce(torch.ones(1))")}
+            while True: pass
+        except KeyboardInterrupt:
+            {AFTERWARDS[kind]}
+        """,
+        0.2,
+    )
+    told = "Rank 0 was stopped where a collective begins after the stop at cell line 8."
+    assert told in shown(stopped)
+    regained = """
+        model(torch.ones(2, 4)).sum().backward()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print(float(late), float(total))
+    """
+    assert on_ranks(cluster, regained).stdout == "1.0 2.0\n"
+
+
+def test_what_a_cell_began_before_its_interrupt_it_may_still_wait_for(cluster: Kernel) -> None:
+    stopped = stopped_by_button(
+        cluster,
+        """
+        total = torch.ones(1)
+        begun = dist.all_reduce(total, async_op=True)
+        try:
+            while True: pass
+        except KeyboardInterrupt:
+            begun.wait()
+            raise
+        """,
+        0.2,
+    )
+    assert "after the stop" not in shown(stopped)
+    again = "print(float(total))\ndist.all_reduce(total)\nprint(float(total))"
+    assert on_ranks(cluster, again).stdout == "2.0\n4.0\n"

@@ -190,6 +190,8 @@ def _place(fault: Fault) -> str:
         return f"{_verb(fault.waited)}{line}"
     if LOST_TEXT.search(fault.text) and not fault.aborted:
         return f"lost the connection{line}"
+    if fault.name == Interrupted.__name__:
+        return f"was stopped where a collective begins after the stop{line}"
     return f"was stopped{line}"
 
 

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.errors import Interrupted
 from nbdist.rank.foreground import Foreground, interrupt_thread
 from nbdist.rank.looking import vitals
 from nbdist.rank.running.display import RichDisplay, as_text
@@ -52,6 +53,16 @@ class Place(Protocol):
         """Copy what has changed in the notebook."""
 
 
+class Collectives(Protocol):
+    """Lets a cell begin collectives or not; see `nbdist.backends.choice.Backend`."""
+
+    def refuse(self) -> None:
+        """Let none begin."""
+
+    def admit(self) -> None:
+        """Let them begin again."""
+
+
 class CellRunner:
     """Runs cells one after the other in the engine's shell."""
 
@@ -69,6 +80,7 @@ class CellRunner:
         self._display = RichDisplay(shell, own=self.own)
         self._log = Log()
         self._send: Callable[[Display], None]
+        self._collectives: Collectives | None = None
         self.lock = asyncio.Lock()
         """Held while the shell is in use: by our cells, `%px` cells, and while groups are
         formed."""
@@ -105,9 +117,11 @@ class CellRunner:
         """Whether the cell has failed and its traceback is being formatted. Any thread."""
         return self._showing
 
-    def start(self, send: Callable[[Display], None]) -> None:
-        """Send the cells' displays with `send`."""
-        self._send = send
+    def start(
+        self, send: Callable[[Display], None], collectives: Collectives | None = None
+    ) -> None:
+        """Send the cells' displays with `send`; begin no collective in a cell that is stopped."""
+        self._send, self._collectives = send, collectives
 
     @contextmanager
     def _sigint(self) -> Iterator[None]:
@@ -122,11 +136,20 @@ class CellRunner:
         """Raise in the user's code if it runs, cancel it if it awaits, else do nothing."""
         while frame is not None:
             if frame.f_code.co_filename == self._filename:
-                error, self._raising = self._raising or KeyboardInterrupt(), None
-                raise error
+                error, self._raising = self._raising, None
+                if error is not None:
+                    raise error
+                self._refuse()
+                raise KeyboardInterrupt
             frame = frame.f_back
         if self._task is not None:
+            self._refuse()
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    def _refuse(self) -> None:
+        """Let no collective begin: the cell may catch the interrupt, and another rank may wait."""
+        if self._collectives is not None and os.getpid() == self._pid:
+            self._collectives.refuse()
 
     def interrupt(self, job: str) -> None:
         """Interrupt `job`, even if its cell has not begun yet. Any thread."""
@@ -171,6 +194,8 @@ class CellRunner:
             finally:
                 self.job = ""
                 self._stop_early.discard(run.job)
+                if self._collectives is not None:
+                    self._collectives.admit()
             if os.getpid() != self._pid:
                 # A child that the cell has forked: its copy of the cell has ended, and it is not a
                 # rank.
@@ -316,7 +341,7 @@ class CellRunner:
         """Whether an error only tells that the cell was stopped: nobody needs its traceback."""
         if not self._aborted:
             return False
-        ends = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+        ends = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError, Interrupted))
         return ends or self._freed_from is not None or bool(LOST_TEXT.search(text_of(error)))
 
     def _place(self, trace: TracebackType | None) -> str:

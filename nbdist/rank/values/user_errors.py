@@ -74,12 +74,15 @@ def _note_module(frame: FrameType) -> None:
 LIBRARIES = re.compile(r"[\\/](site|dist)-packages[\\/]")
 
 
+BELOW = {"nbdist", "torch", "torch_xla", "tensorflow", "horovod"} | sys.stdlib_module_names
+"""Packages in which a place tells a person little about where a training is."""
+
+
 def innermost(traces: list[TracebackType]) -> TracebackType | None:
     """Return the last of these places that is the user's own, or else that of a library."""
     theirs = None
     for trace in reversed(traces):
-        package = _package(trace)
-        if package == "nbdist" or package in sys.stdlib_module_names:
+        if _package(trace) in BELOW:
             continue
         if not LIBRARIES.search(trace.tb_frame.f_code.co_filename):
             return trace
