@@ -37,4 +37,7 @@ def operators() -> list[str]:
     """Return the names of the operators that communicate."""
     names: list[str] = torch._C._dispatch_get_all_op_names()
     spaces = ((name, *name.split("::", 1)) for name in names)
-    return [name for name, space, op in spaces if space == SPACE and op not in NO_COMMUNICATION]
+    found = [name for name, space, op in spaces if space == SPACE and op not in NO_COMMUNICATION]
+    if not found:
+        raise LookupError(f"this torch has no operators {SPACE}::")
+    return found
