@@ -24,3 +24,10 @@ class RankError(NbdistError):
 
 class Interrupted(NbdistError):
     """A job was ended by an interrupt or by its time limit."""
+
+
+REFUSED = (
+    "the cell was stopped, so no collective of it can begin any more: it could pair with an "
+    "earlier one in which another rank still waits"
+)
+"""The text of `Interrupted` where a cell has caught its interrupt and goes on."""

@@ -129,6 +129,31 @@ def test_an_interrupt_inside_a_collective(horovod: Kernel) -> None:
     trains_on(horovod)
 
 
+def test_no_collective_behind_a_caught_interrupt_pairs_with_an_earlier_one(
+    horovod: Kernel,
+) -> None:
+    model(horovod)
+    on_ranks(horovod, "import time\nlate = torch.ones(1) * (rank + 1)")
+    horovod.start(
+        distributed(
+            """
+            try:
+                print("begun", flush=True)
+                if rank == 1:
+                    hvd.allreduce(torch.ones(1), op=hvd.Sum)
+                while True: time.sleep(0.01)
+            except KeyboardInterrupt:
+                late = hvd.allreduce(late, op=hvd.Sum)
+            """
+        )
+    )
+    horovod.expect("begun", 60)
+    horovod.interrupt()
+    assert "The cell was interrupted." in shown(horovod.wait(30))
+    assert on_ranks(horovod, "print(float(late))").stdout == "1.0\n"
+    trains_on(horovod)
+
+
 def test_a_killed_rank_is_replaced(horovod: Kernel) -> None:
     model(horovod)
     cell = on_ranks(

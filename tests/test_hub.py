@@ -19,21 +19,23 @@ from nbdist.hub.asking import rank_equality, stacks
 from nbdist.hub.hub import Hub
 from nbdist.hub.link import forming
 from nbdist.hub.link.ranks import Rank
-from nbdist.hub.running import after_failure
+from nbdist.hub.running import after_failure, cell_stop
 from nbdist.hub.running.cell_run import Run
 from nbdist.hub.running.cell_turn import waits_for
+from nbdist.hub.running.life_cycle import stopped
 from nbdist.job.deaths import Death
 from nbdist.job.job import Job
+from nbdist.job.states import INTERRUPT
 from nbdist.launchers.host.protocol import CONTROLLER, Died
 from nbdist.published.records import rank_of_cluster
 from nbdist.settings import Settings
 from nbdist.wire.activity import Pace, Vitals
 from nbdist.wire.group_reports import NO_WAY, Digest
-from nbdist.wire.messages import Display, Done, Hello, Pulse, Received
+from nbdist.wire.messages import Display, Done, Fault, Hello, Pulse, Received
 from tests.helpers.faults import MODELS, fails, shown
 from tests.helpers.notebook import distributed, on_ranks
 from tests.helpers.processes import runs
-from tests.helpers.waiting import until
+from tests.helpers.waiting import allowed, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -353,6 +355,60 @@ def test_what_a_rank_says_after_its_job_or_its_death_changes_nothing(tmp_path: P
     hub._hear_agent(1, 0, Done("2", 0))
 
 
+async def test_a_rank_that_was_killed_has_no_good_end_though_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have ended its cell just before, and the system may not end it (a stand-in)."""
+    monkeypatch.setattr(cell_stop, "KILLED_SECONDS", 0.2)
+    loop, said = asyncio.get_running_loop(), []
+    ranks = {0: Rank(0, tmp_path, pid=7, state="busy")}
+    host = SimpleNamespace(signal=lambda *what: said.append(what))
+    line = SimpleNamespace(lost=said.append)
+    hub = a_hub(
+        ranks=ranks, running={}, host=host, line=line, loop=loop, settings=Settings.read(),
+        _arrivals={},
+    )  # fmt: skip
+    job = Job(id="2", code="", ranks=(0,), folder=tmp_path, number=1)
+    job.parts = {0: (0, None)}
+    hub.running["2"] = run = Run(hub, job)
+    run.press(INTERRUPT)
+    killing = loop.create_task(run._stopping._kill())
+    await asyncio.sleep(0)
+    hub._hear_agent(0, 0, Done("2", 0))
+    run.press(INTERRUPT)
+    await asyncio.sleep(0)
+    assert not killing.done(), "its death has not been heard of"
+    await asyncio.wait_for(killing, allowed(30))
+    assert said == [(7, 9), 0]
+    assert not ranks[0].alive
+    assert str(stopped(job, INTERRUPT)).splitlines() == [
+        "The cell was interrupted.", "Rank 0 could not be interrupted and was killed.",
+    ]  # fmt: skip
+
+
+async def test_what_has_failed_before_it_was_stopped_stays_a_failure(tmp_path: Path) -> None:
+    hub: Any = SimpleNamespace(ranks={}, running={}, settings=Settings.read())
+    job = Job(id="2", code="", ranks=(0, 1), folder=tmp_path, number=1)
+    run = Run(hub, job, timeout=60)
+    job.parts = {0: (0, None), 1: (0, None)}
+    hub.ranks |= {rank: Rank(rank, tmp_path, state="busy") for rank in (0, 1)}
+    run.done(1, Done("2", 0, Fault("ValueError", "own", ["Traceback"], 3, 1.0)))
+    run._time_is_up(60)
+    assert not run._press.event.is_set(), "a time limit hurries nothing"
+    run.press(INTERRUPT)
+    assert run._press.event.is_set()
+    assert run._press.why is None
+    stopped_before = Run(hub, Job(id="3", code="", ranks=(0,), folder=tmp_path, number=1))
+    stopped_before.press(INTERRUPT)
+    stopped_before._press.event.clear()
+    stopped_before._time_is_up(60)
+    assert not stopped_before._press.event.is_set()
+    # Its fault may also be heard of only when it is being stopped.
+    assert str(stopped(job, INTERRUPT)).splitlines() == [
+        "The cell was interrupted.", "Rank 1 failed: ValueError: own (cell line 3).",
+    ]  # fmt: skip
+
+
 def test_a_disk_is_not_full_where_the_logs_were_removed(tmp_path: Path) -> None:
     gone = Job(id="1", code="", ranks=(0,), folder=tmp_path / "gone", number=1)
     assert not after_failure._full(gone)
@@ -404,6 +460,7 @@ def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:
 BEGINS = """
         import os, signal, time
         from nbdist.job.job import Job
+from nbdist.job.states import INTERRUPT
         from nbdist.hub.link.hub_loop import HubLoop
         soon, cancel = HubLoop.soon, Job.cancel
         def begin(self, work):

@@ -74,6 +74,8 @@ def test_without_a_backend_a_rank_has_nothing_in_common_with_others() -> None:
     assert (backend.checksums(names), backend.weigh(names)) == ({}, 0)
     assert (backend.sharers(names, "model"), backend.sharers(names, "gone")) == ([], None)
     assert not backend.goes_on_when_freed()
+    backend.refuse()
+    backend.admit()
     with pytest.raises(RuntimeError, match="with --backend none, ranks cannot send anything"):
         backend.sync(names, "model", 0)
 

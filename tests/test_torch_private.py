@@ -34,7 +34,7 @@ from nbdist.backends.ddp import torch_probe
 from nbdist.backends.groups import gloo, registry
 from nbdist.backends.groups.recovery import Recovery
 from nbdist.backends.groups.registry import kept_excepthook
-from nbdist.backends.torch_private import elastic, elastic_agents, hooks, process_groups
+from nbdist.backends.torch_private import elastic, elastic_agents, hooks, process_groups, refusal
 from nbdist.errors import NbdistError
 from nbdist.machine import sockets
 from tests.conftest import probed
@@ -76,6 +76,14 @@ NAMES = [
 @pytest.mark.parametrize(("where", "name"), [(w, n) for w, names in NAMES for n in names.split()])
 def test_torch_still_has(where: object, name: str) -> None:
     assert hasattr(where, name)
+
+
+def test_collectives_are_operators_that_can_be_refused_before_any_device() -> None:
+    names = refusal.operators()
+    begun = ("allreduce_", "broadcast_", "barrier", "send", "recv_", "_allgather_base_")
+    assert {f"c10d::{name}" for name in begun} <= set(names)
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert not any(has(name, "BackendSelect") for name in names)
 
 
 def test_the_agent_counts_its_restarts_where_we_do() -> None:

@@ -6,6 +6,7 @@ Everything here runs on the hub's thread (`nbdist.hub.link.hub_loop`). Other thr
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -205,8 +206,14 @@ class Hub:
         """Record that the warm process has ended, and all ranks with it."""
         for rank in self.ranks.values():
             if rank.state != "dead":
-                death = Death(rank.rank, rank.pid, 9, 0, False, time.time(), None)
-                self._lost(rank, death, "the warm process, which starts the ranks, has ended")
+                self._lost(
+                    rank, _killed(rank), "the warm process, which starts the ranks, has ended"
+                )
+
+    def count_as_dead(self, number: int) -> None:
+        """Record the death of a rank that was killed, and that the system has not ended yet."""
+        rank = self.ranks[number]
+        self._lost(rank, _killed(rank), "it was killed")
 
     def _lost(self, rank: Rank, death: Death, why: str) -> None:
         rank.state, rank.death, self.stale = "dead", death, True
@@ -334,3 +341,8 @@ class Hub:
         for rank in self.ranks.values():
             rank.state = "dead"
         self.logs.close()
+
+
+def _killed(rank: Rank) -> Death:
+    line = rank.pulse.line if rank.pulse else None
+    return Death(rank.rank, rank.pid, signal.SIGKILL, 0, False, time.time(), line)

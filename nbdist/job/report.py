@@ -113,7 +113,10 @@ def interrupted(job: Job, why: Stop) -> Interrupted:
     """Return the error of a stopped job, with the places of its ranks."""
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
-        places[_headline(fault) if isinstance(fault, Death) else _place(fault)].append(rank)
+        if isinstance(fault, Death) or not secondary(fault):  # it came before the stop
+            places[_headline(fault)].append(rank)
+        else:
+            places[_place(fault)].append(rank)
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
     lines = [line.replace("..", ".") for line in lines]
     return CellInterrupted("\n".join([f"The cell was {why.text}.", *lines, *job.notes]))
@@ -182,10 +185,13 @@ def _others(job: Job, first: int) -> list[str]:
 
 def _place(fault: Fault) -> str:
     line = f" at cell line {fault.line}" if fault.line else ""
+    line += f", in {fault.place}" if fault.place else ""
     if fault.waited is not None:
         return f"{_verb(fault.waited)}{line}"
     if LOST_TEXT.search(fault.text) and not fault.aborted:
         return f"lost the connection{line}"
+    if fault.name == Interrupted.__name__:
+        return f"was stopped where a collective begins after the stop{line}"
     return f"was stopped{line}"
 
 
@@ -212,5 +218,7 @@ def said_of(ranks: list[int], words: str) -> str:
 
 def agree(ranks: list[int], words: str) -> str:
     """Put the verb that `words` begin with into the plural if there are several ranks."""
-    verb, _, rest = words.partition(" ")
-    return words if len(ranks) == 1 else f"{PLURALS.get(verb, verb)} {rest}"
+    if len(ranks) == 1:
+        return words
+    verb, _, rest = words.replace(" and was ", " and were ").partition(" ")
+    return f"{PLURALS.get(verb, verb)} {rest}"

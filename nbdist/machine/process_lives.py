@@ -139,6 +139,11 @@ def is_still(pid: int, start: float) -> bool:
         return False
 
 
+def now() -> float:
+    """Return the present time as `started` counts it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
+
+
 def started(pid: int) -> float:
     """Return the start time of a process, which differs between processes with the same pid.
 

@@ -71,7 +71,7 @@ class Agent(HubConnection):
         self._cells = CellSocket(spec, self._run_cell, loop.stop)
         self._displayed = False
         """Whether the running cell has sent a display."""
-        runner.start(self._display)
+        runner.start(self._display, backend)
         self._answers = Answers(shell, runner, backend, self._doing)
 
     def _handle(self, message: ToAgent) -> None:

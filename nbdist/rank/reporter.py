@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import zmq
 
 from nbdist.machine.process_lives import here
 from nbdist.rank import launched_place
+from nbdist.rank.foreground import Foreground, interrupt_thread
 from nbdist.rank.hub_connection import HubConnection
 from nbdist.rank.looking import vitals
 from nbdist.rank.metrics import logger, pace, progress
@@ -62,6 +62,7 @@ class Reporter(HubConnection):
         )  # fmt: skip
         self._program, self._waiting = program, waiting
         self._main = threading.main_thread().ident or 0
+        self._foreground = Foreground()
         self.interrupted = threading.Event()
         self._over = False
         """Whether the last pulse has been made; no pulse may follow it."""
@@ -82,7 +83,8 @@ class Reporter(HubConnection):
         match message:
             case Interrupt():
                 self.interrupted.set()
-                signal.pthread_kill(self._main, signal.SIGINT)
+                interrupt_thread(self._main)
+                self._foreground.interrupt()
             case Ask():
                 try:
                     self.send(Reply(message.id, self._answer(message.call)))

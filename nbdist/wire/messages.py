@@ -105,6 +105,8 @@ class Fault(Message, frozen=True):
     """The collective this rank was freed from, if it was."""
     aborted: bool = False
     """Whether the rank had been asked to stop before it raised."""
+    place: str = ""
+    """The function and line in what the cell's line has called, as a report shows it."""
 
 
 class Done(Message, frozen=True):

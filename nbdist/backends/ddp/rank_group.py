@@ -22,7 +22,7 @@ import msgspec
 
 from nbdist.backends.ddp import agreement
 from nbdist.backends.groups.recovery import IN_PLACE, Recovery
-from nbdist.errors import NbdistError, UsageError
+from nbdist.errors import REFUSED, Interrupted, NbdistError, UsageError
 from nbdist.machine import gpus, sockets
 from nbdist.machine.amounts import in_time
 from nbdist.wire.group_reports import BACKWARD, Digest, GroupInfo, Roster, Standing, Waiting
@@ -43,13 +43,13 @@ from nbdist.backends.ddp.renew_with_new_groups import Anew, Before
 from nbdist.backends.ddp.trained_on_group import Trained
 from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
-from nbdist.backends.groups.registry import Made
+from nbdist.backends.groups.registry import Made, nothing
 from nbdist.backends.models import made_equal
 from nbdist.backends.models.scalers import SCALER, Scalers
 from nbdist.backends.models.steps import Steps
 from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at
-from nbdist.backends.torch_private import recorder
+from nbdist.backends.torch_private import recorder, refusal
 
 if TYPE_CHECKING:
     import socket
@@ -129,6 +129,8 @@ class Ddp:
         self._accumulated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """FSDP2 modules that had accumulated gradients when the cell began."""
         self._aborting = nccl.Aborting()
+        self._refusing: Any = None
+        """Holds what lets no collective begin, while there is something."""
         self.broken_off: set[str] = set()
         """Collectives on this rank's GPU that were aborted since this set was last read."""
         self.reset: dict[str, str] = {}
@@ -388,6 +390,23 @@ class Ddp:
             self.broken_off |= unfinished()
             self._aborting.begin(parts)
             self._aborting.over_within(ABORT_SECONDS)
+
+    def refuse(self) -> None:
+        """Let no collective begin until `admit`. Main thread, also in a signal handler."""
+
+        def refuse_one() -> None:
+            self._whole = False  # what asked for it (DDP's backward) has stopped half-way
+            raise Interrupted(REFUSED)
+
+        self._made.before_group = refuse_one
+        try:
+            self._refusing = self._refusing or refusal.begin(refuse_one)
+        except Exception:  # another torch begins collectives elsewhere: none can end, at least
+            self.abort()
+
+    def admit(self) -> None:
+        """Let collectives begin again. Main thread."""
+        self._refusing, self._made.before_group = None, nothing
 
     def goes_on_when_freed(self) -> bool:
         """Whether a collective that `abort` ends returns as if it had succeeded."""

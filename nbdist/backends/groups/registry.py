@@ -29,6 +29,10 @@ BUILTIN = "_register_builtin_comm_hook"
 """A private function of torch; only the reducer knows a hook that it registered."""
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 @dataclass
 class Group:
     """A subgroup in whose creation this rank took part."""
@@ -77,6 +81,8 @@ class Made:
         self.reached: set[sockets.Address] = set()
         """Addresses where other ranks' groups listen, if this process has connected to them."""
         self._quiet = False
+        self.before_group: Callable[[], None] = nothing
+        """Called before each ``new_group``, which it may refuse."""
         self.meet: Callable[[list[int], timedelta | None], None] = lambda _ranks, _limit: None
         """Waits for these ranks; see `nbdist.backends.ddp.joining.Joining.meet`."""
 
@@ -172,6 +178,7 @@ class Made:
 
         @functools.wraps(make)
         def new_group(*args: Any, **kwargs: Any) -> Any:
+            self.before_group()
             number, self.count = self.count, self.count + 1
             asked = signature.bind(*args, **kwargs)
             with self.noting_sockets(), nccl.unbound() as device:

@@ -210,6 +210,14 @@ class Horovod:
         thread.start()
         thread.join(SHUTDOWN_SECONDS)
 
+    def refuse(self) -> None:
+        """Let no collective begin until the ranks join again. Main thread."""
+        if self._joined:
+            self.abort()
+
+    def admit(self) -> None:
+        """Do nothing: the ranks join again before the next cell."""
+
     def goes_on_when_freed(self) -> bool:
         """Return False: a collective that Horovod ends raises."""
         return False

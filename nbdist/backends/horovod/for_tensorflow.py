@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from multiprocessing import process
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,9 @@ from nbdist.backends.models.variable_paths import at
 from nbdist.errors import UsageError
 from nbdist.machine.amounts import counted
 from nbdist.wire.group_reports import Digest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 THREADS = "TF_NUM_INTRAOP_THREADS"
 """Environment variable of TensorFlow's own, which takes precedence."""

@@ -63,7 +63,7 @@ class Run(JobRun):
 
     def done(self, rank: int, done: Done) -> None:
         """Record the end of a rank's cell."""
-        if rank not in self._pending:
+        if rank not in self._pending or rank in self._stopping.killed:
             return
         if not done.logged:
             self._job.unlogged.add(rank)
@@ -114,7 +114,11 @@ class Run(JobRun):
             self._trouble.set()
 
     def press(self, why: Stop) -> None:
-        """Stop the job, or hurry a stop that is under way."""
+        """Stop the job, or hurry a stop that is under way; what has failed stays a failure."""
+        if self._job.errors and why.by in ("interrupt", "timeout"):
+            if why.by == "interrupt":
+                self._press.event.set()
+            return
         self._press.press(why)
         self._trouble.set()
         self._cell_turn.give_up()

@@ -27,6 +27,9 @@ TRACEBACK_SECONDS = 60.0
 """And one that has failed, for its traceback: that takes seconds on a busy machine, or for ever
 where an error's own text does."""
 
+KILLED_SECONDS = 5.0
+"""How long the death of a killed rank is waited for: a process may wait in the system."""
+
 
 class Stopping:
     """Stops one cell.
@@ -47,7 +50,7 @@ class Stopping:
         self.over = asyncio.Event()
         """Set when no rank is pending any more."""
         self.killed: set[int] = set()
-        """Ranks that were killed at the end of the countdown."""
+        """Ranks that were killed at the end of the countdown: their ends are deaths."""
 
     async def stop(self) -> None:
         """Go through the steps until all ranks have ended the cell."""
@@ -111,7 +114,12 @@ class Stopping:
             self._hub.host.signal(self._hub.ranks[rank].pid, 9)
         if self.killed:
             self._job.report("countdown", f"{said_of(list(self.killed), 'was killed')}.")
-        await self._ended_within(5.0)
+        # Another press hurries nothing here: a rank that was killed is lost, and has to be told.
+        over = self._hub.loop.create_task(self.over.wait())
+        await asyncio.wait({over}, timeout=KILLED_SECONDS)
+        over.cancel()
+        for rank in list(self._pending):
+            self._hub.count_as_dead(rank)
 
     async def _ended_within(self, seconds: float) -> None:
         """Wait for the cell to be over or the stop to be hurried."""

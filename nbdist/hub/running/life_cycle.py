@@ -87,8 +87,12 @@ class Followed(ABC):
         self._job.began, self._job.state = time.time(), "running"
         self._following.append(loop.create_task(self._watch.run()))
         if self._timeout is not None:
-            late = Stop("timeout", self._timeout)
-            self._following.append(loop.call_later(self._timeout, self.press, late))
+            self._following.append(loop.call_later(self._timeout, self._time_is_up, self._timeout))
+
+    def _time_is_up(self, limit: float) -> None:
+        """Stop the job, if it is not being stopped: only a person's wish hurries a stop."""
+        if self._press.why is None:
+            self.press(Stop("timeout", limit))
 
     def _follow_no_more(self) -> None:
         for each in self._following:

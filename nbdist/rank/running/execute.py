@@ -16,8 +16,11 @@ import time
 import traceback
 import warnings
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.errors import Interrupted
+from nbdist.rank.foreground import Foreground, interrupt_thread
 from nbdist.rank.looking import vitals
 from nbdist.rank.running.display import RichDisplay, as_text
 from nbdist.rank.running.lines import Aligned, align
@@ -25,13 +28,14 @@ from nbdist.rank.running.plain_cells import transformed
 from nbdist.rank.running.questions import no_questions, refuse_breakpoint
 from nbdist.rank.running.rank_output import Log
 from nbdist.rank.values import ipython_history as kept
-from nbdist.rank.values.user_errors import make_quick_to_show, text_of
+from nbdist.rank.values.user_errors import innermost, make_quick_to_show, text_of, traces_of
+from nbdist.wire.elastic_rounds import LOST_TEXT
 from nbdist.wire.messages import Display, Done, Fault, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from types import FrameType
+    from types import FrameType, TracebackType
 
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
@@ -47,6 +51,16 @@ class Place(Protocol):
 
     def follow(self, run: Run) -> None:
         """Copy what has changed in the notebook."""
+
+
+class Collectives(Protocol):
+    """Lets a cell begin collectives or not; see `nbdist.backends.choice.Backend`."""
+
+    def refuse(self) -> None:
+        """Let none begin."""
+
+    def admit(self) -> None:
+        """Let them begin again."""
 
 
 class CellRunner:
@@ -66,6 +80,7 @@ class CellRunner:
         self._display = RichDisplay(shell, own=self.own)
         self._log = Log()
         self._send: Callable[[Display], None]
+        self._collectives: Collectives | None = None
         self.lock = asyncio.Lock()
         """Held while the shell is in use: by our cells, `%px` cells, and while groups are
         formed."""
@@ -83,10 +98,13 @@ class CellRunner:
         """The job whose cell is running; '' when idle."""
         self._aborted = False
         self._freed_from: Waiting | None = None
+        self._stopped_by: BaseException | None = None
+        """The error by which the running cell was stopped, if it is one."""
         self._raising: BaseException | None = None
         """The exception that the next SIGINT raises; KeyboardInterrupt if None."""
         self.broken_in = ""
         """The files of the functions out of which the last cell's error came."""
+        self._foreground = Foreground()
         self._pid = os.getpid()
         self.main = threading.main_thread().ident or 0
         if self.own:
@@ -101,9 +119,11 @@ class CellRunner:
         """Whether the cell has failed and its traceback is being formatted. Any thread."""
         return self._showing
 
-    def start(self, send: Callable[[Display], None]) -> None:
-        """Send the cells' displays with `send`."""
-        self._send = send
+    def start(
+        self, send: Callable[[Display], None], collectives: Collectives | None = None
+    ) -> None:
+        """Send the cells' displays with `send`; begin no collective in a cell that is stopped."""
+        self._send, self._collectives = send, collectives
 
     @contextmanager
     def _sigint(self) -> Iterator[None]:
@@ -118,11 +138,20 @@ class CellRunner:
         """Raise in the user's code if it runs, cancel it if it awaits, else do nothing."""
         while frame is not None:
             if frame.f_code.co_filename == self._filename:
-                error, self._raising = self._raising or KeyboardInterrupt(), None
-                raise error
+                error, self._raising = self._raising, None
+                if error is not None:
+                    raise error
+                self._refuse()
+                raise KeyboardInterrupt
             frame = frame.f_back
         if self._task is not None:
+            self._refuse()
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    def _refuse(self) -> None:
+        """Let no collective begin: the cell may catch the interrupt, and another rank may wait."""
+        if self._collectives is not None and os.getpid() == self._pid:
+            self._collectives.refuse()
 
     def interrupt(self, job: str) -> None:
         """Interrupt `job`, even if its cell has not begun yet. Any thread."""
@@ -130,7 +159,9 @@ class CellRunner:
             self._stop_early.add(job)
         elif not self._showing:
             self._aborted = True
-            signal.pthread_kill(self.main, signal.SIGINT)
+            interrupt_thread(self.main)
+            if self.own:  # the kernel's programs belong to the notebook, too
+                self._foreground.interrupt()
 
     def abort(self, job: str, waiting: Waiting | None) -> None:
         """Record that the collective of `job`'s cell is about to be aborted. Any thread."""
@@ -147,8 +178,8 @@ class CellRunner:
         """Run one cell to its end; return how it ended."""
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
-            self._freed_from, self._raising, self._failed_at = None, None, 0.0
-            self.broken_in = ""
+            self._freed_from = self._raising = self._stopped_by = None
+            self._failed_at, self.broken_in = 0.0, ""
             began = False
             try:
                 self._begin(run)
@@ -157,6 +188,7 @@ class CellRunner:
                     result = await self._cell(run, stack)
                 fault = self._fault(result)
                 error, result.result = result.error_before_exec or result.error_in_exec, None
+                error, self._stopped_by = error or self._stopped_by, None
             except (
                 BaseException
             ) as err:  # the hub must know of any error that IPython did not handle
@@ -164,6 +196,8 @@ class CellRunner:
             finally:
                 self.job = ""
                 self._stop_early.discard(run.job)
+                if self._collectives is not None:
+                    self._collectives.admit()
             if os.getpid() != self._pid:
                 # A child that the cell has forked: its copy of the cell has ended, and it is not a
                 # rank.
@@ -205,6 +239,7 @@ class CellRunner:
     async def _cell(self, run: Run, stack: ExitStack) -> ExecutionResult:
         shell = self._shell
         self._display.begin(run.code)
+        self._foreground.begin()
 
         def show(kind: str, content: dict[str, Any]) -> None:
             self._send(Display(run.job, self._log.size(), kind, content))
@@ -242,11 +277,16 @@ class CellRunner:
         make = self._shell.showtraceback
 
         def showtraceback(*args: Any, **kwargs: Any) -> None:  # IPython's
-            if _is_good_end(sys.exc_info()[1]):
+            error = sys.exc_info()[1]
+            if _is_good_end(error):
+                return
+            if error is not None and self._by_stop(error):
+                self._failed_at, self._stopped_by = time.time(), error
+                kept.keep_error(error)
                 return
             # Formatting takes a while. What happens meanwhile is not the cause of this fault.
             self._failed_at, self._showing = time.time(), True
-            make_quick_to_show(sys.exc_info()[1])
+            make_quick_to_show(error)
             try:
                 make(*args, **kwargs)
             finally:
@@ -271,17 +311,21 @@ class CellRunner:
                 del vars(self._shell)[name]
 
     def _fault(self, result: ExecutionResult) -> Fault | None:
-        error = result.error_before_exec or result.error_in_exec
+        # IPython shows an error of a cell inside the cell (`%%capture`), and goes on.
+        error = result.error_before_exec or result.error_in_exec or self._stopped_by
         if error is None or _is_good_end(error):
             if self._traceback:  # of a cell inside the cell, such as under `%%capture`
                 sys.stdout.write("\n".join([*self._traceback, ""]))
             return None
         line = error.lineno if isinstance(error, SyntaxError) else None
-        trace = error.__traceback__
-        while trace is not None:
-            line = self._cell_line(trace.tb_frame, trace.tb_lineno) or line
-            self.broken_in += f"{trace.tb_frame.f_code.co_filename}\n"
-            trace = trace.tb_next
+        called: list[TracebackType] = []
+        traces = list(traces_of(error))
+        if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+            traces += traces_of(error.__context__)  # Lightning ends the process after an interrupt
+        self.broken_in = "\n".join(trace.tb_frame.f_code.co_filename for trace in traces)
+        for trace in traces:
+            at = self._cell_line(trace.tb_frame, trace.tb_lineno)
+            line, called = (at, []) if at else (line, [*called, trace])
         name = type(error).__name__
         if isinstance(error, asyncio.CancelledError) and self._aborted:
             name = "KeyboardInterrupt"
@@ -293,7 +337,24 @@ class CellRunner:
             at=self._failed_at or time.time(),
             waited=self._freed_from,
             aborted=self._aborted,
+            place=self._place(innermost(called)) if self._aborted and line else "",
         )
+
+    def _by_stop(self, error: BaseException) -> bool:
+        """Whether an error only tells that the cell was stopped: nobody needs its traceback."""
+        if not self._aborted:
+            return False
+        ends = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError, Interrupted))
+        return ends or self._freed_from is not None or bool(LOST_TEXT.search(text_of(error)))
+
+    def _place(self, trace: TracebackType | None) -> str:
+        """Return a function and its line, as a report shows them."""
+        if trace is None:
+            return ""
+        code = trace.tb_frame.f_code
+        cell = self._shell.compile.format_code_name(code.co_filename)
+        where = f"{' '.join(cell)}, line " if cell else f"{Path(code.co_filename).name}:"
+        return f"`{code.co_name}` ({where}{trace.tb_lineno})"
 
     def _plain_fault(self, err: BaseException) -> Fault:
         """Return the fault for an error outside IPython's own handling."""

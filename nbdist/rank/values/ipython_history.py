@@ -46,6 +46,13 @@ def _traces(error: BaseException | None) -> Iterator[TracebackType]:
             trace = trace.tb_next
 
 
+def keep_error(error: BaseException) -> None:
+    """Keep an exception that is not shown, for `%tb`."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+
+
 def forget_error(shell: InteractiveShell) -> None:
     """Release the last exception itself, whose attributes may be large, too."""
     empty_frames(getattr(sys, "last_value", None))

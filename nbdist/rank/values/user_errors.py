@@ -7,6 +7,7 @@ import inspect
 import linecache
 import os
 import pickle
+import re
 import sys
 from contextlib import suppress
 from types import ModuleType
@@ -31,12 +32,13 @@ def make_quick_to_show(error: BaseException | None) -> None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         _shorten(error)
-        for trace in _traces(error):
+        for trace in traces_of(error):
             _note_module(trace.tb_frame)
         error = error.__cause__ or error.__context__
 
 
-def _traces(error: BaseException) -> Iterator[TracebackType]:
+def traces_of(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the places of a traceback, from the outermost to where it was raised."""
     trace = error.__traceback__
     while trace is not None:
         yield trace
@@ -45,7 +47,7 @@ def _traces(error: BaseException) -> Iterator[TracebackType]:
 
 def _shorten(error: BaseException) -> None:
     """Remove the middle of a very long traceback: a thousand frames take seconds to format."""
-    traces = list(_traces(error))
+    traces = list(traces_of(error))
     if len(traces) > 2 * MOST_FRAMES:
         traces[MOST_FRAMES - 1].tb_next = traces[-MOST_FRAMES]
         if hasattr(error, "add_note"):  # since Python 3.11
@@ -69,6 +71,25 @@ def _note_module(frame: FrameType) -> None:
                 inspect.modulesbyfile.setdefault(each, name)
 
 
+LIBRARIES = re.compile(r"[\\/](site|dist)-packages[\\/]")
+
+
+BELOW = {"nbdist", "torch", "torch_xla", "tensorflow", "horovod"} | sys.stdlib_module_names
+"""Packages in which a place tells a person little about where a training is."""
+
+
+def innermost(traces: list[TracebackType]) -> TracebackType | None:
+    """Return the last of these places that is the user's own, or else that of a library."""
+    theirs = None
+    for trace in reversed(traces):
+        if _package(trace) in BELOW:
+            continue
+        if not LIBRARIES.search(trace.tb_frame.f_code.co_filename):
+            return trace
+        theirs = theirs or trace
+    return theirs
+
+
 PARSERS = {"argparse", "click", "fire", "tyro"}
 MISUSED = 2
 """Libraries that parse a program's arguments, and their exit code for wrong arguments."""
@@ -88,10 +109,14 @@ def text_of(error: BaseException) -> str:
 
 def _raised_in(error: BaseException) -> str:
     """Return the top-level package of the innermost frame."""
-    trace, module = error.__traceback__, ""
-    while trace is not None:
-        module, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
-    return module.partition(".")[0]
+    package = ""
+    for trace in traces_of(error):
+        package = _package(trace)
+    return package
+
+
+def _package(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 class CannotTravel(pickle.PicklingError):
