@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 pytest.importorskip("torch")
 # They need torch, too.
-from nbdist.backends.ddp import current_collective  # noqa: E402
-from nbdist.backends.horovod import calls  # noqa: E402
-from nbdist.backends.torch_private import recorder  # noqa: E402
+from nbdist.backends.ddp import current_collective
+from nbdist.backends.horovod import calls
+from nbdist.backends.torch_private import recorder
 
 PLACES = {
     "all_reduce": "torch/distributed/distributed_c10d.py",
