@@ -9,7 +9,7 @@ from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
 from nbdist.hub.link.agent_connections import given
 from nbdist.job.named_ranks import name_ranks, show_ranks
-from nbdist.job.report import said_of
+from nbdist.job.report import agree
 from nbdist.machine.amounts import counted
 from nbdist.wire.rank_calls import FindSharers, ListGroups, SyncModel
 
@@ -31,9 +31,10 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
         For each new rank the names it lacks, each with the reason if known.
     """
     async with hub.turns.take(range(hub.size), "the restart of ranks"):
-        dead = {rank.rank for rank in hub.ranks.values() if not rank.alive}
+        dead = {rank.rank for rank in hub.ranks.values() if not rank.sound}
         if like in dead:
-            raise UsageError(f"rank {like} is dead, so no other rank can copy its variables")
+            gone = "cannot use its GPU any more" if hub.ranks[like].alive else "is dead"
+            raise UsageError(f"rank {like} {gone}, so no other rank can copy its variables")
         ranks = sorted({*ranks, *dead})
         lacking = await forming.replace(hub, ranks)
         why: dict[str, str] = {}
@@ -57,10 +58,11 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         These ranks.
     """
     async with hub.turns.take(range(hub.size), "models that are made equal"):
-        dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+        dead = [rank.rank for rank in hub.ranks.values() if not rank.sound]
         if dead:
+            gone = "cannot use the GPU any more" if hub.ranks[dead[0]].alive else "is dead"
             msg = (
-                f"{said_of(dead, 'is dead').lower()}, so that `{path}` cannot be made equal on "
+                f"{name_ranks(dead)} {agree(dead, gone)}, so that `{path}` cannot be made equal on "
                 f"all ranks: run `%dist restart {show_ranks(dead)}` first"
             )
             raise UsageError(msg)
