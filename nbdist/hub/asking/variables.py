@@ -184,8 +184,10 @@ def compare(
         digests = _groups(seen, lambda one: one.digest)
         if len(digests) > 1 and "" not in digests:
             differs += _tell(digests, "")
-        elif "" not in digests and len(_groups(seen, lambda one: one.buffers)) > 1:
-            differs.append("parameters equal; buffers differ")
+        buffers = _groups(seen, lambda one: one.buffers)
+        if len(digests) == 1 and len(buffers) > 1:
+            told = "; ".join(_tell(buffers, "")).replace("values", "buffers")
+            differs.append(f"parameters equal; {told}")
         whole = len(digests) == 1 and "" not in digests and len(seen) > 1
         return Variable(name, seen, tuple(differs), whole and not differs)
     return Variable(name, seen, tuple(differs))
