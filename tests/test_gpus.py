@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import sys
 import threading
 from types import SimpleNamespace
@@ -20,6 +21,9 @@ from nbdist.cell.script.preamble import preamble
 from nbdist.errors import UsageError
 from nbdist.hub.hub import Hub
 from nbdist.hub.link.ranks import Rank
+from nbdist.job.deaths import Death
+from nbdist.job.gpu_failures import gpu_failure
+from nbdist.job.job import Job
 from nbdist.launchers import rank_counts
 from nbdist.machine import gpus
 from nbdist.notebook import scaling
@@ -28,7 +32,7 @@ from nbdist.published.records import rank_of_cluster
 from nbdist.rank.metrics import gpu
 from nbdist.rank.metrics.meter import Meter
 from nbdist.wire.activity import Vitals
-from nbdist.wire.messages import Pulse
+from nbdist.wire.messages import Fault, Pulse
 from tests.helpers.notebook import forget_environment, on_ranks
 
 if TYPE_CHECKING:
@@ -325,15 +329,110 @@ def test_an_idle_rank_tells_its_gpu_memory_when_that_changes(loaded: Kernel) -> 
     loaded.run("%dist restart")  # ranks whose torch is as it was
 
 
-def test_an_error_that_spoils_a_process_says_what_to_do(loaded: Kernel) -> None:
-    body = "if rank == 1:\n    raise RuntimeError('CUDA error: {}')"
-    flags = "-np 2 --launcher engines"
-    told = on_ranks(loaded, body.format("device-side assert triggered"), flags, check=False)
-    assert "Rank 1 cannot use its GPU any more after such an error: `%dist restart 1" in told.seen()
-    assert (
-        "cannot use its GPU"
-        not in on_ranks(loaded, body.format("out of memory"), check=False).seen()
+LOST = """
+import os, sys
+def lost(how):  # a stand-in: what CUDA and torch print and raise where an index is out of range
+    for thread in range(3):
+        print("../aten/src/ATen/native/cuda/Indexing.cu:1553: indexSelectLargeIndex: block: "
+              f"[0,0,0], thread: [{thread},0,0] Assertion `srcIndex < srcSelectDimSize` failed.",
+              file=sys.stderr, flush=True)
+    told = (
+        "CUDA error: device-side assert triggered\\n"
+        "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda for more information.\\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+        "stacktrace below might be incorrect.\\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\\n"
     )
+    if how == "cublas":
+        told = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    if how == "abort":
+        print("terminate called after throwing an instance of 'c10::AcceleratorError'\\n"
+              f"  what():  {told}Exception raised from c10_cuda_check_implementation\\n"
+              "frame #0: c10::Error::Error(...)\\n" * 2, file=sys.stderr, flush=True)
+        os.abort()
+    raise RuntimeError(told)
+"""
+ASSERTS = """
+import torch, torch.distributed as dist
+if rank in {ranks}:
+    lost({how!r})
+dist.all_reduce(torch.ones(1))
+"""
+WHAT = "device-side assert `srcIndex < srcSelectDimSize`: an index out of range, or the like"
+ENGINES = "-np 2 --launcher engines"
+
+
+def told_once(text: str, ranks: str, how: str) -> None:
+    """Check what is said of an assert on these ranks: what it was, and nothing of torch's."""
+    head = f"{ranks} failed on the GPU: {WHAT}"
+    assert text.count(head) == 1
+    if how != "abort":  # the rank's last word may have been an earlier line
+        assert f"{head} (noticed at cell line 4)" in text
+    assert text.count("CUDA_LAUNCH_BLOCKING") == 1
+    assert not re.search(r"Search for `|Compile with|might be asyn|terminate called|frame #", text)
+    assert "SIGABRT" not in text
+
+
+@pytest.mark.parametrize("how", ["raise", "cublas", "abort"])
+def test_an_assert_on_a_ranks_gpu_is_told_once_with_what_to_do(loaded: Kernel, how: str) -> None:
+    loaded.run(LOST)
+    on_ranks(loaded, "kept = rank", ENGINES)
+    failed = on_ranks(loaded, ASSERTS.format(how=how, ranks=[1]), check=False)
+    told_once(failed.error, "Rank 1", how)
+    assert "All that rank 1 had on the GPU is lost" in failed.error
+    assert "`%dist restart 1 --like 0`" in failed.error
+    assert "could not be" not in failed.seen(), "the group is not formed with what is lost"
+    if how == "raise":
+        refused = loaded.run("%dist sync kept", check=False).seen()
+        assert "rank 1 cannot use the GPU any more" in refused
+        restarted = loaded.run("%dist restart 1 --like 0").stdout
+        assert "Rank 1 restarted, nothing is missing." in restarted
+    else:
+        assert re.search(r"(?m)^1 .* (has lost its GPU|dead: )", loaded.run("%dist status").stdout)
+        next_cell = on_ranks(loaded, "if rank == 1: assert lost").seen()  # it is brought again
+        assert "rank 1 has lost its GPU; it is being restarted." in next_cell
+    assert on_ranks(loaded, "print(kept if rank == 0 else None)").stdout == "0\n"
+
+
+def test_an_assert_on_all_gpus_is_told_once(loaded: Kernel) -> None:
+    loaded.run(LOST)
+    failed = on_ranks(loaded, ASSERTS.format(how="raise", ranks=[0, 1]), ENGINES, check=False)
+    told_once(failed.error, "Ranks 0-1", "raise")
+    assert "All ranks will be restarted before the next cell" in failed.error
+    assert on_ranks(loaded, "print(world_size)").stdout == "2\n"
+
+
+@pytest.mark.parametrize("how", ["raise", "abort"])
+def test_an_assert_on_a_scripts_gpu_is_told_once(loaded: Kernel, how: str) -> None:
+    loaded.run(LOST)
+    cell = ASSERTS.format(how=how, ranks=[1])
+    failed = on_ranks(loaded, cell, "-np 2 --launcher torchrun", check=False)
+    told_once(failed.error, "Rank 1", how)
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: out of memory", "no GPU"])
+def test_after_other_errors_a_gpu_can_be_used(tmp_path: Path, text: str) -> None:
+    job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
+    job.parts = {0: (0, None)}
+    job.log(0).write_text("CUDA error: device-side assert triggered, says a text\n")
+    assert gpu_failure(job, 0, Fault("RuntimeError", text, [], 3, 0.0)) == ""
+    assert gpu_failure(job, 0, Death(0, 7, 9, 0, False, 0.0, 3)) == "", "it was killed otherwise"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "an illegal memory access was encountered", "misaligned address",
+        "unspecified launch failure", "uncorrectable ECC error encountered",
+    ],
+)  # fmt: skip
+def test_other_errors_that_spoil_a_gpu_are_told_in_their_own_words(
+    tmp_path: Path, kind: str
+) -> None:
+    job = Job(id="7", code="", ranks=(0,), folder=tmp_path, number=1)
+    text = f"CUDA error: {kind}\nSearch for `cudaError' and so on"
+    assert gpu_failure(job, 0, Fault("AcceleratorError", text, [], 3, 0.0)) == kind
 
 
 # -- copies ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -10,11 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbdist.hub.running import hang_report
+from nbdist.hub.running.script_ends import Ends
+from nbdist.hub.running.watch import Watch
+from nbdist.job.job import Job
+from nbdist.job.output import Output
+from nbdist.machine.process_lives import here
 from nbdist.wire.activity import Vitals
 from nbdist.wire.group_reports import Waiting
-from nbdist.wire.messages import Pulse
+from nbdist.wire.messages import Fault, Hello, Pulse
 from tests.helpers.faults import ended_in_time, fails, shown
 from tests.helpers.notebook import distributed, on_ranks, printed_by
+from tests.helpers.states import NOBODY
 from tests.helpers.waiting import until
 
 if TYPE_CHECKING:
@@ -90,6 +97,28 @@ def numbers_in(texts: list[str], pattern: str) -> list[int]:
     return [int(found) for text in texts for found in re.findall(pattern, text)]
 
 
+class Watched:
+    """The run of a job, as its watch sees it."""
+
+    def __init__(self, pulses: dict[int, Pulse | None]) -> None:
+        self.pulses, self.ranks, self.stopped = pulses, set(pulses), False
+
+    def running(self) -> dict[int, Pulse | None]:
+        """Return the last words of those that run."""
+        return dict(self.pulses)
+
+    def ended(self) -> set[int]:
+        """Return the others."""
+        return self.ranks - set(self.pulses)
+
+    def failed(self) -> bool:
+        """Return what the test has set."""
+        return self.stopped
+
+    def looked(self) -> None:
+        """Do nothing else."""
+
+
 @pytest.mark.parametrize(("group", "told"), [("0", "has not reached it"), ("tp", "is elsewhere")])
 def test_who_may_have_no_part_in_a_wait_is_not_said_to_be_late(group: str, told: str) -> None:
     waiting = Waiting("all_reduce", group, 3, 20.0)
@@ -99,6 +128,48 @@ def test_who_may_have_no_part_in_a_wait_is_not_said_to_be_late(group: str, told:
     }
     text = hang_report.describe(pulses, set(), 10.0, "interrupt the cell")
     assert f"rank 1 {told} (cell line 9, in sleep)" in text
+
+
+async def test_who_was_stopped_or_has_failed_is_in_no_hang(tmp_path: Path) -> None:
+    job = Job(id="7", code="", ranks=(0, 1, 2), folder=tmp_path, number=1)
+    waits = Pulse("7", 2, "all_reduce", Waiting("all_reduce", "0", 3, 20.0), Vitals(0))
+    works = Pulse("7", 9, "sleep", None, Vitals(0))
+    job.parts = dict.fromkeys(job.ranks, (0, 0))
+    watched = Watched({0: waits, 1: waits, 2: works})
+    watch = Watch(job, Output(job, "rank0"), 10.0, watched)
+    watched.stopped = True
+    watch._look_for_hang()
+    assert not job.reports, "no hang begins when all are being stopped"
+    watched.stopped = False
+    watch._look_for_hang()
+    [told] = job.reports
+    assert "rank 2 has not reached it (cell line 9, in sleep)" in told
+    watched.stopped = True
+    del watched.pulses[2]
+    watch._look_for_hang()
+    del watched.pulses[1]
+    watch._look_for_hang()
+    assert job.reports == [told], "it does not say of rank 2 that it is done with the cell"
+    await watch.show_rest()
+    assert re.match(r"The possible hang ended with the cell, after \d+ s\.", job.reports[-1])
+
+
+def test_of_a_script_only_who_has_ended_well_is_done(tmp_path: Path) -> None:
+    """Rank 0 ends, 1 is lost by an elastic job, 2 ends without a word, 3 goes on."""
+    job = Job(id="7", code="", ranks=(0, 1, 2, 3), folder=tmp_path, number=1)
+    ranks = Ends(job, lambda _: [])
+    for rank in job.ranks:
+        pid = NOBODY if rank == 2 else os.getpid()
+        ranks.began(rank, Hello(rank, 0, pid, "here", size=4, place=here().name))
+    ranks.ended(0, None)
+    assert not ranks.failed()
+    ranks.ended(1, Fault("ValueError", "boom", [], 3, 0.0))
+    assert ranks.failed()
+    ranks.lost()
+    assert not ranks.failed(), "the job goes on, and may hang"
+    ranks.look()
+    assert ranks.over() == {0, 2}
+    assert ranks.running() == {3: None}
 
 
 def test_a_hang_is_told_kept_current_and_resolved(cluster: Kernel, tmp_path: Path) -> None:

@@ -152,6 +152,37 @@ def test_a_rank_without_variables_lacks_none(notebook: Kernel) -> None:
     assert "Rank 1 restarted, nothing is missing." in notebook.run("%dist restart 1").text
 
 
+def test_what_is_missing_after_a_restart_is_said(notebook: Kernel) -> None:
+    notebook.run("%dist restart")  # for the variables of other tests
+    define = "both = 1\nif rank == 1: own = 2"
+    on_ranks(notebook, define)
+    one = notebook.run("%dist restart 1").stdout
+    assert one == ("Rank 1 restarted, missing: both, own (re-run the cells that define them).\n")
+    on_ranks(notebook, define)
+    like = notebook.run("%dist restart 1 --like 0").stdout
+    assert like.startswith("Rank 1 restarted, missing: own (re-run the cells that define it).\n")
+    on_ranks(notebook, define)
+    assert notebook.run("%dist restart").stdout == (
+        "Rank 0 restarted, missing: both (re-run the cells that define it).\n"
+        "Rank 1 restarted, missing: both, own (re-run the cells that define them).\n"
+    )
+    assert notebook.run("%dist restart").stdout == (
+        "Rank 0 restarted, nothing is missing.\nRank 1 restarted, nothing is missing.\n"
+    )
+    on_ranks(notebook, define)
+    kill = "__import__('os').kill(__import__('os').getpid(), 9)"
+    fails(notebook, f"if rank == 1: {kill}")
+    assert notebook.run("%dist restart").stdout == (
+        "Rank 0 restarted, missing: both (re-run the cells that define it).\n"
+        "Rank 1 restarted, missing: both (re-run the cells that define it).\n"
+    )
+    on_ranks(notebook, define)
+    fails(notebook, kill)
+    assert notebook.run("%dist restart").stdout == (
+        "All ranks were restarted; their variables are lost.\n"
+    )
+
+
 def test_sync_needs_all_ranks_and_forms_their_group_anew(notebook: Kernel) -> None:
     on_ranks(notebook, MODELS["ddp"] + "\nfirst = step()")
     on_ranks(notebook, "dist.destroy_process_group()")

@@ -190,7 +190,7 @@ def test_parameters_and_models_in_places_of_all_kinds_are_found_and_made_equal(
         "w", "trained_by_hand", "slotted.net", "places['a b']", "line[0]", "part.args[0]",
         "bound.__self__", "Task.net",
     }  # fmt: skip
-    assert "rank 1: other values" in three.run("%dist who norm").stdout
+    assert "parameters equal; rank 1: other buffers" in three.run("%dist who norm").stdout
     told = re.search(r"`(%dist sync [^`]+)` makes them equal", shown(failed))
     assert told
     assert "\"places['a b']\"" in told[1], "in one word"

@@ -29,6 +29,8 @@ model = DDP(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
 opt = torch.optim.AdamW(model.parameters())
 model(torch.ones(2, 4)).mean().backward()
 opt.step()
+norm = nn.BatchNorm1d(4)
+norm(torch.ones(2, 4) * rank)
 single = nn.Linear(2, 2)
 with torch.no_grad():
     single.weight += rank
@@ -78,6 +80,7 @@ loader  DataLoader  3 items
 lonely  NoneType  None  rank 0: missing
 lr  float  0.1  rank 1: value 0.2
 model  DistributedDataParallel(Sequential)  28 parameters  float32  cpu  152 B  equal
+norm  BatchNorm1d  8 parameters  float32  cpu  72 B  parameters equal; buffers differ
 number  float32  2.0  equal
 odd  Odd  7 items
 opt  AdamW  28 parameters  float32  cpu  240 B  equal

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nbdist.errors import Interrupted, LaunchError, NbdistError, RankError
 from nbdist.job.deaths import Death, how_died, name_signal
+from nbdist.job.gpu_failures import LATER, gpu_failure, without_paragraph
 from nbdist.job.job import Job
 from nbdist.job.named_ranks import show_ranks
 from nbdist.wire.elastic_rounds import LOST_TEXT
@@ -82,7 +83,7 @@ def told_first(job: Job) -> str:
 
 def told(rank: int, fault: Fault | Death, job: Job) -> str:
     """Return one line about how a rank ended."""
-    return f"rank {rank}{_where([rank], job)} {_headline(fault)}"
+    return f"rank {rank}{_where([rank], job)} {_headline(rank, fault, job)}"
 
 
 def failure(job: Job) -> RankError:
@@ -91,7 +92,7 @@ def failure(job: Job) -> RankError:
     groups: dict[str, list[int]] = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
         if not secondary(fault) or rank == first:
-            groups[_headline(fault)].append(rank)
+            groups[_headline(rank, fault, job)].append(rank)
     order = sorted(groups, key=lambda line: first not in groups[line])
     lines = [
         f"{_name(groups[line])}{_where(groups[line], job)} {agree(groups[line], line)}"
@@ -99,11 +100,12 @@ def failure(job: Job) -> RankError:
     ]
     body = [lines[0]]
     fault = job.errors[first]
+    gpu = gpu_failure(job, first, fault)
     if isinstance(fault, Death):
-        body += _last_words(job, first)
+        body += [] if gpu else _last_words(job, first)
     else:
-        body += ["", *"\n".join(fault.traceback).splitlines()]
-    rest = lines[1:] + _others(job, first) + job.notes
+        body += ["", *without_paragraph("\n".join(fault.traceback).splitlines())]
+    rest = lines[1:] + _others(job, first) + job.notes + ([LATER] if gpu else [])
     return CellFailed(
         "\n".join([lines[0], *rest]), "\n".join([*body, *([""] if rest else []), *rest])
     )
@@ -114,7 +116,7 @@ def interrupted(job: Job, why: Stop) -> Interrupted:
     places = defaultdict(list)
     for rank, fault in sorted(job.errors.items()):
         if isinstance(fault, Death) or not secondary(fault):  # it came before the stop
-            places[_headline(fault)].append(rank)
+            places[_headline(rank, fault, job)].append(rank)
         else:
             places[_place(fault)].append(rank)
     lines = [f"{_name(ranks)} {agree(ranks, place)}." for place, ranks in places.items()]
@@ -159,7 +161,10 @@ def from_words(words: ErrorWords | None) -> NbdistError | None:
             return NbdistError(text)
 
 
-def _headline(fault: Fault | Death) -> str:
+def _headline(rank: int, fault: Fault | Death, job: Job) -> str:
+    if gpu := gpu_failure(job, rank, fault):
+        line = f" (noticed at cell line {fault.line})" if fault.line else ""
+        return f"failed on the GPU: {gpu}{line}"
     if isinstance(fault, Death):
         line = f" at cell line {fault.line}" if fault.line else ""
         return f"{how_died(fault)}{line}"

@@ -332,8 +332,9 @@ class Cluster:
         Returns
         -------
         dict
-            For each new rank, the names that it lacks compared with the other ranks, and the reason
-            where it is known.
+            For each new rank, the names that it lacks compared with the other ranks and with the
+            process before it, and the reason where it is known. Empty if all ranks are new, and
+            nobody knows what they had.
 
         """
         chosen = list(self._chosen(ranks))

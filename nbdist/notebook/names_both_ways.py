@@ -58,7 +58,7 @@ class Names:
         def ask(names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
             if not names:
                 return [{} for _ in chosen]
-            living = [rank for rank in chosen if self._hub.ranks[rank].alive]
+            living = [rank for rank in chosen if self._hub.ranks[rank].sound]
             question = FindVersions(names, edited)
             answers = hub_loop().wait(self._hub.call_all(living, question, timeout=ASK_SECONDS))
             silent = [rank for rank in living if isinstance(answers[rank], NoAnswer)]
@@ -69,7 +69,7 @@ class Names:
                     "no names of the notebook can be brought: `%dist stacks` shows why; --no-bring "
                     "runs the cell without these names"
                 )
-            # One that is dead is replaced, and is sent all.
+            # One that is dead, or has lost its GPU, is replaced, and is sent all.
             found = [answers.get(rank, {}) for rank in chosen]
             return [{} if isinstance(answer, NbdistError) else answer for answer in found]
 
@@ -86,9 +86,9 @@ class Names:
         hub = self._hub
         try:
             async with hub.turns.take(ranks, "names that are pushed"):
-                gone = [rank for rank in ranks if not hub.ranks[rank].alive]
+                gone = [rank for rank in ranks if not hub.ranks[rank].sound]
                 if gone:
-                    raise NbdistError(f"rank {gone[0]} has died; the next cell replaces it")
+                    raise NbdistError(f"rank {gone[0]} is lost; the next cell replaces it")
                 run = place(hub)
                 told = await hand_over(hub, ranks, bringing, run)
                 await hub.demand(ranks, BindParcel(bringing.parcel.id))

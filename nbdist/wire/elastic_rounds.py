@@ -21,8 +21,3 @@ LOST_TEXT = re.compile(
     r"|NCCL communicator was aborted|ncclRemoteError|aborted by nbdist|Horovod has been shut down"
 )
 """Error messages of a rank that has lost another rank."""
-SPOILT_GPU = re.compile(
-    r"CUDA error: (device-side assert|an illegal|misaligned address|unspecified launch failure|"
-    r"operation not supported on global|invalid program counter|hardware stack error|.*ECC)"
-)
-"""Error messages of a rank whose process cannot use its GPU any more."""

@@ -22,6 +22,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of its data."""
     digest: str = ""
     """Equal on two ranks if their values are equal; empty if the values were not read."""
+    buffers: str = ""
+    """Likewise for a model's buffers, which are no part of `digest`."""
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -61,6 +61,23 @@ def status(kernel: Kernel) -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(titles, row, strict=True)) for row in rows}
 
 
+def test_an_index_out_of_range_on_a_rank_that_is_alone_is_told_once(
+    start_kernel: KernelFactory,
+) -> None:
+    needs_gpu()
+    kernel = start_kernel(env=first_gpu())
+    kernel.run("%load_ext nbdist")
+    on_ranks(kernel, "import torch", "-np 1 --launcher engines")
+    lost = "float(torch.ones(10, device=device)[torch.tensor([11], device=device)])"
+    failed = on_ranks(kernel, lost, check=False)
+    assert failed.error.count("Rank 0 failed on the GPU: device-side assert") == 1, failed.seen()
+    assert failed.error.count("All that rank 0 had on the GPU is lost.") == 1
+    assert failed.error.count("CUDA_LAUNCH_BLOCKING=1") == 1
+    assert not re.search(r"SIGABRT|frame #|Search for `|Compile with `", failed.error)
+    again = on_ranks(kernel, "import torch\nprint(float(torch.ones(1, device=device)))")
+    assert again.stdout == "1.0\n"
+
+
 def test_ranks_share_the_gpu_and_say_so(start_kernel: KernelFactory) -> None:
     kernel = start_kernel(env={} if REHEARSAL else first_gpu())
     kernel.run("%load_ext nbdist")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gpu.conftest import Figure
+    from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
 
 pytestmark = [EVERY_WAY, pytest.mark.repeats]
@@ -65,11 +66,29 @@ float(total)
 print('went on')
 """
 GIGABYTE = 1 << 30
+OUT_OF_RANGE = f"""
+step()
+table = torch.nn.Embedding(10, 4, device=device)
+if {{asserts}}:
+    out = table(torch.tensor([3, 11], device=device))
+    float(out.sum())
+{WAIT}
+"""
 
 
 def limit(way: str) -> float:
     """Return how long a cell may take to end after a fault; NCCL takes seconds to connect anew."""
     return SECONDS if way == GLOO else 2 * SECONDS
+
+
+def assert_told_once(failed: Cell, ranks: str) -> None:
+    """Check what is said of an assert on the GPU of these ranks, and that torch's words are not."""
+    text = failed.error
+    found = rf"{ranks} failed on the GPU: device-side assert( `.+`)?: an index out of range, or the"
+    assert len(re.findall(found, text)) == 1, failed.seen()
+    assert text.count(f"All that {ranks.lower()} had on the GPU is lost.") == 1
+    assert text.count("CUDA_LAUNCH_BLOCKING=1") == 1
+    assert not re.search(r"SIGABRT|terminate called|frame #|Search for `|Compile with `", text)
 
 
 @pytest.fixture
@@ -130,6 +149,23 @@ def test_a_killed_rank_gives_its_memory_back_and_is_replaced(trained: Kernel, wa
     assert on_ranks(trained, own).stdout == "True\n"
     assert printed_by(trained, 1) == "True\n"
     goes_on(trained, failed)
+
+
+@pytest.mark.parametrize("asserts", ["rank == 1", "True"], ids=["on rank 1", "on both"])
+def test_an_index_out_of_range_is_told_once(trained: Kernel, way: str, asserts: str) -> None:
+    needs_gpu()
+    on_ranks(trained, "kept = 7")
+    failed = fails(trained, OUT_OF_RANGE.format(asserts=asserts))
+    assert_told_once(failed, "Rank 1" if "1" in asserts else "Ranks 0-1")
+    if "1" in asserts:
+        assert "`%dist restart 1 --like 0`" in failed.error
+        assert "Rank 1 restarted, " in trained.run("%dist restart 1 --like 0").stdout
+        assert on_ranks(trained, "print(kept)").stdout == printed_by(trained, 1) == "7\n"
+        goes_on(trained, failed)
+    else:
+        assert "All ranks will be restarted before the next cell" in failed.error
+        on_ranks(trained, DDP)
+        goes_on(trained, on_ranks(trained, "step()"))
 
 
 def test_ten_faults_take_no_more_memory_than_two(trained: Kernel, way: str, figure: Figure) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
+from nbdist.backends.groups.same_call import is_new
 from nbdist.backends.torch_private import recorder
 from nbdist.wire.group_reports import BACKWARD, Waiting
 
@@ -36,8 +37,6 @@ _PLACES = {
 """Functions in which collectives start in C++; the flight recorder shows whether one is running."""
 
 
-Place = tuple["int | None", "str | None"]
-"""A Python call of a collective (its frame's id), or a place where collectives start in C++."""
 NAMELESS = "a collective that this torch does not name"
 END_SECONDS = 0.2
 """A collective that is about to finish gets this long before it is aborted."""
@@ -55,10 +54,16 @@ class Watch:
     """
 
     main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
-    _call: tuple[int, str] | None = None
+    _looked: float = 0.0
+    """When the last look was."""
+    _inside: bool = False
+    """Whether it found the main thread in a call."""
     _first_seen: float = 0.0
-    _before: tuple[Place, Waiting | None, float] = (None, None), None, 0.0
-    """The main thread's place when the recorders were last read, what they reported, and when."""
+    _not_before: float = 0.0
+    """When this call was first seen, and the look before that: it has begun between the two."""
+    _before: tuple[Waiting | None, float] = None, 0.0
+    """What the recorders reported when they were last read, and when; None if the main thread has
+    moved since."""
 
     def look(self) -> Waiting | None:
         """Return the collective that the main thread runs or waits for, or None."""
@@ -75,50 +80,59 @@ class Watch:
         return frame is not None
 
     def _look(self) -> Waiting | None:
+        now = time.time()
         frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
         inside = _collective(frame)
-        place = None if inside else _place(frame)
-        if inside is None:
-            self._call = None
-        where = inside and id(inside), place
+        around, place = (inside, None) if inside else _place(frame)
+        self._follow(around, now)
         if recorder.rests():
-            return self._as_before(where, inside)
-        found = self._read(inside, place)
-        self._before = where, found, time.time()
+            return self._as_before(inside, now)
+        found = self._read(inside, place, now)
+        self._before = found, now
         return found
 
-    def _as_before(self, where: Place, inside: FrameType | None) -> Waiting | None:
-        """Return the last finding if the main thread has not moved, without a limit to act on."""
-        then, found, at = self._before
-        if found is not None and then == where:
-            since = found.since + time.time() - at
-            return msgspec.structs.replace(found, since=since, limit=0.0)
-        return self._in_call(inside) if inside else None
+    def _follow(self, call: FrameType | None, now: float) -> None:
+        """Note when the main thread's call has begun, and whether the thread has moved."""
+        before, self._looked = self._looked, now
+        was_inside, self._inside = self._inside, call is not None
+        moved = was_inside if call is None else is_new(call) or not was_inside
+        if moved:
+            self._before = None, now
+            self._first_seen, self._not_before = now, before
 
-    def _read(self, inside: FrameType | None, place: str | None) -> Waiting | None:
+    def _as_before(self, inside: FrameType | None, now: float) -> Waiting | None:
+        """Return the last finding if the main thread has not moved, without a limit to act on."""
+        found, at = self._before
+        if found is not None:
+            return msgspec.structs.replace(found, since=found.since + now - at, limit=0.0)
+        return self._in_call(inside, now) if inside else None
+
+    def _read(self, inside: FrameType | None, place: str | None, now: float) -> Waiting | None:
         on_gpu = _oldest(recorder.on_gpu())
         if inside is None and place is None:
             # Any call that waits for the GPU, such as `.item()`, waits for this collective.
             return None if on_gpu is None else _of_gpu(on_gpu, _named(on_gpu))
         on_cpu = recorder.running_collectives() if _sleeps() else []
+        # Those from before this call may be another thread's, or nobody waits for them yet.
+        own = [each for each in on_cpu if each["time_created_ns"] / 1e9 >= self._not_before]
+        on_cpu = own if own or inside else on_cpu
         record = _oldest([*on_cpu, *([on_gpu] if on_gpu else [])])
         if record is None:
-            return self._in_call(inside) if inside else None
+            return self._in_call(inside, now) if inside else None
         op = _named(record)
         if inside is not None:
             op = inside.f_code.co_name
         elif place:
             op = f"{op} in {place}"
-        return _of_gpu(record, op) if record is on_gpu else _of(record, op)
+        if record is on_gpu:
+            return _of_gpu(record, op)
+        found = _of(record, op)
+        return msgspec.structs.replace(found, since=min(found.since, now - self._not_before))
 
-    def _in_call(self, inside: FrameType) -> Waiting:
-        op, now = inside.f_code.co_name, time.time()
-        call = (id(inside), op)
-        if call != self._call:
-            self._call, self._first_seen = call, now
+    def _in_call(self, inside: FrameType, now: float) -> Waiting:
         # Only the frame's locals name the group. Reading the locals of a frame that another thread
         # runs is not safe: CPython 3.11 may copy the frame's closure twice.
-        return Waiting(op, "", None, now - self._first_seen)
+        return Waiting(inside.f_code.co_name, "", None, now - self._first_seen)
 
 
 def _sleeps() -> bool:
@@ -142,14 +156,14 @@ def _collective(frame: FrameType | None) -> FrameType | None:
     return found
 
 
-def _place(frame: FrameType | None) -> str | None:
-    """Return the innermost place in the stack where collectives start in C++."""
+def _place(frame: FrameType | None) -> tuple[FrameType | None, str | None]:
+    """Return the innermost place in the stack where collectives start in C++, and its name."""
     while frame is not None:
         for path, name in _PLACES.items():
             if frame.f_code.co_filename.endswith(path):
-                return name
+                return frame, name
         frame = frame.f_back
-    return None
+    return None, None
 
 
 def unfinished() -> set[str]:

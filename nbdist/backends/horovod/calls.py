@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbdist.backends.groups import wait_time
+from nbdist.backends.groups.same_call import is_new
 from nbdist.wire.group_reports import Waiting
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ class Watch:
     """
 
     main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
-    _call: tuple[int, str] | None = None
     _first_seen: float = 0.0
 
     def look(self) -> Waiting | None:
@@ -50,13 +50,11 @@ class Watch:
         frame = sys._current_frames().get(self.main)  # noqa: SLF001  # there is no public one
         called = _called(frame)
         if called is None:
-            self._call = None
             return None
-        op, now = called.f_code.co_name, time.time()
-        call = (id(called), op)
-        if call != self._call:
-            self._call, self._first_seen = call, now
-        return Waiting(op, "", None, now - self._first_seen)
+        now = time.time()
+        if is_new(called):
+            self._first_seen = now
+        return Waiting(called.f_code.co_name, "", None, now - self._first_seen)
 
 
 def _called(frame: FrameType | None) -> FrameType | None:

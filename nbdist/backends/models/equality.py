@@ -24,7 +24,7 @@ from nbdist.errors import UsageError
 from nbdist.wire.group_reports import Digest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -140,14 +140,22 @@ class Comparing:
 
 def digest(target: Any) -> str | None:
     """Return a digest of a tensor, a model and its buffers, or an optimizer; None without one."""
+    found = digests(target)
+    return found and _of_all(found)
+
+
+def digests(target: Any) -> tuple[str, str] | None:
+    """Return two digests, of an object without its buffers and of these; None without them."""
     look = Comparing()
     buffers = bare(target).named_buffers() if is_a(target, torch.nn.Module) else ()
-    found = [look.digest(one) for one in (target, *(buffer for _, buffer in buffers))]
-    if any(one.why or one.sharded for one in found):
+    own, *found = [look.digest(one) for one in (target, *(buffer for _, buffer in buffers))]
+    if any(one.why or one.sharded for one in (own, *found)):
         return None
-    return hashlib.blake2b(
-        "".join(one.content for one in found).encode(), digest_size=8
-    ).hexdigest()
+    return own.content, _of_all(one.content for one in found) if found else ""
+
+
+def _of_all(contents: Iterable[str]) -> str:
+    return hashlib.blake2b("".join(contents).encode(), digest_size=8).hexdigest()
 
 
 def weight(target: Any) -> int:

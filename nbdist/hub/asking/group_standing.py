@@ -29,7 +29,7 @@ async def after(hub: Hub, job: Job) -> Standings | None:
 
     None is also returned if it cannot be known.
     """
-    living = [rank for rank in job.ranks if hub.ranks[rank].alive]
+    living = [rank for rank in job.ranks if hub.ranks[rank].sound]
     told = await _from_all(hub, living, SettleCell())
     if told is None or hub.stale or len(living) < len(job.ranks):
         return None

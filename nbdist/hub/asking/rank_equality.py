@@ -65,7 +65,7 @@ async def compare(
     if hub.backend == "none":
         hub.uncompared = False
         return []
-    ranks = [rank.rank for rank in hub.ranks.values() if rank.state == "idle"]
+    ranks = [rank.rank for rank in hub.ranks.values() if rank.state == "idle" and rank.sound]
     # If a rank is busy, compare the others now, and all ranks when it is idle.
     hub.uncompared = any(rank.state == "busy" for rank in hub.ranks.values())
     broken, hub.broken_off = hub.broken_off, {}

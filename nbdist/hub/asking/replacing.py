@@ -9,13 +9,15 @@ from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
 from nbdist.hub.link.agent_connections import given
 from nbdist.job.named_ranks import name_ranks, show_ranks
-from nbdist.job.report import said_of
+from nbdist.job.report import agree
 from nbdist.machine.amounts import counted
-from nbdist.wire.rank_calls import FindSharers, ListGroups, SyncModel
+from nbdist.wire.rank_calls import FindSharers, ListGroups, ListNames, SyncModel
 
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
 
+NAMES_SECONDS = 2.0
+"""Time limit for a rank to list its names before it is replaced, perhaps because it is stuck."""
 QUOTES = " (if a key has quotes, put other quotes around the whole path: \"nets['a']\")"
 
 
@@ -28,24 +30,40 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
     Returns
     -------
     dict
-        For each new rank the names it lacks, each with the reason if known.
+        For each new rank the names it lacks, each with the reason if known. Empty if no rank stays
+        and none could say what it had.
     """
     async with hub.turns.take(range(hub.size), "the restart of ranks"):
-        dead = {rank.rank for rank in hub.ranks.values() if not rank.alive}
+        dead = {rank.rank for rank in hub.ranks.values() if not rank.sound}
         if like in dead:
-            raise UsageError(f"rank {like} is dead, so no other rank can copy its variables")
+            gone = "cannot use its GPU any more" if hub.ranks[like].alive else "is dead"
+            raise UsageError(f"rank {like} {gone}, so no other rank can copy its variables")
         ranks = sorted({*ranks, *dead})
+        asked = [rank for rank in ranks if hub.ranks[rank].alive]
+        had = given(await hub.call_all(asked, ListNames(), timeout=NAMES_SECONDS))
         lacking = await forming.replace(hub, ranks)
+        if not had and len(ranks) == hub.size:
+            return {}
         why: dict[str, str] = {}
         if like is not None:
             why = await copies.copy_names(hub, like, ranks)
             lacking = await copies.lacking(hub, like, ranks)
+        _add_what_they_had(lacking, had, given(await hub.call_all(ranks, ListNames())))
         if like is not None or hub.uncompared:
             hub.notes += await rank_equality.compare(hub, words=rank_equality.UNLIKE)
         return {
             rank: {name: why.get(name, "") for name in sorted(names)}
             for rank, names in lacking.items()
         }
+
+
+def _add_what_they_had(
+    lacking: dict[int, set[str]], had: dict[int, list[str]], has: dict[int, list[str]]
+) -> None:
+    """Add what only the replaced ranks had. What a dead one had is what the others had."""
+    known = {name for names in had.values() for name in names}
+    for rank, names in has.items():
+        lacking[rank] |= {*had.get(rank, known)} - {*names}
 
 
 async def sync(hub: Hub, path: str, source: int) -> list[int]:
@@ -57,10 +75,11 @@ async def sync(hub: Hub, path: str, source: int) -> list[int]:
         These ranks.
     """
     async with hub.turns.take(range(hub.size), "models that are made equal"):
-        dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+        dead = [rank.rank for rank in hub.ranks.values() if not rank.sound]
         if dead:
+            gone = "cannot use the GPU any more" if hub.ranks[dead[0]].alive else "is dead"
             msg = (
-                f"{said_of(dead, 'is dead').lower()}, so that `{path}` cannot be made equal on "
+                f"{name_ranks(dead)} {agree(dead, gone)}, so that `{path}` cannot be made equal on "
                 f"all ranks: run `%dist restart {show_ranks(dead)}` first"
             )
             raise UsageError(msg)

@@ -46,7 +46,8 @@ class Variable:
     seen: dict[int, Seen]
     """The variable on each rank that has it."""
     differs: tuple[str, ...] = ()
-    """The differences as text: `rank 2: missing`, `ranks 1-3: shape (4, 2)`, `values differ`."""
+    """The differences as text: `rank 2: missing`, `ranks 1-3: shape (4, 2)`, `values differ`,
+    `parameters equal; buffers differ`."""
     equal: bool = False
     """Whether the values were compared and are equal on all ranks."""
 
@@ -183,8 +184,12 @@ def compare(
         digests = _groups(seen, lambda one: one.digest)
         if len(digests) > 1 and "" not in digests:
             differs += _tell(digests, "")
+        buffers = _groups(seen, lambda one: one.buffers)
+        if len(digests) == 1 and len(buffers) > 1:
+            told = "; ".join(_tell(buffers, "")).replace("values", "buffers")
+            differs.append(f"parameters equal; {told}")
         whole = len(digests) == 1 and "" not in digests and len(seen) > 1
-        return Variable(name, seen, tuple(differs), whole and not missing)
+        return Variable(name, seen, tuple(differs), whole and not differs)
     return Variable(name, seen, tuple(differs))
 
 

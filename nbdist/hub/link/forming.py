@@ -115,9 +115,13 @@ async def _gpus_let_go(hub: Hub, ranks: list[int]) -> None:
 
 async def heal(hub: Hub, tell: Callable[[str], None]) -> None:
     """Replace dead ranks, renew the process group, and report what was done."""
-    dead = [rank for rank in hub.ranks.values() if rank.death is not None]
+    dead = [rank for rank in hub.ranks.values() if rank.death is not None or rank.spoilt]
     if dead:
-        how = ", ".join(f"rank {one.rank} {how_died(one.death)}" for one in dead if one.death)
+        how = ", ".join(
+            f"rank {one.rank} "
+            + (how_died(one.death) if one.death and not one.spoilt else "has lost its GPU")
+            for one in dead
+        )
         tell(f"Since the last cell {how}; {'they are' if dead[1:] else 'it is'} being restarted.")
         lacking = await replace(hub, (rank.rank for rank in dead))
         if len(dead) == hub.size:
@@ -236,7 +240,7 @@ async def _by(hub: Hub, way: str, recovery: Recovery) -> tuple[dict[str, str], d
         lost = {name: why for formed in answers.values() for name, why in formed.lost.items()}
         reset = {name: what for formed in answers.values() for name, what in formed.reset.items()}
         return lost, reset
-    why = str(next(iter(problems.values())))
+    why = str(next(iter(problems.values()))).partition("\n")[0]  # torch writes paragraphs
     await hub.free({call: calls[call] for call in waiting}, why)
     stuck = any(isinstance(call.exception(), NoAnswer) for call in calls)
     raise NotFormed(why, sorted(problems), stuck=stuck)

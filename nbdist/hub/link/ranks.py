@@ -35,6 +35,8 @@ class Rank:
     log_end: int = 0
     """Where the output of ended jobs ends in its log."""
     death: Death | None = None
+    spoilt: bool = False
+    """Whether an error has made its GPU unusable for its process."""
     pulse: Pulse | None = None
     """Its last report in the present job."""
 
@@ -45,5 +47,10 @@ class Rank:
 
     @property
     def alive(self) -> bool:
-        """Whether the rank can run cells."""
+        """Whether its process is there, and answers."""
         return self.state in ("idle", "busy")
+
+    @property
+    def sound(self) -> bool:
+        """Whether the rank can run further cells; otherwise its process is replaced first."""
+        return self.alive and not self.spoilt

@@ -11,8 +11,8 @@ from nbdist.hub.asking import group_standing, rank_equality
 from nbdist.hub.link import forming
 from nbdist.hub.running.life_cycle import stopped
 from nbdist.job import report
-from nbdist.wire.elastic_rounds import SPOILT_GPU
-from nbdist.wire.messages import Fault
+from nbdist.job.gpu_failures import gpu_failure
+from nbdist.job.named_ranks import name_ranks
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +48,9 @@ async def settle(
         hub.stale = hub.uncompared = True
         errors, job.errors = job.errors, {}
         return stopped(job, why) if errors else None
-    spoilt = _without_gpu(hub, job)
+    for rank, fault in job.errors.items():
+        # Forming the group with it would fail on all ways, and might end its process.
+        hub.ranks[rank].spoilt |= bool(gpu_failure(job, rank, fault))
     told = await group_standing.after(hub, job)
     hub.stale |= told is None
     if told is None or not group_standing.at_one_point(hub, job, told):
@@ -56,12 +58,6 @@ async def settle(
         hub.failed.add(job.id)
     await _renew(hub, job, pressed)
     _tell_of_losses(hub, job)
-    job.notes += [
-        f"Rank {rank} cannot use its GPU any more after such an error: `%dist restart {rank} "
-        "--like RANK` restarts it and copies another rank's variables."
-        for rank, pid in spoilt.items()
-        if hub.ranks[rank].pid == pid and hub.ranks[rank].alive
-    ]
     if not job.errors:
         for note in job.notes:
             job.tell(note, note)
@@ -74,7 +70,7 @@ async def settle(
 
 async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
     """Renew the groups and compare the ranks, as far as needed, and if no other job uses them."""
-    dead = any(not rank.alive for rank in hub.ranks.values())
+    dead = any(not rank.sound for rank in hub.ranks.values())
     async with hub.mending:
         if hub.stale and not dead and hub.begun == {job.id}:
             try:
@@ -89,17 +85,9 @@ async def _renew(hub: Hub, job: Job, pressed: asyncio.Event | None) -> None:
         )
 
 
-def _without_gpu(hub: Hub, job: Job) -> dict[int, int]:
-    """Return the ranks whose process is unusable after a CUDA error, each with its pid."""
-    return {
-        rank: hub.ranks[rank].pid
-        for rank, fault in job.errors.items()
-        if isinstance(fault, Fault) and SPOILT_GPU.search(fault.text)
-    }
-
-
 def _tell_of_losses(hub: Hub, job: Job) -> None:
-    dead = [rank.rank for rank in hub.ranks.values() if not rank.alive]
+    dead = [rank.rank for rank in hub.ranks.values() if not rank.sound]
+    spoilt = [rank for rank in dead if hub.ranks[rank].spoilt]
     ends = [rank.death for rank in hub.ranks.values() if rank.death is not None]
     if hub.sharing == "gloo" and any(end.signum == signal.SIGSEGV for end in ends):
         job.notes.append(
@@ -119,17 +107,24 @@ def _tell_of_losses(hub: Hub, job: Job) -> None:
             "ranks with it; the next cell "
             "starts a new cluster."
         )
-    living = min((rank.rank for rank in hub.ranks.values() if rank.alive), default=None)
+    living = min((rank.rank for rank in hub.ranks.values() if rank.sound), default=None)
     if living is None and dead:
         job.notes.append(
-            "All ranks will be restarted before the next cell, without their variables."
+            f"{_off_gpu(spoilt)}All ranks will be restarted before the next cell, without their "
+            "variables."
         )
         return
     for rank in dead:
         job.notes.append(
-            f"Rank {rank} will be restarted before the next cell, without its variables; "
+            _off_gpu([rank] if rank in spoilt else [])
+            + f"Rank {rank} will be restarted before the next cell, without its variables; "
             f"`%dist restart {rank} --like {living}` restarts it with a copy of rank {living}'s."
         )
+
+
+def _off_gpu(ranks: list[int]) -> str:
+    """Say what these ranks have lost, whose processes cannot use their GPU any more."""
+    return f"All that {name_ranks(ranks)} had on the GPU is lost. " if ranks else ""
 
 
 def _full(job: Job) -> bool:

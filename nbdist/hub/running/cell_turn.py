@@ -143,7 +143,7 @@ class Turn:
     def _must_wait(self) -> bool:
         """Whether ranks or their group are to be made anew, and others are at work in it."""
         hub = self._hub
-        dead = any(not hub.ranks[rank].alive for rank in self._job.ranks)
+        dead = any(not hub.ranks[rank].sound for rank in self._job.ranks)
         return hub.stale and bool(hub.begun) and (dead or hub.backend != "none")
 
     async def _wait_for_others(self) -> None:

@@ -112,7 +112,7 @@ class Followed(ABC):
 
     def failed(self) -> bool:
         """See `nbdist.hub.running.watch.Watched`."""
-        return self._press.why is not None
+        return self._press.why is not None or bool(self._job.errors)
 
     def looked(self) -> None:  # noqa: B027  # most have nothing else to do
         """See `nbdist.hub.running.watch.Watched`."""

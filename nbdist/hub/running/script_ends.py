@@ -112,6 +112,19 @@ class Ends:
         badly = {rank for rank, fault in self.done.items() if fault is not None}
         return 0 < self.size <= ended and badly <= self.without.keys()
 
+    def running(self) -> dict[int, Pulse | None]:
+        """Return the last report of each rank whose process is there."""
+        return {rank: pulse for rank, pulse in self.pulses.items() if rank not in self._gone}
+
+    def over(self) -> set[int]:
+        """Return the ranks that have ended, and of which no failure is known."""
+        silently = self._gone.keys() - self.done.keys() - self.without.keys()
+        return silently | {rank for rank, fault in self.done.items() if fault is None}
+
+    def failed(self) -> bool:
+        """Whether a rank has failed without which the job has not gone on."""
+        return any(fault and rank not in self.without for rank, fault in self.done.items())
+
     def look(self) -> None:
         """Find ranks that have ended without a report."""
         for rank, pid in self.pids.items():

@@ -110,15 +110,15 @@ class ScriptRun(JobRun):
 
     def running(self) -> dict[int, Pulse | None]:
         """See `nbdist.hub.running.watch.Watched`."""
-        return dict(self._ranks.pulses)
+        return self._ranks.running()
 
     def ended(self) -> set[int]:
         """See `nbdist.hub.running.watch.Watched`."""
-        return set(self._ranks.done)
+        return self._ranks.over()
 
     def failed(self) -> bool:
         """See `nbdist.hub.running.watch.Watched`."""
-        return super().failed() or any(self._ranks.done.values())
+        return super().failed() or self._ranks.failed()
 
     def looked(self) -> None:
         """See `nbdist.hub.running.watch.Watched`."""

@@ -55,7 +55,7 @@ class Watched(Protocol):
         """Return the last report of every running rank."""
 
     def ended(self) -> set[int]:
-        """Return the ranks that have ended."""
+        """Return the ranks that have ended, and have not failed."""
 
     def failed(self) -> bool:
         """Whether the job was stopped or a rank has failed."""
@@ -119,6 +119,8 @@ class Watch:
         self._growth.wake()
 
     def _look_for_hang(self) -> None:
+        if self._watched.failed():  # who waits now, or is gone, was stopped or has lost a rank
+            return
         running, ended = self._watched.running(), self._watched.ended()
         text = hang_report.describe(
             running, ended, self._patience, self._job.stop_by, self._outside
@@ -131,7 +133,7 @@ class Watch:
 
     def _resolved(self) -> str:
         hung = in_time(round(time.monotonic() - self._hang_began))
-        if self._job.errors or self._watched.failed():
+        if self._watched.failed():
             return f"The possible hang ended with the cell, after {hung}."
         return f"Resolved after {hung}: the ranks no longer wait for each other."
 

@@ -56,7 +56,7 @@ def restart(args: argparse.Namespace) -> None:
     if args.like is not None and lacking:
         say(NOT_COPIED)
     if not lacking:
-        say("The cluster was restarted.")
+        say("All ranks were restarted; their variables are lost.")
     for note in cluster.notes():
         say(note)
 

@@ -62,6 +62,8 @@ def _taken(told: Condition | None) -> tuple[str, str, str, str, str]:
 def _state(rank: Rank, told: Condition | None) -> str:
     if rank.death is not None:
         return f"dead: {how_died(rank.death)}"
+    if rank.spoilt:
+        return "has lost its GPU"
     if rank.state == "busy" and told is None:
         return "busy, does not answer (it may hold the GIL)"
     if told is None or not told.doing.job:

@@ -41,8 +41,10 @@ class Digester:
         self._end = time.monotonic() + seconds
         self._leaves = 0
 
-    def digest(self, value: object) -> str:
-        """Return a digest; '' if equality of such values cannot be decided.
+    def digests(self, value: Any) -> tuple[str, str]:
+        """Return a digest, and another one of a model's buffers; '' if neither can be decided.
+
+        Under DDP buffers differ between ranks until the next forward, and nothing is wrong.
 
         Raises
         ------
@@ -53,11 +55,13 @@ class Digester:
         if time.monotonic() > self._end:
             raise TooMuch
         try:
-            return self._of(value, 8).hex()
+            if is_a(value, "torch.nn", "Module"):
+                return self._of_tensors(value, value.parameters())
+            return self._of(value, 8).hex(), ""
         except TooMuch:
             raise
         except RAISED:  # Unknown, or an error raised by the user's value
-            return ""
+            return "", ""
 
     def _of(self, value: Any, depth: int) -> bytes:
         self._leaves += 1
@@ -78,12 +82,12 @@ class Digester:
 
     def _of_data(self, value: Any) -> bytes:
         if is_a(value, "torch", "Tensor"):
-            return self._of_tensors(value, [value])
+            return _hashed(*self._of_tensors(value, [value]))
         if is_a(value, "torch.nn", "Module"):
-            return self._of_tensors(value, value.parameters())
+            return _hashed(*self._of_tensors(value, value.parameters()))
         if is_a(value, "torch.optim", "Optimizer"):
             state = (one for group in value.param_groups for one in group["params"])
-            return self._of_tensors(value, state)
+            return _hashed(*self._of_tensors(value, state))
         if is_a(value, "numpy", "ndarray") or is_a(value, "numpy", "generic"):
             return self._of_array(value)
         if is_a(value, "jax", "Array") and value.is_fully_addressable:
@@ -95,7 +99,7 @@ class Digester:
             return _hashed("pandas", str(getattr(value, "columns", "")).encode(), rows.tobytes())
         raise Unknown
 
-    def _of_tensors(self, value: Any, tensors: Iterable[Any]) -> bytes:
+    def _of_tensors(self, value: Any, tensors: Iterable[Any]) -> tuple[str, str]:
         from nbdist.backends.models import equality  # needs torch, which exists: it made the value
 
         sizes = {"cpu": 0}
@@ -108,10 +112,10 @@ class Digester:
                 self._until_settled(one.device)
         self._allow(sizes.pop("cpu"), gpu=False)
         self._allow(sum(sizes.values()), gpu=True)
-        found = equality.digest(value)
+        found = equality.digests(value)
         if found is None:
             raise Unknown
-        return bytes.fromhex(found)
+        return found
 
     def _of_tensorflow(self, tensors: list[Any]) -> bytes:
         if not all(keras_models.on_cpu(one) for one in tensors):

@@ -51,8 +51,8 @@ class Who:
                 for name in names[:most]:
                     seen.append(describe(name, chosen[name], anything=True))
                     with suppress(TooMuch):
-                        digest = digester.digest(chosen[name])
-                        seen[-1] = msgspec.structs.replace(seen[-1], digest=digest)
+                        own, buffers = digester.digests(chosen[name])
+                        seen[-1] = msgspec.structs.replace(seen[-1], digest=own, buffers=buffers)
                         looked.add(name)
         except OutOfTime:
             seen += [Seen(name, type(chosen[name]).__name__) for name in names[len(seen) : most]]
