@@ -23,7 +23,6 @@ from nbdist.wire.rank_calls import (
     DigestModels,
     DropParcel,
     FindNames,
-    FindSharers,
     FindVersions,
     Formed,
     FormGroup,
@@ -34,6 +33,7 @@ from nbdist.wire.rank_calls import (
     ListNames,
     OfferNames,
     OpenStore,
+    OutlineModel,
     Ports,
     ReceiveParcel,
     ReleaseOffer,
@@ -60,7 +60,7 @@ AtOnce = (
 """Answered by the agent's thread at once, also while the main thread is busy."""
 IfIdle = DescribeVariables | CompleteCode | FreeMemory
 """Done by the main thread if this is idle; else the agent's thread gives a shorter answer."""
-OfGroup = FormGroup | ListGroups | FindSharers | SyncModel | WeighModels | DigestModels
+OfGroup = FormGroup | ListGroups | OutlineModel | SyncModel | WeighModels | DigestModels
 OfNames = (
     ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
 )  # fmt: skip
@@ -143,8 +143,8 @@ class Answers:
                 return call.answer(self._form(call))
             case ListGroups():
                 return call.answer(backend.groups())
-            case FindSharers():
-                return call.answer(backend.sharers(space, call.path))
+            case OutlineModel():
+                return call.answer(backend.outline(space, call.path))
             case SyncModel():
                 backend.sync(space, call.path, call.source, call.group)
                 return call.answer(None)

@@ -60,3 +60,15 @@ class Digest(msgspec.Struct, frozen=True):
     """Whether each rank has its own part of the object, which no other rank can give."""
     thing: int = 0
     """The number of the object on that rank: two paths may lead to one object."""
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """What must be the same on all ranks so that an object can be copied between them."""
+
+    parts: dict[str, str]
+    """Each part in words, by its name: dtype and shape of a tensor, else the type. The object
+    itself has the name ''."""
+    why: str = ""
+    """Why the object cannot be copied."""
+    ranks: list[int] = []
+    """The ranks that share the object; empty if all do."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from nbdist.wire.group_reports import Digest, GroupInfo
+from nbdist.wire.group_reports import Digest, GroupInfo, Outline
 from nbdist.wire.inspection import Completions, Condition, Freed, Holdings
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
@@ -88,8 +88,8 @@ class ListGroups(Call[list[GroupInfo]], frozen=True):
     """List the process groups; the first one is the world."""
 
 
-class FindSharers(Call[list[int] | None], frozen=True):
-    """List the ranks that share a model or the like; None if this rank has none at that path."""
+class OutlineModel(Call[Outline | None], frozen=True):
+    """Return the outline of a model or the like; None if this rank has none at that path."""
 
     path: str
 
@@ -215,7 +215,7 @@ class FreeMemory(Call[Freed], frozen=True):
 # -- how they travel -----------------------------------------------------------------------------
 
 AnyCall = (
-    OpenStore | FormGroup | ListGroups | FindSharers | SyncModel | WeighModels | DigestModels
+    OpenStore | FormGroup | ListGroups | OutlineModel | SyncModel | WeighModels | DigestModels
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
     | OfferNames | ReleaseOffer | GiveNames | TakeNames
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames
