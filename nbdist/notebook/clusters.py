@@ -352,7 +352,7 @@ class Cluster:
             raise
 
     def sync(self, path: str, source: int = 0) -> list[int]:
-        """Copy a model (or an optimizer, a scheduler, a gradient scaler) to the ranks that share it.
+        """Copy a model (or an optimizer, a scheduler, a gradient scaler) from a rank to the others.
 
         If it is another thing on one of them (other parameters, shapes, dtypes), nothing changes.
 

@@ -23,8 +23,8 @@ def add_to(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument(
         "names", nargs="+", metavar="NAME",
-        help="models, optimizers, schedulers, gradient scalers or tensors, by their variables or as "
-        "attributes such as trainer.model; their values on the other ranks are overwritten",
+        help="models, optimizers, schedulers, gradient scalers or tensors, by their variables or "
+        "as attributes such as trainer.model; their values on the other ranks are overwritten",
     )  # fmt: skip
 
 
