@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.errors import UsageError
@@ -25,8 +26,14 @@ class Ranks(Protocol):
     def gather(self, value: Any) -> list[Any]:
         """Return what each rank gives, on every rank."""
 
-    def maximum(self, tensor: Tensor) -> Tensor:
-        """Return the largest of all ranks' values, element by element."""
+    def maximum(self, tensor: Tensor, what: str) -> Tensor:
+        """Return the largest of all ranks' values, element by element.
+
+        Raises
+        ------
+        UsageError
+            On all ranks, if not all of them give `what` in the same shape and dtype.
+        """
 
 
 def ranks(process_group: dist.ProcessGroup | None = None) -> Ranks:
@@ -81,7 +88,15 @@ class _Torch:
         self._dist.all_gather_object(found, value, group=self._group)
         return found
 
-    def maximum(self, tensor: Tensor) -> Tensor:
+    def maximum(self, tensor: Tensor, what: str) -> Tensor:
+        # Of other shapes a reduction would crash, or mix what does not belong together. Each time:
+        # a fault may have ended an earlier agreement on some ranks only.
+        mine = _described(tensor, what)
+        number = zlib.crc32(mine.encode())
+        both = tensor.new_tensor([number, -number], dtype=sys.modules["torch"].int64)
+        self._dist.all_reduce(both, self._dist.ReduceOp.MAX, group=self._group)
+        if both.sum():
+            _refuse_difference(self.gather(mine))
         self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX, group=self._group)
         return tensor
 
@@ -94,7 +109,8 @@ class _Horovod:
     def gather(self, value: Any) -> list[Any]:
         return list(self._hvd.allgather_object(value))
 
-    def maximum(self, tensor: Tensor) -> Tensor:
+    def maximum(self, tensor: Tensor, what: str) -> Tensor:
+        del what  # Horovod's ranks agree on each operation: one with other shapes raises on all
         # Gathered: Horovod's own maximum is not there with every one of its transports.
         gathered: Tensor = self._hvd.allgather(tensor[None])
         return gathered.amax(0)
@@ -106,5 +122,18 @@ class _Alone:
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
-    def maximum(self, tensor: Tensor) -> Tensor:
+    def maximum(self, tensor: Tensor, what: str) -> Tensor:
+        del what
         return tensor
+
+
+def _described(tensor: Tensor, what: str) -> str:
+    return f"{what} of {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _refuse_difference(told: list[str]) -> None:
+    other = next(rank for rank, one in enumerate(told) if one != told[0])
+    raise UsageError(
+        f"the ranks have different models: rank 0 is at {told[0]}, and rank {other} at "
+        f"{told[other]}. Nothing was combined"
+    )

@@ -351,7 +351,9 @@ def test_fsdp2_modules_whose_world_a_cell_has_destroyed_are_named(
     assert ranks.form() == [lost, lost]
     ranks.run(jobs.make, "fsdp")
     assert max(ranks.run(jobs.gradient_error)) < 1e-6
-    assert ranks.run(jobs.refused_to_copy, ["model"], 0)[0][0].startswith("an FSDP model's param")
+    for (model, _), (optimizer, _) in ranks.run(jobs.refused_to_copy, ["model", "optimizer"]):
+        assert model == optimizer
+        assert model.startswith("an FSDP model's parameters are divided among the ranks")
 
 
 def test_where_torch_does_not_let_fsdp2_be_renewed_its_modules_are_named(
@@ -404,14 +406,17 @@ def test_what_cannot_be_made_equal_is_told_with_its_reason(start: Callable[..., 
     ranks = start(2)
     ranks.run(jobs.make, "ddp")
     ranks.run(jobs.make_not_to_copy)
-    zero, rows, words = ranks.run(jobs.refused_to_copy, ["zero", "rows", "words"], 0)[1]
-    assert zero.startswith("a ZeRO optimizer's state is divided among the ranks")
-    assert rows == "some of its parameters are sparse tensors, which cannot be sent"
-    assert words.endswith("can be made equal on all ranks, not a list")
-    (said,) = ranks.run(jobs.refused_to_copy, ["net"], 1, ranks=[0])
-    assert said == ["this model is shared by ranks [0]; rank 1 does not have it"]
+    names = ["zero", "rows", "words", "net"]
+    (first, *_, net), (zero, rows, words, other) = ranks.run(jobs.refused_to_copy, names)
+    assert first == zero
+    assert zero[0].startswith("a ZeRO optimizer's state is divided among the ranks")
+    assert rows == ("its `0` is a sparse tensor, which cannot be sent", [])
+    assert words[0].endswith("can be made equal on all ranks, not a list")
+    assert (net, other) == (("", [0]), ("", []))
     why = "FSDP1 does not show which part of its parameters a rank holds"
     assert ranks.run(jobs.first_kind_of_fsdp) == [why, why]
+    for told in ranks.run(jobs.refused_to_copy, ["flat", "of_flat"]):
+        assert all(why.startswith("an FSDP model's parameters are divided") for why, _ in told)
 
 
 def test_a_torch_that_logs_otherwise_trains_and_tells_no_waits(

@@ -530,7 +530,8 @@ def test_what_a_group_cannot_send_goes_by_way_of_what_it_can(
 
     for config, device, way in [
         ("cuda:nccl", "cpu", "cuda"), ("cuda:nccl", "cuda:1", "cuda:1"),
-        ("cpu:gloo,cuda:gloo", "cuda:1", "cuda:1"), ("cpu:gloo,cuda:gloo", "mps", "cpu"),
+        ("cpu:gloo,cuda:gloo", "cuda:1", "cpu"), ("cpu:gloo,cuda:nccl", "cuda:1", "cpu"),
+        ("cpu:gloo,cuda:gloo", "mps", "cpu"),
     ]:  # fmt: skip
         monkeypatch.setattr(torch.distributed, "get_backend_config", lambda _, is_=config: is_)
         assert made_equal._sent_from(torch.device(device), None) == torch.device(way)

@@ -205,9 +205,24 @@ def test_models_are_made_equal(horovod: Kernel) -> None:
         print(plain.param_groups[0]["lr"], kept.tolist(), schedule.step_size)
     """
     assert on_ranks(horovod, body, "--ranks 0").stdout == "1.1 [[2.0, 2.0]] 2\n"
-    on_ranks(horovod, "words = ['no', 'model']\nif rank: lonely = 1")
+    body = """
+        words = ['no', 'model']
+        if rank: lonely = 1
+        odd, even = torch.nn.Linear(2, 1 + rank), torch.full((2,), rank)
+        # Only one rank's second layer was used.
+        two = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+        adam = torch.optim.Adam(two.parameters())
+        two[:1 + rank](torch.ones(1, 1)).sum().backward()
+        adam.step()
+    """
+    on_ranks(horovod, body)
     told = horovod.run("%dist sync words --from 1", check=False).error
-    assert "a list is not a model or optimizer" in told
+    assert "can be made equal on all ranks, not a list" in told
+    told = horovod.run("%dist sync odd", check=False).error
+    assert "`weight` is float32 (1, 2) on rank 0 and float32 (2, 2) on rank 1" in told
+    horovod.run("%dist sync even adam --from 1")
+    printed = on_ranks(horovod, "print(even.tolist(), len(adam.state))", "--ranks 0").stdout
+    assert printed == "[1, 1] 4\n"
     told = horovod.run("%dist sync lonely --from 1", check=False).error
     assert "there is no variable `lonely` on rank 0" in told
 

@@ -655,6 +655,52 @@ def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> 
     assert "`--bring vector`" in on_ranks(notebook, code).text
 
 
+UNCOUNTED = {
+    "fused": "fused = torch.optim.SGD(fused_net.parameters(), lr=1.0, momentum=0.9, fused=True)",
+    "fused_net": "fused_net = torch.nn.Linear(2, 2)",
+    "huge": "huge = torch.nn.Linear(2000, 2000, bias=False)",
+    "by_data": "by_data = torch.nn.Linear(2, 2)",
+    "norm": "norm = torch.nn.BatchNorm1d(2); norm.num_batches_tracked = None",
+    "by_numpy": "by_numpy = torch.zeros(3)",
+    "by_dlpack": "by_dlpack = [torch.zeros(3)]",
+    "turned": "turned = torch.zeros(3, 2, dtype=torch.bfloat16).t()",
+    "many": "many = {n: torch.zeros(3) for n in range(400)}",
+    "signs": "signs = np.ones(2)",
+    "mapped": "mapped = np.memmap(tempfile.TemporaryFile(), float, 'w+', shape=4)",
+    "masked": "masked = np.ma.array([1, 2], mask=[False, False])",
+    "octets": "octets = bytearray(100_000)",
+}
+"""What the notebook changes without a move of torch's count, and how it is made."""
+
+
+def test_changes_that_torch_does_not_count_are_told(notebook: Kernel) -> None:
+    made = "\n".join(UNCOUNTED[name] for name in sorted(UNCOUNTED, reverse=True))
+    notebook.run(f"import numpy as np, tempfile, torch\n{made}")
+    notebook.run(
+        "def step(by):\n    for net in (fused_net, huge):\n"
+        "        net(torch.ones(1, net.in_features)).sum().backward()\n"
+        "    by.step(); by.zero_grad()\n"
+        "others = torch.optim.SGD(huge.parameters(), lr=1.0, fused=True)\nstep(fused)"
+    )
+    code = f"print(len([{', '.join(UNCOUNTED)}]))"
+    assert "Brought to 2 ranks" in on_ranks(notebook, code).text
+    assert on_ranks(notebook, code).text == f"{len(UNCOUNTED)}\n", "nothing has changed"
+    notebook.run(
+        "tensors = [fused_net.weight, huge.weight, by_data.weight, by_numpy, by_dlpack[0], turned, "
+        "many[399]]\ncounts = [each._version for each in tensors]\n"
+        "step(fused); others.step(); by_data.weight.data.add_(1); norm(torch.randn(4, 2))\n"
+        "by_numpy.numpy()[0] = 5; np.from_dlpack(by_dlpack[0])[1] = 5; turned.data[1, 2] = 1\n"
+        "many[399].data += 1; signs *= -1; mapped[2] = 1; masked[1] = np.ma.masked; octets[7] = 1\n"
+        "print(counts == [each._version for each in tensors])"
+    )
+    told = on_ranks(notebook, code).text
+    lacking = [name for name in UNCOUNTED if f"`--bring {name}` replaces it" not in told]
+    assert not lacking
+    value = "print(int(by_numpy[0]), int(many[399][0]), octets[7], turned[1, 2].item())"
+    assert on_ranks(notebook, value, "--bring by_numpy,many,octets,turned").stdout == "5 1 1 1.0\n"
+    notebook.run(f"del tensors, others, {', '.join(UNCOUNTED)}")
+
+
 def test_names_that_are_none_or_deleted(notebook: Kernel) -> None:
     notebook.run("class Thing:\n    pass\nthing = Thing()")
     assert on_ranks(notebook, "print(thing is None)").stdout == "False\n"

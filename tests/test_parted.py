@@ -420,6 +420,12 @@ def test_sync_among_the_ranks_that_have_it(three: Kernel) -> None:
     assert parted(failed) == {"model", "optimizer"}
     said = three.run("%dist sync model optimizer --from 0").text
     assert "model is now on ranks 0-1 as it was on rank 0" in said
+    on_ranks(three, "if rank == 2: model = nn.Linear(8, 1)")
+    refused = three.run("%dist sync model --from 2", check=False)
+    assert "nothing was changed: it belongs to ranks 0-2 on rank 2, and to ranks 0-1 on rank 0" in (
+        refused.error
+    )
+    on_ranks(three, "if rank == 2: del model")
     body = "if rank < 2:\n    train(model, optimizer)\n    print('same', equal(model, pair))"
     assert "same True" in on_ranks(three, body).text
     on_ranks(three, "if rank < 2: del model, optimizer")

@@ -311,6 +311,18 @@ WRONG = {
     "only = dist.new_group([1]); calibrate(extremes, shown(train_x), process_group=only)": (
         "this rank is not a member of process_group, and only members may call this"
     ),
+    "calibrate(nn.Sequential(HistogramObserver(bins=64 * (1 + rank))), shown(train_x))": (
+        "bins=64] and [0 HistogramObserver"
+    ),
+    "net = nn.Sequential(FakeQuantize(PerChannelMinMaxObserver, ch_axis=0)); "
+    "sync_fake_quantize(net)(torch.ones(2 + rank, 1))": (
+        "rank 0 is at the range `0` of float32 (2, 2), and rank 1 at the range `0` of float32 (2, "
+        "3). Nothing was combined"
+    ),
+    "net = nn.Sequential(*[FakeQuantize(MinMaxObserver), nn.ReLU()][::1 - 2 * (rank == 2)]); "
+    "sync_fake_quantize(net)(torch.ones(2))": (
+        "rank 0 is at the range `0` of float32 (2,), and rank 2 at the range `1` of float32 (2,)"
+    ),
     "sync_fake_quantize(prepared())": "could be synchronised: there is none",
     "sync_fake_quantize(nn.Sequential(FakeQuantize(HistogramObserver)))": (
         "0 (FakeQuantize of HistogramObserver)"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 import zmq
 
-from nbdist.backends.choice import Backend, NoBackend
+from nbdist.backends.choice import CANNOT_SEND, Backend, NoBackend
 from nbdist.errors import NbdistError
 from nbdist.hub.asking import rank_equality, variables
 from nbdist.hub.link.agent_connections import Line, NoAnswer, given
@@ -20,16 +20,16 @@ from nbdist.hub.link.ranks import Rank as Known
 from nbdist.rank.hub_connection import HubConnection
 from nbdist.wire import channel
 from nbdist.wire.encoding import ToAgent, decode_to_agent, encode_to_agent, encode_to_hub
-from nbdist.wire.group_reports import GroupInfo
+from nbdist.wire.group_reports import GroupInfo, Outline
 from nbdist.wire.messages import Done, Hello, Quit, Reply, Run
 from nbdist.wire.parcel_format import Parcel
 from nbdist.wire.rank_calls import (
     AnyCall,
     Ask,
     Call,
-    FindSharers,
     ListGroups,
     ListNames,
+    OutlineModel,
     ReceiveParcel,
     SyncModel,
     WeighModels,
@@ -43,7 +43,7 @@ GROUP = GroupInfo("0", [0, 1], "gloo", 600.0, world=True)
 ANSWERS: dict[type[Call[Any]], object] = {
     ListGroups: [GROUP],
     ListNames: ["x", 3],
-    FindSharers: None,
+    OutlineModel: None,
     SyncModel: None,
 }
 
@@ -72,7 +72,8 @@ def test_without_a_backend_a_rank_has_nothing_in_common_with_others() -> None:
     names: dict[str, object] = {"model": object()}
     assert (backend.open_store(), backend.groups(), backend.formed()) == (0, [], True)
     assert (backend.checksums(names), backend.weigh(names)) == ({}, 0)
-    assert (backend.sharers(names, "model"), backend.sharers(names, "gone")) == ([], None)
+    assert backend.outline(names, "gone") is None
+    assert backend.outline(names, "model") == Outline({}, CANNOT_SEND)
     assert not backend.goes_on_when_freed()
     backend.refuse()
     backend.admit()
@@ -89,7 +90,7 @@ async def test_an_answer_is_of_the_type_of_its_call() -> None:
     try:
         await asyncio.wait_for(there.wait(), allowed(60))
         assert await line.call(0, ListGroups(), timeout=allowed(60)) == [GROUP]
-        assert await line.call(0, FindSharers("model"), timeout=allowed(60)) is None
+        assert await line.call(0, OutlineModel("model"), timeout=allowed(60)) is None
         with pytest.raises(NbdistError, match="rank 0 answered `ListNames` wrongly: "):
             await line.call(0, ListNames(), timeout=allowed(60))
         with pytest.raises(NoAnswer, match="rank 0 did not answer `WeighModels` within"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbdist.backends.horovod import engine_ranks
 from nbdist.backends.models.variable_paths import has
 from nbdist.errors import LaunchError, UsageError
-from nbdist.wire.group_reports import Standing
+from nbdist.wire.group_reports import Outline, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,6 +22,7 @@ FITTING = {
     "xla": ("kernel", "torchrun"),
 }
 """For each backend, the launchers that can start its ranks."""
+CANNOT_SEND = "with --backend none, ranks cannot send anything to each other"
 LAUNCHERS = ("engines", "torchrun", "horovodrun", "python", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
 """The backends that persistent engines can use."""
@@ -88,7 +89,7 @@ class Backend(Protocol):
         self, namespace: dict[str, object], jobs: Collection[str] = ()
     ) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
-    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None: ...
+    def outline(self, namespace: dict[str, object], path: str) -> Outline | None: ...
     def sync(
         self, namespace: dict[str, object], path: str, source: int, group: str = ""
     ) -> None: ...
@@ -183,15 +184,14 @@ class NoBackend:
         del namespace
         return 0
 
-    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return no ranks; None if there is no variable at this path."""
-        return [] if has(namespace, path) else None
+    def outline(self, namespace: dict[str, object], path: str) -> Outline | None:
+        """Say that nothing can be copied; None if there is no variable at this path."""
+        return Outline({}, CANNOT_SEND) if has(namespace, path) else None
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Raise: the ranks cannot send anything to each other."""
         del namespace, path, source, group
-        msg = "with --backend none, ranks cannot send anything to each other"
-        raise RuntimeError(msg)
+        raise RuntimeError(CANNOT_SEND)
 
 
 def load(name: str, *, rank: int, local_rank: int, world_size: int, recovery: Recovery) -> Backend:

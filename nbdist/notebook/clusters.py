@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.backends.choice import BACKENDS
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.asking import replacing, variables
+from nbdist.hub.asking import replacing, syncing, variables
 from nbdist.hub.link import forming
 from nbdist.hub.link.hub_loop import hub_loop, uninterrupted
 from nbdist.hub.running.cell_run import Run
@@ -353,7 +353,9 @@ class Cluster:
             raise
 
     def sync(self, path: str, source: int = 0) -> list[int]:
-        """Make a model (or an optimizer, a scheduler, a gradient scaler) equal on its ranks.
+        """Copy a model (or an optimizer, a scheduler, a gradient scaler) from a rank to the others.
+
+        If it is another thing on one of them (other parameters, shapes, dtypes), nothing changes.
 
         Parameters
         ----------
@@ -369,7 +371,7 @@ class Cluster:
 
         """
         self._check_alive()
-        return hub_loop().wait(replacing.sync(self.hub, path, source))
+        return hub_loop().wait(syncing.sync(self.hub, path, source))
 
     def notes(self) -> list[str]:
         """Return each message about replaced ranks and re-created process groups once.

@@ -121,7 +121,7 @@ def _agreed(model: nn.Module, everyone: Ranks) -> dict[str, Any]:
         observers.check(found)
     except UsageError as error:
         problem = error
-    mine = [(name, observers.kind(one)) for name, one in found.items()]
+    mine = [(name, observers.described(one)) for name, one in found.items()]
     told = everyone.gather((mine, digest(model), problem and str(problem)))
     for rank, (*_, elsewhere) in enumerate(told):
         if elsewhere:

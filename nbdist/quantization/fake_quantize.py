@@ -61,12 +61,12 @@ def sync_fake_quantize(model: nn.Module, *, process_group: ProcessGroup | None =
             f"no fake quantization that could be synchronised: {told}. Supported are "
             f"{' and '.join(FAKES)} with {', '.join(OBSERVERS)}"
         )
-    for fake in fakes.values():
+    for name, fake in fakes.items():
         observer = fake.activation_post_process
         hooks = observer._forward_pre_hooks.values()  # noqa: SLF001  # torch has no public list
         if any(isinstance(hook, _Everywhere) for hook in hooks):
             continue  # it is synchronised already
-        observer.register_forward_pre_hook(_Everywhere(process_group))
+        observer.register_forward_pre_hook(_Everywhere(name, process_group))
         _put(model, fake, _unfused(fake))
     return model
 
@@ -114,8 +114,8 @@ class _Everywhere:
     Only the input is changed; the observer processes it as usual.
     """
 
-    def __init__(self, group: ProcessGroup | None) -> None:
-        self._group = group
+    def __init__(self, name: str, group: ProcessGroup | None) -> None:
+        self._what, self._group = f"the range `{name}`", group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Everywhere:
         """Return this hook: a copy of the model belongs to the same ranks."""
@@ -124,5 +124,5 @@ class _Everywhere:
     def __call__(self, observer: Any, args: tuple[Tensor]) -> tuple[Tensor]:
         (x,) = args
         low, high = extremes(observer, x)
-        low, high = ranks(self._group).maximum(torch.stack([-low, high]))
+        low, high = ranks(self._group).maximum(torch.stack([-low, high]), self._what)
         return (stand_in(observer, torch.stack([-low, high]), x.dim()),)

@@ -25,6 +25,10 @@ HISTOGRAMS = ("HistogramObserver",)
 NOTHING = ("PlaceholderObserver", "NoopObserver", "FixedQParamsObserver", "ReuseInputObserver")
 """Classes by name, not by `isinstance`: the moving averages are subclasses of the extremes."""
 
+SETTINGS = (
+    "dtype", "qscheme", "quant_min", "quant_max", "ch_axis", "bins", "averaging_constant"
+)  # fmt: skip
+
 
 def find(model: nn.Module) -> dict[str, Any]:
     """Return a model's observers by name, each once, without those that keep no statistics."""
@@ -56,6 +60,12 @@ def check(observers: dict[str, Any]) -> None:
 def kind(observer: object) -> str:
     """Return the name of an observer's class."""
     return type(observer).__name__
+
+
+def described(observer: object) -> str:
+    """Return an observer's class and the settings on which its scales depend."""
+    of = {name: getattr(observer, name) for name in SETTINGS if hasattr(observer, name)}
+    return " ".join([kind(observer), *(f"{name}={value}" for name, value in of.items())])
 
 
 def _bases() -> Iterator[type]:

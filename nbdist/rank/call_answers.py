@@ -23,7 +23,6 @@ from nbdist.wire.rank_calls import (
     DigestModels,
     DropParcel,
     FindNames,
-    FindSharers,
     FindVersions,
     Formed,
     FormGroup,
@@ -34,6 +33,7 @@ from nbdist.wire.rank_calls import (
     ListNames,
     OfferNames,
     OpenStore,
+    OutlineModel,
     Ports,
     ReceiveParcel,
     ReleaseOffer,
@@ -63,7 +63,7 @@ AtOnce = (
 IfIdle = DescribeVariables | CompleteCode | FreeMemory
 """Done by the main thread if this is idle; else the agent's thread gives a shorter answer."""
 OfGroup = (
-    FormGroup | SettleCell | TryGroups | ListGroups | FindSharers | SyncModel | WeighModels
+    FormGroup | SettleCell | TryGroups | ListGroups | OutlineModel | SyncModel | WeighModels
     | DigestModels
 )  # fmt: skip
 OfNames = (
@@ -152,8 +152,8 @@ class Answers:
                 return call.answer(backend.works())
             case ListGroups():
                 return call.answer(backend.groups())
-            case FindSharers():
-                return call.answer(backend.sharers(space, call.path))
+            case OutlineModel():
+                return call.answer(backend.outline(space, call.path))
             case SyncModel():
                 backend.sync(space, call.path, call.source, call.group)
                 return call.answer(None)

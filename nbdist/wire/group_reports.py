@@ -97,3 +97,15 @@ class Digest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A sample of its numbers before the last cell's first step; '' if unknown."""
     sampled: bool = False
     """Whether that rank took a step in the last cell, so that `before` differs from its values."""
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """What must be the same on all ranks so that an object can be copied between them."""
+
+    parts: dict[str, str]
+    """Each part in words, by its name: dtype and shape of a tensor, else the type. The object
+    itself has the name ''."""
+    why: str = ""
+    """Why the object cannot be copied."""
+    ranks: list[int] = []
+    """The ranks that share the object; empty if all do."""

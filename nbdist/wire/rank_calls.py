@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from nbdist.wire.group_reports import Digest, GroupInfo, Standing
+from nbdist.wire.group_reports import Digest, GroupInfo, Outline, Standing
 from nbdist.wire.inspection import Completions, Condition, Freed, Holdings
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
@@ -98,8 +98,8 @@ class ListGroups(Call[list[GroupInfo]], frozen=True):
     """List the process groups; the first one is the world."""
 
 
-class FindSharers(Call[list[int] | None], frozen=True):
-    """List the ranks that share a model or the like; None if this rank has none at that path."""
+class OutlineModel(Call[Outline | None], frozen=True):
+    """Return the outline of a model or the like; None if this rank has none at that path."""
 
     path: str
 
@@ -229,7 +229,7 @@ class FreeMemory(Call[Freed], frozen=True):
 
 AnyCall = (
     OpenStore | FormGroup | SettleCell | TryGroups | ListGroups
-    | FindSharers | SyncModel | WeighModels | DigestModels
+    | OutlineModel | SyncModel | WeighModels | DigestModels
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
     | OfferNames | ReleaseOffer | GiveNames | TakeNames
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames

@@ -21,7 +21,6 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.errors import UsageError
 from nbdist.rank.looking.rank_names import Pickler
 
 if TYPE_CHECKING:
@@ -352,15 +351,10 @@ def copy_all(kept: Kept, source: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def refused_to_copy(kept: Kept, names: list[str], source: int) -> list[str]:
-    """Return why the objects with these names cannot be copied from a rank."""
-    said = []
-    for name in names:
-        try:
-            kept["ddp"].sync(kept, name, source)
-        except UsageError as error:
-            said.append(str(error))
-    return said
+def refused_to_copy(kept: Kept, names: list[str]) -> list[tuple[str, list[int]]]:
+    """Return why the objects with these names cannot be copied, and which ranks share them."""
+    outlines = [kept["ddp"].outline(kept, name) for name in names]
+    return [(outline.why, outline.ranks) for outline in outlines]
 
 
 def make_not_to_copy(kept: Kept) -> None:
@@ -380,6 +374,7 @@ def first_kind_of_fsdp(kept: Kept) -> str:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     kept["flat"] = FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu"))
+    kept["of_flat"] = torch.optim.SGD(kept["flat"].parameters(), lr=0.1)
     return str(kept["ddp"].checksums(kept)["flat"].why)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,9 +102,12 @@ def test_models_are_made_equal(ranks: Kernel) -> None:
     on_ranks(ranks, "odd = make()\nif rank == 0:\n    odd.optimizer.build(odd.variables)")
     on_ranks(ranks, "odd = odd.optimizer\nwords = ['no', 'model']")
     told = shown(ranks.run("%dist sync odd --from 0", check=False))
-    assert "build it on all ranks first" in told
+    assert re.search(r"`variable \d+` is .+ on rank 0 and missing on rank 1", told)
     told = shown(ranks.run("%dist sync words --from 0", check=False))
     assert "a list is not a model, optimizer or variable" in told
+    on_ranks(ranks, "other = tf.Variable([1.0] * (1 + rank))")
+    told = shown(ranks.run("%dist sync other --from 0", check=False))
+    assert "`other` is float32 (1,) on rank 0 and float32 (2,) on rank 1" in told
     assert on_ranks(ranks, "print(float(hvd.allreduce(tf.ones(1))[0]))").stdout == "1.0\n"
 
 

@@ -25,7 +25,15 @@ from nbdist.backends.groups.recovery import IN_PLACE, Recovery
 from nbdist.errors import REFUSED, Interrupted, NbdistError, UsageError
 from nbdist.machine import gpus, sockets
 from nbdist.machine.amounts import in_time
-from nbdist.wire.group_reports import BACKWARD, Digest, GroupInfo, Roster, Standing, Waiting
+from nbdist.wire.group_reports import (
+    BACKWARD,
+    Digest,
+    GroupInfo,
+    Outline,
+    Roster,
+    Standing,
+    Waiting,
+)
 
 try:
     import torch
@@ -470,15 +478,15 @@ class Ddp:
         """Return how many bytes `checksums` reads."""
         return self._trained.weigh(namespace)
 
-    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return the ranks that share the object at `path`; empty if it is in no DDP model.
-
-        None if there is no variable at this path.
-        """
-        return self._trained.sharers(namespace, path)
+    def outline(self, namespace: dict[str, object], path: str) -> Outline | None:
+        """Return the outline of the object at `path`; None if there is no variable at this path."""
+        return self._trained.outline(namespace, path)
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Copy the object at `path` from rank `source`; every rank of the group must call it."""
+        """Copy the object at `path` from rank `source`; every rank of the group must call it.
+
+        The outlines of the ranks must be the same.
+        """
         made_equal.copy_from(
             at(namespace, path), source, self.group_named(group) if group else None
         )

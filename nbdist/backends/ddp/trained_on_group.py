@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from msgspec.structs import replace
+from torch import Tensor
 from torch.nn import Module
 
-from nbdist.backends.models import made_equal
-from nbdist.backends.models.equality import Comparing, leaves, parameters_of, weight
+from nbdist.backends.models import made_equal, outlines
+from nbdist.backends.models.equality import Comparing, parameters_of, weight
 from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at, has
-from nbdist.wire.group_reports import NO_WAY, Digest
+from nbdist.wire.group_reports import NO_WAY, Digest, Outline
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,16 +52,18 @@ class Trained:
         """Return how many bytes `checksums` reads."""
         return sum(weight(thing) for thing in self._found(namespace).values())
 
-    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return the ranks that share the object at `path`; see `rank_group.Ddp.sharers`."""
+    def outline(self, namespace: dict[str, object], path: str) -> Outline | None:
+        """Return the outline of the object at `path`; see `rank_group.Ddp.outline`."""
         if not has(namespace, path):
             return None
-        shared = self._shared()
         thing = at(namespace, path)
-        parameters = (one for _, one in leaves(thing)) if isinstance(thing, Module) else ()
-        for group in getattr(thing, "param_groups", ()):
-            parameters = (*parameters, *group["params"])
-        return next((shared[id(one)] for one in parameters if id(one) in shared), [])
+        told = outlines.outline(thing)
+        own, shared = _parameters(thing), self._shared()
+        ranks = next((shared[each] for each in own if each in shared), [])
+        flat = (each for each in trained(namespace).values() if outlines.is_fsdp1(each))
+        if any(own & _parameters(model) for model in flat):
+            return replace(told, ranks=ranks, why=outlines.DIVIDED)
+        return replace(told, ranks=ranks)
 
     def _found(self, namespace: dict[str, object]) -> dict[str, Any]:
         found = trained(namespace)
@@ -78,3 +82,12 @@ class Trained:
             if made_equal.has_group(model)
             for parameter in model.parameters()
         }
+
+
+def _parameters(thing: Any) -> set[int]:
+    """Return the ids of the parameters of a model or an optimizer, or that of a tensor."""
+    if isinstance(thing, Tensor):
+        return {id(thing)}
+    if isinstance(thing, Module):
+        return set(map(id, thing.parameters()))
+    return {id(one) for group in getattr(thing, "param_groups", ()) for one in group["params"]}

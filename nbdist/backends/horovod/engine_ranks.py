@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends.horovod import calls, listening
-from nbdist.backends.models.variable_paths import has
+from nbdist.backends.models.variable_paths import at, has
 from nbdist.errors import UsageError
 from nbdist.machine import sockets
 from nbdist.wire.group_reports import Standing
@@ -24,7 +24,7 @@ from nbdist.wire.group_reports import Standing
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nbdist.wire.group_reports import Digest, GroupInfo, Waiting
+    from nbdist.wire.group_reports import Digest, GroupInfo, Outline, Waiting
 
 SHUTDOWN_SECONDS = 2.0
 """How long `abort` waits for the shutdown, which then goes on in its own thread."""
@@ -46,9 +46,8 @@ class Framework(Protocol):
         self, namespace: dict[str, object], jobs: Collection[str] = ()
     ) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
-    def sync(
-        self, namespace: dict[str, object], path: str, source: int, group: str = ""
-    ) -> None: ...
+    def outline(self, thing: Any) -> Outline: ...
+    def sync(self, thing: Any, source: int) -> None: ...
 
 
 def parts() -> list[str]:
@@ -244,13 +243,14 @@ class Horovod:
         """Return how many bytes `checksums` reads."""
         return self._framework.weigh(namespace)
 
-    def sharers(self, namespace: dict[str, object], path: str) -> list[int] | None:
-        """Return no ranks, as all ranks share every model; None if the path does not exist."""
-        return [] if has(namespace, path) else None
+    def outline(self, namespace: dict[str, object], path: str) -> Outline | None:
+        """Return the outline of the object at `path`; None if the path does not exist."""
+        return self._framework.outline(at(namespace, path)) if has(namespace, path) else None
 
     def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
         """Copy the object at `path` from rank `source`; every rank must call it."""
-        self._framework.sync(namespace, path, source, group)
+        del group  # all ranks share it
+        self._framework.sync(at(namespace, path), source)
 
 
 def _close(server: Any) -> None:

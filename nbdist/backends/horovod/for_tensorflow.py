@@ -16,10 +16,9 @@ import msgspec
 
 from nbdist.backends.horovod.for_torch import refuse_to_travel
 from nbdist.backends.models import keras_names
-from nbdist.backends.models.variable_paths import at
 from nbdist.errors import UsageError
 from nbdist.machine.amounts import counted
-from nbdist.wire.group_reports import Digest
+from nbdist.wire.group_reports import Digest, Outline
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -135,21 +134,24 @@ class TensorFlow:
         held = [each for value in list(namespace.values()) for each in self._variables(value) or []]
         return sum(each.dtype.size * each.shape.num_elements() for each in held)
 
-    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Copy a model, an optimizer's state or a variable from rank `source`."""
-        del group  # all ranks share it
-        model = at(namespace, path)
-        self._build_optimizer(model)
-        variables = self._variables(model, trainable=False)
+    def outline(self, thing: Any) -> Outline:
+        """Return what must be the same on all ranks to copy this object."""
+        self._build_optimizer(thing)
+        variables = self._variables(thing, trainable=False)
+        kind = type(thing).__name__
         if variables is None:
-            raise UsageError(f"a {type(model).__name__} is not a model, optimizer or variable")
-        counts = self.hvd.allgather_object(len(variables), name="nbdist.sync")
-        if len(set(counts)) > 1:
-            raise UsageError(
-                f"the {type(model).__name__} has {' and '.join(map(str, counts))} variables on "
-                "the ranks: build it on all ranks first"
+            return Outline(
+                {"": f"of type {kind}"}, f"a {kind} is not a model, optimizer or variable"
             )
-        self.hvd.broadcast_variables(variables, root_rank=source)
+        if isinstance(thing, self._tf.Variable):
+            return Outline({"": _described(thing)})
+        # By place: the names of the same variables differ between ranks.
+        parts = {f"variable {n}": _described(each) for n, each in enumerate(variables)}
+        return Outline({"": f"of type {kind}"} | parts)
+
+    def sync(self, thing: Any, source: int) -> None:
+        """Copy an object, whose outline is the same on all ranks, from rank `source`."""
+        self.hvd.broadcast_variables(self._variables(thing, trainable=False), root_rank=source)
 
     def _build_optimizer(self, model: Any) -> None:
         """Create the state of a model's optimizer, which does not exist before the first step."""
@@ -169,6 +171,10 @@ class TensorFlow:
             own = list(value.trainable_variables if trainable else value.variables)
             return own + (self._variables(getattr(value, "optimizer", None)) or [])
         return None
+
+
+def _described(variable: Any) -> str:
+    return f"{variable.dtype.name} {tuple(variable.shape)}"
 
 
 def _digest(variables: list[Any]) -> Digest:

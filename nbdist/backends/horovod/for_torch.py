@@ -7,14 +7,12 @@ import importlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nbdist.backends.models.variable_paths import at
-from nbdist.errors import UsageError
 from nbdist.machine import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nbdist.wire.group_reports import Digest
+    from nbdist.wire.group_reports import Digest, Outline
 
 
 class Torch:
@@ -75,22 +73,34 @@ class Torch:
         comparing = _comparing()
         return sum(comparing.weight(thing) for thing in _trained(namespace).values())
 
-    def sync(self, namespace: dict[str, object], path: str, source: int, group: str = "") -> None:
-        """Copy the object at `path` from rank `source`."""
-        del group  # all ranks share it
-        thing = at(namespace, path)
+    def outline(self, thing: Any) -> Outline:
+        """Return what must be the same on all ranks to copy this object."""
+        found: Outline = _outlines().outline(thing)
+        return found
+
+    def sync(self, thing: Any, source: int) -> None:
+        """Copy an object, whose outline is the same on all ranks, from rank `source`."""
         if isinstance(thing, self._torch.nn.Module):
-            self.hvd.broadcast_parameters(thing.state_dict(), root_rank=source)
-        elif isinstance(thing, self._torch.optim.Optimizer):
-            self.hvd.broadcast_optimizer_state(thing, root_rank=source)
-        elif hasattr(thing, "load_state_dict"):
-            thing.load_state_dict(self.hvd.broadcast_object(thing.state_dict(), source))
+            # Not the state dict, which lacks the buffers that are not saved.
+            self.hvd.broadcast_parameters(_outlines().whole_state(thing), root_rank=source)
+        elif isinstance(thing, self._torch.Tensor):
+            self.hvd.broadcast_(thing.detach(), root_rank=source, name="nbdist.sync")
         else:
-            raise UsageError(f"a {type(thing).__name__} is not a model or optimizer")
+            # In one object: Horovod's own broadcast of an optimizer's state waits forever if ranks
+            # have states of different parameters.
+            here = self.hvd.rank() == source
+            mine = thing.state_dict() if here else None
+            told = self.hvd.broadcast_object(mine, source, name="nbdist.sync")
+            if not here:
+                thing.load_state_dict(told)
 
 
 def _comparing() -> Any:  # a module that needs torch
     return importlib.import_module("nbdist.backends.models.equality")
+
+
+def _outlines() -> Any:  # it needs torch, too
+    return importlib.import_module("nbdist.backends.models.outlines")
 
 
 def _trained(namespace: dict[str, object]) -> dict[str, Any]:

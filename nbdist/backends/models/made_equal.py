@@ -1,4 +1,7 @@
-"""Copies a model, optimizer, scheduler or tensor from one rank to all others."""
+"""Copies a model, optimizer, scheduler or tensor from one rank to all others.
+
+The ranks have agreed before on what is copied (`outlines`).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ from torch.utils import _pytree as pytree
 
 from nbdist.backends.groups.comm_hooks import begin_again, counters, set_counters, states_of
 from nbdist.backends.groups.nccl import by_device
-from nbdist.backends.models.equality import is_shard, is_zero
-from nbdist.backends.models.trained_objects import bare, ddp_in
-from nbdist.errors import UsageError
+from nbdist.backends.models.outlines import plain_parts, whole_state
+from nbdist.backends.models.trained_objects import ddp_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,38 +28,25 @@ def copy_from(target: Any, source: int, group: dist.ProcessGroup | None = None) 
     Parameters
     ----------
     target
-        A model, an optimizer's state, a scheduler, a gradient scaler or a tensor.
+        A model, an optimizer's state, a scheduler, a gradient scaler or a tensor, with the same
+        outline on all ranks (`outlines.outline`).
     source
         The rank whose values are copied.
     group
-        The ranks that have the object, all if None; a DDP model is copied within its own group.
-
-    Raises
-    ------
-    UsageError
-        If `target` is none of these, or each rank holds a different part of it.
+        The ranks that have the object, all if None.
     """
     match target:
         case torch.nn.Module():
             _copy_model(target, source, group)
-        case _ if is_zero(target):
-            raise UsageError(
-                "a ZeRO optimizer's state is divided among the ranks: no rank has all of it, so it "
-                "cannot be copied from one rank to the others"
-            )
         case torch.optim.Optimizer():
             _copy_optimizer(target, source, group)
-        case torch.Tensor() if not is_shard(target):
-            _broadcast(target.detach(), source, group)
-        case torch.optim.lr_scheduler.LRScheduler() | torch.amp.GradScaler():
-            told = [target.state_dict()]
-            dist.broadcast_object_list(told, src=source, group=group)
-            target.load_state_dict(told[0])
+        case torch.Tensor():
+            _copy_tensor(target, source, group)
         case _:
-            raise UsageError(
-                "only models, optimizers, schedulers, gradient scalers and tensors can be made "
-                f"equal on all ranks, not a {type(target).__name__}"
-            )
+            told = [target.state_dict() if dist.get_rank() == source else None]
+            dist.broadcast_object_list(told, src=source, group=group)
+            if told[0] is not None and dist.get_rank() != source:
+                target.load_state_dict(told[0])
 
 
 def move(told: dict[str, Any], giver: int | None, taker: int | None) -> None:
@@ -93,27 +82,10 @@ def has_group(model: DistributedDataParallel) -> bool:
         return False
 
 
-def _whole_state(model: torch.nn.Module) -> list[tuple[str, Tensor]]:
-    inner = bare(model)
-    return [*inner.named_parameters(), *inner.named_buffers()]
-
-
 def _copy_model(model: torch.nn.Module, source: int, group: dist.ProcessGroup | None) -> None:
+    for _, tensor in sorted(whole_state(model).items()):  # ranks may have another order
+        _copy_tensor(tensor, source, group)
     shared = ddp_in(model)
-    group = group if shared is None else shared.process_group
-    tensors = [tensor for _, tensor in _whole_state(model)]
-    if any(is_shard(tensor) for tensor in tensors):
-        raise UsageError(
-            "an FSDP model's parameters are divided among the ranks: no rank has all of them, so "
-            "they cannot be copied from one rank to the others"
-        )
-    if any(tensor.layout is not torch.strided for tensor in tensors):
-        raise UsageError("some of its parameters are sparse tensors, which cannot be sent")
-    ranks = dist.get_process_group_ranks(group)
-    if source not in ranks:
-        raise UsageError(f"this model is shared by ranks {ranks}; rank {source} does not have it")
-    for tensor in tensors:
-        _broadcast(tensor.detach(), source, group)
     if shared is not None and counters(shared):
         told = [counters(shared)]
         dist.broadcast_object_list(told, src=source, group=group)
@@ -125,22 +97,23 @@ def _copy_optimizer(
     optimizer: torch.optim.Optimizer, source: int, group: dist.ProcessGroup | None
 ) -> None:
     """Send the structure of the state first, then its tensors one by one."""
-    device = _sent_from(optimizer.param_groups[0]["params"][0].device, group)
-    state = pytree.tree_map_only(torch.Tensor, _dense_parts, optimizer.state_dict())
     if dist.get_rank() == source:
+        state = pytree.tree_map_only(torch.Tensor, _dense_parts, optimizer.state_dict())
         told = [pytree.tree_map_only(torch.Tensor, _Outline.of, state)]
-        dist.broadcast_object_list(told, src=source, group=group, device=device)
+        dist.broadcast_object_list(told, src=source, group=group)
         for leaf in pytree.tree_leaves(state):
             if isinstance(leaf, torch.Tensor):
-                _broadcast(leaf.detach().to(device), source, group)
+                _broadcast(leaf.detach(), source, group)
         return
     blank: list[Any] = [None]
-    dist.broadcast_object_list(blank, src=source, group=group, device=device)
+    dist.broadcast_object_list(blank, src=source, group=group)
+    own = optimizer.param_groups[0]["params"][0].device
 
     def receive(outline: _Outline) -> Tensor:
+        device = torch.device("cpu") if outline.on_cpu else own
         tensor = torch.empty(outline.shape, dtype=outline.dtype, device=device)
         _broadcast(tensor, source, group)
-        return tensor.cpu() if outline.on_cpu else tensor
+        return tensor
 
     received = pytree.tree_map_only(_Outline, receive, blank[0])
     optimizer.load_state_dict(pytree.tree_map(_joined, received, is_leaf=_is_in_parts))
@@ -182,17 +155,30 @@ class _Outline:
         return cls(tuple(tensor.shape), tensor.dtype, tensor.device.type == "cpu")
 
 
+def _copy_tensor(tensor: Tensor, source: int, group: dist.ProcessGroup | None) -> None:
+    for part in plain_parts(tensor):
+        _broadcast(part, source, group)
+
+
 @torch.no_grad()
 def _broadcast(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None) -> None:
-    whole = tensor.contiguous().to(_sent_from(tensor.device, group))
-    dist.broadcast(whole, src=source, group=group)
-    if whole is not tensor:
+    """Send the bytes of a tensor: a backend may not know its dtype."""
+    if not tensor.numel():
+        return
+    whole = tensor.resolve_conj().resolve_neg().contiguous().to(_sent_from(tensor.device, group))
+    dist.broadcast(whole.reshape(-1).view(torch.uint8), src=source, group=group)
+    if whole is not tensor and dist.get_rank() != source:
         tensor.copy_(whole)
 
 
 def _sent_from(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
-    """Return a device from which the group can send: nccl only from GPUs, gloo not from MPS."""
+    """Return a device from which the group can send, of the same kind on all ranks.
+
+    Ranks may hold the tensor on different kinds of devices, for which a group may have different
+    backends.
+    """
     kinds = by_device(dist.get_backend_config(group))
-    if device.type in kinds:
-        return device
-    return torch.device("cpu") if "cpu" in kinds else torch.device(next(iter(kinds)))
+    if "cpu" in kinds:
+        return torch.device("cpu")
+    kind = next(iter(kinds))
+    return device if device.type == kind else torch.device(kind)

@@ -1,4 +1,4 @@
-"""``%dist sync``: makes models equal on all ranks."""
+"""``%dist sync``: copies models from one rank to all others."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add(sync, "make a model equal on all ranks: %%dist sync model --from 0")
+    parser = commands.add(sync, "give all ranks one rank's model: %%dist sync model --from 0")
     parser.add_argument(
         "--from", dest="source", type=int, default=0, metavar="RANK",
         help="the rank whose values are copied (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         "names", nargs="+", metavar="NAME",
-        help="models, optimizers, schedulers or gradient scalers, by their variables or as "
-        "attributes such as trainer.model",
+        help="models, optimizers, schedulers, gradient scalers or tensors, by their variables or "
+        "as attributes such as trainer.model; their values on the other ranks are overwritten",
     )  # fmt: skip
 
 
 def sync(args: argparse.Namespace) -> None:
-    """Make models equal on all ranks."""
+    """Copy models from one rank to all others."""
     say_if_waiting()
     for name in args.names:
         cluster = current_cluster.cluster()

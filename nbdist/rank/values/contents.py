@@ -1,7 +1,8 @@
 """Detects whether a value has changed in place since an earlier look. Kernel and ranks.
 
 A small plain value is compared by its pickle, which has only a mark for each part that is not plain
-data. Models and tensors are compared by torch's count of in-place changes.
+data. Models and tensors are compared by torch's count of in-place changes; if it has not moved, by
+checksums of their memory.
 """
 
 from __future__ import annotations
@@ -12,23 +13,22 @@ import itertools
 import pickle
 import sys
 import weakref
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from nbdist.rank.values.checksums import Checksums
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.kinds import GROWING, PLAIN, is_open
 from nbdist.rank.values.user_errors import RAISED
 
 MOST_BYTES = 1 << 16
 """The largest pickle that is compared, in bytes: every cell waits for the comparison."""
-MOST_SUMMED = 1 << 22
-"""The largest array that is compared completely, in bytes: a million take a millisecond."""
 SAMPLES = 1000
-"""How many elements of a large container or array are compared."""
+"""How many elements of a large container are compared."""
 MOST_PARTS = 300
 """The most objects in a value that are not plain data."""
 FIXED = (type, BuiltinFunctionType, ModuleType, CodeType)
@@ -82,10 +82,24 @@ def contents(value: Any) -> Contents | None:
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.nn.Module):
         return _Model(value)
+    if is_a(value, "torch.optim", "Optimizer"):
+        return _Optimizer(value)
     found = _pickled(value)
     if found is not None:
         return found
+    if kind in (bytearray, array):
+        return _Buffer(value)
     return _Sample(value) if kind in GROWING else None
+
+
+class _Buffer(Contents):
+    """A buffer that is too large to be pickled."""
+
+    def __init__(self, value: Any) -> None:
+        self._sum = len(value), Checksums().of_buffer(value)
+
+    def same(self, value: Any) -> bool:
+        return (len(value), Checksums().of_buffer(value)) == self._sum
 
 
 class _Sample(Contents):
@@ -98,32 +112,52 @@ class _Sample(Contents):
         return _some(value) == self._some
 
 
-def _some(value: Any) -> list[int]:
-    """Return a container's length and the ids of some elements, which change with its order."""
+def _some(value: Any) -> list[Any]:
+    """Return a container's length, and the ids of some elements, which change with its order.
+
+    Of those that are tensors or arrays, the values count, too.
+    """
     if isinstance(value, list):
         found = value[:: len(value) // SAMPLES + 1]
     else:
         inside = value.values() if isinstance(value, dict) else value
         found = [*itertools.islice(inside, SAMPLES)]
-    return [len(value), *map(id, found)]
+    sums = Checksums()
+    return [len(value), *map(id, found), *(_memory(each, sums) for each in found)]
+
+
+class _Tensors:
+    """The values of tensors at some time."""
+
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        sums = Checksums()
+        self._known = [(weakref.ref(one), _count(one), sums.of_tensor(one)) for one in tensors]
+
+    def same(self) -> bool:
+        tensors = []
+        for ref, count, _ in self._known:
+            tensor = ref()
+            if tensor is None or _count(tensor) != count:
+                return False
+            tensors.append(tensor)
+        sums = Checksums()
+        return all(
+            sums.of_tensor(tensor) == known
+            for tensor, (*_, known) in zip(tensors, self._known, strict=True)
+        )
 
 
 class _Model(Contents):
     """A model's submodules, tensors and plain attributes."""
 
     def __init__(self, model: Any) -> None:
-        tensors = [*model.parameters(), *model.buffers()]
-        self._tensors = [(weakref.ref(one), _count(one)) for one in tensors]
+        self._tensors = _Tensors([*model.parameters(), *model.buffers()])
         self._modules = [
             (weakref.ref(one), _parts_of(one), _plain_of(one)) for one in model.modules()
         ]
 
     def same(self, value: Any) -> bool:  # noqa: ARG002 - its parts are known
         # While all these objects exist, no other object can have their ids.
-        for ref, count in self._tensors:
-            tensor = ref()
-            if tensor is None or _count(tensor) != count:
-                return False
         for part, parts, plain in self._modules:
             module = part()
             if module is None or _parts_of(module) != parts:
@@ -134,7 +168,39 @@ class _Model(Contents):
                     return False
             except KeyError:
                 return False
-        return True
+        return self._tensors.same()
+
+
+class _Optimizer(Contents):
+    """An optimizer's settings, and the tensors of its state."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._settings = _settings(optimizer)
+        self._ids, tensors = _state_of(optimizer)
+        self._tensors = _Tensors(tensors)
+
+    def same(self, value: Any) -> bool:
+        now = _settings(value)
+        if now != self._settings or _state_of(value)[0] != self._ids:
+            return False
+        return self._tensors.same()
+
+
+def _settings(optimizer: Any) -> tuple[bytes, list[Held]] | None:
+    groups = optimizer.param_groups
+    found = _dumped([{name: group[name] for name in group if name != "params"} for group in groups])
+    return None if found is None else found.told()
+
+
+def _state_of(optimizer: Any) -> tuple[list[int], list[Any]]:
+    """Return the ids of an optimizer's parameters, and the tensors of its state."""
+    torch = sys.modules["torch"]
+    ids = [id(one) for group in optimizer.param_groups for one in group["params"]]
+    inside = [
+        one for state in optimizer.state.values() if type(state) is dict for one in state.values()
+    ]
+    tensors = [one for one in inside if isinstance(one, torch.Tensor)]
+    return [*ids, *map(id, tensors)], tensors
 
 
 def _parts_of(module: Any) -> list[int]:
@@ -157,6 +223,16 @@ def _count(tensor: Any) -> int:
         return 0
 
 
+def _memory(value: Any, sums: Checksums) -> Any:
+    """Return what tells whether a tensor's or array's values have changed; None for others."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _count(value), sums.of_tensor(value)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return sums.of_array(value)
+    return None
+
+
 class _Pickled(Contents):
     def __init__(self, data: bytes, parts: list[Held], *, plain: bool, looked: bool) -> None:
         self._data, self._parts, self.plain, self._looked = data, parts, plain, looked
@@ -165,9 +241,13 @@ class _Pickled(Contents):
         """Return whether this pickle only identifies the object, without contents."""
         return not self._looked and bool(self._parts) and self._parts[0].holds(value)
 
+    def told(self) -> tuple[bytes, list[Held]]:
+        """Return all by which two pickles are compared."""
+        return self._data, self._parts
+
     def same(self, value: Any) -> bool:
         now = _pickled(value)
-        return now is not None and now._data == self._data and now._parts == self._parts
+        return now is not None and now.told() == self.told()
 
 
 def _pickled(value: Any) -> _Pickled | None:
@@ -199,9 +279,6 @@ def _dumped(value: Any) -> _Pickled | None:
 
 def _shown(value: Any) -> Any:
     """Return the attributes of a library's object that a user may set, to be compared."""
-    if is_a(value, "torch.optim", "Optimizer"):
-        groups = value.param_groups
-        return [{name: group[name] for name in group if name != "params"} for group in groups]
     if is_a(value, "pandas", "DataFrame") or is_a(value, "pandas", "Series"):
         inside = getattr(value, "_mgr", None)
         # A change of a column makes a new array.
@@ -221,13 +298,6 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _sum(array: Any) -> int:
-    """Return a checksum of an array, or of a sample of a large array."""
-    if array.nbytes > MOST_SUMMED:
-        array = array.flat[:: array.size // SAMPLES + 1]
-    return zlib.crc32(array.tobytes())
-
-
 class _Limited(io.BytesIO):
     def write(self, data: Any, /) -> int:
         if self.tell() + memoryview(data).nbytes > MOST_BYTES:
@@ -245,6 +315,7 @@ class _Pickler(pickle.Pickler):
         """Whether the value contains something that can change in place."""
         self.parts: list[Held] = []
         self._met: set[int] = set()
+        self._sums = Checksums()
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
@@ -264,14 +335,11 @@ class _Pickler(pickle.Pickler):
     def _opaque(self, obj: Any) -> Any:
         """Mark an object that is not plain, with a change count or checksum if there is one."""
         self.plain = False
-        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-        if torch is not None and isinstance(obj, torch.Tensor):
-            self.looked = True
-            return self._mark(obj, _count(obj))
-        if numpy is not None and type(obj) is numpy.ndarray:
-            self.looked = True
-            return self._mark(obj, _sum(obj))
-        return self._mark(obj)
+        found = _memory(obj, self._sums)
+        if found is None:
+            return self._mark(obj)
+        self.looked = True
+        return self._mark(obj, found)
 
     def _function(self, function: FunctionType) -> Any:
         if function.__module__ != "__main__" or id(function) in self._met:
