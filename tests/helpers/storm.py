@@ -44,6 +44,7 @@ LACKS = re.compile(r"missing: .*\b(model|optimizer)\b")
 LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Re-create it")
 NONSENSE = re.compile(
     r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection (closed|reset) by peer|pair closure"
+    r"|SIGSEGV"
 )
 """Texts that no cell may show, as users cannot understand them."""
 
@@ -85,8 +86,12 @@ class Storm:
     """All cells that were run, to be pasted into a notebook."""
     said: str = ""
     """What the cells have shown since the last fault began."""
+    checked: int = 0
+    """How much of that was checked for false words."""
     began_anew: bool = False
     """Whether the training was made anew since then."""
+    blurred: bool = False
+    """Whether shards may have been stopped within a step: nobody can tell how far each went."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(f"{self.kind} {self.size} {self.seed}")  # noqa: S311
@@ -121,7 +126,7 @@ class Storm:
         deadly
             Whether ranks may die of it.
         """
-        self.said, self.began_anew = "", False
+        self.said, self.checked, self.began_anew, self.blurred = "", 0, False, False
         fault(self)
         dead = set(map(int, DEAD.findall(self.said)))
         if not deadly and (dead or ALL_DEAD in self.said):
@@ -143,6 +148,8 @@ class Storm:
         parted = [name for name in parted if name in self.training.names]
         told = named(TOLD, self.said)
         silent = [name for name in parted if not any(name.startswith(each) for each in told)]
+        if self.blurred and told:
+            silent = []
         if silent:
             raise self.fell(f"{', '.join(silent)}: other values on other ranks, without a word")
         mended = SYNC.findall(self.said)
@@ -158,11 +165,12 @@ class Storm:
 
     def must_be_true(self, parted: list[str]) -> None:
         """Check that only such objects were called different that are, and were not before."""
-        if self.began_anew:
+        said, self.checked = self.said[self.checked :], len(self.said)
+        if self.began_anew or self.blurred:
             return
         parted = [name for name in parted if name in self.training.names]
-        told = named(UNEQUAL, self.said)
-        told |= {word for each in SYNC.findall(self.said) for word in each.split()[2:-2]}
+        told = named(UNEQUAL, said)
+        told |= {word for each in SYNC.findall(said) for word in each.split()[2:-2]}
         false = [name for name in told if not any(each.startswith(name) for each in parted)]
         if false:
             raise self.fell(f"{', '.join(sorted(false))}: a false word, for this did not part")
@@ -191,9 +199,10 @@ class Storm:
         """Replace a rank by a new process with the variables of a living rank."""
         like = self.chance.choice([each for each in self.members if each not in {rank, *dead}])
         self.run(f"%dist restart {rank} --like {like}")
-        if self.training.shards:
-            if not LACKS.search(self.said):
-                raise self.fell("the shards of a dead rank are lost, and it was not said")
+        lost = LACKS.search(self.said)
+        if self.training.shards and not lost:
+            raise self.fell("the shards of a dead rank are lost, and it was not said")
+        if lost and (self.training.shards or self.training.unpicklable):
             self.on_ranks(self.begun_by())
 
     def fell(self, why: str) -> Fell:
@@ -247,6 +256,7 @@ class Storm:
 
     def stopped(self, body: str, flags: str = "", *, seconds: float | None = None) -> Cell:
         """Run a distributed cell, and press stop `seconds` after a rank has stalled or begun."""
+        self.blurred |= self.training.shards and seconds is not None
         return self.end(self.stops(body, flags, seconds=seconds))
 
     def stops(self, body: str, flags: str = "", *, seconds: float | None = None) -> Cell:

@@ -285,7 +285,7 @@ TRAININGS = {
     "fused": Training(
         data_parallel(optimizer="SGD(halves(model), lr=0.05, momentum=0.9, fused=True)")
     ),
-    "compiled": Training(data_parallel(buckets="") + COMPILED),
+    "compiled": Training(data_parallel(buckets="") + COMPILED, unpicklable=True),
     "experts": Training(data_parallel() + EXPERTS, differing=("expert", "tuner")),
     "schedules of their own": Training(data_parallel() + PLATEAU, differing=("schedule",)),
     "fully sharded": Training(sharded(), shards=True),

@@ -238,6 +238,8 @@ class Training:
     """Whether the code itself makes and binds the trained objects, and defines `held`."""
     shards: bool = False
     """Whether a dead rank's part of the training is lost."""
+    unpicklable: bool = False
+    """Whether torch cannot pickle the model, so a new rank may lack it."""
     sizes: tuple[int, ...] = (2, 3)
 
     def cell(self, folder: str, seed: int) -> str:
