@@ -132,12 +132,14 @@ def bits(value):
             whole.update(each.encode())
     return whole.hexdigest()[:12]
 
+near = {{"rtol": 1e-5, "atol": 1e-6}}
+
 def same(mine, one):
     if isinstance(mine, str) or isinstance(one, str):
         return mine == one
     # Sums of three depend on how the gradients are cut into buckets.
-    near = torch.equal if world_size == 2 else partial(torch.allclose, rtol=1e-5, atol=1e-6)
-    return mine.shape == one.shape and near(mine, one)
+    alike = torch.equal if world_size == 2 else partial(torch.allclose, **near)
+    return mine.shape == one.shape and alike(mine, one)
 
 def numbers(model):
     return [p.detach().clone() for p in model.parameters()]
