@@ -11,6 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # ARGS goes to one process, which shows more.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores > 1 ? 4 : 3)))
 SIDE_BY_SIDE = $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
+# Storms wait a lot, for time limits too. More at once than there are cores only make each other late.
+STORMS ?= $(shell getconf _NPROCESSORS_ONLN)
 SHUFFLED = $(if $(SHUFFLE),--random-order --random-order-seed=$(SHUFFLE))
 # With COVERAGE=1 every process of every target below notes which lines it ran; see `coverage`.
 export NBDIST_COVERAGE := $(abspath build/coverage)
@@ -89,7 +91,8 @@ programs: env ## make random notebooks (N=2000), compare what they compute here,
 	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -s tests/test_programs.py
 
 storm: env ## throw faults into N random trainings (N=300 SEED=1), list those that do not recover
-	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1)
+	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1) \
+		--storm-workers $(STORMS) $(ARGS)
 
 docs: .venv-docs/made ## build the site, reference made from the code included, into build/docs/index.html
 	.venv-docs/bin/python -m sphinx -q -W --keep-going -c docs . build/docs

@@ -48,6 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of `make storm`."""
     parser.addoption("--storm", type=int, default=0, help="trainings to throw faults into")
     parser.addoption("--storm-seed", type=int, default=1, help="the seed of the first one")
+    parser.addoption("--storm-kinds", default="", help="only kinds that begin so, with commas")
+    parser.addoption("--storm-faults", default="", help="only faults that begin so, with commas")
+    parser.addoption("--storm-workers", type=int, default=1, help="so many side by side")
+    parser.addoption("--storm-first", action="store_true", help="end with the first that falls")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from jupyter_core.utils import ensure_event_loop
 
-from tests.helpers.notebook import on_ranks
-from tests.helpers.storm import FAULTS, Fell, Storm
-from tests.helpers.trainings import TRAININGS
+from tests.helpers.notebook import on_ranks, preload_without_trial
+from tests.helpers.storm import Fell, Storm
+from tests.helpers.storm_faults import DEADLY, FAULTS
+from tests.helpers.training_kinds import TRAININGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tests.conftest import KernelFactory
@@ -28,14 +32,17 @@ KINDS = list(TRAININGS)
 IN_ONE_TEST = 3
 AT_ONCE = 3
 """So many faults befall a training one after the other."""
-EACH_MEETS = {
-    ("raises",): 2,
-    ("making", "another", "in the background", "synced", "fault caught"): 1,
-    ("dies", "two die", "replaced"): 1,
-    ("interrupt", "part"): 1,
-    ("mismatched", "pending", "destroyed"): 1,
-}
-"""Of the faults that begin so, every kind of training meets so many; each another few."""
+PERTURBED = {"MALLOC_PERTURB_": "165"}
+"""Memory that is freed, or not yet written, gets other values: who uses it is found sooner."""
+EACH_MEETS: tuple[tuple[str, ...], ...] = (
+    ("raises", "cut"),
+    ("spread",),
+    ("making", "another", "in the background", "synced", "fault caught"),
+    ("dies", "two die", "replaced"),
+    ("interrupt", "part", "stopped"),
+    ("mismatched", "pending", "destroyed"),
+)
+"""Of the faults that begin so, every kind of training meets one; each another."""
 
 
 @dataclass
@@ -44,15 +51,16 @@ class Weather:
 
     start: KernelFactory
     folder: Path
+    env: dict[str, str] = field(default_factory=dict)
     fallen: list[str] = field(default_factory=list)
     kernel: Kernel | None = None
 
     def begin(self) -> Kernel:
         """Start a notebook with ranks."""
-        self.kernel = self.start()
-        self.kernel.run("%load_ext nbdist\nimport nbdist")
-        # Or each new rank imports it for its first optimizer, which takes 2 s.
-        self.kernel.run("%dist preload torch._dynamo")
+        self.kernel = self.start(env=self.env)
+        self.kernel.run("import nbdist")
+        # Or each new rank imports what its first optimizer and model need, which takes 2 s.
+        preload_without_trial(self.kernel, "torch._dynamo", "torch.distributed.fsdp")
         on_ranks(self.kernel, "pass", "-np 2")
         return self.kernel
 
@@ -69,7 +77,7 @@ class Weather:
         try:
             storm.begin()
             for fault in faults:
-                storm.throw(fault)
+                storm.throw(FAULTS[fault], deadly=fault in DEADLY)
         except Fell as fell:
             told = f"=== {kind}, {size} ranks, seed {seed}: {', '.join(faults)}\n{fell}\n"
             print(told)  # noqa: T201 - by hand it is read while the storm goes on
@@ -95,9 +103,9 @@ class Weather:
 def met_by(number: int) -> list[str]:
     """Return the faults that a kind of training meets, in an order of its own."""
     met = []
-    for beginnings, count in EACH_MEETS.items():
+    for beginnings in EACH_MEETS:
         faults = [fault for fault in FAULTS if fault.startswith(beginnings)]
-        met += [faults[(number * count + each) % len(faults)] for each in range(count)]
+        met.append(faults[number % len(faults)])
     random.Random(number).shuffle(met)  # noqa: S311
     return met
 
@@ -139,16 +147,86 @@ def test_every_kind_of_training_weathers_faults_of_every_kind(weather: Weather, 
     weather.must_be_weathered()
 
 
+@dataclass
+class Drawn:
+    """Storms drawn by chance, which several threads take, each with a notebook of its own.
+
+    Attributes
+    ----------
+    count, first
+        How many, and the seed of the first one.
+    kinds, faults
+        What is drawn from.
+    one
+        Whether to end with the first that falls.
+    """
+
+    start: KernelFactory
+    folder: Path
+    count: int
+    first: int
+    kinds: list[str]
+    faults: list[str]
+    one: bool
+    began: float = field(default_factory=time.monotonic)
+    fallen: list[str] = field(default_factory=list)
+    done: int = 0
+
+    def all(self, workers: int) -> None:
+        """Let all storms happen, so many at a time."""
+        seeds = range(self.first, self.first + self.count)
+        left = iter(sorted(seeds, key=lambda seed: self._of(seed)[1]))  # the ranks stay
+        with ThreadPoolExecutor(workers) as pool:
+            threads = [pool.submit(self._some, left, worker) for worker in range(workers)]
+        for thread in threads:
+            thread.result()
+        if self.fallen:
+            pytest.fail("\n".join([*self.fallen, f"--- {len(self.fallen)} fell ---"]), False)
+
+    def _some(self, left: Iterator[int], worker: int) -> None:
+        (folder := self.folder / str(worker)).mkdir()
+        weather = Weather(self.start, folder, PERTURBED)
+        try:
+            for seed in left:
+                self._one(weather, seed)
+                if self.one and self.fallen:
+                    return
+        finally:
+            weather.end()
+            ensure_event_loop().close()  # jupyter_client makes this loop and keeps it
+
+    def _of(self, seed: int) -> tuple[str, int, list[str]]:
+        chance = random.Random(seed)  # noqa: S311
+        kind = chance.choice(self.kinds)
+        size = chance.choice(TRAININGS[kind].sizes)
+        return kind, size, chance.choices(self.faults, k=AT_ONCE)
+
+    def _one(self, weather: Weather, seed: int) -> None:
+        kind, size, faults = self._of(seed)
+        weather.storm(kind, size, seed, faults)
+        self.fallen += weather.fallen
+        weather.fallen.clear()
+        self.done += 1
+        took = time.monotonic() - self.began
+        told = f"{self.done} of {self.count}, {took:.0f} s, {len(self.fallen)} fell"
+        print(f"{told}: seed {seed}, {kind}, {size} ranks: {', '.join(faults)}", flush=True)  # noqa: T201
+
+
+def chosen(names: Iterable[str], beginnings: str) -> list[str]:
+    """Return the names that begin with one of several words between commas; all without any."""
+    found = [name for name in names if name.startswith(tuple(beginnings.split(",")))]
+    assert found, f"none of {list(names)} begins with any of {beginnings}"
+    return found
+
+
 def test_storms_by_hand(
     start_kernel: KernelFactory, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    count, first = (request.config.getoption(name) for name in ("--storm", "--storm-seed"))
-    if not count:
+    option = request.config.getoption
+    if not option("--storm"):
         pytest.skip("`make storm N=300`")
-    weather = Weather(start_kernel, tmp_path)
-    for seed in range(first, first + count):
-        chance = random.Random(seed)  # noqa: S311
-        kind = chance.choice(KINDS)
-        size = chance.choice(TRAININGS[kind].sizes)
-        weather.storm(kind, size, seed, chance.choices(list(FAULTS), k=AT_ONCE))
-    weather.must_be_weathered()
+    kinds = chosen(TRAININGS, option("--storm-kinds"))
+    faults = chosen(FAULTS, option("--storm-faults"))
+    count, first = option("--storm"), option("--storm-seed")
+    drawn = Drawn(start_kernel, tmp_path, count, first, kinds, faults, option("--storm-first"))
+    drawn.all(option("--storm-workers"))

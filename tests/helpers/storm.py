@@ -1,7 +1,8 @@
 """A storm: one fault after the other in a training, and the conditions that hold after each.
 
 Either the ranks are equal, bit for bit, or the cell has named what differs, and the remedy that the
-cell has named makes them equal. And the training goes on like one that begins with the same state.
+cell has named makes them equal. Nothing else is named: neither what is equal, nor what never was.
+And the training goes on like one that begins with the same state.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from tests.helpers.faults import shown
 from tests.helpers.kernel import LateError
 from tests.helpers.notebook import distributed
-from tests.helpers.trainings import TRAININGS, Training
+from tests.helpers.training_kinds import TRAININGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 
     from tests.helpers.cell import Cell
     from tests.helpers.kernel import Kernel
+    from tests.helpers.trainings import Training
 
 SECONDS = 25.0
 """A cell that has not ended by then hangs, if the machine is idle."""
 PLACES = ("before", "forward", "backward", "between", "optimizer", "later")
 TOLD = re.compile(
     r"^.*(?:[Nn]o(?:t| longer) equal|not (?:be )?compared|of different steps).*$", re.MULTILINE
+)
+UNEQUAL = re.compile(
+    r"^.*(?:[Nn]o(?:t| longer) equal|of different steps|makes? them equal).*$", re.MULTILINE
 )
 NAMED = re.compile(r"`([\w.\[\]]+)`")
 SYNC = re.compile(r"`(%dist sync [^`]+ --from \d+)`")
@@ -39,8 +44,14 @@ LACKS = re.compile(r"missing: .*\b(model|optimizer)\b")
 LOST = re.compile(r"`[\w.\[\]]+` is lost: .* Re-create it")
 NONSENSE = re.compile(
     r"INTERNAL ASSERT|GLHF|nbdist itself failed|Connection (closed|reset) by peer|pair closure"
+    r"|SIGSEGV"
 )
 """Texts that no cell may show, as users cannot understand them."""
+
+
+def named(words: re.Pattern[str], text: str) -> set[str]:
+    """Return the objects that lines with some words name."""
+    return {name for line in words.findall(text) for name in NAMED.findall(line)}
 
 
 class Fell(AssertionError):
@@ -75,6 +86,12 @@ class Storm:
     """All cells that were run, to be pasted into a notebook."""
     said: str = ""
     """What the cells have shown since the last fault began."""
+    checked: int = 0
+    """How much of that was checked for false words."""
+    began_anew: bool = False
+    """Whether the training was made anew since then."""
+    blurred: bool = False
+    """Whether shards may have been stopped within a step: nobody can tell how far each went."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(f"{self.kind} {self.size} {self.seed}")  # noqa: S311
@@ -96,13 +113,24 @@ class Storm:
 
     def begun_by(self) -> str:
         """Return the cell that makes the training."""
+        self.began_anew = True
         return self.training.cell(str(self.folder), self.seed)
 
-    def throw(self, fault: str) -> None:
-        """Let one fault happen, and check all conditions afterwards."""
-        self.said = ""
-        FAULTS[fault](self)
+    def throw(self, fault: Callable[[Storm], object], *, deadly: bool = False) -> None:
+        """Let one fault happen, and check all conditions afterwards.
+
+        Parameters
+        ----------
+        fault
+            Runs cells that go wrong.
+        deadly
+            Whether ranks may die of it.
+        """
+        self.said, self.checked, self.began_anew, self.blurred = "", 0, False, False
+        fault(self)
         dead = set(map(int, DEAD.findall(self.said)))
+        if not deadly and (dead or ALL_DEAD in self.said):
+            raise self.fell("a rank has died, though nothing killed it")
         if ALL_DEAD in self.said or dead >= set(self.members):  # no rank has variables to copy
             self.on_ranks(self.begun_by())
             dead.clear()
@@ -116,8 +144,12 @@ class Storm:
     def must_be_equal_or_told(self) -> None:
         """Check that the ranks are equal, or that the cell named the differences and a remedy."""
         parted = self.parted()
-        told = {name for line in TOLD.findall(self.said) for name in NAMED.findall(line)}
+        self.must_be_true(parted)
+        parted = [name for name in parted if name in self.training.names]
+        told = named(TOLD, self.said)
         silent = [name for name in parted if not any(name.startswith(each) for each in told)]
+        if self.blurred and told:
+            silent = []
         if silent:
             raise self.fell(f"{', '.join(silent)}: other values on other ranks, without a word")
         mended = SYNC.findall(self.said)
@@ -127,11 +159,26 @@ class Storm:
         if [name for name in left if any(name in command.split() for command in mended)]:
             raise self.fell(f"{', '.join(left)}: not equal after {mended}")
         if left:
-            self.on_ranks("make_equal()")
+            ways = ["load()"] if self.training.shards else []
+            ways.append(f"make_equal({len(self.training.names)})")
+            self.on_ranks(self.chance.choice(ways))
+
+    def must_be_true(self, parted: list[str]) -> None:
+        """Check that only such objects were called different that are, and were not before."""
+        said, self.checked = self.said[self.checked :], len(self.said)
+        if self.began_anew or self.blurred:
+            return
+        parted = [name for name in parted if name in self.training.names]
+        told = named(UNEQUAL, said)
+        told |= {word for each in SYNC.findall(said) for word in each.split()[2:-2]}
+        false = [name for name in told if not any(each.startswith(name) for each in parted)]
+        if false:
+            raise self.fell(f"{', '.join(sorted(false))}: a false word, for this did not part")
 
     def must_go_on(self) -> None:
         """Check that all ranks can train on together."""
         parted = self.parted("armed.clear()\ngo_on(3)\n")
+        parted = [name for name in parted if name in self.training.names]
         if parted:
             raise self.fell(f"{', '.join(parted)}: the ranks part when they train on")
 
@@ -140,10 +187,11 @@ class Storm:
         for rank in self.members:
             (self.folder / f"stands-{rank}").unlink(missing_ok=True)
         self.on_ranks(f"{before}say_how_it_stands()")
+        names = self.training.names + self.training.differing
         found = [json.loads((self.folder / f"stands-{r}").read_text()) for r in self.members]
         return [
             name
-            for name, values in zip(self.training.names, zip(*found, strict=True), strict=True)
+            for name, values in zip(names, zip(*found, strict=True), strict=True)
             if len(set(values)) > 1
         ]
 
@@ -151,9 +199,10 @@ class Storm:
         """Replace a rank by a new process with the variables of a living rank."""
         like = self.chance.choice([each for each in self.members if each not in {rank, *dead}])
         self.run(f"%dist restart {rank} --like {like}")
-        if self.training.shards:
-            if not LACKS.search(self.said):
-                raise self.fell("the shards of a dead rank are lost, and it was not said")
+        lost = LACKS.search(self.said)
+        if self.training.shards and not lost:
+            raise self.fell("the shards of a dead rank are lost, and it was not said")
+        if lost and (self.training.shards or self.training.unpicklable):
             self.on_ranks(self.begun_by())
 
     def fell(self, why: str) -> Fell:
@@ -207,6 +256,11 @@ class Storm:
 
     def stopped(self, body: str, flags: str = "", *, seconds: float | None = None) -> Cell:
         """Run a distributed cell, and press stop `seconds` after a rank has stalled or begun."""
+        self.blurred |= self.training.shards and seconds is not None
+        return self.end(self.stops(body, flags, seconds=seconds))
+
+    def stops(self, body: str, flags: str = "", *, seconds: float | None = None) -> Cell:
+        """Like `stopped`, but do not wait for the end of the cell."""
         mark = [self.folder / f"in-{rank}" for rank in range(self.size)]
         for path in mark:
             path.unlink(missing_ok=True)
@@ -216,7 +270,7 @@ class Storm:
         time.sleep(pause)
         self.cells.append(f"# ... and stop was pressed {pause:.2f} s after `in` was written")
         self.kernel.interrupt()
-        return self.end(cell)
+        return cell
 
     # -- chance --------------------------------------------------------------------------------
 
@@ -235,162 +289,3 @@ class Storm:
         """Return the flags of a cell for all ranks that train, and at times for no others."""
         alone = len(self.members) < self.size and self.chance.random() < 0.5
         return "--ranks 0,1" if alone else ""
-
-
-def _raises(place: str) -> Callable[[Storm], object]:
-    return lambda storm: storm.fails(storm.armed("boom", storm.rank(), place), storm.flags())
-
-
-def _dies(storm: Storm) -> None:
-    storm.fails(storm.armed("die", storm.rank()))
-    if storm.chance.random() < 0.3:
-        storm.on_ranks("pass")
-
-
-def _dies_at_rest(storm: Storm) -> None:
-    rank = storm.rank()
-    storm.run(
-        f"import os, time\nkilled = nbdist.cluster().ranks[{rank}]\nos.kill(killed.pid, 9)\n"
-        "while killed.alive: time.sleep(0.01)"
-    )
-    storm.replace(rank)
-
-
-def _two_die(storm: Storm) -> None:
-    left = storm.rank()
-    storm.fails(f"train(1)\nif rank in {storm.members} and rank != {left}: die()\ntrain(1)")
-
-
-def _raises_again(storm: Storm) -> None:
-    for _ in range(3):
-        storm.fails(f"armed.clear()\n{storm.armed('boom', storm.rank())}", storm.flags())
-
-
-def _in_background(storm: Storm) -> None:
-    stopped = storm.chance.random() < 0.5
-    body = storm.armed("stall" if stopped else "boom", storm.rank())
-    for rank in storm.members:
-        (storm.folder / f"in-{rank}").unlink(missing_ok=True)
-    cell = storm.run(distributed(body, f"{storm.flags()} --async"))
-    if stopped:
-        marks = [storm.folder / f"in-{rank}" for rank in storm.members]
-        storm.kernel.until(lambda: any(mark.exists() for mark in marks), SECONDS, cell)
-        storm.run("nbdist.jobs()[-1].cancel()")
-    storm.run("try: nbdist.jobs()[-1].wait(200)\nexcept Exception as error: print(error)")
-    storm.said += shown(cell)
-
-
-def _making(storm: Storm) -> None:
-    """Interrupt the making of a group or a model by an error on one rank."""
-    made = storm.chance.choice(["dist.new_group()", "DDP(net(), process_group=group)", "make()"])
-    raised = f"train(1)\nif rank == {storm.rank()}: boom()"
-    storm.fails(f"{raised}\nspare = {made} if rank in members else dist.new_group()")
-
-
-def _restarted(storm: Storm) -> None:
-    rank = storm.rank()
-    if storm.chance.random() < 0.5:
-        storm.run(f"%dist restart {rank}")
-    storm.replace(rank)
-
-
-def _interrupted(storm: Storm) -> None:
-    if storm.chance.random() < 0.5:
-        storm.stopped(storm.armed("stall", storm.rank()), storm.flags())
-    else:
-        seconds = storm.chance.uniform(0, 0.3)
-        storm.stopped("tell('in', '')\nwhile True: train(1)", storm.flags(), seconds=seconds)
-
-
-def _caught(storm: Storm) -> None:
-    errors = storm.chance.choice(["KeyboardInterrupt", "(KeyboardInterrupt, RuntimeError)"])
-    body = storm.chance.choice([storm.armed("stall", storm.rank()), "while True: train(1)"])
-    tried = "\n".join(f"    {line}" for line in body.splitlines())
-    seconds = storm.chance.uniform(0, 0.3)
-    storm.stopped(
-        f"tell('in', '')\ntry:\n{tried}\nexcept {errors}: pass", storm.flags(), seconds=seconds
-    )
-
-
-def _caught_fault(storm: Storm) -> None:
-    """One rank raises an error within a step, catches it, and all ranks go on."""
-    rank = storm.rank()
-    tried = "\n".join(f"    {line}" for line in storm.armed("boom", rank).splitlines())
-    storm.ends(f"try:\n{tried}\nexcept ValueError: pass", "--timeout 2")
-
-
-def _part(storm: Storm) -> None:
-    """Only one rank trains, and waits for the others in vain."""
-    storm.ends("train(2)", f"--ranks {storm.rank()} --timeout 1")
-
-
-def _beside(storm: Storm) -> None:
-    """Let a cell fail while another rank has a job of its own."""
-    rest = max(set(range(storm.size)) - set(storm.members), default=None)
-    if rest is None:
-        rest = storm.size - 1
-        storm.run(distributed("time.sleep(0.5)", f"--ranks {rest} --async"))
-        others = ",".join(str(rank) for rank in range(rest))
-        storm.fails("raise ValueError('beside')", f"--ranks {others}")
-    else:
-        storm.run(distributed("time.sleep(0.5)", f"--ranks {rest} --async"))
-        storm.fails(storm.armed("boom", storm.rank()), "--ranks 0,1")
-    storm.run("nbdist.jobs()[-2].wait(200)")
-
-
-def _mismatched(storm: Storm) -> None:
-    rank = storm.rank()
-    body = (
-        f"train(1)\nif rank == {rank}: dist.all_reduce(torch.ones(2), group=group)\n"
-        "elif rank in members: dist.barrier(group=group)\ntrain(1)\ndist.barrier()"
-    )
-    storm.ends(body, "--timeout 2")
-
-
-def _pending(storm: Storm) -> None:
-    """End a cell while a collective is pending that only one rank has begun."""
-    begun = (
-        f"train(1)\nif rank == {storm.rank()}:\n"
-        "    work = dist.all_reduce(torch.ones(2), group=group, async_op=True)"
-    )
-    if storm.chance.random() < 0.5:
-        storm.on_ranks(begun)
-        storm.ends("train(1)", "--timeout 2")
-    else:
-        # The next collective may pair with it and wait forever, as with torchrun.
-        storm.ends(f"{begun}\n{storm.armed('boom', storm.rank())}", "--timeout 5")
-
-
-def _destroyed(storm: Storm) -> None:
-    who = storm.chance.choice(["True", f"rank == {storm.rank()}"])
-    storm.on_ranks(f"train(1)\nif {who}: dist.destroy_process_group()")
-    storm.on_ranks("pass")  # this cell reports what was lost
-    if LOST.search(storm.said):
-        storm.on_ranks(storm.begun_by())
-
-
-def _synced(storm: Storm) -> None:
-    names = [n for n in storm.training.names if n in ("model", "optimizer")]
-    if not storm.training.shards and names:
-        storm.run(f"%dist sync {' '.join(names)} --from {storm.rank()}")
-
-
-FAULTS: dict[str, Callable[[Storm], object]] = {
-    **{f"raises {place}": _raises(place) for place in PLACES},
-    "raises again": _raises_again,
-    "making": _making,
-    "dies": _dies,
-    "dies at rest": _dies_at_rest,
-    "two die": _two_die,
-    "replaced": _restarted,
-    "interrupted": _interrupted,
-    "interrupt caught": _caught,
-    "part of the ranks": _part,
-    "mismatched": _mismatched,
-    "pending": _pending,
-    "destroyed": _destroyed,
-    "fault caught": _caught_fault,
-    "another job beside": _beside,
-    "in the background": _in_background,
-    "synced": _synced,
-}

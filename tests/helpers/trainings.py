@@ -1,8 +1,9 @@
-"""Trainings of every kind: cells that define a training on all ranks, and report its state.
+"""A training in a storm: the cell that defines it on all ranks, and what reports its state.
 
-Each defines ``make()``, which returns a model, its optimizer and whatever else a step needs,
-``held()``, which returns the objects that the notebook trains, and ``step(n, ...)``. Everything is
-seeded by the rank and by `n`, so gradients differ between ranks, and a training can be repeated.
+Each kind (`tests.helpers.training_kinds`) has ``make()``, which returns a model, its optimizer and
+whatever else a step needs, ``held()``, which returns the objects that the notebook trains, and
+``stages(n, ...)``, a step that pauses where a notebook's step may go on in another cell. Everything
+is seeded by the rank and by `n`: gradients differ between ranks, and a training can be repeated.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BASE = """
-import copy, hashlib, json, os, signal, time
+import copy, hashlib, json, os, re, signal, time
+from functools import partial
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -81,14 +83,20 @@ def loss_of(model, n):
     x, y = batch(n)
     return (model(x).float() - y).pow(2).mean()
 
-def step(n, model, optimizer):
+def stages(n, model, optimizer):
     optimizer.zero_grad()
     at("before")
     loss = loss_of(model, n)
+    yield loss
     loss.backward()
     at("between")
+    yield loss
     optimizer.step()
-    return later(loss)
+    yield later(loss)
+
+def step(n, *held):
+    *_, last = stages(n, *held)
+    return last
 
 def later(loss):
     at("later")
@@ -99,23 +107,39 @@ def later(loss):
 def train(steps, first=0):
     return [step(n, *held()) for n in range(first, first + steps)] if rank in members else []
 
+def flat(value):
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield str(key)
+            yield from flat(value[key])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from flat(each)
+    elif isinstance(value, float):
+        yield torch.tensor(value, dtype=torch.float64)
+    elif isinstance(value, torch.Tensor):
+        own = getattr(value, "to_local", lambda: value)()
+        yield (own.to_dense() if own.is_sparse else own).detach().contiguous()
+    else:
+        yield repr(value)
+
 def bits(value):
     whole = hashlib.sha256()
-    def add(value):
-        if isinstance(value, dict):
-            for key in sorted(value, key=str):
-                whole.update(str(key).encode())
-                add(value[key])
-        elif isinstance(value, (list, tuple)):
-            for each in value:
-                add(each)
-        elif isinstance(value, torch.Tensor):
-            tensor = (value.to_dense() if value.is_sparse else value).detach().contiguous()
-            whole.update(f"{{tensor.shape}}{{tensor.dtype}}".encode() + tensor.numpy().tobytes())
+    for each in flat(value):
+        if isinstance(each, torch.Tensor):
+            whole.update(f"{{each.shape}}{{each.dtype}}".encode() + each.numpy().tobytes())
         else:
-            whole.update(repr(value).encode())
-    add(value)
+            whole.update(each.encode())
     return whole.hexdigest()[:12]
+
+near = {{"rtol": 1e-5, "atol": 1e-6}}
+
+def same(mine, one):
+    if isinstance(mine, str) or isinstance(one, str):
+        return mine == one
+    # Sums of three depend on how the gradients are cut into buckets.
+    alike = torch.equal if world_size == 2 else partial(torch.allclose, **near)
+    return mine.shape == one.shape and alike(mine, one)
 
 def numbers(model):
     return [p.detach().clone() for p in model.parameters()]
@@ -133,6 +157,21 @@ def twin_of(model, *more):
         mine.load_state_dict(copy.deepcopy(one.state_dict()))
     return twin
 
+def beside():
+    return twin_of(*held())
+
+def states(*held):
+    return [each.state_dict() for each in held]
+
+def must_be_as(twin, steps):
+    for n in steps:
+        step(n, *twin)
+    for place, (mine, one) in enumerate(zip(states(*held()), states(*twin))):
+        mine, one = list(flat(mine)), list(flat(one))
+        assert len(mine) == len(one) and all(map(same, mine, one)), (
+            f"object {{place}} is not as in a training without faults"
+        )
+
 def go_on(steps):
     if rank in members:
         model, optimizer, *_ = held()
@@ -143,19 +182,20 @@ def go_on(steps):
         assert all(abs(loss) < 1e6 for loss in losses), losses
         assert not all(map(torch.equal, before, numbers(model))), "nothing was learned"
         if twin is not None:
-            for n in range(steps):
-                step(n, *twin)
-            # Sums of three depend on how the gradients are cut into buckets.
-            near = {{}} if world_size == 2 else {{"rtol": 1e-5, "atol": 1e-6}}
-            for mine, one in zip(numbers(model), numbers(twin[0])):
-                same = torch.allclose(mine, one, **near) if near else torch.equal(mine, one)
-                assert same, "one made anew from the same state trains otherwise"
+            must_be_as(twin, range(steps))
     dist.barrier()
 
-def make_equal():
+def save():
+    global saved
+    saved = copy.deepcopy(states(*held())) if rank in members else None
+
+def load():
+    for each, state in zip(held(), copy.deepcopy(saved)):
+        each.load_state_dict(state)
+
+def make_equal(count):
     if rank in members:
-        model, *more = held()
-        for each in (model, *more):
+        for each in held()[:count]:
             told = [each.state_dict()]
             dist.broadcast_object_list(told, src=members[0], group=group)
             each.load_state_dict(told[0])
@@ -163,11 +203,20 @@ def make_equal():
 NO_TWIN = lambda *_: None
 
 def steps_of(optimizer):
-    return sorted({{float(state["step"]) for state in optimizer.state.values()}})
+    states = (optimizer.state[p] for each in optimizer.param_groups for p in each["params"])
+    return [float(state.get("step", 0)) for state in states]
 
-def make_anew():
+def make_anew(*_):
     global model, optimizer
     model, optimizer = make()
+
+def two_anew():
+    make_anew()
+    twin = make()
+    for n in range(3):
+        step(n, *held())
+        step(n, *twin)
+    return twin
 """
 
 HELD = """
@@ -175,26 +224,6 @@ HELD = """
 def held():
     return {names}
 """
-
-DATA_PARALLEL = """
-def make():
-    model = DDP({net}{options})
-    {hook}
-    return model, {optimizer}
-"""
-
-
-def data_parallel(
-    options: str = "",
-    *,
-    net: str = "net()",
-    hook: str = "",
-    optimizer: str = "sgd(model)",
-    buckets: str = "bucket_cap_mb=0.002",
-) -> str:
-    """Return the part of a cell that makes a DDP model, by default with several buckets."""
-    options = ", ".join([""] + [each for each in (buckets, options) if each])
-    return DATA_PARALLEL.format(options=options, net=net, hook=hook, optimizer=optimizer)
 
 
 @dataclass(frozen=True)
@@ -205,205 +234,18 @@ class Training:
     names: tuple[str, ...] = ("model", "optimizer")
     """The notebook's names of the objects that must be equal on all ranks, in the order of
     `stands`."""
+    differing: tuple[str, ...] = ()
+    """The names of further objects, which differ between ranks on purpose."""
     own: bool = False
     """Whether the code itself makes and binds the trained objects, and defines `held`."""
     shards: bool = False
     """Whether a dead rank's part of the training is lost."""
+    unpicklable: bool = False
+    """Whether torch cannot pickle the model, so a new rank may lack it."""
     sizes: tuple[int, ...] = (2, 3)
 
     def cell(self, folder: str, seed: int) -> str:
         """Return the cell that begins the training."""
-        held = "" if self.own else HELD.format(names=", ".join(self.names))
-        return BASE.format(folder=folder, seed=seed) + self.code + held
-
-
-UNUSED = """
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem, self.left, self.right = net(), nn.Linear(4, 4), nn.Linear(4, 4)
-    def forward(self, x):
-        return (self.left if x[0, 0] > 0 else self.right)(self.stem(x))
-"""
-POWER = """
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
-twin_of = NO_TWIN  # its rest of former gradients is in no state dict
-def compressed(model):
-    state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    model.register_comm_hook(state, power.powerSGD_hook)
-"""
-FP16 = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-BUILTIN = "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)"
-ACCUMULATE = """
-def step(n, model, optimizer):
-    optimizer.zero_grad()
-    at("before")
-    with model.no_sync():
-        loss_of(model, n + 50).backward()
-    loss = loss_of(model, n)
-    loss.backward()
-    at("between")
-    optimizer.step()
-    return later(loss)
-"""
-NORM = """
-def step(n, model, optimizer, plain=step):
-    loss = plain(n, model, optimizer)
-    for buffer in model.buffers():  # as SyncBatchNorm does, which needs GPUs
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer, group=group)
-            buffer /= len(members)
-    return loss
-"""
-SCALED = """
-def make(plain=make):
-    return *plain(), torch.amp.GradScaler("cpu", growth_interval=3)
-def step(n, model, optimizer, scaler):
-    optimizer.zero_grad()
-    at("before")
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = loss_of(model, n)
-    scaler.scale(loss).backward()
-    at("between")
-    scaler.step(optimizer)
-    scaler.update()
-    return later(loss)
-"""
-SCHEDULED = """
-def make(plain=make):
-    model, optimizer = plain()
-    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.8)
-def step(n, model, optimizer, schedule, plain=step):
-    loss = plain(n, model, optimizer)
-    schedule.step()
-    return loss
-"""
-ZERO = """
-from torch.distributed.optim import ZeroRedundancyOptimizer
-twin_of, make_equal = NO_TWIN, make_anew
-def stands():
-    return [bits(numbers(model)), bits(steps_of(optimizer.optim))]
-"""
-UNNAMED = """
-class Trainer:
-    def __init__(self):
-        self.model, self.optimizer = make()
-trainer = Trainer()
-def held():
-    return trainer.model, trainer.optimizer
-"""
-LISTED = """
-parts = [*make()]
-def held():
-    return parts
-"""
-AVERAGED = """
-def make(plain=make):
-    model, optimizer = plain()
-    return model, optimizer, torch.optim.swa_utils.AveragedModel(model.module)
-def step(n, model, optimizer, average, plain=step):
-    loss = plain(n, model, optimizer)
-    average.update_parameters(model.module)
-    return loss
-"""
-TWO = """
-def make(plain=make):
-    return [each for _ in range(2) for each in plain()]
-def step(n, model, optimizer, critic, critics, plain=step):
-    return plain(n, model, optimizer) + plain(n + 20, critic, critics)
-"""
-SPARSE = """
-class Words(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net, self.words = net(), nn.Embedding(16, 8, sparse=True)
-    def forward(self, x):
-        return self.net(self.words((x[:, 0].abs() * 8).long() % 16))
-"""
-PAIR = """
-group, members = dist.new_group([0, 1]), [0, 1]
-model, optimizer = make() if rank in members else (None, None)
-def held():
-    return model, optimizer
-"""
-FSDP = """
-from torch.distributed.fsdp import fully_shard
-twin_of, make_equal = NO_TWIN, make_anew
-def make():
-    model = net()
-    for layer in model:
-        if list(layer.parameters()):
-            fully_shard(layer)
-    fully_shard(model)
-    return model, Adam(halves(model), lr=0.01)
-def stands():
-    return [bits([p.full_tensor() for p in model.parameters()]), bits(steps_of(optimizer))]
-def numbers(model):
-    return [p.to_local().detach().clone() for p in model.parameters()]
-"""
-TENSOR_PARALLEL = """
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-twin_of, make_equal = NO_TWIN, make_anew
-def make():
-    mesh = init_device_mesh("cpu", (world_size,))
-    plan = {"0": ColwiseParallel(), "3": RowwiseParallel()}
-    model = parallelize_module(net(), mesh, plan)
-    return model, Adam(halves(model), lr=0.01)
-def batch(n):  # all ranks get the same batch
-    drawn = torch.Generator().manual_seed(100_000 * seed + 100 * n)
-    return torch.randn(4, 8, generator=drawn), torch.randn(4, 4, generator=drawn)
-def whole(p):
-    return not isinstance(p, DTensor) or all(each.is_replicate() for each in p.placements)
-def local(p):
-    return (p.to_local() if isinstance(p, DTensor) else p).detach()
-def stands():
-    parts = [local(p) for p in model.parameters() if whole(p)]
-    return [bits(parts), bits(steps_of(optimizer))]
-def numbers(model):
-    return [local(p).clone() for p in model.parameters()]
-"""
-TRAININGS = {
-    "plain": Training(data_parallel()),
-    "adam": Training(data_parallel(optimizer="Adam(halves(model), lr=0.01)")),
-    "static graph": Training(data_parallel("static_graph=True")),
-    "unused parameters": Training(
-        UNUSED + data_parallel("find_unused_parameters=True", net="Branches()")
-    ),
-    "gradients in buckets": Training(data_parallel("gradient_as_bucket_view=True")),
-    "fp16 hook": Training(
-        FP16
-        + data_parallel(hook="model.register_comm_hook(None, default_hooks.fp16_compress_hook)")
-    ),
-    # With several buckets and gloo, torch itself hangs now and then: the threads that run the
-    # hook begin their collectives in any order.
-    "PowerSGD": Training(POWER + data_parallel(hook="compressed(model)", buckets="")),
-    "built-in hook": Training(data_parallel(hook=BUILTIN)),
-    "no_sync": Training(data_parallel() + ACCUMULATE),
-    "BatchNorm with synced buffers": Training(data_parallel(net="net(nn.BatchNorm1d)") + NORM),
-    "scaler": Training(data_parallel() + SCALED, ("model", "optimizer", "scaler")),
-    "schedule": Training(data_parallel() + SCHEDULED, ("model", "optimizer", "schedule")),
-    "averaged": Training(data_parallel() + AVERAGED, ("model", "optimizer", "average")),
-    "two models": Training(data_parallel() + TWO, ("model", "optimizer", "critic", "critics")),
-    # Without momentum: it would be sparse, too, and `%dist sync` cannot send sparse tensors yet.
-    "sparse gradients": Training(
-        SPARSE + data_parallel(net="Words()", buckets="", optimizer="SGD(halves(model), lr=0.05)")
-    ),
-    "ZeRO": Training(
-        ZERO
-        + data_parallel(optimizer="ZeroRedundancyOptimizer(model.parameters(), Adam, lr=0.01)"),
-        shards=True,
-    ),
-    "unnamed": Training(
-        data_parallel() + UNNAMED, ("trainer.model", "trainer.optimizer"), own=True
-    ),
-    "in a list": Training(data_parallel() + LISTED, ("parts[0]", "parts[1]"), own=True),
-    "subgroup": Training(data_parallel("process_group=group") + PAIR, own=True, sizes=(3,)),
-    "fully sharded": Training(FSDP, shards=True),
-    "tensor parallel": Training(
-        TENSOR_PARALLEL,
-        shards=True,
-        sizes=(2,),
-    ),
-}
+        names = ", ".join(self.names + self.differing)
+        held = "" if self.own else HELD.format(names=names)
+        return BASE.format(folder=folder, seed=seed) + self.code + held + "\nsave()\n"
