@@ -57,8 +57,12 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
         for parameter in net.parameters():
             dist.broadcast(parameter.detach(), src=0)
         return net
-    if kind in ("ddp", "static graph"):
-        return DistributedDataParallel(net, static_graph=kind == "static graph")
+    if kind in ("ddp", "static graph", "held", "compiled"):
+        model = DistributedDataParallel(net, static_graph=kind == "static graph")
+        if kind == "held":  # torch.compile makes such a copy, too
+            kept["copy"] = dict(vars(model))
+        compiled: Any = torch.compile(model, backend="eager")
+        return compiled if kind == "compiled" else model  # type: ignore[no-any-return]
     if kind == "built-in hook":
         model = DistributedDataParallel(net)
         model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
@@ -126,7 +130,7 @@ def _break(*_args: object) -> None:
 def gradient_error(kept: Kept) -> float:
     """Train a step; return how far its gradients are from those of one process without groups."""
     model = kept["model"]
-    whole = {name.removeprefix("module."): _whole(p) for name, p in model.named_parameters()}
+    whole = {name.split("module.")[-1]: _whole(p) for name, p in model.named_parameters()}
     alone = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     alone.load_state_dict(whole)
     size = dist.get_world_size()
