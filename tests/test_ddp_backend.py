@@ -141,6 +141,13 @@ def _trains_on_after_faults(ranks: Ranks, kind: str, identities: Callable[..., o
     assert ranks.run(identities) == same
 
 
+def test_sparse_all_reduces_that_end_at_the_same_time_do_not_crash(
+    start: Callable[..., Ranks],
+) -> None:
+    # A rank alone waits for none, so more of them end at once.
+    assert start(1).run(jobs.reduce_at_once, 100) == [1]
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_ranks_blocked_in_new_group_are_freed_and_later_groups_have_the_same_name(
     start: Callable[..., Ranks],

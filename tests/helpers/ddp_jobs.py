@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,6 @@ from nbdist.rank.looking.rank_names import Pickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 Kept = dict[str, Any]
 
@@ -61,8 +61,7 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
         model = DistributedDataParallel(net, static_graph=kind == "static graph")
         if kind == "held":  # torch.compile makes such a copy, too
             kept["copy"] = dict(vars(model))
-        compiled: Any = torch.compile(model, backend="eager")
-        return compiled if kind == "compiled" else model  # type: ignore[no-any-return]
+        return _compiled(model) if kind == "compiled" else model
     if kind == "built-in hook":
         model = DistributedDataParallel(net)
         model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
@@ -76,6 +75,11 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
     fully_shard(net[0])
     fully_shard(net)
     return net
+
+
+def _compiled(model: DistributedDataParallel) -> nn.Module:
+    compiled: Any = torch.compile(model, backend="eager")
+    return compiled  # type: ignore[no-any-return]
 
 
 def _compressed(model: DistributedDataParallel, group: Any) -> DistributedDataParallel:
@@ -159,6 +163,17 @@ def identities(kept: Kept) -> list[int]:
 def identities_of_models(kept: Kept) -> list[int]:
     """Return the ids of objects that must outlive the recovery with new groups."""
     return [id(thing) for thing in (kept["model"], kept["optimizer"], *kept["model"].parameters())]
+
+
+def reduce_at_once(kept: Kept, rounds: int) -> int:
+    """Begin many all-reduces at once, round after round; return how many threads end them."""
+    words = torch.ones(1, 8).to_sparse(1)
+    for _ in range(rounds):
+        each = [value.clone() for _ in range(100) for value in (words, torch.ones(1))]
+        for work in [dist.all_reduce(value, async_op=True) for value in each]:
+            work.wait()
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop\n")
 
 
 class Holder:
