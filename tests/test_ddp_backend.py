@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from itertools import product
 from typing import TYPE_CHECKING
 
 import psutil
@@ -103,6 +104,22 @@ def test_a_kept_model_trains_on_in_groups_that_are_made_anew(
     _trains_on_after_faults(start(3, how), kind, jobs.identities_of_models)
 
 
+@pytest.mark.parametrize(("kind", "how"), [("compiled", "in place"), *product(["held"], HOW)])
+def test_a_model_whose_old_reducer_is_referred_to_trains_on(
+    start: Callable[..., Ranks], kind: str, how: str
+) -> None:
+    ranks = start(2, how)
+    ranks.run(jobs.make, kind)
+    ranks.run(jobs.step)
+    for _ in range(2):
+        said = fail_one(ranks, "backward")
+        assert "Broken" in said[1]
+        ranks.form()
+        for _step in range(3):  # buckets are made again after the first
+            assert max(ranks.run(jobs.gradient_error)) < 1e-6
+        assert len(set(ranks.run(jobs.checksum))) == 1
+
+
 def _trains_on_after_faults(ranks: Ranks, kind: str, identities: Callable[..., object]) -> None:
     ranks.run(jobs.make, kind)
     ranks.run(jobs.step)
@@ -122,6 +139,13 @@ def _trains_on_after_faults(ranks: Ranks, kind: str, identities: Callable[..., o
         assert max(ranks.run(jobs.gradient_error)) < 1e-6
         assert len(set(ranks.run(jobs.checksum))) == 1
     assert ranks.run(identities) == same
+
+
+def test_sparse_all_reduces_that_end_at_the_same_time_do_not_crash(
+    start: Callable[..., Ranks],
+) -> None:
+    # A rank alone waits for none, so more of them end at once.
+    assert start(1).run(jobs.reduce_at_once, 100) == [1]
 
 
 @pytest.mark.parametrize("how", HOW)

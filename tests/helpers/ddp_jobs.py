@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,6 @@ from nbdist.rank.looking.rank_names import Pickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 Kept = dict[str, Any]
 
@@ -56,8 +56,11 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
         for parameter in net.parameters():
             dist.broadcast(parameter.detach(), src=0)
         return net
-    if kind in ("ddp", "static graph"):
-        return DistributedDataParallel(net, static_graph=kind == "static graph")
+    if kind in ("ddp", "static graph", "held", "compiled"):
+        model = DistributedDataParallel(net, static_graph=kind == "static graph")
+        if kind == "held":  # torch.compile makes such a copy, too
+            kept["copy"] = dict(vars(model))
+        return _compiled(model) if kind == "compiled" else model
     if kind == "built-in hook":
         model = DistributedDataParallel(net)
         model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
@@ -71,6 +74,11 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
     fully_shard(net[0])
     fully_shard(net)
     return net
+
+
+def _compiled(model: DistributedDataParallel) -> nn.Module:
+    compiled: Any = torch.compile(model, backend="eager")
+    return compiled  # type: ignore[no-any-return]
 
 
 def _compressed(model: DistributedDataParallel, group: Any) -> DistributedDataParallel:
@@ -125,7 +133,7 @@ def _break(*_args: object) -> None:
 def gradient_error(kept: Kept) -> float:
     """Train a step; return how far its gradients are from those of one process without groups."""
     model = kept["model"]
-    whole = {name.removeprefix("module."): _whole(p) for name, p in model.named_parameters()}
+    whole = {name.split("module.")[-1]: _whole(p) for name, p in model.named_parameters()}
     alone = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     alone.load_state_dict(whole)
     size = dist.get_world_size()
@@ -154,6 +162,17 @@ def identities(kept: Kept) -> list[int]:
 def identities_of_models(kept: Kept) -> list[int]:
     """Return the ids of objects that must outlive the recovery with new groups."""
     return [id(thing) for thing in (kept["model"], kept["optimizer"], *kept["model"].parameters())]
+
+
+def reduce_at_once(kept: Kept, rounds: int) -> int:
+    """Begin many all-reduces at once, round after round; return how many threads end them."""
+    words = torch.ones(1, 8).to_sparse(1)
+    for _ in range(rounds):
+        each = [value.clone() for _ in range(100) for value in (words, torch.ones(1))]
+        for work in [dist.all_reduce(value, async_op=True) for value in each]:
+            work.wait()
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop\n")
 
 
 class Holder:

@@ -164,6 +164,10 @@ class Anew:
             arguments["process_group"] = self._in_place_of(group)
         for part in model.module.modules():
             self._exchange(part)
+        with suppress(Exception):  # another torch: the old reducer ends with its last reference
+            from nbdist.backends.torch_private.renew_models import unhook
+
+            unhook(model)
         again(model, arguments)
         noted.arguments = {k: v for k, v in arguments.items() if k != "module"}
         self._hook(model, noted)

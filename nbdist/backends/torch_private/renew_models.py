@@ -21,6 +21,18 @@ def has_group(model: torch.nn.parallel.DistributedDataParallel) -> bool:
     return model.process_group in c10d._world.pg_map
 
 
+def unhook(model: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Let a DDP model's present reducer see no more gradients, before the model gets another.
+
+    Freeing it would do the same, but ``torch.compile`` has a copy of the model's attributes, and
+    so keeps it. Then one rank's old reducer, stopped before its buckets were reduced, would reduce
+    them in the next backward pass, and the ranks would add up different things.
+    """
+    reducer = vars(model).get("reducer")  # a model that is put together has none yet
+    if reducer is not None:
+        reducer._remove_autograd_hooks()
+
+
 def renew_ddp(model: torch.nn.parallel.DistributedDataParallel, builtin: Any = None) -> None:
     """Give a DDP model a new reducer, as its constructor does (`DDP.__setstate__` in torch).
 
@@ -35,6 +47,7 @@ def renew_ddp(model: torch.nn.parallel.DistributedDataParallel, builtin: Any = N
         The argument of ``_register_builtin_comm_hook``, which only the old reducer knew.
     """
     private: Any = model
+    unhook(model)
     for name in ("reducer", "logger"):
         private.__dict__.pop(name, None)
     clear(private, _DDP)
