@@ -86,7 +86,7 @@ class Backend(Protocol):
     def groups(self) -> list[GroupInfo]: ...
     def waiting(self) -> Waiting | None: ...
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
     def outline(self, namespace: dict[str, object], path: str) -> Outline | None: ...
@@ -173,10 +173,10 @@ class NoBackend:
         return None
 
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]:
         """Return no digests: ranks that do not communicate need not hold equal models."""
-        del namespace, jobs
+        del namespace, jobs, every
         return {}
 
     def weigh(self, namespace: dict[str, object]) -> int:

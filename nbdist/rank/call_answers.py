@@ -160,7 +160,7 @@ class Answers:
             case WeighModels():
                 return call.answer(backend.weigh(space))
             case DigestModels():
-                return call.answer(backend.checksums(space, call.jobs))
+                return call.answer(backend.checksums(space, call.jobs, every=call.every))
 
     def _of_names(self, call: OfNames) -> object:
         names = self.names

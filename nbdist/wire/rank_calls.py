@@ -122,6 +122,8 @@ class DigestModels(Call[dict[str, Digest]], frozen=True):
 
     jobs: list[str]
     """The jobs that failed: only the steps of their cells are of interest."""
+    every: bool
+    """Whether every rank is asked: from then on changes are counted anew."""
 
 
 # -- names, on their way from process to process -------------------------------------------------

@@ -469,10 +469,10 @@ class Ddp:
         return self._watch.look()
 
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
-        return self._trained.checksums(namespace, jobs)
+        return self._trained.checksums(namespace, jobs, every=every)
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

@@ -36,10 +36,12 @@ class Trained:
     def __init__(self, made: Made, steps: Steps) -> None:
         self._made, self._steps = made, steps
 
-    def checksums(self, namespace: dict[str, object], jobs: Collection[str]) -> dict[str, Digest]:
+    def checksums(
+        self, namespace: dict[str, object], jobs: Collection[str], *, every: bool
+    ) -> dict[str, Digest]:
         """Return digests of the models and optimizers, by their variables' paths."""
         shared = self._shared()
-        comparing = Comparing(self._steps, jobs, shared, shared.keys())
+        comparing = Comparing(self._steps, jobs, shared, shared.keys(), every=every)
         return comparing.digests(self._found(namespace))
 
     def changed(self, namespace: dict[str, object]) -> int:

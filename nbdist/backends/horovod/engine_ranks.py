@@ -43,7 +43,7 @@ class Framework(Protocol):
     def settle(self, *, first: bool) -> None: ...
     def begin(self, namespace: dict[str, object], job: str) -> None: ...
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]: ...
     def weigh(self, namespace: dict[str, object]) -> int: ...
     def outline(self, thing: Any) -> Outline: ...
@@ -234,10 +234,10 @@ class Horovod:
         return self._watch.look()
 
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
-        return self._framework.checksums(namespace, jobs)
+        return self._framework.checksums(namespace, jobs, every=every)
 
     def weigh(self, namespace: dict[str, object]) -> int:
         """Return how many bytes `checksums` reads."""

@@ -114,13 +114,13 @@ class TensorFlow:
             keras_names.agree(self.hvd.rank(), self.hvd.size())
 
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]:
         """Return digests of models (with their optimizers), optimizers and variables.
 
         A model's digest covers trainable variables only: batch statistics differ between ranks.
         """
-        del jobs  # steps in TensorFlow's graphs are not counted
+        del jobs, every  # steps in TensorFlow's graphs are not counted
         found = {name: self._variables(value) for name, value in list(namespace.items())}
         told = {name: _digest(held) for name, held in found.items() if held}
         things = {id(namespace[name]): number for number, name in enumerate(told)}

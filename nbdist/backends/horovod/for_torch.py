@@ -59,12 +59,12 @@ class Torch:
         self._steps.begin(namespace, job)
 
     def checksums(
-        self, namespace: dict[str, object], jobs: Collection[str] = ()
+        self, namespace: dict[str, object], jobs: Collection[str] = (), *, every: bool = True
     ) -> dict[str, Digest]:
         """Return digests of the models and optimizers of this rank, by their variables' paths."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         together = {id(one) for group in groups for one in group["params"]}
-        comparing = _comparing().Comparing(self._steps, jobs, together=together)
+        comparing = _comparing().Comparing(self._steps, jobs, together=together, every=every)
         found: dict[str, Digest] = comparing.digests(_trained(namespace))
         return found
 

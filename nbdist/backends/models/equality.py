@@ -48,6 +48,8 @@ class Comparing:
         For the id of a parameter, the ranks that share it, if these are not all ranks.
     together
         The ids of the parameters that ranks are known to train together.
+    every
+        Whether every rank compares: from then on changes are counted anew.
     """
 
     def __init__(
@@ -56,7 +58,10 @@ class Comparing:
         jobs: Collection[str] = (),
         shared: Mapping[int, list[int]] | None = None,
         together: Collection[int] = (),
+        *,
+        every: bool = True,
     ) -> None:
+        self._every = every
         self._steps, self._jobs = steps, jobs
         self._shared, self._together = shared or {}, together
         self._read: dict[int, tuple[Tensor, list[Tensor]]] = {}
@@ -95,7 +100,8 @@ class Comparing:
             for part in parameters_of(target):
                 if id(part) not in self._changed:
                     self._changed[id(part)] = steps.changes_since(part)
-                    steps.compared(part)
+                    if self._every:
+                        steps.compared(part)
                 changed += self._changed[id(part)]
         # Of a shard that no counted step has changed, this is all that is known.
         failed = steps.job in self._jobs
@@ -105,7 +111,7 @@ class Comparing:
             told,
             content=content,
             steps=taken,
-            changed=changed,
+            changed=changed if steps.job else -1,
             before=steps.before(target, failed=failed),
             sampled=steps.any and failed,
         )

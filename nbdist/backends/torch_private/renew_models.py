@@ -82,13 +82,10 @@ def ddp_rests(model: torch.nn.Module, *, after_broken: bool = False) -> bool:
         The model.
     after_broken
         Whether a backward pass was broken off, maybe this model's. If that was while it waited for
-        the last reductions, its reducer has forgotten it, but not which parameters it had used, nor
-        that it forms its buckets again after the first pass.
+        the last reductions, its reducer takes it for finished, but is not ready for the next.
     """
     private: Any = model
-    if after_broken and (private.find_unused_parameters or private.static_graph):
-        return False
-    if after_broken and not rebuilt(model):
+    if after_broken:
         return False
     if process_groups.keeps_old():
         return False  # the reducer would go on with what the old backend has left

@@ -90,7 +90,8 @@ async def _digests(
     if most > TOLD_BYTES:
         tell(f"Comparing the models and optimizers of the ranks ({in_bytes(most)} on each).")
     limit = ANSWER_SECONDS + len(ranks) * most / SLOWEST
-    return await _from_all(hub, ranks, DigestModels(list(hub.failed)), limit, pressed)
+    call = DigestModels(list(hub.failed), every=len(ranks) == hub.size)
+    return await _from_all(hub, ranks, call, limit, pressed)
 
 
 async def _from_all(
@@ -200,7 +201,7 @@ def _by_fault(found: list[Digest]) -> bool:
     if any(one.steps for one in found):
         return False
     # No optimizer trains it. What counts its changes tells, or else its sample.
-    counts = {one.changed for one in found}
+    counts = {one.changed for one in found if one.changed >= 0}
     return len(counts) > 1 or (counts == {0} and stepped and "" not in before)
 
 
