@@ -491,7 +491,6 @@ def test_stacks_are_asked_only_of_ranks_that_can_tell_them() -> None:
 BEGINS = """
         import os, signal, time
         from nbdist.job.job import Job
-from nbdist.job.states import INTERRUPT
         from nbdist.hub.link.hub_loop import HubLoop
         soon, cancel = HubLoop.soon, Job.cancel
         def begin(self, work):
