@@ -37,9 +37,17 @@ def kept(rosters: list[Roster]) -> list[GroupInfo]:
 
 
 def part(rosters: list[Roster], name: str, ranks: list[int]) -> bool:
-    """Return whether the models of this name do not stand alike, or not at rest, on these ranks."""
+    """Return whether the models of this name do not stand alike, or not at rest, on these ranks.
+
+    If a rank has not all models of the others, a name may mean another model there.
+    """
     stands = {rosters[rank].models.get(name, "") for rank in ranks}
-    return len(stands) > 1 or "" in stands
+    group = name.partition(" ")[0]
+    names = {
+        tuple(sorted(each for each in rosters[rank].models if each.partition(" ")[0] == group))
+        for rank in ranks
+    }
+    return len(stands) > 1 or "" in stands or len(names) > 1
 
 
 def _fits(roster: Roster, group: GroupInfo) -> bool:

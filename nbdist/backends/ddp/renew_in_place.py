@@ -5,7 +5,6 @@ Every use of torch's private parts is in `torch_private`, which the probe has te
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,8 @@ class InPlace:
     def models(self, broke_backward: bool) -> dict[str, str]:  # noqa: FBT001
         """Return how the models stand, by names that are equal on all ranks; see `Roster.models`.
 
-        A DDP model is known by its group and its number in this group.
+        A DDP model is known by its group and its number in this group. The numbers differ if a rank
+        has failed while it made a model: then not all have the same names, see `agreement.part`.
 
         Parameters
         ----------
@@ -100,14 +100,11 @@ class InPlace:
         return stands
 
     def _named_models(self) -> dict[str, DistributedDataParallel]:
-        named: dict[str, DistributedDataParallel] = {}
-        numbers: Counter[str] = Counter()
-        for model in list(self._made.models):
-            if renew_models.has_group(model):
-                group = str(model.process_group.group_name)
-                numbers[group] += 1
-                named[f"{group} {numbers[group]}"] = model
-        return named
+        return {
+            f"{model.process_group.group_name} {noted.number}": model
+            for model, noted in list(self._made.models.items())
+            if renew_models.has_group(model)
+        }
 
     def settle(
         self,
@@ -192,9 +189,11 @@ class InPlace:
         return {
             "state": renew_models.take_apart(model),
             "builtin": self._made.models[model].builtin,
+            "number": self._made.models[model].number,
         }
 
     def put_together(self, model: DistributedDataParallel, told: dict[str, Any]) -> None:
         """Build a DDP model from what `take_apart` returned, without communication."""
         renew_models.put_together(model, told["state"], told["builtin"])
         self._made.models[model].builtin = told["builtin"]
+        self._made.give_number(model, told["number"])

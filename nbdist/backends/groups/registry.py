@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 import weakref
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ class Model:
     """The arguments of each call of ``register_comm_hook``."""
     builtin: Any = None
     """The argument of ``_register_builtin_comm_hook``, if this torch has that function."""
+    number: int = 0
+    """Its number among the models that were made on its group, equal on all ranks of the group."""
 
 
 class Made:
@@ -73,6 +76,8 @@ class Made:
             weakref.WeakKeyDictionary()
         )
         """The DDP models, in the order in which they were created."""
+        self._numbers: Counter[str] = Counter()
+        """How many models were made on each group, by its name."""
         self.groups: list[Group] = []
         self.count = 0
         """How often ``new_group`` was called: the number of the next group."""
@@ -90,7 +95,15 @@ class Made:
         """Register a model unless it is registered, such as an unpickled one."""
         if model not in self.models:
             hooks = getattr(model, "_comm_hooks", ())  # private: may be missing in another release
-            self.models[model] = Model(None, [((state, hook), {}) for hook, state in hooks])
+            noted = Model(None, [((state, hook), {}) for hook, state in hooks])
+            self.models[model] = noted
+            self.give_number(model, self._numbers[model.process_group.group_name] + 1)
+
+    def give_number(self, model: DistributedDataParallel, number: int) -> None:
+        """Give a registered model its number; see `Model.number`."""
+        group = model.process_group.group_name
+        self.models[model].number = number
+        self._numbers[group] = max(number, self._numbers[group])
 
     def install(self) -> None:
         """Wrap torch's public functions, to register groups and models from now on."""
@@ -135,10 +148,11 @@ class Made:
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             make(model, *args, **kwargs)
             asked = signature.bind(model, *args, **kwargs).arguments
+            self.note(model)
             # Without arguments that may refer to the model: it would never be freed.
-            self.models[model] = Model(
-                {k: v for k, v in asked.items() if k not in ("self", "module")}
-            )
+            self.models[model].arguments = {
+                k: v for k, v in asked.items() if k not in ("self", "module")
+            }
 
         @functools.wraps(hook)
         def register_comm_hook(model: Any, *args: Any, **kwargs: Any) -> None:
