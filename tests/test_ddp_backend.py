@@ -141,6 +141,17 @@ def _trains_on_after_faults(ranks: Ranks, kind: str, identities: Callable[..., o
     assert ranks.run(identities) == same
 
 
+@pytest.mark.parametrize("how", ["in place", "anew"])
+def test_sparse_tensors_are_added_up_without_the_all_reduce_that_may_crash(
+    start: Callable[..., Ranks], how: str
+) -> None:
+    ranks = start(3, how)
+    ones, twos = [1.0 + 2.0] * 3, [2.0] * 3
+    rows = [*ones, *twos, *[0.0] * 6]
+    assert ranks.run(jobs.sparse_sums) == [[rows, rows, ones]] * 3
+    assert ranks.run(jobs.names_of_sparse_sum) == [{"gloo:all_gather"}] * 3
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_ranks_blocked_in_new_group_are_freed_and_later_groups_have_the_same_name(
     start: Callable[..., Ranks],

@@ -61,8 +61,7 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
         model = DistributedDataParallel(net, static_graph=kind == "static graph")
         if kind == "held":  # torch.compile makes such a copy, too
             kept["copy"] = dict(vars(model))
-        compiled: Any = torch.compile(model, backend="eager")
-        return compiled if kind == "compiled" else model  # type: ignore[no-any-return]
+        return _compiled(model) if kind == "compiled" else model
     if kind == "built-in hook":
         model = DistributedDataParallel(net)
         model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
@@ -76,6 +75,11 @@ def wrap(kept: Kept, kind: str, net: nn.Sequential) -> nn.Module:
     fully_shard(net[0])
     fully_shard(net)
     return net
+
+
+def _compiled(model: DistributedDataParallel) -> nn.Module:
+    compiled: Any = torch.compile(model, backend="eager")
+    return compiled  # type: ignore[no-any-return]
 
 
 def _compressed(model: DistributedDataParallel, group: Any) -> DistributedDataParallel:
@@ -159,6 +163,25 @@ def identities(kept: Kept) -> list[int]:
 def identities_of_models(kept: Kept) -> list[int]:
     """Return the ids of objects that must outlive the recovery with new groups."""
     return [id(thing) for thing in (kept["model"], kept["optimizer"], *kept["model"].parameters())]
+
+
+def sparse_sums(kept: Kept) -> list[list[float]]:
+    """Return sums over the ranks of sparse tensors; some are sparse in one dimension only."""
+    rows = torch.zeros(4, 3)
+    rows[: dist.get_rank()] = dist.get_rank()  # rank 0 has none
+    sums = [rows.to_sparse(1), rows.to_sparse(), rows[:1].double().to_sparse(1)]
+    works = [dist.all_reduce(value, async_op=True) for value in sums]
+    for work in works:
+        work.wait()
+    assert all(value.is_sparse for value in sums)
+    return [value.to_dense().flatten().tolist() for value in sums]
+
+
+def names_of_sparse_sum(kept: Kept) -> set[str]:
+    """Return the names of torch's collectives in an all-reduce of a sparse tensor."""
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(1, 8).to_sparse(1))
+    return {event.name for event in profile.events() if event.name.startswith("gloo:")}
 
 
 class Holder:

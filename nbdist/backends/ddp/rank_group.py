@@ -159,6 +159,10 @@ class Ddp:
             from nbdist.backends.torch_private import timed_waits
 
             timed_waits.time_waits()
+        with suppress(Exception):  # torch then adds up sparse tensors itself
+            from nbdist.backends.torch_private import sparse_sums
+
+            sparse_sums.replace()
         with suppress(Exception):  # torch then makes its own store at the reserved address
             from nbdist.backends.torch_private import rendezvous
 
