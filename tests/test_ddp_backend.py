@@ -141,11 +141,15 @@ def _trains_on_after_faults(ranks: Ranks, kind: str, identities: Callable[..., o
     assert ranks.run(identities) == same
 
 
-def test_sparse_all_reduces_that_end_at_the_same_time_do_not_crash(
-    start: Callable[..., Ranks],
+@pytest.mark.parametrize("how", ["in place", "anew"])
+def test_sparse_tensors_are_added_up_without_the_all_reduce_that_may_crash(
+    start: Callable[..., Ranks], how: str
 ) -> None:
-    # A rank alone waits for none, so more of them end at once.
-    assert start(1).run(jobs.reduce_at_once, 100) == [1]
+    ranks = start(3, how)
+    ones, twos = [1.0 + 2.0] * 3, [2.0] * 3
+    rows = [*ones, *twos, *[0.0] * 6]
+    assert ranks.run(jobs.sparse_sums) == [[rows, rows, ones]] * 3
+    assert ranks.run(jobs.names_of_sparse_sum) == [{"gloo:all_gather"}] * 3
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +25,7 @@ from nbdist.rank.looking.rank_names import Pickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 Kept = dict[str, Any]
 
@@ -164,15 +164,23 @@ def identities_of_models(kept: Kept) -> list[int]:
     return [id(thing) for thing in (kept["model"], kept["optimizer"], *kept["model"].parameters())]
 
 
-def reduce_at_once(kept: Kept, rounds: int) -> int:
-    """Begin many all-reduces at once, round after round; return how many threads end them."""
-    words = torch.ones(1, 8).to_sparse(1)
-    for _ in range(rounds):
-        each = [value.clone() for _ in range(100) for value in (words, torch.ones(1))]
-        for work in [dist.all_reduce(value, async_op=True) for value in each]:
-            work.wait()
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    return names.count("pt_gloo_runloop\n")
+def sparse_sums(kept: Kept) -> list[list[float]]:
+    """Return sums over the ranks of sparse tensors; some are sparse in one dimension only."""
+    rows = torch.zeros(4, 3)
+    rows[: dist.get_rank()] = dist.get_rank()  # rank 0 has none
+    sums = [rows.to_sparse(1), rows.to_sparse(), rows[:1].double().to_sparse(1)]
+    works = [dist.all_reduce(value, async_op=True) for value in sums]
+    for work in works:
+        work.wait()
+    assert all(value.is_sparse for value in sums)
+    return [value.to_dense().flatten().tolist() for value in sums]
+
+
+def names_of_sparse_sum(kept: Kept) -> set[str]:
+    """Return the names of torch's collectives in an all-reduce of a sparse tensor."""
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(1, 8).to_sparse(1))
+    return {event.name for event in profile.events() if event.name.startswith("gloo:")}
 
 
 class Holder:

@@ -12,13 +12,10 @@ ranks agree which groups those are (`agreement`).
 from __future__ import annotations
 
 import os
-import weakref
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from nbdist.backends.ddp import agreement
 from nbdist.backends.groups.recovery import IN_PLACE, Recovery
@@ -26,7 +23,6 @@ from nbdist.errors import REFUSED, Interrupted, NbdistError, UsageError
 from nbdist.machine import gpus, sockets
 from nbdist.machine.amounts import in_time
 from nbdist.wire.group_reports import (
-    BACKWARD,
     Digest,
     GroupInfo,
     Outline,
@@ -48,13 +44,12 @@ from nbdist.backends.ddp import renew_with_new_groups
 from nbdist.backends.ddp.current_collective import Watch, unfinished
 from nbdist.backends.ddp.joining import Joining
 from nbdist.backends.ddp.renew_with_new_groups import Anew, Before
+from nbdist.backends.ddp.this_cell import ThisCell
 from nbdist.backends.ddp.trained_on_group import Trained
 from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
 from nbdist.backends.groups.registry import Made, nothing
 from nbdist.backends.models import made_equal
-from nbdist.backends.models.scalers import SCALER, Scalers
-from nbdist.backends.models.steps import Steps
 from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at
 from nbdist.backends.torch_private import recorder, refusal
@@ -66,8 +61,6 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from nbdist.backends.ddp.renew_in_place import InPlace
-    from nbdist.backends.ddp.standing import Since
-
 _CONNECT_LIMIT = timedelta(seconds=10)
 """Ranks learn the store's port when it is already listening, so connecting is fast."""
 
@@ -131,11 +124,8 @@ class Ddp:
         self._server: stores.TCPStore | None = None
         self._cut: list[socket.socket] = []
         """Connections cut by the last `abort`, not closed yet because of their other ends."""
-        self._steps, self._scalers = Steps(lambda: self._whole), Scalers()
-        self._trained = Trained(self._made, self._steps)
-        self._since: Since | None = None
-        self._accumulated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        """FSDP2 modules that had accumulated gradients when the cell began."""
+        self._cell = ThisCell(self._made, lambda: self._whole)
+        self._trained = Trained(self._made, self._cell.steps)
         self._aborting = nccl.Aborting()
         self._refusing: Any = None
         """Holds what lets no collective begin, while there is something."""
@@ -144,8 +134,6 @@ class Ddp:
         self.reset: dict[str, str] = {}
         """What variables have lost when groups were formed since this was last read."""
         self._whole = False
-        self._broke_backward = False
-        """Whether an error, or our abort, has broken off a backward pass of this cell."""
         self._port = self._generation = self._meeting = 0
         self._pid = os.getpid()
 
@@ -172,8 +160,7 @@ class Ddp:
         self._made.meet = self._joining.meet
         self._made.install()
         self._joining.install()
-        self._steps.install()
-        self._scalers.install()
+        self._cell.install()
         if self.recovery.groups:
             # Each group then makes a gloo device of its own, to which no address can be passed.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", sockets.interface_of(self._host))
@@ -184,11 +171,15 @@ class Ddp:
             from nbdist.backends.ddp.standing import Since
 
             self._in_place = InPlace(self.rank, self._host, self._made, quiet=self.recovery.talks)
-            self._since = Since()
+            self._cell.since = Since()
         with suppress(Exception):  # another torch has no such log: waits stay unknown
             from nbdist.backends.torch_private import timed_waits
 
             timed_waits.time_waits()
+        with suppress(Exception):  # torch then adds up sparse tensors itself
+            from nbdist.backends.torch_private import sparse_sums
+
+            sparse_sums.replace()
         with suppress(Exception):  # torch then makes its own store at the reserved address
             from nbdist.backends.torch_private import rendezvous
 
@@ -254,7 +245,7 @@ class Ddp:
             )
         else:
             lost = self._form_anew(variables)
-        self._scalers.settle(variables)
+        self._cell.scalers.settle(variables)
         # A cell may make a group later, when ranks may be far apart in time.
         client.set_timeout(self._joining.timeout or _STORE_LIMIT)
         self._whole = True
@@ -269,7 +260,7 @@ class Ddp:
         settle_fsdp: bool,
     ) -> None:
         rosters = self._exchange(
-            in_place.groups(), in_place.count(), in_place.models(self._broke_backward)
+            in_place.groups(), in_place.count(), in_place.models(self._cell.broke_backward)
         )
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)
@@ -279,9 +270,8 @@ class Ddp:
         broken = partial(agreement.part, rosters)
         forgetful = in_place.settle(count, namespace, broken, fsdp=settle_fsdp)
         self._note_reset(namespace, forgetful, "the memory of its PowerSGD hook")
-        still = {id(module) for module in in_place.accumulating()}
-        lost = [module for module in self._accumulated if id(module) not in still]
-        self._note_reset(namespace, lost, "the gradients that it had accumulated")
+        dropped = self._cell.dropped(in_place)
+        self._note_reset(namespace, dropped, "the gradients that it had accumulated")
 
     def _note_reset(
         self, namespace: dict[str, object], modules: list[torch.nn.Module], what: str
@@ -349,12 +339,7 @@ class Ddp:
 
     def begin(self, namespace: dict[str, object], job: str) -> None:
         """Begin to note what a cell does with groups and models."""
-        self._broke_backward = False
-        self._steps.begin(namespace, job)
-        self._scalers.begin()
-        if self._in_place is not None and self._since is not None:
-            self._since.begin()
-            self._accumulated = weakref.WeakSet(self._in_place.accumulating())
+        self._cell.begin(namespace, job, self._in_place)
 
     def settle(self, namespace: dict[str, object], broken_in: str) -> Standing:
         """Return how the groups stand after a cell that failed.
@@ -366,18 +351,12 @@ class Ddp:
         broken_in
             The files of the functions out of which the cell's error came; '' without an error.
         """
-        if SCALER in broken_in:
-            self._scalers.settle(namespace)
-        self._broke_backward |= BACKWARD in broken_in
-        if self._since is None or self._broke_backward or not self.formed():
-            return Standing(broken=True)
-        found = self._since.standing(self._made.models)
-        changed = self._trained.changed(namespace)
-        return msgspec.structs.replace(found, steps=self._steps.total(), changed=changed)
+        told = self._cell.settle(namespace, broken_in, lambda: self._trained.changed(namespace))
+        return told if self.formed() else Standing(broken=True)
 
     def works(self) -> bool:
         """Try each group by a small collective; every rank must call it."""
-        return self._since is not None and self._since.works()
+        return self._cell.since is not None and self._cell.since.works()
 
     def abort(self) -> None:
         """Free this rank: its waits in collectives, ``new_group`` and stores raise. Any thread.
@@ -385,7 +364,7 @@ class Ddp:
         The groups cannot be used afterwards, until the next `form`.
         """
         self._whole = False
-        self._broke_backward |= self._watch.in_backward()
+        self._cell.broke_backward |= self._watch.in_backward()
         near, far = self._made.listening.copy(), self._far | self._made.reached
         if self._in_place is not None:
             near.add(self._in_place.gloo)

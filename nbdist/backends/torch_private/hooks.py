@@ -106,10 +106,7 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
     """Let all gloo groups of this process use one device on `host`; return its address.
 
     By default every group makes a device, which is a listening socket and a thread, on the
-    interface of the host's name. A group gets one thread for its collectives, not two: both would
-    write down the name of the collective that they have ended, without a lock (`runLoop` in torch's
-    ProcessGroupGloo.cpp). A name as long as that of a sparse all-reduce lies in memory of its own,
-    which is then freed twice, and the process crashes, perhaps later and elsewhere.
+    interface of the host's name.
 
     Parameters
     ----------
@@ -133,7 +130,7 @@ def share_gloo_device(host: str, *, quiet: bool) -> sockets.Address:
             **more: Any,
         ) -> None:
             options = original._Options()  # type: ignore[attr-defined]
-            options._devices, options._threads = [device], 1
+            options._devices = [device]
             options._timeout = timeout or process_groups.default_timeout("gloo")
             for name, value in more.items():  # later releases may add some
                 setattr(options, name, value)
