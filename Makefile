@@ -31,7 +31,7 @@ TORCH ?= 2.15.0
 TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quickstart lab check test test-all coverage coverage-report programs storm docs test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
+.PHONY: help env demo quickstart lab check test test-long test-all coverage coverage-report programs storm docs test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,7 +73,10 @@ check: lint ## for every save: lint, check types, run what needs no kernel and n
 test: lint ## lint, check types, run all but long tests (ARGS="-k name" for any of pytest's, SHUFFLE=17 in another order)
 	$(BIN)/python $(PYTEST) $(or $(ARGS),-m "not long")
 
-test-all: lint ## the same with the long tests, as CI does
+test-long: env ## the long tests alone, which try at length what others try in short
+	$(BIN)/python $(PYTEST) -m long $(ARGS)
+
+test-all: lint ## lint, check types, run all tests, the long ones included
 	$(BIN)/python $(PYTEST) $(ARGS)
 
 coverage: ## run all tests, list the lines of nbdist that no process ran, fail below the floor
