@@ -28,7 +28,7 @@ PAGE_CHECKED := $(PAGE_SOURCES) tools/page tests/amounts.json $(addprefix labext
 	$(wildcard labextension/tests/* tests/browser/*.ts tests/browser/*.json)
 
 TORCH ?= 2.15.0
-TORCH_TESTS := torch_private nccl recovery ddp_backend faults deaths hangs torchrun launch orphans names
+TORCH_TESTS := torch_private nccl recovery ddp_backend between_cells faults deaths hangs torchrun launch orphans names
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo quickstart lab check test test-long test-all coverage coverage-report programs storm docs test-browser test-torch test-xla test-tensorflow test-gpu gpu-wheels test-oldest test-newest screenshots lint format bench dist clean

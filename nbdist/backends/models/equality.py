@@ -71,6 +71,8 @@ class Comparing:
 
     def digests(self, found: Mapping[str, Any]) -> dict[str, Digest]:
         """Return the digests of objects, by their paths; never raises."""
+        if self._steps is not None:
+            self._steps.forget_dead()
         numbers: dict[int, int] = {}
         told = {}
         for path, thing in found.items():

@@ -61,7 +61,7 @@ class Steps:
         self._before: dict[int, tuple[weakref.ref[Any], str]] = {}
         """For the id of an object, its sample before the cell's first step."""
         self._changes: dict[int, tuple[weakref.ref[Any], int]] = {}
-        """For the id of a shard, its count of changes at the last comparison."""
+        """For the id of a tensor, its count of changes at the last comparison."""
         self.job = ""
         """The job of the cell; '' before the first one: what a new rank has, others gave it."""
 
@@ -119,6 +119,10 @@ class Steps:
         """Return how often a tensor was changed in place since the last comparison."""
         known, then = self._changes.get(id(tensor), (None, 0))
         return changes(tensor) - (then if known is not None and known() is tensor else 0)
+
+    def forget_dead(self) -> None:
+        """Forget the counts of tensors that no longer exist."""
+        self._changes = {key: one for key, one in self._changes.items() if one[0]() is not None}
 
     def compared(self, tensor: Tensor) -> None:
         """Begin to count the changes of a tensor that is compared now."""
