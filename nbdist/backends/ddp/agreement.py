@@ -36,18 +36,30 @@ def kept(rosters: list[Roster]) -> list[GroupInfo]:
     return worlds + sorted((group for group in whole if not group.world), key=_order)
 
 
+MADE = "made"
+"""Behind the name of a group in `Roster.models`: how many models were ever made on it."""
+
+
 def part(rosters: list[Roster], name: str, ranks: list[int]) -> bool:
     """Return whether the models of this name do not stand alike, or not at rest, on these ranks.
 
-    If a rank has not all models of the others, a name may mean another model there.
+    If a rank has made another number of models, a name may mean another model there.
     """
+    group, _, _ = name.partition(" ")
+    made = {rosters[rank].models.get(f"{group} {MADE}", "") for rank in ranks}
     stands = {rosters[rank].models.get(name, "") for rank in ranks}
-    group = name.partition(" ")[0]
-    names = {
-        tuple(sorted(each for each in rosters[rank].models if each.partition(" ")[0] == group))
-        for rank in ranks
-    }
-    return len(stands) > 1 or "" in stands or len(names) > 1
+    return len(stands) > 1 or "" in stands or len(made) > 1
+
+
+def made(rosters: list[Roster]) -> dict[str, int]:
+    """Return how many models were made on each group, by the rank that made most."""
+    most: dict[str, int] = {}
+    for roster in rosters:
+        for name, count in roster.models.items():
+            group, _, what = name.partition(" ")
+            if what == MADE:
+                most[group] = max(int(count), most.get(group, 0))
+    return most
 
 
 def _fits(roster: Roster, group: GroupInfo) -> bool:

@@ -12,6 +12,7 @@ ranks agree which groups those are (`agreement`).
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -267,6 +268,7 @@ class Ddp:
         if not kept:
             self._joining.begin(nccl.default_backend(), self._timeout)
         count = max(roster.group_count for roster in rosters) or 1
+        self._made.numbers |= Counter(agreement.made(rosters))
         broken = partial(agreement.part, rosters)
         forgetful = in_place.settle(count, namespace, broken, fsdp=settle_fsdp)
         self._note_reset(namespace, forgetful, "the memory of its PowerSGD hook")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from nbdist.backends.ddp.agreement import MADE
 from nbdist.backends.groups.comm_hooks import attributes, begin_again, counters, states_of
 from nbdist.backends.models.trained_objects import trained
 from nbdist.backends.torch_private import hooks, releases, renew_models
@@ -83,8 +84,7 @@ class InPlace:
     def models(self, broke_backward: bool) -> dict[str, str]:  # noqa: FBT001
         """Return how the models stand, by names that are equal on all ranks; see `Roster.models`.
 
-        A DDP model is known by its group and its number in this group. The numbers differ if a rank
-        has failed while it made a model: then not all have the same names, see `agreement.part`.
+        A DDP model is known by its group and its number in this group.
 
         Parameters
         ----------
@@ -92,6 +92,7 @@ class InPlace:
             Whether a backward pass was broken off.
         """
         stands = {FSDP: "rests" if renew_models.fsdp_rests() else ""}
+        stands |= {f"{group} {MADE}": str(n) for group, n in self._made.numbers.items()}
         for name, model in self._named_models().items():
             rests = renew_models.ddp_rests(model, after_broken=broke_backward)
             kind, size = type(model.module).__name__, len(list(model.parameters()))
@@ -194,6 +195,8 @@ class InPlace:
 
     def put_together(self, model: DistributedDataParallel, told: dict[str, Any]) -> None:
         """Build a DDP model from what `take_apart` returned, without communication."""
+        numbers = self._made.numbers.copy()
         renew_models.put_together(model, told["state"], told["builtin"])
+        self._made.numbers = numbers  # it is the model of the other ranks, and not one more
         self._made.models[model].builtin = told["builtin"]
         self._made.give_number(model, told["number"])

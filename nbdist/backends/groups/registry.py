@@ -76,7 +76,7 @@ class Made:
             weakref.WeakKeyDictionary()
         )
         """The DDP models, in the order in which they were created."""
-        self._numbers: Counter[str] = Counter()
+        self.numbers: Counter[str] = Counter()
         """How many models were made on each group, by its name."""
         self.groups: list[Group] = []
         self.count = 0
@@ -97,13 +97,13 @@ class Made:
             hooks = getattr(model, "_comm_hooks", ())  # private: may be missing in another release
             noted = Model(None, [((state, hook), {}) for hook, state in hooks])
             self.models[model] = noted
-            self.give_number(model, self._numbers[model.process_group.group_name] + 1)
+            self.give_number(model, self.numbers[model.process_group.group_name] + 1)
 
     def give_number(self, model: DistributedDataParallel, number: int) -> None:
         """Give a registered model its number; see `Model.number`."""
         group = model.process_group.group_name
         self.models[model].number = number
-        self._numbers[group] = max(number, self._numbers[group])
+        self.numbers[group] = max(number, self.numbers[group])
 
     def install(self) -> None:
         """Wrap torch's public functions, to register groups and models from now on."""
