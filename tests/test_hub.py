@@ -225,7 +225,7 @@ def test_who_does_not_wait_for_the_comparison_has_it_before_the_next_cell(
         "usual, rank_equality.TOLD_BYTES = rank_equality.TOLD_BYTES, 1"
     )
     told = shown(on_ranks(notebook, "pass"))
-    assert "Comparing the models and optimizers of the ranks (48 B on each)." in told
+    assert "Comparing the models and optimizers of the ranks (24 B on each)." in told
     assert "No longer equal on all ranks" in told
     notebook.run("rank_equality.TOLD_BYTES = usual")
     on_ranks(notebook, "model = slow = None")

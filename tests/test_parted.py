@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.helpers.faults import fails, shown
-from tests.helpers.notebook import distributed, on_ranks, preload_training
+from tests.helpers.notebook import ANSWERS_LATE, distributed, on_ranks, preload_training
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,8 @@ def with_three(start_shared: KernelFactory) -> Kernel:
     """Return a kernel with three ranks."""
     kernel = start_shared()
     preload_training(kernel)
-    on_ranks(kernel, f"{BEGIN}\nbegun_with = {{*globals(), 'begun_with'}}", "-np 3")
+    begin = f"{ANSWERS_LATE}\n{BEGIN}\nbegun_with = {{*globals(), 'begun_with'}}"
+    on_ranks(kernel, begin, "-np 3")
     return kernel
 
 

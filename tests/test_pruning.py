@@ -288,9 +288,9 @@ def test_masks_that_differ_are_told(pruning: Kernel) -> None:
     on_ranks(
         pruning,
         """
-        parted, alike_ = fresh(), fresh()
+        parted, alike_ = torch.nn.parallel.DistributedDataParallel(fresh()), fresh()
         torch.manual_seed(rank)
-        prune.random_unstructured(parted[0], "weight", 0.5)
+        prune.random_unstructured(parted.module[0], "weight", 0.5)
         prune.l1_unstructured(alike_[0], "weight", 0.5)
         """,
     )

@@ -161,7 +161,7 @@ def test_when_things_go_wrong(tmp_path: Path) -> None:
     shown = run("05_when_things_go_wrong", tmp_path)
     told = (
         "Rank 1 failed: KeyError: 'label' (cell line 4)",
-        "Rank 0 was waiting in all_reduce in backward at cell line 5.",
+        "Rank 0 was waiting in all_reduce in backward at cell line 5, in `steps`",
         "rank 0 has waited in all_reduce",
         "rank 1 has waited in barrier",
         "The cell was stopped: it ran longer than --timeout 10 s.",

@@ -22,10 +22,10 @@ FITTING = {
     "xla": ("kernel", "torchrun"),
 }
 """For each backend, the launchers that can start its ranks."""
-CANNOT_SEND = "with --backend none, ranks cannot send anything to each other"
 LAUNCHERS = ("engines", "torchrun", "horovodrun", "python", "kernel")
 BACKENDS = tuple(backend for backend, launchers in FITTING.items() if "engines" in launchers)
 """The backends that persistent engines can use."""
+CANNOT_SEND = "with --backend none, ranks cannot send anything to each other"
 
 
 def check_fit(backend: str, launcher: str) -> None:
