@@ -26,11 +26,22 @@ if TYPE_CHECKING:
 
 GLOO = "gloo"
 CPU = torch.device("cpu")
+TELLS_OPERATION = "op(__torch__.torch.classes.c10d.ReduceOp"
+"""The beginning of the schema of the method by which a kernel learns the operation."""
+
+
+def possible() -> bool:
+    """Return whether this torch tells a kernel which operation is asked for; 2.9 does not."""
+    inside: Any = torch._C
+    schemas = map(str, inside._jit_get_custom_class_schemas())
+    return any(schema.startswith(TELLS_OPERATION) for schema in schemas)
 
 
 @functools.cache
-def replace() -> torch.library.Library:
+def replace() -> torch.library.Library | None:
     """Let all-reduces of sparse tensors on CPUs, those of DDP too, use `add_up`; once."""
+    if not possible():  # a maximum would silently become a sum
+        return None
     library = torch.library.Library("c10d", "IMPL")  # its end would undo the replacement
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that there is a kernel already
