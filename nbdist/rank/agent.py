@@ -80,6 +80,9 @@ class Agent(HubConnection):
                 self.end()
                 self._loop.add_callback(self._loop.stop)
             case Interrupt():
+                if self._backend.name == "horovod":  # the others' shutdown may free this rank first
+                    with suppress(Exception):
+                        self._runner.abort(message.job, self._backend.waiting())
                 self._runner.interrupt(message.job)
             case Abort() if self._runner.job == message.job:
                 self._free(message.job)

@@ -78,11 +78,15 @@ BELOW = {"nbdist", "torch", "torch_xla", "tensorflow", "horovod"} | sys.stdlib_m
 """Packages in which a place tells a person little about where a training is."""
 
 
+MADE = "<string>"
+"""The file of code that a library has made of a text, as TensorFlow makes its operations."""
+
+
 def innermost(traces: list[TracebackType]) -> TracebackType | None:
     """Return the last of these places that is the user's own, or else that of a library."""
     theirs = None
     for trace in reversed(traces):
-        if _package(trace) in BELOW:
+        if _package(trace) in BELOW or trace.tb_frame.f_code.co_filename == MADE:
             continue
         if not LIBRARIES.search(trace.tb_frame.f_code.co_filename):
             return trace
