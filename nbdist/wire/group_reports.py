@@ -92,8 +92,8 @@ class Digest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Optimizer steps with it in the last cell: begun, ended, and begun after the rank was freed
     from a collective. Empty without any."""
     changed: int = 0
-    """What torch or the object itself counts of its changes since the last comparison; -1 on a
-    rank that has not run a cell yet: what it has, another rank has changed."""
+    """What torch or the object itself counts of its changes since the last comparison; -1 if
+    nothing does, or on a rank that has not run a cell yet: it has what another rank has changed."""
     before: str = ""
     """A sample of its numbers before the last cell's first step; '' if unknown."""
     sampled: bool = False

@@ -96,15 +96,15 @@ class Comparing:
     def _with_steps(self, told: Digest, target: Any, steps: Steps) -> Digest:
         """Add what tells whether a fault has made the object different."""
         changed = 0
+        counted = [] if is_a(target, torch.optim.Optimizer) else parameters_of(target)
         if is_a(target, torch.optim.lr_scheduler.LRScheduler):
-            changed = int(target.last_epoch)
-        elif not is_a(target, torch.optim.Optimizer):
-            for part in parameters_of(target):
-                if id(part) not in self._changed:
-                    self._changed[id(part)] = steps.changes_since(part)
-                    if self._every:
-                        steps.compared(part)
-                changed += self._changed[id(part)]
+            counted = [target]
+        for part in counted:
+            if id(part) not in self._changed:
+                self._changed[id(part)] = steps.changes_since(part)
+                if self._every:
+                    steps.compared(part)
+            changed += self._changed[id(part)]
         # Of a shard that no counted step has changed, this is all that is known.
         failed = steps.job in self._jobs
         taken = steps.of(target) if failed else []
@@ -230,9 +230,11 @@ def parameters_of(thing: Any) -> list[Any]:
     return [one for group in getattr(thing, "param_groups", ()) for one in group["params"]]
 
 
-def changes(tensor: Tensor) -> int:
-    """Return how often a tensor was changed in place; 0 if torch does not count it."""
-    return int(getattr(tensor, "_version", 0))
+def changes(thing: Any) -> int:
+    """Return how often a tensor was changed in place, or a scheduler was stepped; 0 if unknown."""
+    if is_a(thing, torch.optim.lr_scheduler.LRScheduler):
+        return int(thing.last_epoch)
+    return int(getattr(thing, "_version", 0))
 
 
 def _is_fsdp(target: object) -> bool:

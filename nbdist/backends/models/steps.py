@@ -61,7 +61,7 @@ class Steps:
         self._before: dict[int, tuple[weakref.ref[Any], str]] = {}
         """For the id of an object, its sample before the cell's first step."""
         self._changes: dict[int, tuple[weakref.ref[Any], int]] = {}
-        """For the id of a tensor, its count of changes at the last comparison."""
+        """For the id of a tensor or a scheduler, its count of changes at the last comparison."""
         self.job = ""
         """The job of the cell; '' before the first one: what a new rank has, others gave it."""
 
@@ -115,18 +115,18 @@ class Steps:
         ]
         return _sum(counts) if counts else []
 
-    def changes_since(self, tensor: Tensor) -> int:
-        """Return how often a tensor was changed in place since the last comparison."""
-        known, then = self._changes.get(id(tensor), (None, 0))
-        return changes(tensor) - (then if known is not None and known() is tensor else 0)
+    def changes_since(self, thing: Any) -> int:
+        """Return how often a tensor or a scheduler was changed since the last comparison."""
+        known, then = self._changes.get(id(thing), (None, 0))
+        return changes(thing) - (then if known is not None and known() is thing else 0)
 
     def forget_dead(self) -> None:
-        """Forget the counts of tensors that no longer exist."""
+        """Forget the counts of what no longer exists."""
         self._changes = {key: one for key, one in self._changes.items() if one[0]() is not None}
 
-    def compared(self, tensor: Tensor) -> None:
-        """Begin to count the changes of a tensor that is compared now."""
-        self._changes[id(tensor)] = weakref.ref(tensor), changes(tensor)
+    def compared(self, thing: Any) -> None:
+        """Begin to count the changes of a tensor or a scheduler that is compared now."""
+        self._changes[id(thing)] = weakref.ref(thing), changes(thing)
 
     def begins(self, optimizer: Any) -> None:
         """Count a step that begins."""

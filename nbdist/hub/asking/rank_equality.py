@@ -184,10 +184,16 @@ def _parted(
 def _as_before(path: str, told: Told, before: Told) -> bool:
     """Whether an object is on each rank as it was at the last comparison, which has named it."""
     return all(
-        path in before.get(rank, {}) and before[rank][path].content == digests[path].content
+        _unchanged(digests[path])
+        and path in before.get(rank, {})
+        and before[rank][path].content == digests[path].content
         for rank, digests in told.items()
-        if path in digests and not digests[path].sharded
-    ) and not any(digests[path].sharded for digests in told.values() if path in digests)
+        if path in digests
+    )
+
+
+def _unchanged(one: Digest) -> bool:
+    return not (one.sharded or one.sampled or one.steps or one.changed)
 
 
 def _by_fault(found: list[Digest]) -> bool:
