@@ -54,6 +54,10 @@ def named(words: re.Pattern[str], text: str) -> set[str]:
     return {name for line in words.findall(text) for name in NAMED.findall(line)}
 
 
+STOPPED = "stopped at cell line"
+"""Of a rank that was interrupted, maybe within an optimizer's step."""
+
+
 class Fell(AssertionError):
     """A condition does not hold after a fault; the message has the reason and the cells."""
 
@@ -238,6 +242,7 @@ class Storm:
         except LateError as late:
             raise self.fell(f"a cell hangs\n{shown(cell)}") from late
         self.said += f"{shown(cell)}\n"
+        self.blurred |= self.training.shards and STOPPED in self.said
         nonsense = NONSENSE.search(cell.text)
         if nonsense:
             raise self.fell(f"a cell shows {nonsense[0]!r}")
