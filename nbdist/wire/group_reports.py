@@ -58,11 +58,11 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: bool
     """Whether something was cut or left unfinished on this rank, or it cannot be known."""
     count: int = 0
-    """The number of its next group."""
+    """How many groups the cell has made."""
     used: dict[str, int] = {}
-    """For each group, how many operations the cell has begun in it, if any."""
+    """For each group, how many operations the cell has begun in it; -1 if it has destroyed it."""
     last: dict[str, list[str]] = {}
-    """For each of these groups, its last collectives."""
+    """For each group that was used, its last collectives."""
     steps: list[int] = []
     """The optimizer steps of the cell: begun, ended, and begun after the rank was freed."""
     changed: int = 0

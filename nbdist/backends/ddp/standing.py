@@ -36,7 +36,7 @@ class Since:
         self._count = 0
 
     def begin(self) -> None:
-        """Note the counts of operations when a cell begins; 3 us for each group."""
+        """Note the counts of operations when a cell begins."""
         self._began = None
         with suppress(Exception):  # another torch does not count: all is broken
             self._count = process_groups.group_count()

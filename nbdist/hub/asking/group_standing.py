@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbdist.wire.rank_calls import Answer, Call
 
 ANSWER_SECONDS = 20.0
-"""Time limit for an answer: it takes a millisecond, but the rank may be busy."""
+"""Time limit for an answer: it is quick, but the rank may be busy."""
 
 Standings = dict[int, "Standing"]
 
