@@ -45,6 +45,8 @@ MISTAKES = {
 """Each breaks nothing."""
 CUT = "if rank == 1: los\ndist.all_reduce(torch.ones(2))"
 """Rank 0 is freed from this collective, so the groups are renewed."""
+BROKEN = "out = other(torch.ones(1, 1))\n(Boom.apply(out) if rank == 1 else out).sum().backward()"
+"""It breaks off a backward pass of a model `other`, so all models are renewed."""
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +64,16 @@ def two(_notebook: Kernel) -> Kernel:
     return _notebook
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES.values(), CUT], ids=[*MISTAKES, "cut"])
+@pytest.mark.parametrize(
+    "mistake", [*MISTAKES.values(), CUT, BROKEN], ids=[*MISTAKES, "cut", "another model's backward"]
+)
 def test_a_pending_backward_pass_is_reduced(two: Kernel, mistake: str) -> None:
     on_ranks(two, """
         kinds = [{}, {"find_unused_parameters": True}, {"static_graph": True},
-                 {"gradient_as_bucket_view": True}]
-        models = [DDP(nn.Linear(1, 1, bias=False), **kind) for kind in kinds]
-        def loss(): return sum((m(torch.ones(1, 1)) * (rank + 1)).sum() for m in models)
-        for _ in range(2): loss().backward()
+                 {"gradient_as_bucket_view": True}, {"static_graph": True}]
+        other, *models = [DDP(nn.Linear(1, 1, bias=False), **kind) for kind in [{}, *kinds]]
+        def loss(n=5): return sum((m(torch.ones(1, 1)) * (rank + 1)).sum() for m in models[:n])
+        for n in (4, 5): loss(n).backward()  # the last one has formed no buckets yet
         for m in models: m.zero_grad()
         pending = loss()
     """)  # fmt: skip
@@ -78,7 +82,7 @@ def test_a_pending_backward_pass_is_reduced(two: Kernel, mistake: str) -> None:
     assert "lost" not in told, told
     on_ranks(two, "pending.backward()\nprint([m.module.weight.grad.item() for m in models])")
     for rank in (0, 1):
-        assert printed_by(two, rank) == "[1.5, 1.5, 1.5, 1.5]\n"
+        assert printed_by(two, rank) == "[1.5, 1.5, 1.5, 1.5, 1.5]\n"
 
 
 @pytest.mark.parametrize("mistake", [*MISTAKES.values(), CUT], ids=[*MISTAKES, "cut"])

@@ -47,18 +47,20 @@ def spread(storm: Storm) -> None:
 
 
 def cut_between(storm: Storm) -> None:
-    """Cut a collective between the cells of a step: nothing is lost of it that is not named."""
+    """Break something off between the cells of a step: nothing is lost that is not named."""
     storm.on_ranks("twin = beside() if rank in members else None")
     begin_step(storm, 20)
     for _ in range(storm.chance.randint(0, 3)):
         storm.on_ranks(GO_ON)
-    storm.fails(
-        f"if rank == {storm.rank()}: boom()\n"
-        "if rank in members: dist.all_reduce(torch.ones(1), group=group)"
-    )
+    if storm.chance.random() < 0.5:
+        cut = "boom()", "dist.all_reduce(torch.ones(1), group=group)"
+    else:
+        storm.on_ranks("other = make() if rank in members else None")
+        cut = "armed['backward'] = boom", "loss_of(other[0], 60).backward()"
+    storm.fails(f"if rank == {storm.rank()}: {cut[0]}\nif rank in members: {cut[1]}")
     if storm.ends("for reached in going: pass").ok and not _named(storm):
         storm.on_ranks("if rank in members: must_be_as(twin, [20])")
-    storm.on_ranks("twin = going = reached = None")
+    storm.on_ranks("twin = going = reached = other = None")
 
 
 def _named(storm: Storm) -> bool:

@@ -51,6 +51,7 @@ from nbdist.backends.groups import gloo, nccl, stores
 from nbdist.backends.groups.comm_hooks import groups_of, states_of
 from nbdist.backends.groups.registry import Made, nothing
 from nbdist.backends.models import made_equal
+from nbdist.backends.models.pending import pending
 from nbdist.backends.models.trained_objects import bare, trained
 from nbdist.backends.models.variable_paths import at
 from nbdist.backends.torch_private import recorder, refusal
@@ -305,6 +306,8 @@ class Ddp:
         self._anew.make_again(kept, before)
         self._made.count = max(roster.group_count for roster in rosters)
         self._anew.renew_models(namespace)
+        waiting = list(pending(self._made.models))
+        self._note_reset(namespace, waiting, "the forward pass whose backward is still to come")
         self._before = None
         return self._anew.lost(namespace)
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from nbdist.backends.ddp.agreement import MADE
 from nbdist.backends.groups.comm_hooks import attributes, begin_again, counters, states_of
+from nbdist.backends.models.pending import pending
 from nbdist.backends.models.trained_objects import trained
 from nbdist.backends.torch_private import hooks, releases, renew_models
 from nbdist.backends.torch_private import process_groups as groups
@@ -138,10 +139,14 @@ class InPlace:
         groups.set_group_count(count)
         self._move_to_world(namespace)
         forgetful: list[torch.nn.Module] = []
+        renewed: list[DistributedDataParallel] = []
         for name, model in self._named_models().items():
             if broken(name, dist.get_process_group_ranks(model.process_group)):
                 forgetful += [model] if begin_again(states_of(model)) else []
                 renew_models.renew_ddp(model, self._made.models[model].builtin)
+                renewed.append(model)
+        for model, outputs in pending(renewed).items():
+            renew_models.expect_backward(model, outputs)
         if fsdp and broken(FSDP, list(range(dist.get_world_size()))):
             renew_models.settle_fsdp()
         return forgetful

@@ -63,6 +63,37 @@ def renew_ddp(model: torch.nn.parallel.DistributedDataParallel, builtin: Any = N
         private._register_builtin_comm_hook(builtin)
 
 
+def expect_backward(
+    model: torch.nn.parallel.DistributedDataParallel, outputs: list[torch.Tensor]
+) -> None:
+    """Let a new reducer take part in a backward pass whose forward the old one has seen.
+
+    Parameters
+    ----------
+    model
+        The model, which `renew_ddp` has given a new reducer.
+    outputs
+        The tensors from which the backward pass may come.
+    """
+    private: Any = model
+    private.reducer.prepare_for_forward()
+    unused = private.find_unused_parameters and not private.static_graph
+    private.reducer.prepare_for_backward(outputs if unused else [])
+    if not private.static_graph:
+        return
+
+    # The first pass of a static graph is reduced at its end, for which the forward arranges.
+    def reduce_at_end(_grad: torch.Tensor) -> None:
+        if not private._static_graph_delay_allreduce_enqueued:
+            private._static_graph_delay_allreduce_enqueued = True
+            torch.autograd.Variable._execution_engine.queue_callback(  # type: ignore[attr-defined]
+                private.reducer._delay_all_reduce
+            )
+
+    for output in outputs:
+        output.register_hook(reduce_at_end)
+
+
 _DDP = {
     "_static_graph_delay_allreduce_enqueued": False,
     "_has_rebuilt_buckets": False,

@@ -1,0 +1,95 @@
+"""Finds forward passes whose backward may still come: graphs of tensors that lead to models.
+
+A new reducer knows of no forward pass that came before it, and would reduce nothing in the backward
+pass of one, without a word.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+def pending(models: Iterable[torch.nn.Module]) -> dict[torch.nn.Module, list[torch.Tensor]]:
+    """Return, for each model that waits for a backward pass, the tensors which lead to it.
+
+    Parameters
+    ----------
+    models
+        The models.
+
+    Returns
+    -------
+    dict
+        The tensors whose graphs reach a parameter of the model, and were not freed by a backward
+        pass. Models without any are left out.
+    """
+    owners = {id(part): model for model in models for part in model.parameters()}
+    found: dict[torch.nn.Module, list[torch.Tensor]] = {}
+    for tensor in _with_graphs() if owners else ():
+        reached: list[torch.nn.Module] = []
+        with suppress(Exception):  # a kind of node that no public release has
+            reached = _reached(tensor.grad_fn, owners)
+        for model in reached:
+            found.setdefault(model, []).append(tensor)
+    return found
+
+
+def _with_graphs() -> Iterator[torch.Tensor]:
+    """Yield all tensors of this process that an operation has made for a backward pass."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            grad_fn = None
+            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():
+                grad_fn = thing.grad_fn
+            if grad_fn is not None:
+                yield thing
+
+
+def _reached(root: Any, owners: dict[int, torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return the models that a backward pass from this node would reach; [] if it was done."""
+    found: dict[torch.nn.Module, None] = {}
+    seen, todo, whole = {root}, [root], False
+    while todo:
+        node = todo.pop()
+        if not whole:
+            try:
+                whole = _has_tensors(node)
+            except RuntimeError:  # they were freed
+                return []
+        owner = owners.get(id(getattr(node, "variable", None)))
+        if owner is not None:
+            found[owner] = None
+        for behind, _ in node.next_functions:
+            if behind is not None and behind not in seen:
+                seen.add(behind)
+                todo.append(behind)
+    return list(found)
+
+
+def _has_tensors(node: Any) -> bool:
+    """Return whether a node has tensors that its backward needs; RuntimeError if they were freed.
+
+    A backward pass frees those of a node before those of the nodes behind it.
+    """
+    for name in _saved(type(node)):
+        value = getattr(node, name)
+        if any(issubclass(type(one), torch.Tensor) for one in (value, *_items(value))):
+            return True
+    return False
+
+
+def _items(value: object) -> tuple[object, ...]:
+    return value if type(value) is tuple else ()
+
+
+@functools.cache
+def _saved(kind: type) -> list[str]:
+    """Return the attributes of a kind of node which hold what its backward needs."""
+    return [name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors"]
