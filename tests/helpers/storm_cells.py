@@ -107,6 +107,41 @@ def _sync_of_different(storm: Storm) -> None:
     storm.on_ranks("assert bits(odd.state_dict()) == was, 'a sync that failed has changed a model'")
 
 
+def _looped(storm: Storm) -> None:
+    """Run a loop of collectives for longer than a call may last before it is a possible hang."""
+    cell = storm.on_ranks(LOOP.format(seconds=1.3 * PATIENCE))
+    if "Possible hang" in cell.text:
+        raise storm.fell("a loop of collectives is said to hang")
+
+
+def _asked(storm: Storm) -> None:
+    """Ask what the ranks have, which are equal at rest."""
+    shared = {"model", "optimizer"}.intersection(storm.training.names)
+    told = storm.run(f"%dist who {' '.join(shared)}").stdout if shared else ""
+    if "values differ" in told and not storm.training.shards:
+        raise storm.fell(f"the ranks are said to differ, and do not:\n{told}")
+
+
+def _changed_in_notebook(storm: Storm) -> None:
+    """Change a tensor in the notebook behind torch's back, after a cell has used it."""
+    change = storm.chance.choice(["value.numpy()[0] += 1", "value.data[1] += 1"])
+    storm.run("import torch\nvalue = torch.zeros(4)")
+    storm.on_ranks("value.sum()")
+    storm.run(change)
+    if "`value` was changed in place" not in storm.on_ranks("value.sum()").text:
+        raise storm.fell("a cell uses an old value, and it is not said")
+
+
+PATIENCE = 1.0
+"""After so many seconds in one call the storm's notebook says `Possible hang`."""
+LOOP = """
+until = time.monotonic() + {seconds}
+while True:
+    going_on = torch.tensor(float(time.monotonic() < until))
+    dist.broadcast(going_on, 0)
+    dist.all_reduce(torch.ones(100))
+    if not going_on: break
+"""
 MISTAKES: dict[str, Callable[[Storm], object]] = {
     "none": lambda _: None,
     "name": _on_all("los"),
@@ -120,5 +155,8 @@ MISTAKES: dict[str, Callable[[Storm], object]] = {
     "stopped": _stopped("while True: time.sleep(0.01)"),
     "stopped in system": _stopped("os.system('sleep 47')"),
     "sync of different": _sync_of_different,
+    "loop": _looped,
+    "asked": _asked,
+    "changed in the notebook": _changed_in_notebook,
 }
 """What breaks nothing, by name."""
