@@ -131,6 +131,14 @@ def test_groups_made_anew_keep_models_and_variables(kernel: Kernel, kind: str) -
         trains(kernel)
 
 
+def test_a_pending_backward_pass_that_is_lost_by_it_is_named(kernel: Kernel) -> None:
+    begin(kernel, "ddp", ANEW)
+    on_ranks(kernel, "pending = model(torch.randn(4, 8)).sum()")
+    assert "`model` has lost the forward pass whose backward is still to come" in shown(
+        fails(kernel, "if rank == 1: los\ndist.barrier()")
+    )
+
+
 def test_what_is_lost_by_it_is_named(kernel: Kernel) -> None:
     begin(kernel, "fsdp", ANEW)
     text = shown(fails(kernel, FAULT))

@@ -58,7 +58,7 @@ from nbdist.backends.torch_private import recorder, refusal
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from torch.nn.parallel import DistributedDataParallel
 
@@ -277,7 +277,7 @@ class Ddp:
         self._note_reset(namespace, dropped, "the gradients that it had accumulated")
 
     def _note_reset(
-        self, namespace: dict[str, object], modules: list[torch.nn.Module], what: str
+        self, namespace: dict[str, object], modules: Iterable[torch.nn.Module], what: str
     ) -> None:
         """Note the variables that lead to modules which have lost something."""
         parts = {id(bare(module)) for module in modules}
@@ -306,7 +306,7 @@ class Ddp:
         self._anew.make_again(kept, before)
         self._made.count = max(roster.group_count for roster in rosters)
         self._anew.renew_models(namespace)
-        waiting = list(pending(self._made.models))
+        waiting = pending(self._made.models)
         self._note_reset(namespace, waiting, "the forward pass whose backward is still to come")
         self._before = None
         return self._anew.lost(namespace)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import gc
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-def pending(models: Iterable[torch.nn.Module]) -> dict[torch.nn.Module, list[torch.Tensor]]:
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def pending(models: Iterable[Model]) -> dict[Model, list[torch.Tensor]]:
     """Return, for each model that waits for a backward pass, the tensors which lead to it.
 
     Parameters
@@ -31,9 +34,9 @@ def pending(models: Iterable[torch.nn.Module]) -> dict[torch.nn.Module, list[tor
         pass. Models without any are left out.
     """
     owners = {id(part): model for model in models for part in model.parameters()}
-    found: dict[torch.nn.Module, list[torch.Tensor]] = {}
+    found: dict[Model, list[torch.Tensor]] = {}
     for tensor in _with_graphs() if owners else ():
-        reached: list[torch.nn.Module] = []
+        reached: list[Model] = []
         with suppress(Exception):  # a kind of node that no public release has
             reached = _reached(tensor.grad_fn, owners)
         for model in reached:
@@ -45,16 +48,16 @@ def _with_graphs() -> Iterator[torch.Tensor]:
     """Yield all tensors of this process that an operation has made for a backward pass."""
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor):
-            grad_fn = None
-            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():
-                grad_fn = thing.grad_fn
-            if grad_fn is not None:
+            made = False
+            with suppress(Exception):  # the user's own kind of tensor
+                made = thing.grad_fn is not None
+            if made:
                 yield thing
 
 
-def _reached(root: Any, owners: dict[int, torch.nn.Module]) -> list[torch.nn.Module]:
+def _reached(root: Any, owners: dict[int, Model]) -> list[Model]:
     """Return the models that a backward pass from this node would reach; [] if it was done."""
-    found: dict[torch.nn.Module, None] = {}
+    found: dict[Model, None] = {}
     seen, todo, whole = {root}, [root], False
     while todo:
         node = todo.pop()
@@ -78,7 +81,8 @@ def _has_tensors(node: Any) -> bool:
 
     A backward pass frees those of a node before those of the nodes behind it.
     """
-    for name in _saved(type(node)):
+    kind: type = type(node)
+    for name in _saved(kind):
         value = getattr(node, name)
         if any(issubclass(type(one), torch.Tensor) for one in (value, *_items(value))):
             return True

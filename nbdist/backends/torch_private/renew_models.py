@@ -86,7 +86,7 @@ def expect_backward(
     def reduce_at_end(_grad: torch.Tensor) -> None:
         if not private._static_graph_delay_allreduce_enqueued:
             private._static_graph_delay_allreduce_enqueued = True
-            torch.autograd.Variable._execution_engine.queue_callback(  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(
                 private.reducer._delay_all_reduce
             )
 
