@@ -157,6 +157,8 @@ class Storm:
         if silent:
             raise self.fell(f"{', '.join(silent)}: other values on other ranks, without a word")
         mended = SYNC.findall(self.said)
+        if told and self.chance.random() < 0.5:
+            self.must_not_be_told_again()
         for command in dict.fromkeys(mended):
             self.run(command)
         left = self.parted() if mended else parted
@@ -178,6 +180,14 @@ class Storm:
         false = [name for name in told if not any(each.startswith(name) for each in parted)]
         if false:
             raise self.fell(f"{', '.join(sorted(false))}: a false word, for this did not part")
+
+    def must_not_be_told_again(self) -> None:
+        """Check that a mistake which breaks nothing names nothing, though ranks differ already."""
+        said = len(self.said)
+        self.fails(f"if rank == {self.rank()}: los")
+        again = UNEQUAL.search(self.said, said)
+        if again:
+            raise self.fell(f"it was said before, and nothing has changed since: {again[0]}")
 
     def must_go_on(self) -> None:
         """Check that all ranks can train on together."""
