@@ -145,6 +145,58 @@ def _changed_in_notebook(storm: Storm) -> None:
 PATIENCE = 1.0
 """After so many seconds in one call the storm's notebook says `Possible hang`."""
 LOOP = """
+until, going_on = time.monotonic() + {seconds}, torch.ones(1)
+while going_on:
+    if rank == 0: time.sleep(0.003)  # the others wait for it, each time anew
+    going_on.fill_(time.monotonic() < until)
+    dist.all_reduce(going_on, dist.ReduceOp.MIN)
+"""
+LOOKED_AT)(storm)
+    storm.on_ranks("linecache.getlines = lines")
+    if any(storm.folder.glob("read-*")):
+        raise storm.fell("a stop has made a traceback")
+
+
+def _sync_of_different(storm: Storm) -> None:
+    """Sync models that cannot be made equal; nothing may change."""
+    odd = storm.chance.choice(
+        ["nn.Linear(2, 2).to([torch.double, torch.float][rank % 2])", "nn.Linear(2, 2 + rank)"]
+    )
+    storm.on_ranks(f"odd = {odd}\nwas = bits(odd.state_dict())")
+    cell = storm.end(storm.start("%dist sync odd"))
+    if cell.ok:
+        raise storm.fell("models of different kinds are said to be equal now")
+    storm.on_ranks("assert bits(odd.state_dict()) == was, 'a sync that failed has changed a model'")
+
+
+def _looped(storm: Storm) -> None:
+    """Run a loop of collectives for longer than a call may last before it is a possible hang."""
+    cell = storm.on_ranks(LOOP.format(seconds=1.3 * PATIENCE))
+    if "Possible hang" in cell.text:
+        raise storm.fell("a loop of collectives is said to hang")
+
+
+def _asked(storm: Storm) -> None:
+    """Ask what the ranks have, which are equal at rest."""
+    shared = {"model", "optimizer"}.intersection(storm.training.names)
+    told = storm.run(f"%dist who {' '.join(shared)}").stdout if shared else ""
+    if "values differ" in told and not storm.training.shards:
+        raise storm.fell(f"the ranks are said to differ, and do not:\n{told}")
+
+
+def _changed_in_notebook(storm: Storm) -> None:
+    """Change a tensor in the notebook behind torch's back, after a cell has used it."""
+    change = storm.chance.choice(["value.numpy()[0] += 1", "value.data[1] += 1"])
+    storm.run("import torch\nvalue = torch.zeros(4)")
+    storm.on_ranks("value.sum()")
+    storm.run(change)
+    if "`value` was changed in place" not in storm.on_ranks("value.sum()").text:
+        raise storm.fell("a cell uses an old value, and it is not said")
+
+
+PATIENCE = 1.0
+"""After so many seconds in one call the storm's notebook says `Possible hang`."""
+LOOP = """
 until, going_on = time.monotonic() + {seconds}, torch.ones(100_000)
 while going_on[0]:
     going_on.fill_(time.monotonic() < until)
