@@ -243,3 +243,14 @@ def test_shards_of_different_steps_are_said_once_and_fused_ones_too(two: Kernel)
     assert "The ranks' shards are of different steps: `net`, `opt`." in told, told
     for later in (CUT, f"step()\n{CUT}"):
         assert "different steps" not in shown(fails(two, later)), later
+    on_ranks(two, """
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        model = DDP(nn.Linear(8, 8))
+        zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+        def step(): model(torch.ones(4, 8)).sum().backward(); zero.step()
+        step()
+    """)  # fmt: skip
+    told = shown(fails(two, "step()\nif rank == 1: los\nzero.optim.step()\ndist.barrier()"))
+    assert "The ranks' shards are of different steps: `zero`." in told, told
+    for later in ("if rank == 1: los", CUT):
+        assert "`zero`" not in shown(fails(two, later)), later

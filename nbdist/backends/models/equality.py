@@ -1,9 +1,8 @@
 """Digests of models and optimizers, by which ranks compare whether theirs are equal.
 
 A digest is computed on the tensors' device from their bits, and fetched in one transfer. Shards
-differ between ranks, but all ranks update their shards equally often: so a shard's digest uses the
-optimizer steps of the last cell, and torch's count of in-place changes, which not every optimizer
-moves.
+differ between ranks, but all ranks update their shards equally often: so the optimizer steps of the
+last cell are told besides, and torch's count of in-place changes, which not every optimizer moves.
 """
 
 from __future__ import annotations
@@ -105,14 +104,10 @@ class Comparing:
                 if self._every:
                     steps.compared(part)
             changed += self._changed[id(part)]
-        # Of a shard that no counted step has changed, this is all that is known.
         failed = steps.job in self._jobs
-        taken = steps.of(target) if failed else []
-        content = f"{told.content} {taken} {changed}" if told.sharded else told.content
         return msgspec.structs.replace(
             told,
-            content=content,
-            steps=taken,
+            steps=steps.of(target) if failed else [],
             changed=changed if steps.job else -1,
             before=steps.before(target, failed=failed),
             sampled=steps.any and failed,

@@ -193,7 +193,7 @@ def _as_before(path: str, told: Told, before: Told) -> bool:
 
 
 def _unchanged(one: Digest) -> bool:
-    return not (one.sharded or one.sampled or one.steps or one.changed)
+    return not (one.sampled or one.steps or one.changed)
 
 
 def _by_fault(found: list[Digest]) -> bool:
@@ -259,7 +259,12 @@ def _differ(found: list[Digest]) -> bool:
     """Whether contents differ while structures are equal: others were never the same object."""
     outlines = {one.outline for one in found}
     if "" in outlines:  # the structure is unknown on some rank
-        return len({one.content for one in found}) > 1
+        return len(set(map(_known, found))) > 1
     return any(
-        len({one.content for one in found if one.outline == outline}) > 1 for outline in outlines
+        len({_known(one) for one in found if one.outline == outline}) > 1 for outline in outlines
     )
+
+
+def _known(one: Digest) -> tuple[object, ...]:
+    """Return what must be equal on all ranks; of shards, also how often each was changed."""
+    return (one.content, *one.steps, max(one.changed, 0)) if one.sharded else (one.content,)
