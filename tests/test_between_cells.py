@@ -24,6 +24,11 @@ class Boom(torch.autograd.Function):
     def forward(ctx, x): return x.clone()
     @staticmethod
     def backward(ctx, g): raise ValueError("boom")
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])
+    def forward(self, x, n): return self.parts[n](x)
 def same(value):
     told = [None] * world_size
     dist.all_gather_object(told, value)
@@ -91,11 +96,6 @@ def test_what_a_reducer_knows_of_earlier_passes_stays(two: Kernel) -> None:
         x = torch.ones(1, 1) * (rank + 1)
         class Again(nn.Linear):
             def forward(self, x): return checkpoint(super().forward, x, use_reentrant=True)
-        class Two(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.parts = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])
-            def forward(self, x, n): return self.parts[n](x)
         def linear(kind=nn.Linear): return DDP(kind(1, 1, bias=False))
         other, hidden, apart, around, again = linear(), linear(Again), linear(), linear(), linear()
         parts = DDP(Two(), find_unused_parameters=True)
@@ -119,7 +119,8 @@ def test_what_a_reducer_knows_of_earlier_passes_stays(two: Kernel) -> None:
 def test_a_model_whose_own_backward_broke_is_renewed(two: Kernel, end: str) -> None:
     on_ranks(two, """
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-        own = DDP(nn.Linear(2, 2, bias=False))
+        own = DDP(Two(), find_unused_parameters=True)
+        x = torch.ones(1, 1) * (rank + 1)
         def passes(state, bucket):
             future = torch.futures.Future()
             if broken: future.set_exception(ValueError("lost"))
@@ -128,14 +129,14 @@ def test_a_model_whose_own_backward_broke_is_renewed(two: Kernel, end: str) -> N
         own.register_comm_hook(None, passes)
         broken = True
     """)  # fmt: skip
-    fails(two, f"try: own(torch.ones(1, 2) * (rank + 1)).sum().backward()\nfinally: {end}")
+    fails(two, f"try: own(x, 0).backward()\nfinally: {end}")
     on_ranks(two, """
         broken = False; own.zero_grad()
-        own(torch.ones(1, 2) * (rank + 1)).sum().backward()
-        print(own.module.weight.grad[0].tolist())
+        own(x, 1).backward()
+        print([part.weight.grad for part in own.module.parts])
     """)  # fmt: skip
     for rank in (0, 1):
-        assert printed_by(two, rank) == "[1.5, 1.5]\n"
+        assert printed_by(two, rank) == "[None, tensor([[1.5000]])]\n"
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,20 @@ def test_accumulated_gradients_and_the_memory_of_hooks_stay(two: Kernel, mistake
     """)  # fmt: skip
     for rank in (0, 1):
         assert printed_by(two, rank) == "[2.0, 2.0] True\n"
+
+
+@pytest.mark.parametrize("mistake", [CUT, BROKEN], ids=["cut", "another model's backward"])
+def test_a_pending_pass_of_a_sharded_model_is_reduced(two: Kernel, mistake: str) -> None:
+    on_ranks(two, """
+        other, sharded = DDP(nn.Linear(1, 1, bias=False)), nn.Linear(2, 2, bias=False)
+        fully_shard(sharded)
+        pending = sharded(torch.ones(1, 2) * (rank + 1)).sum()
+    """)  # fmt: skip
+    told = shown(fails(two, mistake))
+    assert "lost" not in told, told
+    on_ranks(two, "pending.backward()\nprint(sharded.weight.grad.full_tensor()[0].tolist())")
+    for rank in (0, 1):
+        assert printed_by(two, rank) == "[1.5, 1.5]\n"
 
 
 def test_a_scaler_goes_on_where_an_earlier_cell_left_it(two: Kernel) -> None:
