@@ -170,6 +170,7 @@ def test_a_pending_pass_of_a_sharded_model_is_reduced(two: Kernel, mistake: str)
         fully_shard(sharded)
         pending = sharded(torch.ones(1, 2) * (rank + 1)).sum()
     """)  # fmt: skip
+    assert "divided" in two.run("%dist sync sharded", check=False).error
     told = shown(fails(two, mistake))
     assert "lost" not in told, told
     on_ranks(two, "pending.backward()\nprint(sharded.weight.grad.full_tensor()[0].tolist())")
