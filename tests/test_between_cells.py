@@ -24,6 +24,11 @@ class Boom(torch.autograd.Function):
     def forward(ctx, x): return x.clone()
     @staticmethod
     def backward(ctx, g): raise ValueError("boom")
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])
+    def forward(self, x, n): return self.parts[n](x)
 def same(value):
     told = [None] * world_size
     dist.all_gather_object(told, value)
@@ -46,7 +51,7 @@ MISTAKES = {
 CUT = "if rank == 1: los\ndist.all_reduce(torch.ones(2))"
 """Rank 0 is freed from this collective, so the groups are renewed."""
 BROKEN = "out = other(torch.ones(1, 1))\n(Boom.apply(out) if rank == 1 else out).sum().backward()"
-"""It breaks off a backward pass of a model `other`, so all models are renewed."""
+"""It breaks off a backward pass of a model `other`, so this model is renewed."""
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +90,61 @@ def test_a_pending_backward_pass_is_reduced(two: Kernel, mistake: str) -> None:
         assert printed_by(two, rank) == "[1.5, 1.5, 1.5, 1.5, 1.5]\n"
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES.values(), CUT], ids=[*MISTAKES, "cut"])
+def test_what_a_reducer_knows_of_earlier_passes_stays(two: Kernel) -> None:
+    on_ranks(two, """
+        from torch.utils.checkpoint import checkpoint
+        x = torch.ones(1, 1) * (rank + 1)
+        class Again(nn.Linear):
+            def forward(self, x): return checkpoint(super().forward, x, use_reentrant=True)
+        def linear(kind=nn.Linear): return DDP(kind(1, 1, bias=False))
+        other, hidden, apart, around, again = linear(), linear(Again), linear(), linear(), linear()
+        parts = DDP(Two(), find_unused_parameters=True)
+        losses = [hidden(x.clone().requires_grad_()), around.module(x), again(x)]
+        with apart.no_sync(): losses.append(apart(x))
+        losses[2].backward(retain_graph=True); again.zero_grad()
+        with parts.no_sync(): parts(x, 0).backward()
+    """)  # fmt: skip
+    fails(two, BROKEN)
+    on_ranks(two, """
+        for loss in losses: loss.backward()
+        parts(x, 1).backward()
+        models = hidden, apart, around, again, *parts.module.parts
+        print([next(model.parameters()).grad.item() for model in models])
+    """)  # fmt: skip
+    assert printed_by(two, 0) == "[1.5, 1.0, 1.0, 1.0, 1.5, 1.5]\n"
+    assert printed_by(two, 1) == "[1.5, 2.0, 2.0, 2.0, 1.5, 1.5]\n"
+
+
+@pytest.mark.parametrize("end", ["pass", "own.zero_grad()"])
+def test_a_model_whose_own_backward_broke_is_renewed(two: Kernel, end: str) -> None:
+    on_ranks(two, """
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        own = DDP(Two(), find_unused_parameters=True)
+        x = torch.ones(1, 1) * (rank + 1)
+        def passes(state, bucket):
+            future = torch.futures.Future()
+            if broken: future.set_exception(ValueError("lost"))
+            else: return default_hooks.allreduce_hook(None, bucket)
+            return future
+        own.register_comm_hook(None, passes)
+        broken = True
+    """)  # fmt: skip
+    fails(two, f"try: own(x, 0).backward()\nfinally: {end}")
+    on_ranks(two, """
+        broken = False; own.zero_grad()
+        own(x, 1).backward()
+        print([part.weight.grad for part in own.module.parts])
+    """)  # fmt: skip
+    for rank in (0, 1):
+        assert printed_by(two, rank) == "[None, tensor([[1.5000]])]\n"
+
+
+@pytest.mark.parametrize(
+    "mistake", [*MISTAKES.values(), CUT, BROKEN], ids=[*MISTAKES, "cut", "another model's backward"]
+)
 def test_accumulated_gradients_and_the_memory_of_hooks_stay(two: Kernel, mistake: str) -> None:
     on_ranks(two, """
+        other = DDP(nn.Linear(1, 1, bias=False))
         sharded = nn.Linear(2, 2, bias=False); fully_shard(sharded)
         sharded.set_requires_gradient_sync(False); sharded(torch.ones(1, 2)).sum().backward()
         hooked = DDP(nn.Linear(8, 8))
@@ -104,6 +161,21 @@ def test_accumulated_gradients_and_the_memory_of_hooks_stay(two: Kernel, mistake
     """)  # fmt: skip
     for rank in (0, 1):
         assert printed_by(two, rank) == "[2.0, 2.0] True\n"
+
+
+@pytest.mark.parametrize("mistake", [CUT, BROKEN], ids=["cut", "another model's backward"])
+def test_a_pending_pass_of_a_sharded_model_is_reduced(two: Kernel, mistake: str) -> None:
+    on_ranks(two, """
+        other, sharded = DDP(nn.Linear(1, 1, bias=False)), nn.Linear(2, 2, bias=False)
+        fully_shard(sharded)
+        pending = sharded(torch.ones(1, 2) * (rank + 1)).sum()
+    """)  # fmt: skip
+    assert "divided" in two.run("%dist sync sharded", check=False).error
+    told = shown(fails(two, mistake))
+    assert "lost" not in told, told
+    on_ranks(two, "pending.backward()\nprint(sharded.weight.grad.full_tensor()[0].tolist())")
+    for rank in (0, 1):
+        assert printed_by(two, rank) == "[1.5, 1.5]\n"
 
 
 def test_a_scaler_goes_on_where_an_earlier_cell_left_it(two: Kernel) -> None:

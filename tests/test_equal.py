@@ -102,6 +102,12 @@ def test_tensors_of_odd_kinds_are_compared_by_all_that_is_in_them(kind: str) -> 
     assert digest(make()) == digest(make()) != digest(others[0]())
 
 
+def test_a_tensor_that_was_compared_can_be_resized() -> None:
+    tensor = torch.ones(2)
+    assert digest(tensor)
+    assert len(tensor.resize_(100)) == 100
+
+
 class Odd(torch.Tensor):
     """A kind that nobody knows."""
 

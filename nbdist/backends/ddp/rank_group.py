@@ -262,7 +262,7 @@ class Ddp:
         settle_fsdp: bool,
     ) -> None:
         rosters = self._exchange(
-            in_place.groups(), in_place.count(), in_place.models(self._cell.broke_backward)
+            in_place.groups(), in_place.count(), in_place.models(self._cell.unbroken())
         )
         kept = agreement.kept(rosters)
         in_place.fill(kept, self._store(), generation, self._joining.begin)

@@ -18,7 +18,7 @@ from nbdist.backends.torch_private import hooks, releases, renew_models
 from nbdist.backends.torch_private import process_groups as groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -82,20 +82,20 @@ class InPlace:
             elif self._rank in info.ranks:
                 groups.build(info, self._rank, store)
 
-    def models(self, broke_backward: bool) -> dict[str, str]:  # noqa: FBT001
+    def models(self, unbroken: Collection[torch.nn.Module]) -> dict[str, str]:
         """Return how the models stand, by names that are equal on all ranks; see `Roster.models`.
 
         A DDP model is known by its group and its number in this group.
 
         Parameters
         ----------
-        broke_backward
-            Whether a backward pass was broken off.
+        unbroken
+            The DDP models of which no backward pass was broken off.
         """
         stands = {FSDP: "rests" if renew_models.fsdp_rests() else ""}
         stands |= {f"{group} {MADE}": str(n) for group, n in self._made.numbers.items()}
         for name, model in self._named_models().items():
-            rests = renew_models.ddp_rests(model, after_broken=broke_backward)
+            rests = model in unbroken and renew_models.ddp_rests(model)
             kind, size = type(model.module).__name__, len(list(model.parameters()))
             told = f"{kind} {size} {renew_models.rebuilt(model)} {counters(model)}"
             stands[name] = told if rests else ""

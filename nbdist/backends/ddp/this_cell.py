@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nbdist.backends.models.gradients import Gradients
 from nbdist.backends.models.scalers import SCALER, Scalers
 from nbdist.backends.models.steps import Steps
 from nbdist.wire.group_reports import BACKWARD, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import torch
 
@@ -35,6 +36,7 @@ class ThisCell:
     def __init__(self, made: Made, whole: Callable[[], bool]) -> None:
         self._made = made
         self.steps, self.scalers = Steps(whole), Scalers()
+        self._gradients = Gradients()
         self.since: Since | None = None
         """What it did with the groups; None if this torch does not tell."""
         self.broke_backward = False
@@ -53,6 +55,7 @@ class ThisCell:
         self.scalers.begin()
         if in_place is not None and self.since is not None:
             self.since.begin()
+            self._gradients.begin(self._made.models)
             self._accumulated = weakref.WeakSet(in_place.accumulating())
 
     def settle(
@@ -66,6 +69,10 @@ class ThisCell:
             return Standing(broken=True)
         found = self.since.standing(self._made.models)
         return msgspec.structs.replace(found, steps=self.steps.total(), changed=changed())
+
+    def unbroken(self) -> Collection[torch.nn.Module]:
+        """Return the DDP models of which it has broken off no backward pass."""
+        return self._gradients.kept() if self.broke_backward else list(self._made.models)
 
     def dropped(self, in_place: InPlace) -> list[torch.nn.Module]:
         """Return the FSDP2 modules that had accumulated gradients when the cell began."""

@@ -7,6 +7,7 @@ last cell are told besides, and torch's count of in-place changes, which not eve
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -313,7 +314,9 @@ def _fold(tensor: Tensor) -> Tensor:
     octets = flat.view(torch.uint8)
     if flat.device.type != "cpu":
         return fold_words(octets)
-    hashed = hashlib.blake2b(octets.numpy().data, digest_size=16)
+    # Not by `numpy()`, after which torch refuses to resize the user's tensor, as FSDP2 does.
+    memory = (ctypes.c_char * len(octets)).from_address(octets.data_ptr())
+    hashed = hashlib.blake2b(memory, digest_size=16)
     return torch.frombuffer(bytearray(hashed.digest()), dtype=torch.int64)
 
 

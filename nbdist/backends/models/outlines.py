@@ -75,10 +75,18 @@ def plain_parts(tensor: Tensor) -> list[Tensor]:
 
 def is_fsdp1(model: object) -> bool:
     """Return whether a model contains FSDP1 modules, whose parameters look like plain tensors."""
+    return _has(model, "FullyShardedDataParallel")
+
+
+def _is_fsdp2(model: object) -> bool:
+    """Return whether it contains FSDP2's: theirs look so from a forward to its backward."""
+    return _has(model, "FSDPModule")
+
+
+def _has(model: object, kind: str) -> bool:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return isinstance(model, torch.nn.Module) and any(
-        fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)
-        for part in model.modules()
+        fsdp is not None and isinstance(part, getattr(fsdp, kind)) for part in model.modules()
     )
 
 
@@ -93,7 +101,7 @@ def _of_model(model: torch.nn.Module) -> Outline:
     parts |= {name: _described(tensor) for name, tensor in state.items()}
     parts |= _tied(inner)
     parts |= {f"hook {name}": "a counter" for name in counters(model)}
-    if is_fsdp1(model) or any(map(is_shard, state.values())):
+    if is_fsdp1(model) or _is_fsdp2(model) or any(map(is_shard, state.values())):
         return Outline(parts, DIVIDED)
     why = (_refused(f"its `{name}`", tensor) for name, tensor in state.items())
     return Outline(parts, next(filter(None, why), ""))

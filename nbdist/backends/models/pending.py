@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
+from collections import deque
 from contextlib import suppress
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+
+from nbdist.backends.models.trained_objects import MOST_SEEN, is_a
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,14 +71,38 @@ def _reached(root: Any, owners: dict[int, Model]) -> list[Model]:
                 whole = _has_tensors(node)
             except RuntimeError:  # they were freed
                 return []
-        owner = owners.get(id(getattr(node, "variable", None)))
-        if owner is not None:
-            found[owner] = None
+        for part in (getattr(node, "variable", None), *_computed_again(node)):
+            if id(part) in owners:
+                found[owners[id(part)]] = None
         for behind, _ in node.next_functions:
             if behind is not None and behind not in seen:
                 seen.add(behind)
                 todo.append(behind)
     return list(found)
+
+
+def _computed_again(node: Any) -> Iterator[torch.nn.Parameter]:
+    """Yield the parameters to which only the backward of a node leads.
+
+    A reentrant checkpoint computes its function again then.
+    """
+    todo, seen = deque([getattr(node, "run_function", None)]), set[int]()
+    while todo and len(seen) < MOST_SEEN:
+        each = todo.popleft()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if is_a(each, torch.nn.Module):
+            yield from each.parameters()
+        elif is_a(each, functools.partial):
+            todo += [each.func, *each.args, *each.keywords.values()]
+        elif is_a(each, MethodType):
+            todo += [each.__self__, each.__func__]
+        elif is_a(each, FunctionType):
+            names = inspect.getclosurevars(each)
+            todo += [*names.nonlocals.values(), *names.globals.values()]
+        elif is_a(each, (list, tuple)):
+            todo += each
 
 
 def _has_tensors(node: Any) -> bool:

@@ -102,22 +102,13 @@ _DDP = {
 """Attributes in which a DDP model records its steps, with their values before the first step."""
 
 
-def ddp_rests(model: torch.nn.Module, *, after_broken: bool = False) -> bool:
+def ddp_rests(model: torch.nn.Module) -> bool:
     """Return whether no backward pass of a DDP model was left unfinished; False if unknown.
 
-    A forward may be pending: its backward may still come.
-
-    Parameters
-    ----------
-    model
-        The model.
-    after_broken
-        Whether a backward pass was broken off, maybe this model's. If that was while it waited for
-        the last reductions, its reducer takes it for finished, but is not ready for the next.
+    A forward may be pending: its backward may still come. One that was broken off while it waited
+    for the last reductions looks finished to its reducer, which is not ready for the next.
     """
     private: Any = model
-    if after_broken:
-        return False
     if process_groups.keeps_old():
         return False  # the reducer would go on with what the old backend has left
     try:
