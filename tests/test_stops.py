@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.helpers.faults import ended_in_time, shown, stopped_by_button
-from tests.helpers.notebook import distributed, new_ranks, on_ranks, plain
+from tests.helpers.notebook import distributed, new_ranks, on_ranks, plain, printed_by
 from tests.helpers.processes import command, family
 from tests.helpers.waiting import until
 
@@ -65,6 +65,44 @@ def test_a_stop_that_is_hurried_until_it_kills_has_not_ended_well(cluster: Kerne
     )
     assert state_of_last_job(cluster) == "interrupted"
     new_ranks(cluster)
+
+
+@pytest.mark.parametrize("caught", ["except KeyboardInterrupt", "finally"])
+def test_one_press_interrupts_once_so_that_a_cell_can_save_what_it_has(
+    cluster: Kernel, caught: str
+) -> None:
+    cluster.start(
+        distributed(f"""
+            print('in', flush=True)
+            try:
+                while True: dist.all_reduce(torch.ones(1))
+            {caught}:
+                for _ in range(15): time.sleep(0.1)  # an interrupt would break it off
+                print("saved")
+        """)
+    )
+    cluster.expect("in\n")
+    cluster.interrupt()
+    assert "killed" not in shown(cluster.wait(20))
+    for rank in (0, 1):
+        assert printed_by(cluster, rank).endswith("saved\n")
+
+
+def test_another_press_breaks_off_what_has_caught_the_first(cluster: Kernel) -> None:
+    cluster.start(
+        distributed("""
+            print('in', flush=True)
+            try: time.sleep(60)
+            except KeyboardInterrupt: time.sleep(60)
+        """)
+    )
+    cluster.expect("in\n")
+    cluster.interrupt()
+    cluster.expect("Ranks 0-1 have caught the interrupt", 20)
+    cluster.interrupt()
+    stopped = cluster.wait(20)
+    assert "Ranks 0-1 were stopped at cell line 4." in shown(stopped)
+    assert "killed" not in shown(stopped)
 
 
 def test_what_failed_is_told_though_its_end_is_hurried(cluster: Kernel) -> None:

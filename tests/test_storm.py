@@ -16,7 +16,6 @@ from jupyter_core.utils import ensure_event_loop
 
 from tests.helpers.notebook import on_ranks, preload_without_trial
 from tests.helpers.storm import Fell, Storm
-from tests.helpers.storm_cells import PATIENCE
 from tests.helpers.storm_faults import DEADLY, FAULTS
 from tests.helpers.training_kinds import TRAININGS
 
@@ -59,7 +58,7 @@ class Weather:
     def begin(self) -> Kernel:
         """Start a notebook with ranks."""
         self.kernel = self.start(env=self.env)
-        self.kernel.run(f"import nbdist\n%env NBDIST_HANG_SECONDS={PATIENCE}")
+        self.kernel.run("import nbdist")
         # Or each new rank imports what its first optimizer and model need, which takes 2 s.
         preload_without_trial(self.kernel, "torch._dynamo", "torch.distributed.fsdp")
         on_ranks(self.kernel, "pass", "-np 2")

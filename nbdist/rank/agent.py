@@ -83,7 +83,7 @@ class Agent(HubConnection):
                 if self._backend.name == "horovod":  # the others' shutdown may free this rank first
                     with suppress(Exception):
                         self._runner.abort(message.job, self._backend.waiting())
-                self._runner.interrupt(message.job)
+                self._runner.interrupt(message.job, again=message.again)
             case Abort() if self._runner.job == message.job:
                 self._free(message.job)
             case Ask():
@@ -98,7 +98,7 @@ class Agent(HubConnection):
         self._runner.abort(job, waiting)
         if job and goes_on:
             # The collective would return wrong data: the cell must not reach its next line.
-            self._runner.interrupt(job)
+            self._runner.interrupt(job, again=waiting is not None)
         self._backend.abort()
 
     def _take(self, number: int, call: AnyCall) -> None:
@@ -180,7 +180,7 @@ class Agent(HubConnection):
         taken = self._meter.read(0.0 if waiting is None else waiting.since)
         return Pulse(
             runner.job, runner.line(), vitals.where(runner.main), waiting, taken,
-            progress.bars(), self._on(), showing=runner.showing,
+            progress.bars(), self._on(), showing=runner.showing, interrupted=runner.interrupted,
         )  # fmt: skip
 
     def _end_wait(self, waiting: Waiting) -> None:

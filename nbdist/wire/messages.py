@@ -52,9 +52,11 @@ class Run(Message, frozen=True):
 
 
 class Interrupt(Message, frozen=True):
-    """Raise KeyboardInterrupt in the cell."""
+    """Raise KeyboardInterrupt in the cell, once for each press of stop."""
 
     job: str
+    again: bool = False
+    """Whether the user has pressed again: also if the cell has caught the one before."""
 
 
 class Abort(Message, frozen=True):
@@ -150,6 +152,8 @@ class Pulse(Message, frozen=True):
     """At the cell's end: the time of its loops, for each place in the code."""
     showing: bool = False
     """Whether the cell has failed and its traceback is being made."""
+    interrupted: bool = False
+    """Whether KeyboardInterrupt was raised in the cell, which may have caught it."""
 
 
 class Reply(Message, frozen=True):

@@ -117,13 +117,6 @@ def _sync_of_different(storm: Storm) -> None:
     storm.on_ranks("assert bits(odd.state_dict()) == was, 'a sync that failed has changed a model'")
 
 
-def _looped(storm: Storm) -> None:
-    """Run a loop of collectives for longer than a call may last before it is a possible hang."""
-    cell = storm.on_ranks(LOOP.format(seconds=1.3 * PATIENCE))
-    if "Possible hang" in cell.text:
-        raise storm.fell("a loop of collectives is said to hang")
-
-
 def _asked(storm: Storm) -> None:
     """Ask what the ranks have, which are equal at rest."""
     shared = {"model", "optimizer"}.intersection(storm.training.names)
@@ -142,15 +135,6 @@ def _changed_in_notebook(storm: Storm) -> None:
         raise storm.fell("a cell uses an old value, and it is not said")
 
 
-PATIENCE = 1.0
-"""After so many seconds in one call the storm's notebook says `Possible hang`."""
-LOOP = """
-until, going_on = time.monotonic() + {seconds}, torch.ones(1)
-while going_on:
-    if rank == 0: time.sleep(0.003)  # the others wait for it, each time anew
-    going_on.fill_(time.monotonic() < until)
-    dist.all_reduce(going_on, dist.ReduceOp.MIN)
-"""
 LOOKED_AT = """
 import linecache
 lines = linecache.getlines
@@ -173,7 +157,6 @@ MISTAKES: dict[str, Callable[[Storm], object]] = {
     "stopped": _stopped_in_a_loop,
     "stopped in system": _stopped("os.system('sleep 47')"),
     "sync of different": _sync_of_different,
-    "loop": _looped,
     "asked": _asked,
     "changed in the notebook": _changed_in_notebook,
 }

@@ -68,11 +68,15 @@ def _making(storm: Storm) -> None:
 
 def _restarted(storm: Storm) -> None:
     rank = storm.rank()
-    if storm.chance.random() < 0.5:
-        storm.run(f"%dist restart {rank}")
+    all_or_one = storm.chance.choice(["", str(rank), None])
+    if all_or_one is not None:
+        storm.run(f"%dist restart {all_or_one}".rstrip())
         if "nothing is missing" in storm.said:
             raise storm.fell("nothing is said to be missing, and all variables are")
-    storm.replace(rank)
+    if all_or_one == "":
+        storm.on_ranks(storm.begun_by())
+    else:
+        storm.replace(rank)
 
 
 def _interrupted(storm: Storm) -> None:

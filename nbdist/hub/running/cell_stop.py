@@ -2,11 +2,13 @@
 
 Stopping goes in steps, each only for the ranks that the step before did not end: interrupt the
 Python code, free it from collectives, and after a countdown that a person sees, kill the process.
+Code that catches the interrupt may save what it has: it is left alone until stop is pressed again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 from nbdist.job.report import said_of
@@ -27,6 +29,9 @@ TRACEBACK_SECONDS = 60.0
 """And one that has failed, for its traceback: that takes seconds on a busy machine, or for ever
 where an error's own text does."""
 
+CAUGHT_SECONDS = 60.0
+"""Code that has caught the interrupt has this long where nobody has pressed stop: after a fault,
+or at a time limit."""
 KILLED_SECONDS = 5.0
 """How long the death of a killed rank is waited for: a process may wait in the system."""
 
@@ -62,14 +67,42 @@ class Stopping:
         if press.why is not None:
             self._interrupt()
             await self._ended_within(INTERRUPT_SECONDS)
+        press.event.clear()
         await self._free()
+        if await self._has_caught():
+            press.event.clear()
+            self._interrupt(again=True)
+            await self._free()
         await self._count_down()
+
+    async def _has_caught(self) -> bool:
+        """Wait while code runs that has caught the interrupt; return whether any still does."""
+        hub, press = self._hub, self._press
+        by_hand = press.why is not None and press.why.by == "interrupt"
+        deadline = math.inf if by_hand else hub.loop.time() + CAUGHT_SECONDS
+        told: list[int] = []
+        while (caught := self._caught()) and not press.event.is_set():
+            if hub.loop.time() >= deadline:
+                break
+            if caught != told:
+                self._job.report(
+                    "countdown",
+                    f"{said_of(caught, 'has caught the interrupt')}, and may be saving something; "
+                    f"{self._job.stop_by} again to break that off.",
+                )
+                told = caught
+            await self._ended_within(0.5)
+        return bool(caught)
+
+    def _caught(self) -> list[int]:
+        """Return the ranks whose code still runs after it was interrupted."""
+        pulses = {rank: self._hub.ranks[rank].pulse for rank in self._pending}
+        return [rank for rank, pulse in pulses.items() if pulse and pulse.interrupted]
 
     async def _free(self) -> None:
         hub, press = self._hub, self._press
         why = "another rank failed" if press.why is None else press.why.text
         deadline = hub.loop.time() + FREE_SECONDS
-        press.event.clear()
         self._output.quiet()
         while self._pending and hub.loop.time() < deadline and not press.event.is_set():
             for rank in self._pending:
@@ -77,9 +110,9 @@ class Stopping:
             self._interrupt()
             await self._ended_within(0.5)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, *, again: bool = False) -> None:
         for rank in self._pending:
-            self._hub.send(rank, Interrupt(self._job.id))
+            self._hub.send(rank, Interrupt(self._job.id, again))
 
     async def _count_down(self) -> None:
         loop, left = self._hub.loop, self._hub.settings.kill_seconds
@@ -91,9 +124,10 @@ class Stopping:
                 self._tell(f"{said_of(showing, 'has failed')}, and the traceback is being made; ")
                 await self._ended_within(0.5)
                 continue
-            stuck = list(self._pending)
+            stuck, caught = list(self._pending), self._caught()
+            why = "catching each interrupt" if caught == stuck else "being inside a C call"
             self._tell(
-                f"{said_of(stuck, 'does not react')}, being inside a C call. In {in_time(left)} "
+                f"{said_of(stuck, 'does not react')}, {why}. In {in_time(left)} "
                 f"{said_of(stuck, 'is killed').lower()} and restarted before the next cell; "
             )
             await self._ended_within(min(1.0, left))

@@ -96,6 +96,8 @@ class CellRunner:
         """Whether IPython still holds the exception of an earlier cell, for `%tb`."""
         self.job = ""
         """The job whose cell is running; '' when idle."""
+        self.interrupted = False
+        """Whether KeyboardInterrupt was raised in the running cell. The main thread writes."""
         self._aborted = False
         self._freed_from: Waiting | None = None
         self._stopped_by: BaseException | None = None
@@ -136,16 +138,20 @@ class CellRunner:
 
     def _on_sigint(self, _signum: int, frame: FrameType | None) -> None:
         """Raise in the user's code if it runs, cancel it if it awaits, else do nothing."""
+        ignored = False
         while frame is not None:
             if frame.f_code.co_filename == self._filename:
                 error, self._raising = self._raising, None
                 if error is not None:
                     raise error
                 self._refuse()
+                self.interrupted = not ignored
                 raise KeyboardInterrupt
+            ignored |= frame.f_code.co_name == "__del__"  # Python prints what is raised there
             frame = frame.f_back
         if self._task is not None:
             self._refuse()
+            self.interrupted = True
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def _refuse(self) -> None:
@@ -153,12 +159,17 @@ class CellRunner:
         if self._collectives is not None and os.getpid() == self._pid:
             self._collectives.refuse()
 
-    def interrupt(self, job: str) -> None:
-        """Interrupt `job`, even if its cell has not begun yet. Any thread."""
+    def interrupt(self, job: str, *, again: bool = False) -> None:
+        """Interrupt `job`, even if its cell has not begun yet. Any thread.
+
+        A cell that has caught an interrupt gets another only if `again`.
+        """
         if self.job != job:
             self._stop_early.add(job)
         elif not self._showing:
             self._aborted = True
+            if self.interrupted and not again:
+                return
             interrupt_thread(self.main)
             if self.own:  # the kernel's programs belong to the notebook, too
                 self._foreground.interrupt()
@@ -178,6 +189,7 @@ class CellRunner:
         """Run one cell to its end; return how it ended."""
         async with self.lock:
             self.job, self._aborted, self._traceback = run.job, False, []
+            self.interrupted = False
             self._freed_from = self._raising = self._stopped_by = None
             self._failed_at, self.broken_in = 0.0, ""
             began = False
