@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbdist.hub.running.life_cycle import Press
     from nbdist.job.job import Job
     from nbdist.job.output import Output
+    from nbdist.wire.messages import Pulse
 
 INTERRUPT_SECONDS = 0.4
 """Python code has this long to react before collectives are broken up."""
@@ -96,8 +97,7 @@ class Stopping:
 
     def _caught(self) -> list[int]:
         """Return the ranks whose code still runs after it was interrupted."""
-        pulses = {rank: self._hub.ranks[rank].pulse for rank in self._pending}
-        return [rank for rank, pulse in pulses.items() if pulse and pulse.interrupted]
+        return [rank for rank, pulse in self._pulses() if pulse.interrupted]
 
     async def _free(self) -> None:
         hub, press = self._hub, self._press
@@ -136,8 +136,12 @@ class Stopping:
 
     def _showing(self) -> list[int]:
         """Return the ranks that have failed and make their traceback."""
-        pulses = {rank: self._hub.ranks[rank].pulse for rank in self._pending}
-        return [rank for rank, pulse in pulses.items() if pulse and pulse.showing]
+        return [rank for rank, pulse in self._pulses() if pulse.showing]
+
+    def _pulses(self) -> list[tuple[int, Pulse]]:
+        """Return what each rank that still runs the cell has told last."""
+        pulses = [(rank, self._hub.ranks[rank].pulse) for rank in self._pending]
+        return [(rank, pulse) for rank, pulse in pulses if pulse is not None]
 
     def _tell(self, text: str) -> None:
         self._job.report("countdown", f"{text}{self._job.stop_by} again to kill it now.")
