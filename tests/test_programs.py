@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.helpers.program_draws import notebooks, slips
 from tests.helpers.program_kept import KEPT
-from tests.helpers.programs import notebooks, program
-from tests.helpers.ways import Ways
+from tests.helpers.programs import program
+from tests.helpers.ways import KEEP, Ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,5 +78,17 @@ def test_scripts_under_torchrun_see_what_the_notebook_sees(ways: Ways) -> None:
     @given(notebooks())
     def check(drawn: Program) -> None:
         ways.check(drawn, ["torchrun"])
+
+    check()
+
+
+@pytest.mark.timeout(0 if BY_HAND else 300)
+def test_a_cell_in_the_wrong_place_is_told(ways: Ways, kernel: Kernel) -> None:
+    kernel.run(KEEP)
+
+    @settings(DRAWN, max_examples=max(40, BY_HAND // 5))
+    @given(slips())
+    def check(drawn: Program) -> None:
+        ways.slips(drawn, kernel)
 
     check()

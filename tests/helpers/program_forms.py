@@ -32,9 +32,15 @@ READ = {
     "counter": ["{0}([1, 1, {1}])[1]"],
     "cached": ["{0}({1})"],
     "meter": ["{0}.count"],
+    "view": ["int({0}.sum())", "len({0})"],
+    "tensor": ["int({0}.sum())", "len({0})"],
+    "module": ["int({0}.weight.item())"],
+    "optimizer": ["int({0}.param_groups[0]['params'][0].item())"],
+    "holder": ["{0}()"],
     "own_int": ["{0}"],
     "own_func": ["{0}({1})"],
     "own_obj": ["{0}.value()", "{0}.n", "{0}.scale"],
+    "own_holder": ["{0}()"],
 }
 """For each kind, expressions whose values are whole numbers: {0} is the name, {1} a number."""
 
@@ -242,8 +248,25 @@ SHOW = {
     "funcs": ["[each(2) for each in {0}]", "[each.__name__ for each in {0}]"],
     "objs": ["[type(each).__name__ for each in {0}]"],
     "array": ["{0}.tolist()"],
+    "view": ["{0}.tolist()"],
+    "tensor": ["{0}.tolist()"],
+    "module": [
+        "{0}.weight.grad is None or {0}.weight.grad.tolist()",
+        "[each.requires_grad for each in {0}.parameters()]",
+    ],
+    "typed": ["__import__('typing').get_type_hints({0})", "sorted({0}.__annotations__)"],
 }
 """For each kind, what else is observed."""
+
+HELD = {
+    "list": "sum({})",
+    "dict": "sum({}.values())",
+    "array": "int({}.sum())",
+    "tensor": "int({}.sum())",
+    "module": "int({}.weight.item())",
+    "obj": "{}.n",
+}
+"""What can be held, with an expression that reads it."""
 
 NAMES = {
     "int": ["n", "lr", "width", "seed"],
@@ -268,5 +291,11 @@ NAMES = {
     "box": ["state", "box"],
     "cached": ["fib", "table_of"],
     "meter": ["meter", "tracker"],
+    "view": ["first", "part", "flat"],
+    "tensor": ["x", "target"],
+    "module": ["net", "layer", "head"],
+    "optimizer": ["opt", "sgd"],
+    "holder": ["trainer", "bundle", "dataset"],
+    "typed": ["Args", "parse", "main"],
     "misc": ["thing", "other", "_data", "_values", "_name", "time"],
 }

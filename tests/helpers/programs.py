@@ -1,8 +1,7 @@
 """Small notebooks, drawn from a grammar of what people write in cells.
 
-`notebooks()` is a Hypothesis strategy of programs: a few cells, a cell that *observes*, a few more
-cells, and another cell that observes. Whatever a cell observes is a whole number or plain data, so
-it can be compared between processes.
+Whatever a cell observes is a whole number or plain data, so it can be compared between processes.
+`tests/helpers/program_draws.py` puts cells together.
 
 A `Writer` writes a program. It knows the kind of each name, and the names that its value uses, so a
 program nearly always runs and always ends. Each rule is a function that writes a statement or two.
@@ -13,14 +12,14 @@ choices until nothing more can be left out.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.helpers.program_forms import MISC, NAMES, READ, SHOW
+from tests.helpers.program_forms import HELD, MISC, NAMES, READ, SHOW
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Cell:
 Program = tuple[Cell, ...]
 
 
-MOST_CELLS = 14
 CELL, OBSERVES = "# %%", "# %% observes"
 
 
@@ -70,6 +68,8 @@ class Writer:
     """Writes one program; Hypothesis draws all its choices."""
 
     draw: Callable[[st.SearchStrategy[Any]], Any]
+    names: Mapping[str, list[str]] = field(default_factory=lambda: NAMES)
+    """For each kind, the names that its values may get."""
     things: dict[str, Thing] = field(default_factory=dict)
 
     # -- choices -----------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Writer:
         """Draw a name for a value of this kind: mostly one for this kind, at times any used one."""
         if self.not_own() and self.chance(16):
             return str(self.one_of(self.not_own()))
-        return str(self.one_of(NAMES[kind]))
+        return str(self.one_of(self.names[kind]))
 
     def number(self, but: str = "", *, argument: str = "") -> str:
         """Draw an expression for a whole number; `argument` is an expression that may be used."""
@@ -152,14 +152,23 @@ class Writer:
         self.things[name] = Thing(old.kind, frozenset(uses), old.changes, old.parts)
         return text
 
-    def statement(self) -> str:
-        """Draw a statement of the notebook."""
-        rules = [rule for rule, possible in RULES if possible is None or self.having(*possible)]
+    def uses(self, name: str, other: str) -> None:
+        """Note that the value of `name` needs `other`, too."""
+        old = self.things[name]
+        self.things[name] = Thing(old.kind, old.uses | {other}, old.changes, old.parts)
+
+    def statement(self, only: Iterable[Rule] = ()) -> str:
+        """Draw a statement of the notebook, of all rules or of some."""
+        rules = [
+            rule
+            for rule, possible in RULES
+            if (possible is None or self.having(*possible)) and (not only or rule in only)
+        ]
         return str(self.one_of(rules)(self))
 
     def observation(self, *, last: bool) -> str:
-        """Draw a cell that observes; the last one may change what it observes."""
-        lines = [self.change()] if last and self.chance(3) else []
+        """Draw a cell that observes; the last one may change whatever it observes."""
+        lines = [self.change() if last else self.change_in_place()] if self.chance(3) else []
         if not last and self.chance(2):
             lines.append(self.own())
         names = [n for n in self.having(pure=False) if last or not self.changes(n)]
@@ -172,8 +181,17 @@ class Writer:
     def own(self) -> str:
         """Draw a statement that binds a name where it is observed, for later cells."""
         name = f"own_{len(self.things)}"
-        way = self.one_of(["int", "func", "obj", "lambda", "class"])
-        classes = self.having("class")
+        way = self.one_of(["int", "func", "obj", "lambda", "class", "holder"])
+        classes, settings = self.having("class"), self.having("dict", "list")
+        if settings and way == "holder":
+            held = self.one_of(settings)
+            reads = HELD[self.things[held].kind].format("self.held")
+            return self.bind(
+                name,
+                "own_holder",
+                f"class {name}_kind:\n    def __init__(self, held):\n        self.held = held\n"
+                f"    def __call__(self):\n        return {reads}\n{name} = {name}_kind({held})",
+            )
         if way == "func":
             return self.bind(
                 name,
@@ -262,9 +280,6 @@ class Writer:
         """Draw a statement that changes something, for the last cell."""
         ways = ["pass"]
         ways += [f"{n} = 9" for n in self.having("int", pure=False)]
-        ways += [f"{n}.append(7)" for n in self.having("list", pure=False)]
-        ways += [f"{n}['lr'] = 8" for n in self.having("dict", pure=False)]
-        ways += [f"{n}.n = 6" for n in self.having("obj", pure=False)]
         ways += [
             f"{n}[0].n = 4"
             for n in self.having("box", pure=False)
@@ -275,7 +290,24 @@ class Writer:
         ways += [f"{n} = None" for n in self.not_own()]
         ways += [f"{n}.scale = 5" for n in self.having("class", pure=False)]
         ways += [f"def {n}(x, k=2):\n    return x + 50" for n in self.having("func", pure=False)]
+        ways += self._in_place()
         return str(self.one_of(ways))
+
+    def change_in_place(self) -> str:
+        """Draw a statement that changes a value in place, so that its names stay as they are."""
+        return str(self.one_of(self._in_place() or ["pass"]))
+
+    def _in_place(self) -> list[str]:
+        ways = [f"{n}.append(7)" for n in self.having("list")]
+        ways += [f"{n}['lr'] = 8" for n in self.having("dict")]
+        ways += [f"{n}.n = 6" for n in self.having("obj")]
+        ways += [f"{n}[...] = 9" for n in self.having("array", "view", "tensor")] * 2
+        ways += [f"{n}.weight.data.fill_(5)" for n in self.having("module")]
+        ways += [
+            f"{n}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1)\n{n}.step()"
+            for n in self.having("optimizer")
+        ] * 2
+        return ways
 
 
 def _names(text: str) -> set[str]:
@@ -429,10 +461,25 @@ def copied(w: Writer) -> str:
     return w.bind(new, thing.kind, form.format(new, old), parts=thing.parts)
 
 
-@rule("list", "dict", "obj", "func", "class", "config")
+BOXED = (
+    "list",
+    "dict",
+    "obj",
+    "func",
+    "with_k",
+    "class",
+    "config",
+    "int",
+    "array",
+    "tensor",
+    "module",
+)
+
+
+@rule(*BOXED, weight=2)
 def boxed(w: Writer) -> str:
     name = w.name("box")
-    names = w.having("list", "dict", "obj", "func", "with_k", "class", "config", "int", but=name)
+    names = w.having(*BOXED, but=name)
     if not names:
         return number(w)
     held = [w.one_of(names) for _ in range(w.draw(st.integers(1, 3)))]
@@ -1069,21 +1116,3 @@ def swapped(w: Writer) -> str:
     names = w.having("int")
     a, b = w.one_of(names), w.one_of(names)
     return f"{a}, {b} = {b}, {a}"
-
-
-@st.composite
-def notebooks(draw: Any) -> Program:
-    """Draw a program: cells, one that observes, more cells, the last one, which observes."""
-    w = Writer(draw)
-    cells: list[Cell] = []
-    for last in (False, True):
-        begun: list[str] = []
-        while len(cells) <= MOST_CELLS and (len(w.things) < 2 or draw(st.integers(0, 7)) > 0):
-            begun.append(w.statement())
-            if draw(st.integers(0, 2)) == 0:
-                cells.append(Cell("\n".join(begun)))
-                begun = []
-        if begun:
-            cells.append(Cell("\n".join(begun)))
-        cells.append(Cell(w.observation(last=last), observes=True))
-    return tuple(cells)

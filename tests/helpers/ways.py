@@ -44,8 +44,10 @@ REFUSALS = re.compile(
 )
 """The errors with which a cell may be refused before anything has started."""
 SAID = re.compile(
-    r"`\w+` was (deleted in the notebook; the ranks keep the value that was brought|"
-    r"changed in place in the notebook after it was brought; the ranks keep their value)"
+    r"`\w+` (was (deleted in the notebook; the ranks keep the value that was brought|"
+    r"changed in place in the notebook after it was brought; the ranks keep their value|"
+    r"changed in the notebook, but cells have also changed)|"
+    r"got a new value in the notebook, but cells have also)"
 )
 """The notes with which a value may differ from the notebook's."""
 FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")
@@ -142,6 +144,34 @@ class Ways:
         found = self.differences(program, ways)
         assert not found, "\n\n".join([about, shown(program), *map(str, found)])
 
+    def slips(self, program: Program, single: Kernel) -> None:
+        """Run the cells that observe on the ranks only, the others in the notebook only.
+
+        Each must show what it shows in `single`, a kernel that runs all of them, or say a word.
+        """
+        self._kernel.start(f"{ENGINES} --no-bring\n{FORGET}")
+        self._kernel.start(FORGET + FORGET_CELLS)
+        single.start(FORGET)
+        runs = [
+            (
+                self._kernel.start(f"{ENGINES}\n{cell.text}" if cell.observes else cell.text),
+                single.start(cell.text),
+            )
+            for cell in program
+        ]
+        self._kernel.wait()
+        single.wait()
+        self.counts["slips"] += 1
+        for number, (run, own) in enumerate(runs):
+            expected = Seen(_told(own.stdout), own.error.partition(":")[0])
+            seen = _seen(run)
+            if seen.refused or SAID.search(seen.text) or seen.error == "NameError":
+                self.counts["slips, said"] += 1
+                return
+            assert seen == expected, "\n\n".join(
+                [shown(program), str(Difference("slip", number, expected, seen))]
+            )
+
     def _is_right(self, way: str, seen: Seen, expected: Seen) -> bool:
         if seen.refused:
             self.counts[f"{way}, refused"] += 1
@@ -171,5 +201,5 @@ def _told(output: str) -> str:
 def _seen(run: Run) -> Seen:
     text = plain(run.text)
     failed, refused = FAILED.match(run.error), REFUSALS.search(text)
-    error = failed[1] if failed else run.error
+    error = failed[1] if failed else run.error.partition(":")[0]
     return Seen(_told(run.stdout), error, refused[0] if refused else "", text)

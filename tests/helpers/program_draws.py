@@ -1,0 +1,52 @@
+"""Strategies of Hypothesis that put generated statements together to notebooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.helpers import program_sharing, programs
+from tests.helpers.program_forms import NAMES
+from tests.helpers.programs import Cell, Program, Writer
+
+MOST_CELLS = 14
+SLIPS = (
+    programs.number, programs.count_on, programs.a_list, programs.edit_list, programs.a_dict,
+    programs.edit_dict, programs.function, programs.a_class, programs.edit_class,
+    programs.an_object, programs.edit_object, programs.an_array, programs.edit_array,
+    program_sharing.a_module, program_sharing.train_module,
+)  # fmt: skip
+"""What people write in a cell of either kind, and at times in the wrong one."""
+
+
+@st.composite
+def notebooks(draw: Any) -> Program:
+    """Draw a program: cells, one that observes, more cells, another that observes, perhaps more."""
+    w = Writer(draw)
+    cells: list[Cell] = []
+    for last in draw(st.sampled_from([(False, True), (False, False, True)])):
+        begun: list[str] = []
+        while len(cells) <= MOST_CELLS and (len(w.things) < 2 or draw(st.integers(0, 7)) > 0):
+            begun.append(w.statement())
+            if draw(st.integers(0, 2)) == 0:
+                cells.append(Cell("\n".join(begun)))
+                begun = []
+        if begun:
+            cells.append(Cell("\n".join(begun)))
+        cells.append(Cell(w.observation(last=last), observes=True))
+    return tuple(cells)
+
+
+@st.composite
+def slips(draw: Any) -> Program:
+    """Draw a program whose cells run on the ranks or in the notebook, each in one of them only."""
+    w = Writer(draw, {kind: names[:1] for kind, names in NAMES.items()})
+    cells = [Cell("\n".join(w.statement(SLIPS) for _ in range(draw(st.integers(1, 3)))))]
+    for _ in range(draw(st.integers(3, 8))):
+        lines = [w.statement(SLIPS) for _ in range(draw(st.integers(0, 2)))]
+        names = w.having(pure=False)
+        if names and (not lines or draw(st.booleans())):
+            lines.append(w.observe(w.one_of(names)))
+        cells.append(Cell("\n".join(lines) or "pass", observes=draw(st.booleans())))
+    return tuple(cells)
