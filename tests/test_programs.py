@@ -29,6 +29,9 @@ pytestmark = pytest.mark.repeats
 
 BY_HAND = int(os.environ.get("NBDIST_PROGRAMS", "0"))
 """How many programs to draw that nobody has seen; 0 draws those of the suite."""
+SHARES = range(len(os.sched_getaffinity(0)) if BY_HAND else 1)
+"""By hand, each core draws as many programs as the others."""
+EACH = BY_HAND // len(SHARES)
 DRAWN = settings(
     database=None,
     deadline=None,
@@ -56,8 +59,9 @@ def test_programs_that_once_failed(ways: Ways, about: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(0 if BY_HAND else 600)
-def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
-    @settings(DRAWN, max_examples=BY_HAND or 200)
+@pytest.mark.parametrize("share", SHARES)
+def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways, share: int) -> None:
+    @settings(DRAWN, max_examples=EACH or 200)
     @given(notebooks())
     def check(drawn: Program) -> None:
         ways.check(drawn)
@@ -74,7 +78,7 @@ def test_ranks_and_saved_scripts_see_what_the_notebook_sees(ways: Ways) -> None:
 
 @pytest.mark.timeout(0 if BY_HAND else 300)
 def test_scripts_under_torchrun_see_what_the_notebook_sees(ways: Ways) -> None:
-    @settings(DRAWN, max_examples=max(12, BY_HAND // 20))
+    @settings(DRAWN, max_examples=max(12, EACH // 10))
     @given(notebooks())
     def check(drawn: Program) -> None:
         ways.check(drawn, ["torchrun"])
@@ -83,10 +87,11 @@ def test_scripts_under_torchrun_see_what_the_notebook_sees(ways: Ways) -> None:
 
 
 @pytest.mark.timeout(0 if BY_HAND else 300)
-def test_a_cell_in_the_wrong_place_is_told(ways: Ways, kernel: Kernel) -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_a_cell_in_the_wrong_place_is_told(ways: Ways, kernel: Kernel, share: int) -> None:
     kernel.run(KEEP)
 
-    @settings(DRAWN, max_examples=max(40, BY_HAND // 5))
+    @settings(DRAWN, max_examples=max(40, EACH // 5))
     @given(slips())
     def check(drawn: Program) -> None:
         ways.slips(drawn, kernel)

@@ -359,4 +359,39 @@ counting = Counting()
 print(counting.cache if hasattr(counting, 'cache') else options.sub.x + 2, options.lr)
 """,
     ),
+    "an exception whose class takes something else than its message": (
+        "both: its class was called with the message, and made a message of that",
+        """
+# %%
+class Wrong(Exception):
+    def __init__(self, n):
+        super().__init__(f"no {n}")
+        self.n = n
+class Two(ValueError):
+    def __init__(self, a, b):
+        super().__init__(a)
+        self.b = b
+wrong, two = Wrong(2), Two(3, 4)
+# %% observes
+print(str(wrong), wrong.n, wrong.args, str(two), two.b, isinstance(wrong, Wrong))
+""",
+    ),
+    "slots of a class that a cell has changed": (
+        "script: they became ordinary attributes",
+        """
+# %%
+class Model:
+    __slots__ = ("n",)
+    def __init__(self, n):
+        self.n = n
+    def value(self):
+        return self.n
+def value(self):
+    return self.n + 5
+Model.value = value
+model = Model(3)
+# %% observes
+print(sorted(n for n in vars(Model) if n[0] != "_"), hasattr(model, "__dict__"), model.value())
+""",
+    ),
 }

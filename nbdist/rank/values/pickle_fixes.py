@@ -1,7 +1,7 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
-Torch's optimizers and sparsifiers would lose attributes, and sentinels of dataclasses would be
-copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
+Torch's optimizers and sparsifiers would lose attributes, classes their slots and exceptions their
+message, and sentinels of dataclasses would be copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
 sparsifier's masks), and pruned Keras models.
 """
 
@@ -39,6 +39,8 @@ def reduce(obj: Any) -> Any:
     """
     if id(obj) in MARKS:
         return MARKS[id(obj)]
+    if isinstance(obj, BaseException) and type(obj).__module__ == "__main__":
+        return _of_error(obj)
     reduced = keras_models.reduce(obj)
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
@@ -47,6 +49,27 @@ def reduce(obj: Any) -> Any:
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
     return NotImplemented if base is None else _whole(obj, base)
+
+
+def _of_error(error: BaseException) -> Any:
+    """Reduce an exception of the notebook to its state.
+
+    Python would call its class with the arguments of its base class, which are often others.
+    """
+    kind: Any = type(error)
+    if kind.__reduce__ is not BaseException.__reduce__:
+        return NotImplemented
+    return _new, (kind,), {**vars(error), "args": error.args}
+
+
+def with_slots(kind: type, reduced: Any) -> Any:
+    """Return cloudpickle's reduction of a class, with its slots.
+
+    cloudpickle sets `__slots__` after the class is created, when it has no effect.
+    """
+    if "__slots__" in vars(kind) and not issubclass(kind, tuple):
+        reduced[1][3]["__slots__"] = vars(kind)["__slots__"]
+    return reduced
 
 
 def _whole(obj: Any, base: Any) -> Any:

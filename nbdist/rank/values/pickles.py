@@ -130,11 +130,7 @@ class ByValue(cloudpickle.Pickler):
         if obj not in _received:
             _sent.add(obj)
         self._use(obj.__name__, obj)
-        if "__slots__" in vars(obj) and not issubclass(obj, tuple):
-            # cloudpickle sets `__slots__` after the class is created, when it has no effect.
-            settings: dict[str, Any] = reduced[1][3]
-            settings["__slots__"] = vars(obj)["__slots__"]
-        return *reduced[:-1], set_class_state
+        return *pickle_fixes.with_slots(obj, reduced)[:-1], set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         make, (code, space, *rest, _), (attributes, slots), *_ = super()._dynamic_function_reduce(
