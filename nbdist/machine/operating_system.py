@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from multiprocessing import process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,18 +133,6 @@ def be_killed_before_parent() -> None:
         with contextlib.suppress(OSError, ValueError):  # /proc may be read-only
             score = int(OOM_SCORE.read_text(encoding="ascii"))
             OOM_SCORE.write_text(str(min(score + OOM_HANDICAP, 1000)), encoding="ascii")
-
-
-def reseed() -> None:
-    """Give a forked process random numbers of its own, as a new process has."""
-    # Modules imported before the fork have the same generator state on all ranks. `random` itself
-    # reseeds in every fork. Generators of GPUs do not exist yet: torch seeds them at first use.
-    process.current_process().authkey = os.urandom(32)
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and "numpy.random" in sys.modules:
-        numpy.random.seed()
-    if torch is not None:
-        torch.default_generator.seed()
 
 
 def oom_kills() -> int | None:
