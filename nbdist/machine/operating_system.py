@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 import os
-import random
 import signal
 import sys
 import time
@@ -134,15 +133,6 @@ def be_killed_before_parent() -> None:
         with contextlib.suppress(OSError, ValueError):  # /proc may be read-only
             score = int(OOM_SCORE.read_text(encoding="ascii"))
             OOM_SCORE.write_text(str(min(score + OOM_HANDICAP, 1000)), encoding="ascii")
-
-
-def reseed() -> None:
-    """Give a forked process random numbers of its own."""
-    # Modules imported before the fork have the same generator state on all ranks.
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy.random" in sys.modules:
-        numpy.random.seed()
 
 
 def oom_kills() -> int | None:

@@ -33,7 +33,8 @@ def preload(*modules: str, timeout: float = PRELOAD_SECONDS) -> Cost:
 
     All ranks that are started later, by any launcher, have these modules: an import takes no time
     there, and the memory is shared. What a module does on import (random numbers that it draws,
-    environment variables that it reads) happens once for all ranks, now.
+    environment variables that it reads) happens once for all ranks, now. Generators that it makes
+    without a seed have other numbers on each rank.
 
     Parameters
     ----------

@@ -25,7 +25,8 @@ from nbdist.backends.groups import recovery
 from nbdist.backends.horovod import calls, listening
 from nbdist.errors import NbdistError
 from nbdist.machine import gpus
-from nbdist.machine.operating_system import die_with_parent, no_collection, reseed
+from nbdist.machine.operating_system import die_with_parent, no_collection
+from nbdist.machine.random_numbers import reseed
 from nbdist.machine.sockets import LOOPBACK, interface_towards, loopback_interface
 from nbdist.rank import launched_place
 from nbdist.rank.looking import vitals

@@ -26,9 +26,9 @@ from nbdist.machine.operating_system import (
     kill_session,
     oom_kills,
     private,
-    reseed,
 )
 from nbdist.machine.process_lives import started
+from nbdist.machine.random_numbers import reseed
 from nbdist.rank.rank_spec import CLUSTER_NAME, JOB_NAME
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from nbdist.launchers.host.protocol import Preload, Preloaded
 from nbdist.machine import gpus
 from nbdist.machine.amounts import in_time
 from nbdist.machine.operating_system import gpu_is_open, kill_session, why_not_fork
+from nbdist.machine.random_numbers import noting_unseeded
 from nbdist.wire.stand_ins import without_surrogates
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class Preloads:
         process = psutil.Process()
         edited_modules.forget()
         there, before, began = set(sys.modules), process.memory_info().rss, time.monotonic()
-        why = _import(order, limit)
+        with noting_unseeded():
+            why = _import(order, limit)
         seconds, grown = time.monotonic() - began, process.memory_info().rss - before
         edited_modules.remember(sys.modules.keys() - there)
         broken = self._settle()
