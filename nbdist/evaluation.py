@@ -30,8 +30,8 @@ class ShardedBatchSampler(Sampler[list[int]]):
     batch_size
         Samples in a batch; the last one may be smaller.
     num_replicas, rank
-        As those of `DistributedSampler`: the ranks there are and which one this is. By default those
-        of the process that goes through the batches, wherever the sampler was made.
+        As those of `DistributedSampler`: the ranks there are and which one this is. By default
+        those of the process that goes through the batches, wherever the sampler was made.
 
     Examples
     --------
