@@ -30,7 +30,8 @@ class ShardedBatchSampler(Sampler[list[int]]):
     batch_size
         Samples in a batch; the last one may be smaller.
     num_replicas, rank
-        As those of `DistributedSampler`: the ranks there are and which one this is.
+        As those of `DistributedSampler`: the ranks there are and which one this is. By default
+        those of the process that goes through the batches, wherever the sampler was made.
 
     Examples
     --------
@@ -45,14 +46,22 @@ class ShardedBatchSampler(Sampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        here, ranks = place()
-        self.num_replicas = ranks if num_replicas is None else num_replicas
-        self.rank = here if rank is None else rank
+        self._num_replicas, self._rank = num_replicas, rank
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"rank must be from 0 to {self.num_replicas - 1}, not {self.rank}")
         self.data, self.batch_size = data, batch_size
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of ranks."""
+        return place()[1] if self._num_replicas is None else self._num_replicas
+
+    @property
+    def rank(self) -> int:
+        """The rank whose batches these are."""
+        return place()[0] if self._rank is None else self._rank
 
     def __iter__(self) -> Iterator[list[int]]:
         """Go through this rank's batches, each a list of indices."""

@@ -160,6 +160,16 @@ def test_sizes_and_places_that_make_no_sense() -> None:
         ShardedBatchSampler([1], 1, num_replicas=2, rank=2)
 
 
+def test_a_sampler_is_of_the_process_that_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_elsewhere = ShardedBatchSampler(range(10), 2)  # in the notebook, or on another rank
+    assert len(list(made_elsewhere)) == 5
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert list(made_elsewhere) == [[2, 3], [8, 9]]
+    assert (made_elsewhere.rank, made_elsewhere.num_replicas) == (1, 3)
+    assert list(ShardedBatchSampler(range(10), 4, num_replicas=1, rank=0))[2] == [8, 9]
+
+
 def test_evaluation_is_exact(ranks: Kernel) -> None:
     assert everywhere(
         ranks,

@@ -35,12 +35,14 @@ from nbdist.wire.rank_calls import (
     OpenStore,
     OutlineModel,
     Ports,
+    PutMarksRight,
     ReceiveParcel,
     ReleaseOffer,
     SettleCell,
     SyncModel,
     TakeNames,
     TellCondition,
+    TellMarks,
     TellStacks,
     TryGroups,
     WeighModels,
@@ -68,6 +70,7 @@ OfGroup = (
 )  # fmt: skip
 OfNames = (
     ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
+    | TellMarks | PutMarksRight
 )  # fmt: skip
 OnMain = OfGroup | OfNames
 """Done by the main thread as soon as no cell is running."""
@@ -183,6 +186,11 @@ class Answers:
                 return call.answer(names.give(call.path, call.names))
             case TakeNames():
                 return call.answer(names.take(call.path))
+            case TellMarks():
+                return call.answer(names.marks())
+            case PutMarksRight():
+                names.put_right(call.paths)
+                return call.answer(None)
 
     def _open_store(self) -> Ports:
         self._reserved = sockets.reserve()

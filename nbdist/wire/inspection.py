@@ -82,3 +82,22 @@ class Freed(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State
     before: Memory | None = None
     after: Memory | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A value that may be a rank's own."""
+
+    means: str
+    """See `nbdist.rank.values.rank_marks.meaning`; or "generator", "seed", "data"."""
+    value: str
+    """The value or a digest."""
+    can_be_set: bool = False
+    """Whether it is enough to set it for a rank that has got it from another one."""
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """What may be a rank's own, by its path, and the rank's place."""
+
+    rank: int
+    local_rank: int
+    found: dict[str, Mark]

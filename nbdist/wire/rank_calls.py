@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from nbdist.wire.group_reports import Digest, GroupInfo, Outline, Standing
-from nbdist.wire.inspection import Completions, Condition, Freed, Holdings
+from nbdist.wire.inspection import Completions, Condition, Freed, Holdings, Marks
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
 
@@ -182,6 +182,16 @@ class TakeNames(Call[list[str]], frozen=True):
     path: str
 
 
+class TellMarks(Call[Marks], frozen=True):
+    """Tell what in the variables may be this rank's own, such as its number in a sampler."""
+
+
+class PutMarksRight(Call[None], frozen=True):
+    """Set for this rank what has come from another rank."""
+
+    paths: list[str]
+
+
 # -- looks at a rank -----------------------------------------------------------------------------
 
 
@@ -233,7 +243,7 @@ AnyCall = (
     OpenStore | FormGroup | SettleCell | TryGroups | ListGroups
     | OutlineModel | SyncModel | WeighModels | DigestModels
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
-    | OfferNames | ReleaseOffer | GiveNames | TakeNames
+    | OfferNames | ReleaseOffer | GiveNames | TakeNames | TellMarks | PutMarksRight
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames
     | CompleteCode | FreeMemory
 )  # fmt: skip

@@ -98,8 +98,8 @@ def _reached(name: str, value: object) -> dict[str, Any]:
         if is_a(each, KINDS) or _may_be_trained(each):
             found[path] = each
         elif depth < DEEPEST:
-            inside = sorted(_inside(each), key=itemgetter(0))
-            todo += [(path + step, inner, depth + 1) for step, inner in inside]
+            steps = sorted(inside(each), key=itemgetter(0))
+            todo += [(path + step, inner, depth + 1) for step, inner in steps]
     return found
 
 
@@ -146,7 +146,7 @@ def itself(value: Any) -> Any:
     return value.param_groups if isinstance(value, torch.optim.Optimizer) else bare(value)
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+def inside(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the items or attributes of a value, each with the step that leads to it."""
     # Only stored items and own attributes: methods and properties would run the user's code.
     if is_a(value, dict):

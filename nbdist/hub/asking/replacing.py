@@ -8,7 +8,7 @@ from nbdist.errors import UsageError
 from nbdist.hub.asking import rank_equality
 from nbdist.hub.link import copies, forming
 from nbdist.hub.link.agent_connections import given
-from nbdist.wire.rank_calls import ListNames
+from nbdist.wire.rank_calls import ListNames, TellMarks
 
 if TYPE_CHECKING:
     from nbdist.hub.hub import Hub
@@ -37,12 +37,14 @@ async def restart(hub: Hub, ranks: list[int], like: int | None) -> dict[int, dic
         ranks = sorted({*ranks, *dead})
         asked = [rank for rank in ranks if hub.ranks[rank].alive]
         had = given(await hub.call_all(asked, ListNames(), timeout=NAMES_SECONDS))
+        marked = [] if like is None else asked
+        before = given(await hub.call_all(marked, TellMarks(), timeout=NAMES_SECONDS))
         lacking = await forming.replace(hub, ranks)
         if not had and len(ranks) == hub.size:
             return {}
         why: dict[str, str] = {}
         if like is not None:
-            why = await copies.copy_names(hub, like, ranks)
+            why = await copies.copy_names(hub, like, ranks, before.values())
             lacking = await copies.lacking(hub, like, ranks)
         _add_what_they_had(lacking, had, given(await hub.call_all(ranks, ListNames())))
         if like is not None or hub.uncompared:

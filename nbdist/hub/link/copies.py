@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.errors import NbdistError
+from nbdist.hub.link import own_marks
 from nbdist.wire.rank_calls import GiveNames, ListNames, TakeNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbdist.hub.hub import Hub
+    from nbdist.wire.inspection import Marks
 
 
 async def lacking(hub: Hub, like: int, ranks: Iterable[int]) -> dict[int, set[str]]:
@@ -20,10 +22,14 @@ async def lacking(hub: Hub, like: int, ranks: Iterable[int]) -> dict[int, set[st
     return {rank: {*names} - {*own} for rank, own in theirs.items()}
 
 
-async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
+async def copy_names(
+    hub: Hub, source: int, ranks: list[int], before: Iterable[Marks] = ()
+) -> dict[str, str]:
     """Copy the variables of `source` to new ranks, after the group was formed with them.
 
     DDP models get new reducers on these ranks, as on the others, so that all train on together.
+    What said that a rank is `source` says which rank it is, or `Hub.notes` names it; `before` is
+    what those have told that these ranks were before.
 
     Returns
     -------
@@ -37,6 +43,7 @@ async def copy_names(hub: Hub, source: int, ranks: list[int]) -> dict[str, str]:
         alone = {name: await _copy(hub, source, ranks, [name]) for name in names}
         refused = {name: why for name, found in alone.items() for why in found.values()}
         await _copy(hub, source, ranks, [name for name in names if name not in refused])
+    hub.notes += await own_marks.put_right(hub, source, ranks, before)
     return refused
 
 

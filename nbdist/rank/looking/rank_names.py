@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbdist.rank.values import cell_sources, keras_models
+from nbdist.rank.looking import own_marks
+from nbdist.rank.values import cell_sources, keras_models, rank_marks
 from nbdist.rank.values.contents import Contents, Held, contents
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.user_errors import CannotTravel
+from nbdist.wire.inspection import Marks
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.shared_memory import Blocks
 
@@ -57,6 +59,7 @@ class Names:
         self._waiting: tuple[Parcel, dict[str, Any]] | None = None
         """Values received but not yet bound, because another rank may fail to receive them."""
         self._offered = offering or Blocks()
+        self._place = rank_marks.Place.here()
 
     # -- brought from the notebook -------------------------------------------------------------
 
@@ -207,6 +210,20 @@ class Names:
                 taken.append(name)
         cell_sources.put(found)
         return sorted(taken)
+
+    def marks(self) -> Marks:
+        """Return what in the variables may be this rank's own."""
+        names, place = self.mine(), self._place
+        brought = [name for name in names if self._untouched(name)]
+        found = own_marks.marks(self._shell.user_ns, names, brought, place)
+        return Marks(place.rank, place.local_rank, found)
+
+    def put_right(self, paths: list[str]) -> None:
+        """Set for this rank what has come from another rank."""
+        space = self._shell.user_ns
+        as_brought = {name: token for name in self.mine() if (token := self._untouched(name))}
+        for name in rank_marks.put_right(space, self.mine(), paths, self._place):
+            self._note(name, as_brought.get(name, ""), space[name])
 
 
 def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[str, str]:

@@ -1,0 +1,91 @@
+"""Tells what in a rank's variables may be this rank's own, so that ranks can be compared.
+
+Besides its number these are random generators, seeds, and the data sets of which each rank may have
+a part. Main thread, idle rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import random
+import re
+from typing import TYPE_CHECKING, Any
+
+from nbdist.rank.looking.digests import Digester, TooMuch
+from nbdist.rank.values import rank_marks
+from nbdist.rank.values.describe import is_a
+from nbdist.rank.values.user_errors import RAISED
+from nbdist.wire.inspection import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbdist.rank.values.rank_marks import Found, Place
+
+IS_SEED = re.compile(r"(.*_)?seed", re.IGNORECASE)
+GENERATORS = (
+    ("torch._C", "Generator"), ("numpy.random", "Generator"), ("numpy.random", "RandomState"),
+)  # fmt: skip
+DATA_SECONDS = 1.0
+"""Time limit for the digests of data sets."""
+
+
+def marks(
+    namespace: dict[str, Any], names: Iterable[str], brought: Iterable[str], place: Place
+) -> dict[str, Mark]:
+    """Return what may be this rank's own, by its path.
+
+    Parameters
+    ----------
+    namespace, names
+        The variables.
+    brought
+        Those that are as the notebook has them: they can differ only where they were put right.
+    place
+        This rank's.
+    """
+    digester, same = Digester(DATA_SECONDS), set(brought)
+    told: dict[str, Mark] = {}
+    for found in rank_marks.reached(namespace, names):
+        if means := rank_marks.meaning(found):
+            can = rank_marks.can_be_set(found, namespace, place.world_size)
+            if rank_marks.variable(found.path) not in same or (can and "." in found.path):
+                told[found.path] = Mark(means, str(int(found.value)), can)
+        elif rank_marks.variable(found.path) not in same:
+            means, value = _compared(found, digester)
+            if value:
+                told[found.path] = Mark(means, value)
+    return told
+
+
+def _compared(found: Found, digester: Digester) -> tuple[str, str]:
+    """Return what kind of value it is of which ranks may have their own, and a digest."""
+    value = found.value
+    if type(value) is int and IS_SEED.fullmatch(found.name):
+        return "seed", str(value)
+    try:
+        if isinstance(value, random.Random) or any(is_a(value, *kind) for kind in GENERATORS):
+            return "generator", _state_of(value)
+        if is_a(value, "torch.utils.data", "Dataset"):
+            return "data", _data_of(value, digester)
+    except RAISED:  # of the user's own class
+        pass
+    return "", ""
+
+
+def _state_of(generator: Any) -> str:
+    if is_a(generator, "torch._C", "Generator"):
+        state = repr(generator.get_state().tolist()).encode()
+    else:
+        state = pickle.dumps(generator)
+    return hashlib.blake2b(state, digest_size=8).hexdigest()
+
+
+def _data_of(data: Any, digester: Digester) -> str:
+    """Return a digest of a data set's attributes, as far as they can be compared."""
+    try:
+        own = [(name, digester.digests(value)[0]) for name, value in sorted(vars(data).items())]
+    except TooMuch:
+        return ""
+    return repr(own) if any(digest for _, digest in own) else ""

@@ -1,0 +1,189 @@
+"""Finds what in a rank's variables says which rank it is, and puts it right after a copy.
+
+`loader.sampler.rank`, `my_rank` and the like are rank 0's after a copy of rank 0's variables. The
+objects of libraries read such an attribute whenever they need it, so that it can be set. What a
+user's class has made with its rank is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import deque
+from operator import itemgetter
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+IS_RANK = re.compile(
+    r"(.*_)?(rank|process_index|stage_index|shard_(id|index)|cur_shard)", re.IGNORECASE
+)
+IS_FIRST = re.compile(
+    r"_?(is_)?((local_)?(main|master|chief)(_process)?|rank_?(0|zero)|"
+    r"(global|world_process|local_process)_zero)"
+)
+OF_WORLD = re.compile(r"(my|global|world)_rank|(local_)?process_index|rank", re.IGNORECASE)
+"""Variables that can mean nothing but the rank in the world."""
+SIZES = ("num_replicas", "world_size", "num_processes")
+LIBRARIES = (
+    "torch.utils.data.", "nbdist.evaluation", "transformers.", "accelerate.", "lightning.",
+    "pytorch_lightning.", "lightning_fabric.", "torchdata.", "datasets.", "horovod.",
+)  # fmt: skip
+"""The beginnings of modules whose classes read their rank when they need it."""
+SHARDING = (
+    "DistributedSampler", "ShardedBatchSampler", "BatchSamplerShard", "IterableDatasetShard",
+    "ShardSampler", "ElasticSampler",
+)  # fmt: skip
+"""Those of their classes that deal data out, also under a user's own class."""
+DEEPEST = 7
+"""The most steps from a variable; a loader inside a trainer has five."""
+MOST_SEEN = 10_000
+"""The most objects that are examined."""
+
+
+class Place(NamedTuple):
+    """Which rank a process is."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    @classmethod
+    def here(cls) -> Place:
+        """Return this process's place."""
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+        return cls(*(int(os.environ.get(name, name == "WORLD_SIZE")) for name in names))
+
+
+class Found(NamedTuple):
+    """A value that is reached from a variable."""
+
+    path: str
+    owner: Any
+    """The object with the attribute or item; the namespace for a variable."""
+    name: str
+    """The attribute's, item's or variable's."""
+    value: Any
+
+
+def reached(namespace: Mapping[str, Any], names: Iterable[str]) -> Iterator[Found]:
+    """Yield what is reached from these variables, each object once and by a shortest path."""
+    todo = deque((Found(name, namespace, name, namespace[name]), 0) for name in sorted(names))
+    seen: set[int] = {id(namespace)}
+    while todo and len(seen) < MOST_SEEN:
+        found, depth = todo.popleft()
+        yield found
+        value = found.value
+        if depth == DEEPEST or id(value) in seen or _is_leaf(value):
+            continue
+        seen.add(id(value))
+        todo += [
+            (Found(found.path + step, value, name, inner), depth + 1)
+            for step, name, inner in _steps(value)
+        ]
+
+
+def _is_leaf(value: object) -> bool:
+    kind = type(value)
+    return (
+        issubclass(kind, (str, bytes, int, float, complex, type(None), ModuleType))
+        or (kind.__module__ or "").partition(".")[0] == "numpy"
+        or (kind.__name__ in ("Tensor", "Parameter") and kind.__module__.startswith("torch"))
+    )
+
+
+def _steps(value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield each step into a value, with the name and the value at its end."""
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        for i, (name, cell) in enumerate(cells):
+            step = f".__closure__[{i}].cell_contents"
+            if cell != type(cell)():  # not bound yet
+                yield step, name, cell.cell_contents
+    elif "torch" in sys.modules:
+        from nbdist.backends.models.trained_objects import inside  # needs torch
+
+        for step, inner in sorted(inside(value), key=itemgetter(0)):
+            yield step, step.strip(".[]'"), inner
+
+
+def meaning(found: Found) -> str:
+    """Return what a number means by its name, a field of `Place` or "first"; '' for others."""
+    if type(found.value) is int and IS_RANK.fullmatch(found.name):
+        return "" if _size(found) == 1 else "local_rank" if "local" in found.name else "rank"
+    if type(found.value) is bool and IS_FIRST.fullmatch(found.name):
+        return "local_first" if "local" in found.name else "first"
+    return ""
+
+
+def value_at(place: Place, means: str) -> int | bool:
+    """Return the value that has this meaning on the rank at `place`."""
+    if means in ("rank", "local_rank"):
+        return int(getattr(place, means))
+    return (place.local_rank if means == "local_first" else place.rank) == 0
+
+
+def can_be_set(found: Found, namespace: Mapping[str, Any], world_size: int) -> bool:
+    """Whether it is enough to set this attribute or variable for the rank that has it."""
+    if found.owner is namespace:
+        return bool(OF_WORLD.fullmatch(found.name) or type(found.value) is bool)
+    return is_librarys(type(found.owner)) and _size(found) in (None, world_size)
+
+
+def is_librarys(kind: type) -> bool:
+    """Whether a class reads its rank when it needs it."""
+    return f"{kind.__module__}.".startswith(LIBRARIES) or deals_out(kind)
+
+
+def deals_out(kind: type) -> bool:
+    """Whether this is a class of a library, or one made from it, that deals data out to ranks."""
+    return any(
+        base.__name__ in SHARDING and f"{base.__module__}.".startswith(LIBRARIES)
+        for base in kind.__mro__
+    )
+
+
+def _size(found: Found) -> int | None:
+    """Return how many ranks the object is for, if it says so."""
+    own = _attributes(found.owner)
+    sizes = (own.get(f"{dash}{name}") for name in SIZES for dash in ("", "_"))
+    return next((size for size in sizes if type(size) is int), None)
+
+
+def _attributes(value: object) -> dict[str, Any]:
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except BaseException:  # there is none, or a property of this name raises
+        return {}
+    return own if type(own) is dict else {}
+
+
+def put_right(
+    namespace: dict[str, Any], names: Iterable[str], paths: Iterable[str], place: Place
+) -> set[str]:
+    """Set what is at these paths for this rank; return the variables that hold it."""
+    wanted, changed = set(paths), set()
+    for found in list(reached(namespace, names)):
+        if found.path in wanted:
+            _set(found, namespace, value_at(place, meaning(found)))
+            changed.add(variable(found.path))
+    return changed
+
+
+def variable(path: str) -> str:
+    """Return the variable with which a path begins."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def _set(found: Found, namespace: dict[str, Any], value: int) -> None:
+    owner = found.owner
+    own = namespace if owner is namespace else _attributes(owner)
+    if found.name in own:
+        own[found.name] = value
+    else:
+        setattr(owner, found.name, value)  # in a slot
+    if type(owner).__name__ == "UnrepeatedDistributedSampler":  # Lightning's counts in advance
+        owner.num_samples = len(range(owner.rank, len(owner.dataset), owner.num_replicas))
