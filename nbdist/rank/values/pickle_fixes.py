@@ -1,7 +1,7 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
-Torch's optimizers and sparsifiers would lose attributes, and sentinels of dataclasses would be
-copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
+Torch's optimizers and sparsifiers would lose attributes, its tensors their gradients, and sentinels
+of dataclasses would be copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
 sparsifier's masks), and pruned Keras models.
 """
 
@@ -43,10 +43,32 @@ def reduce(obj: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
         return reduced
+    if isinstance(obj, torch.Tensor):
+        return _with_gradient(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
     return NotImplemented if base is None else _whole(obj, base)
+
+
+def _with_gradient(tensor: Any) -> Any:
+    """Reduce a tensor of the user's with its gradient, which torch leaves out."""
+    if not tensor.is_leaf or tensor.grad is None:
+        return NotImplemented
+    reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(reduced) > 2:  # noqa: PLR2004 - a subclass with a state of its own
+        return NotImplemented
+    # Torch's own setter, which a script has, too.
+    put: Any = type(tensor).grad.__set__
+    if tensor.grad.dtype != tensor.dtype:
+        put = set_gradient
+    return *reduced, tensor.grad, None, None, put
+
+
+def set_gradient(tensor: Any, gradient: Any) -> None:
+    """Give a tensor a gradient of another type."""
+    tensor.grad_dtype = gradient.dtype
+    tensor.grad = gradient
 
 
 def _whole(obj: Any, base: Any) -> Any:
@@ -107,5 +129,5 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
     module.parametrizations = computed
 
 
-MAKERS = (_new, set_parametrized, keras_models.within_scope)
+MAKERS = (_new, set_gradient, set_parametrized, keras_models.within_scope)
 """The functions of this module that such a pickle refers to."""
