@@ -1,8 +1,8 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
 Torch's optimizers and sparsifiers would lose attributes, its tensors their gradients, and sentinels
-of dataclasses would be copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
-sparsifier's masks), and pruned Keras models.
+of dataclasses would be copied. Two kinds could not be pickled at all: modules with computed tensors
+(`weight_norm`, a sparsifier's masks), and pruned Keras models.
 """
 
 from __future__ import annotations
