@@ -15,7 +15,7 @@ from cloudpickle import cloudpickle as inside
 
 from nbdist.cell.definitions.subclass_hooks import check_by_value
 from nbdist.rank.values import pickle_fixes
-from nbdist.rank.values.overlaps import Overlaps, may_overlap, overlapping, root_of
+from nbdist.rank.values.overlaps import Overlaps, as_usual, may_overlap, overlapping, root_of
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.user_errors import CannotTravel
 
@@ -71,7 +71,7 @@ class Packer:
         """Whether the last value tried contains functions or classes without source."""
         self.gpu = False
         """Whether some tensors are on a GPU in the notebook."""
-        self._memory: Callable[[Any], Any] = _as_usual
+        self._memory: Callable[[Any], Any] = as_usual
         """Reduces arrays that share memory."""
 
     def look(self, value: object, watched: Iterable[int] = ()) -> tuple[dict[str, None], set[int]]:
@@ -121,9 +121,9 @@ class Packer:
         """Pickle values together; return the file's extension and content."""
         owner, file = self, io.BytesIO()
         overlaps = Overlaps()
-        self._memory = overlapping(_as_usual, overlaps, trial=True)
+        self._memory = overlapping(as_usual, overlaps, trial=True)
         with_storages = self._with_storages(values)
-        self._memory = overlapping(_as_usual, overlaps, trial=False)
+        self._memory = overlapping(as_usual, overlaps, trial=False)
         if not with_storages:
             _Pickler(file, self, {}).dump(values)
             return "pkl", file.getvalue()
@@ -241,10 +241,6 @@ def _reduced_cell(cell: CellType) -> Any:
         return make, (), (None, {"cell_contents": cell.cell_contents})
     except ValueError:  # an empty cell
         return make, ()
-
-
-def _as_usual(_obj: Any) -> Any:
-    return NotImplemented
 
 
 def _itself(obj: Any) -> Any:

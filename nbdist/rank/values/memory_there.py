@@ -83,7 +83,7 @@ class Places:
             return (find_storage, (way, obj.nbytes())), way
         if self._places:
             span = span_of(obj)
-            at = bisect_right(self._places, span.start, key=lambda place: place.span.start) - 1
+            at = bisect_right(self._places, ((span.start + 1,),)) - 1
             if at >= 0 and self._places[at].span.has(span):
                 place = self._places[at]
                 return placed(obj, self._there[at], place.span.start), place.way

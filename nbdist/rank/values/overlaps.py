@@ -50,6 +50,9 @@ class Overlaps:
         self._storages: dict[int, Any] = {}
         self._views = False
         self._blocks: list[_Block] | None = None
+        self._spans: dict[int, Span] = {}
+        """The memory of each array that was met, by its id, while `_kept` keeps it alive."""
+        self._kept: list[Any] = []
 
     def meet(self, obj: Any) -> None:
         """Take note of an array or a storage, in the first pass."""
@@ -68,8 +71,8 @@ class Overlaps:
             self._blocks = self._settled()
         if not self._blocks:
             return NotImplemented
-        span = span_of(obj)
-        at = bisect_right(self._blocks, span.start, key=lambda block: block.span.start)
+        span = self._spans.get(id(obj)) or span_of(obj)
+        at = bisect_right(self._blocks, ((span.start + 1,),))
         block = self._blocks[at - 1]
         if not at or not block.span.has(span) or obj is block.memory:
             return NotImplemented
@@ -80,9 +83,11 @@ class Overlaps:
         if not (self._views or (self._arrays and self._storages) or len(self._storages) > 1):
             return []
         arrays = [array for ref in self._arrays.values() if (array := ref()) is not None]
-        met = sorted(
-            ((reach(obj), obj) for obj in (*arrays, *self._storages.values())), key=itemgetter(0)
-        )
+        self._kept = arrays
+        self._spans = {id(array): span_of(array) for array in arrays}
+        met = [(reach(array, self._spans[id(array)]), array) for array in arrays]
+        met += [(span_of(storage), storage) for storage in self._storages.values()]
+        met.sort(key=itemgetter(0))
         blocks, group, end = list[_Block](), list[Any](), 0
         for span, obj in met:
             if span.start == span.end:
@@ -101,6 +106,8 @@ def _block(group: list[tuple[Span, Any]], end: int) -> list[_Block]:
         return []
     start = group[0][0].start
     objects = [obj for _, obj in group]
+    if not all(map(is_here, objects)):
+        return []
     for root in (root_of(obj) for obj in objects if not is_storage(obj)):
         if root.dtype.hasobject:
             return [_Block(Span(start, end), root if root.flags.c_contiguous else root.T)]
@@ -115,6 +122,11 @@ def is_storage(obj: Any) -> bool:
     """Return whether an object is the memory of tensors."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, torch.UntypedStorage)
+
+
+def is_here(obj: Any) -> bool:
+    """Return whether the memory of an array or a storage is this process's, not a GPU's."""
+    return not is_storage(obj) or obj.device.type == "cpu"
 
 
 def may_overlap(kind: type) -> bool:
@@ -135,9 +147,12 @@ def overlapping(
     own: Callable[[Any], Any], overlaps: Overlaps, *, trial: bool
 ) -> Callable[[Any], Any]:
     """Return a reducer that looks for shared memory first, then reduces by `own`."""
+    plain = sys.modules["numpy"].ndarray if "numpy" in sys.modules else ()
 
     def meet(obj: Any) -> Any:
         overlaps.meet(obj)
+        if type(obj) is plain and not obj.dtype.hasobject:
+            return type, (None,)  # its data need not be pickled to know that they can be
         return own(obj)
 
     def reduce(obj: Any) -> Any:
@@ -145,6 +160,11 @@ def overlapping(
         return own(obj) if reduced is NotImplemented else reduced
 
     return meet if trial else reduce
+
+
+def as_usual(_obj: object) -> Any:
+    """Leave an object to pickle."""
+    return NotImplemented
 
 
 def can_be_placed(array: Any) -> bool:
@@ -167,9 +187,8 @@ def root_of(array: Any) -> Any:
 def span_of(obj: Any) -> Span:
     """Return the memory that an array or a storage uses itself."""
     if is_storage(obj):
-        if obj.device.type != "cpu":
-            return Span(0, 0)
-        return Span(obj.data_ptr(), obj.data_ptr() + obj.nbytes())
+        start = obj.data_ptr()
+        return Span(start, start + obj.nbytes() if start else 0)
     start = end = obj.__array_interface__["data"][0]
     if not obj.size:
         return Span(start, start)
@@ -180,10 +199,9 @@ def span_of(obj: Any) -> Span:
     return Span(start, end + obj.itemsize)
 
 
-def reach(obj: Any) -> Span:
-    """Return the memory that travels with an array or a storage."""
-    span = span_of(obj)
-    if is_storage(obj) or obj.base is None:
+def reach(obj: Any, span: Span) -> Span:
+    """Return the memory that travels with an array, which uses `span` itself."""
+    if obj.base is None:
         return span
     root = root_of(obj)
     around = span_of(root) if _brings_all(obj) or root.dtype.hasobject else span
@@ -193,11 +211,11 @@ def reach(obj: Any) -> Span:
 def kept(obj: Any) -> Span | None:
     """Return the memory that receivers of an array or a storage surely have, laid out as here."""
     if is_storage(obj) or (obj.base is None and obj.flags.c_contiguous):
-        return span_of(obj)
+        return span_of(obj) if is_here(obj) else None
     if root_of(obj).dtype.hasobject:
         return None
     if _brings_all(obj):
-        return reach(obj)
+        return reach(obj, span_of(obj))
     return span_of(obj) if obj.flags.forc else None
 
 

@@ -16,7 +16,7 @@ from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
 from nbdist.rank.values import cell_sources
 from nbdist.rank.values.memory_there import find
-from nbdist.rank.values.overlaps import may_overlap, overlapping
+from nbdist.rank.values.overlaps import as_usual, may_overlap, overlapping
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.shared_parts import CONTAINERS, Parts
@@ -186,20 +186,19 @@ class _Packer(ByValue):
 
     def _reducer_of(self, kind: type) -> Callable[[Any], Any]:
         own = look_at(kind, self._devices, to_notebook=self._to_notebook, trial=self._trial)
-        there = self._parts.reduce
+        parts = self._parts
         if not may_overlap(kind):
-            return own or there
-        copy = overlapping(own or _as_usual, self._parts.overlaps, trial=self._trial)
+            return own or parts.reduce
+        copy = overlapping(own or as_usual, parts.overlaps, trial=self._trial)
+        look = as_usual if self._trial else parts.in_memory
 
         def reduce(obj: Any) -> Any:
-            reduced = there(obj)
+            reduced = parts.reduce(obj)
+            if reduced is NotImplemented:
+                reduced = look(obj)
             return copy(obj) if reduced is NotImplemented else reduced
 
         return reduce
-
-
-def _as_usual(_obj: object) -> Any:
-    return NotImplemented
 
 
 class _PackerOfContainers(_Packer):

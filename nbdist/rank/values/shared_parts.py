@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from nbdist.rank.values.memory_there import CLOSURE, Places, Way, find
-from nbdist.rank.values.overlaps import Overlaps, may_overlap
+from nbdist.rank.values.overlaps import Overlaps
 
 CONTAINERS = (list, dict, set)
 """Types that pickle copies without calling a reducer."""
@@ -42,9 +42,7 @@ class Parts:
     def reduce(self, obj: object) -> Any:
         """Return a reduction of `obj` to a reference; NotImplemented if it must be copied."""
         way = self.way_to(obj)
-        if way is not None:
-            return find, way
-        return self._in_memory(obj) if may_overlap(type(obj)) else NotImplemented
+        return NotImplemented if way is None else (find, way)
 
     def way_to(self, obj: object) -> Way | None:
         """Return the arguments of `find` for `obj`; None if the receiver does not have it."""
@@ -54,7 +52,7 @@ class Parts:
         self.met[found[1][0]] = None
         return found[1]
 
-    def _in_memory(self, obj: Any) -> Any:
+    def in_memory(self, obj: Any) -> Any:
         """Return a reduction of an array or a storage to memory that the receivers have."""
         if self._places is None:
             self._places = Places(self._found.values())
