@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.rank.values import cell_sources, keras_models
 from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.overlaps import Overlaps, may_overlap, overlapping
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
@@ -89,6 +90,11 @@ class Names:
             return token
         return token if brought.contents.same(self._shell.user_ns[name]) else ""
 
+    def _may_have_gradients(self, name: str) -> bool:
+        """Return whether cells here have not trained a model: else its own gradients stay."""
+        known, value = self._brought[name].contents, self._shell.user_ns[name]
+        return known is not None and known.same(value) and known.gradients(value) == "same"
+
     def receive(self, parcel: Parcel) -> list[str]:
         """Unpickle a parcel without binding its names yet; return the names that will be bound."""
         self._waiting = None
@@ -99,7 +105,11 @@ class Names:
             for name, value in unpack(parcel):
                 # '' if a cell here bound the name: the rank's value stays.
                 version = self._version(name) if name in before else None
-                if name in parcel.forced or version not in ("", parcel.names[name]):
+                if isinstance(value, Gradients):
+                    new = version == parcel.names[name] and self._may_have_gradients(name)
+                else:
+                    new = version not in ("", parcel.names[name])
+                if name in parcel.forced or new:
                     chosen[name] = value
                     if not isinstance(value, State):
                         space[name] = value  # later values may need it while they are unpickled
