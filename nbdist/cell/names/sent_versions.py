@@ -70,7 +70,7 @@ class Known:
         if known.contents is None or known.drifted:
             return known.token, ""
         if known.contents.same(value):
-            return known.token, "graded" if known.contents.gradients(value) == "other" else ""
+            return known.token, "graded" if known.contents.gradients() == "other" else ""
         if not known.contents.plain:
             known.drifted = True
             return known.token, "drifted"
@@ -108,7 +108,7 @@ class Known:
             or not (
                 known.contents is None
                 or known.drifted
-                or (known.contents.same(value) and known.contents.gradients(value) != "other")
+                or (known.contents.same(value) and known.contents.gradients() != "other")
             )
         )
 

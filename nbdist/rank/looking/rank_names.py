@@ -93,7 +93,7 @@ class Names:
     def _may_have_gradients(self, name: str) -> bool:
         """Return whether cells here have not trained a model: else its own gradients stay."""
         known, value = self._brought[name].contents, self._shell.user_ns[name]
-        return known is not None and known.same(value) and known.gradients(value) == "same"
+        return known is not None and known.same(value) and known.gradients() == "same"
 
     def receive(self, parcel: Parcel) -> list[str]:
         """Unpickle a parcel without binding its names yet; return the names that will be bound."""

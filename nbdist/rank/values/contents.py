@@ -74,7 +74,7 @@ class Contents(ABC):
     def same(self, value: Any) -> bool:
         """Return whether the same object still has these contents."""
 
-    def gradients(self, value: Any) -> Compared:  # noqa: ARG002
+    def gradients(self) -> Compared:
         """Return whether a model's or optimizer's parameters have other gradients or values."""
         return "same"
 
@@ -176,8 +176,8 @@ class _Model(Contents):
                 return False
         return self._tensors.same()
 
-    def gradients(self, value: Any) -> Compared:
-        return self._gradients.compared(value)
+    def gradients(self) -> Compared:
+        return self._gradients.compared()
 
 
 class _Optimizer(Contents):
@@ -189,8 +189,8 @@ class _Optimizer(Contents):
         self._tensors = _Tensors(tensors)
         self._gradients = GradientMarks(optimizer)
 
-    def gradients(self, value: Any) -> Compared:
-        return self._gradients.compared(value)
+    def gradients(self) -> Compared:
+        return self._gradients.compared()
 
     def same(self, value: Any) -> bool:
         now = _settings(value)

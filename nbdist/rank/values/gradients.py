@@ -41,27 +41,27 @@ class GradientMarks:
     """Which gradients some parameters have, with torch's counts of changes of both."""
 
     def __init__(self, value: Any) -> None:
-        found = parameters_of(value)
-        self._parameters = _counted(found)
-        grads = [one.grad for one in found]
-        self._gradients = [
-            None if one is None else (weakref.ref(one), count_of(one)) for one in grads
+        self._known = [
+            (weakref.ref(one), count_of(one), _mark(one.grad)) for one in parameters_of(value)
         ]
 
-    def compared(self, value: Any) -> Compared:
-        """Return how the same value has changed since."""
-        found = parameters_of(value)
-        if _counted(found) != self._parameters:
-            return "trained"
-        pairs = zip(self._gradients, (one.grad for one in found), strict=True)
-        return "same" if all(_is_same(known, grad) for known, grad in pairs) else "other"
+    def compared(self) -> Compared:
+        """Return how these parameters have changed since."""
+        found: Compared = "same"
+        for ref, count, mark in self._known:
+            parameter = ref()
+            if parameter is None or count_of(parameter) != count:
+                return "trained"
+            if not _is_of(parameter.grad, mark):
+                found = "other"
+        return found
 
 
-def _counted(parameters: list[Any]) -> list[tuple[int, int]]:
-    return [(id(one), count_of(one)) for one in parameters]
+def _mark(grad: Any) -> tuple[weakref.ref[Any], int] | None:
+    return None if grad is None else (weakref.ref(grad), count_of(grad))
 
 
-def _is_same(known: tuple[weakref.ref[Any], int] | None, grad: Any) -> bool:
-    if known is None or grad is None:
-        return known is grad
-    return known[0]() is grad and known[1] == count_of(grad)
+def _is_of(grad: Any, mark: tuple[weakref.ref[Any], int] | None) -> bool:
+    if mark is None or grad is None:
+        return mark is grad
+    return mark[0]() is grad and mark[1] == count_of(grad)
