@@ -779,3 +779,53 @@ class Base:
         print(Derived())
     """
     assert on_ranks(notebook, derive).stdout == "Derived(a=1, b=[], c=2)\n"
+
+
+def test_what_shares_memory_shares_it_on_the_ranks_whenever_it_comes(notebook: Kernel) -> None:
+    notebook.run("""
+import numpy as np, torch
+a = np.arange(6.); v = a[:2]; turned = a[::-1]; made = torch.from_numpy(a)
+t = torch.zeros(4); part = t[1:3]; array = t.numpy()
+large = np.zeros(100_000); some = large[10:20]
+objects = np.array([[1], None], dtype=object); first = objects[:1]
+net = torch.nn.Linear(2, 1, bias=False); weight = net.weight.detach(); row = weight.numpy()[0]
+masked = np.ma.array(np.arange(3.), mask=[0, 1, 0]); rest = masked[1:]
+small = np.arange(5.)[2:]; whole = small.base
+net(torch.ones(2)).sum().backward()
+""")
+    on_ranks(notebook, "a, t, large, objects, net, masked, small; pass")
+    use = """
+        v[0], part[0], some[0], weight[0, 0], row[1], rest[1], small[0] = 9, 8, 7, 6, 5, 4, 3
+        first[0].append(2)
+        print(a[0], turned[5], made[0].item(), t[1].item(), array[1], large[10], objects[0])
+        print(net.weight.tolist(), masked, whole, net.weight.grad.tolist())
+    """
+    right = (
+        "9.0 9.0 9.0 8.0 8.0 7.0 [1, 2]\n[[6.0, 5.0]] [0.0 -- 4.0] [0. 1. 3. 3. 4.] [[1.0, 1.0]]\n"
+    )
+    assert on_ranks(notebook, use, "--return a,v,net").stdout == right
+    notebook.run("v[1] = 77\nassert (a[0], a[1], net.weight.grad.sum()) == (9, 77, 2)")
+    assert "nothing is missing" in notebook.run("%dist restart 1 --like 0").stdout
+    again = "v[0] = part[0] = 1\nassert (a[0], made[0], t[1], array[1]) == (1, 1, 1, 1)"
+    on_ranks(notebook, f"{again}\nassert net.weight.grad.tolist() == [[1, 1]]")
+
+
+def test_gradients_of_the_notebook_reach_ranks_that_have_not_trained(notebook: Kernel) -> None:
+    notebook.run("""
+import torch
+net = torch.nn.Linear(2, 1, bias=False)
+torch.nn.init.zeros_(net.weight)
+opt = torch.optim.SGD(net.parameters(), lr=0.5)
+""")
+    on_ranks(notebook, "net, opt; pass")
+    notebook.run("net(torch.ones(2)).sum().backward()")
+    assert "Brought" not in on_ranks(notebook, "pass").text
+    assert on_ranks(notebook, "opt.step(); print(net.weight.tolist())").stdout == "[[-0.5, -0.5]]\n"
+    notebook.run("net.zero_grad()\n(5 * net(torch.ones(2))).sum().backward()")
+    own = on_ranks(notebook, "print(net.weight.grad.tolist(), len(opt.param_groups))")
+    assert own.text == "[[1.0, 1.0]] 1\n", (
+        "ranks that have trained keep their own, and nothing is told"
+    )
+    on_ranks(notebook, "print(net, opt)", "--bring net,opt")
+    notebook.run("net.zero_grad()")
+    assert on_ranks(notebook, "print(net.weight.grad)").stdout == "None\n"

@@ -300,6 +300,22 @@ def outcome(
 
 
 NOTEBOOKS = {
+    "arrays that share memory": (
+        """
+        import numpy as np
+        a = np.zeros(4)
+        v, turned, fixed = a[:2], a[::-1], a[1:]
+        fixed.flags.writeable = False
+        masked = np.ma.array(np.zeros(3), mask=[0, 1, 0])
+        part = masked[1:]
+        def first(of=v): return of[0]
+        """,
+        """
+        v[0], part[1] = 9, 8
+        print(a, turned[3], first(), fixed.flags.writeable, masked)
+        """,
+        "[9. 0. 0. 0.] 9.0 9.0 False [0.0 -- 8.0]\n",
+    ),
     "a registry of classes, filled by a decorator": (
         """
         REGISTRY = {}

@@ -22,6 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_s
 from torch.nn.parallel import DistributedDataParallel
 
 from nbdist.rank.looking.rank_names import Pickler
+from nbdist.rank.values.overlaps import Overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -293,7 +294,7 @@ def give(kept: Kept) -> bytes:
 
 def _pickled(values: object) -> bytes:
     buffer = io.BytesIO()
-    Pickler(buffer, carry_globals=False).dump(values)
+    Pickler(buffer, Overlaps()).dump(values)
     return buffer.getvalue()
 
 

@@ -15,6 +15,7 @@ from nbdist.errors import UsageError
 from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.rank.looking.rank_names import OURS
+from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
 from nbdist.rank.values.renewed_objects import State
@@ -182,6 +183,8 @@ class _Trip:
         self._tokens: dict[str, str] = {}
         self._edited: set[str] = set()
         """Packed names whose object the ranks have in an older state."""
+        self._graded: set[str] = set()
+        """Packed names of which the ranks lack only the gradients."""
         self._notes: list[str] = []
         self._first: list[str] = []
         """Names that the cell itself uses."""
@@ -205,6 +208,7 @@ class _Trip:
         self._look_at_deleted()
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
+            states |= {name: Gradients.of(space[name]) for name in packed if name in self._graded}
             for name, state in states.items():
                 if state is not None:
                     # Other values in the parcel that hold this object refer to the ranks' object.
@@ -263,6 +267,9 @@ class _Trip:
                 lacking.append(name)
                 if change == "edited" and all(map(known.are_same(name), versions - {""})):
                     self._edited.add(name)
+            elif change == "graded" and versions == {token}:
+                lacking.append(name)
+                self._graded.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
             if name not in self._wanted.forced and change in CHANGED and "" in versions:
@@ -324,6 +331,8 @@ class _Trip:
         except BaseException:  # also an interrupt: no memory may stay mapped
             blocks.close()
             raise
+        for name in self._graded:
+            self._known.sent_gradients(name, wanted.space[name])
         return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:

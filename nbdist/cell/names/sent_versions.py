@@ -19,10 +19,11 @@ FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleTy
 """Types whose objects are equivalent to their copies."""
 ABSENT = object()
 
-Change = Literal["", "bound", "edited", "drifted"]
+Change = Literal["", "bound", "edited", "drifted", "graded"]
 """The change of a name since the last look. "bound": bound to another object. "edited": the object
 was changed in place, and can be sent again. "drifted": changed in place, but not sent again: the
-new value (a model, a tensor) would undo the changes that cells have made on the ranks."""
+new value (a model, a tensor) would undo the changes that cells have made on the ranks. "graded": a
+model, or its optimizer, has other gradients, and is else the same."""
 
 
 @dataclass
@@ -66,8 +67,10 @@ class Known:
                 next(self._objects), Held(value), contents(value)
             )
             return made.token, "" if known is None else "bound"
-        if known.contents is None or known.drifted or known.contents.same(value):
+        if known.contents is None or known.drifted:
             return known.token, ""
+        if known.contents.same(value):
+            return known.token, "graded" if known.contents.gradients() == "other" else ""
         if not known.contents.plain:
             known.drifted = True
             return known.token, "drifted"
@@ -80,6 +83,10 @@ class Known:
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
         known.reads = {}
         return known.token
+
+    def sent_gradients(self, name: str, value: object) -> None:
+        """Record that the ranks that have not trained this model get its present gradients."""
+        self._versions[name].contents = contents(value)
 
     def returned(self, name: str, value: object) -> None:
         """Record that a name's value came from the ranks, so that it need not be sent to them."""
@@ -98,7 +105,11 @@ class Known:
         return (
             known is None
             or not known.held.holds(value)
-            or not (known.contents is None or known.drifted or known.contents.same(value))
+            or not (
+                known.contents is None
+                or known.drifted
+                or (known.contents.same(value) and known.contents.gradients() != "other")
+            )
         )
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:

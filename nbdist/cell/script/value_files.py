@@ -15,6 +15,7 @@ from cloudpickle import cloudpickle as inside
 
 from nbdist.cell.definitions.subclass_hooks import check_by_value
 from nbdist.rank.values import pickle_fixes
+from nbdist.rank.values.overlaps import Overlaps, as_usual, may_overlap, overlapping, root_of
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.user_errors import CannotTravel
 
@@ -70,6 +71,8 @@ class Packer:
         """Whether the last value tried contains functions or classes without source."""
         self.gpu = False
         """Whether some tensors are on a GPU in the notebook."""
+        self._memory: Callable[[Any], Any] = as_usual
+        """Reduces arrays that share memory."""
 
     def look(self, value: object, watched: Iterable[int] = ()) -> tuple[dict[str, None], set[int]]:
         """Try to pickle a value; return the names it needs, and the ids in `watched` it contains.
@@ -117,7 +120,11 @@ class Packer:
     def dump(self, values: dict[str, Any]) -> tuple[str, bytes]:
         """Pickle values together; return the file's extension and content."""
         owner, file = self, io.BytesIO()
-        if not self._with_storages(values):
+        overlaps = Overlaps()
+        self._memory = overlapping(as_usual, overlaps, trial=True)
+        with_storages = self._with_storages(values)
+        self._memory = overlapping(as_usual, overlaps, trial=False)
+        if not with_storages:
             _Pickler(file, self, {}).dump(values)
             return "pkl", file.getvalue()
         import torch
@@ -134,9 +141,7 @@ class Packer:
     def _with_storages(self, values: dict[str, Any]) -> bool:
         """Return whether values contain tensors: only `torch.save` keeps shared storages shared."""
         found: list[object] = []
-        is_storage: Any = _storages()
-        if not is_storage:
-            return False
+        is_storage = _storages()
 
         class Looking(_Pickler):
             def persistent_id(self, obj: Any) -> Any:
@@ -164,6 +169,9 @@ class Packer:
             return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
         if isinstance(obj, CellType):
             return _reduced_cell(obj)
+        if may_overlap(type(obj)):
+            reduced = self._memory(obj)
+            return None if reduced is NotImplemented else reduced
         own: Any = self._look_at_gpus(obj) or look_at(type(obj), None)
         found = own is not None and not issubclass(type(obj), _storages()) and own(obj)
         return found if found and found is not NotImplemented else None
@@ -237,7 +245,10 @@ def _reduced_cell(cell: CellType) -> Any:
 
 
 def _itself(obj: Any) -> Any:
-    """Return the untyped storage inside a typed storage; other objects unchanged."""
+    """Return the untyped storage inside a typed storage, an array's memory; others unchanged."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(obj, numpy.ndarray):
+        return root_of(obj)
     return obj._untyped_storage if type(obj).__name__ == "TypedStorage" else obj  # noqa: SLF001
 
 

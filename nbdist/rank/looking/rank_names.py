@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbdist.rank.looking import own_marks
 from nbdist.rank.values import cell_sources, keras_models, rank_marks
 from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.gradients import Gradients
+from nbdist.rank.values.overlaps import Overlaps, may_overlap, overlapping
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
+from nbdist.rank.values.shared_parts import Parts
 from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire.inspection import Marks
 from nbdist.wire.parcel_format import Offer
@@ -90,6 +93,11 @@ class Names:
             return token
         return token if brought.contents.same(self._shell.user_ns[name]) else ""
 
+    def _may_have_gradients(self, name: str) -> bool:
+        """Return whether cells here have not trained a model: else its own gradients stay."""
+        known, value = self._brought[name].contents, self._shell.user_ns[name]
+        return known is not None and known.same(value) and known.gradients() == "same"
+
     def receive(self, parcel: Parcel) -> list[str]:
         """Unpickle a parcel without binding its names yet; return the names that will be bound."""
         self._waiting = None
@@ -100,7 +108,11 @@ class Names:
             for name, value in unpack(parcel):
                 # '' if a cell here bound the name: the rank's value stays.
                 version = self._version(name) if name in before else None
-                if name in parcel.forced or version not in ("", parcel.names[name]):
+                if isinstance(value, Gradients):
+                    new = version == parcel.names[name] and self._may_have_gradients(name)
+                else:
+                    new = version not in ("", parcel.names[name])
+                if name in parcel.forced or new:
                     chosen[name] = value
                     if not isinstance(value, State):
                         space[name] = value  # later values may need it while they are unpickled
@@ -150,8 +162,11 @@ class Names:
         space = self._shell.user_ns
         refused = {name: "it is not defined there" for name in names if name not in space}
         there = [name for name in names if name in space]
-        refused |= cannot_travel({name: space[name] for name in there}, _for_notebook)
-        packing = _for_notebook()
+        parts = Parts()
+        refused |= cannot_travel(
+            {name: space[name] for name in there}, lambda: _for_notebook(parts, trial=True)
+        )
+        packing = _for_notebook(parts)
         for name in there:
             if name not in refused:
                 packing.add(name, space[name])
@@ -178,16 +193,17 @@ class Names:
         """Write the values of `names` to a private file; return why some could not be written."""
         space = self._shell.user_ns
         refused: dict[str, str] = {}
+        overlaps = Overlaps()
         for name in names:
             try:
-                _dumps(space[name])
+                Pickler(io.BytesIO(), overlaps, trial=True).dump(space[name])
             except BaseException as err:  # a user's __reduce__ may raise anything
                 refused[name] = f"{type(err).__name__}: {err}"
         # With one pickler: an optimizer must refer to its model's parameters afterwards, too.
         good = by_need((name for name in names if name not in refused), space)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            pickler = Pickler(file, carry_globals=False)
+            pickler = Pickler(file, overlaps)
             pickler.dump((os.getcwd(), sys.path))
             for name in good:
                 pickler.dump((name, self._untouched(name), space[name]))
@@ -237,12 +253,16 @@ def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[st
     return refused
 
 
-def _for_notebook() -> Packing:
-    return Packing(carry_globals=True)
+def _for_notebook(parts: Parts | None = None, *, trial: bool = False) -> Packing:
+    return Packing(parts=parts, carry_globals=True, trial=trial)
 
 
 class Pickler(ByValue):
     """Pickles for another rank: process groups by name, GPU data for that rank's own GPU."""
+
+    def __init__(self, file: Any, overlaps: Overlaps, *, trial: bool = False) -> None:
+        super().__init__(file, carry_globals=False)
+        self._memory = overlapping(_to_own_gpu, overlaps, trial=trial)
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how to rebuild `obj` (see `pickle.Pickler.reducer_override`)."""
@@ -256,7 +276,7 @@ class Pickler(ByValue):
         if tensors is not None and isinstance(obj, tensors.DTensor):
             msg = "it holds shards, which differ between ranks: those of the replaced rank are lost"
             raise pickle.PicklingError(msg)
-        moved = _to_own_gpu(obj)
+        moved = self._memory(obj) if may_overlap(type(obj)) else _to_own_gpu(obj)
         if moved is not NotImplemented:
             return moved
         if keras_models.trained_by_horovod(obj):
@@ -296,9 +316,3 @@ def _blank(cls: Any) -> Any:
 
 def _set_ddp_state(model: Any, state: dict[str, Any]) -> None:
     _ddp().put_together(model, state)
-
-
-def _dumps(value: object) -> bytes:
-    buffer = io.BytesIO()
-    Pickler(buffer, carry_globals=False).dump(value)
-    return buffer.getvalue()

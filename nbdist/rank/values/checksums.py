@@ -23,6 +23,14 @@ READ_FROM = ("cpu", "cuda")
 """Devices whose tensors are read; others might have to compute first."""
 
 
+def count_of(tensor: Any) -> int:
+    """Return torch's count of in-place changes of a tensor, inverted if it requires a gradient."""
+    try:
+        return ~tensor._version if tensor.requires_grad else tensor._version  # type: ignore[no-any-return]
+    except (RuntimeError, AttributeError):  # an inference tensor
+        return 0
+
+
 class Checksums:
     """The checksums of the tensors, arrays and buffers in one value.
 

@@ -20,8 +20,9 @@ from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from nbdist.rank.values.checksums import Checksums
+from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.describe import is_a
+from nbdist.rank.values.gradients import Compared, GradientMarks
 from nbdist.rank.values.kinds import GROWING, PLAIN, is_open
 from nbdist.rank.values.user_errors import RAISED
 
@@ -72,6 +73,10 @@ class Contents(ABC):
     @abstractmethod
     def same(self, value: Any) -> bool:
         """Return whether the same object still has these contents."""
+
+    def gradients(self) -> Compared:
+        """Return whether a model's or optimizer's parameters have other gradients or values."""
+        return "same"
 
 
 def contents(value: Any) -> Contents | None:
@@ -131,13 +136,13 @@ class _Tensors:
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         sums = Checksums()
-        self._known = [(weakref.ref(one), _count(one), sums.of_tensor(one)) for one in tensors]
+        self._known = [(weakref.ref(one), count_of(one), sums.of_tensor(one)) for one in tensors]
 
     def same(self) -> bool:
         tensors = []
         for ref, count, _ in self._known:
             tensor = ref()
-            if tensor is None or _count(tensor) != count:
+            if tensor is None or count_of(tensor) != count:
                 return False
             tensors.append(tensor)
         sums = Checksums()
@@ -155,6 +160,7 @@ class _Model(Contents):
         self._modules = [
             (weakref.ref(one), _parts_of(one), _plain_of(one)) for one in model.modules()
         ]
+        self._gradients = GradientMarks(model)
 
     def same(self, value: Any) -> bool:  # noqa: ARG002 - its parts are known
         # While all these objects exist, no other object can have their ids.
@@ -170,6 +176,9 @@ class _Model(Contents):
                 return False
         return self._tensors.same()
 
+    def gradients(self) -> Compared:
+        return self._gradients.compared()
+
 
 class _Optimizer(Contents):
     """An optimizer's settings, and the tensors of its state."""
@@ -178,6 +187,10 @@ class _Optimizer(Contents):
         self._settings = _settings(optimizer)
         self._ids, tensors = _state_of(optimizer)
         self._tensors = _Tensors(tensors)
+        self._gradients = GradientMarks(optimizer)
+
+    def gradients(self) -> Compared:
+        return self._gradients.compared()
 
     def same(self, value: Any) -> bool:
         now = _settings(value)
@@ -215,19 +228,11 @@ def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
     return get, get(found)
 
 
-def _count(tensor: Any) -> int:
-    """Return torch's count of in-place changes of a tensor, inverted if it requires a gradient."""
-    try:
-        return ~tensor._version if tensor.requires_grad else tensor._version  # type: ignore[no-any-return]
-    except (RuntimeError, AttributeError):  # an inference tensor
-        return 0
-
-
 def _memory(value: Any, sums: Checksums) -> Any:
     """Return what tells whether a tensor's or array's values have changed; None for others."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _count(value), sums.of_tensor(value)
+        return count_of(value), sums.of_tensor(value)
     if numpy is not None and isinstance(value, numpy.ndarray):
         return sums.of_array(value)
     return None

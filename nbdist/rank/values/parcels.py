@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
 from nbdist.rank.values import cell_sources
+from nbdist.rank.values.memory_there import find
+from nbdist.rank.values.overlaps import as_usual, may_overlap, overlapping
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.refusals import look_at, why_not
-from nbdist.rank.values.shared_parts import CONTAINERS, Parts, find
+from nbdist.rank.values.shared_parts import CONTAINERS, Parts
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
 from nbdist.wire import shared_memory
 from nbdist.wire.parcel_format import Parcel
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from nbdist.rank.values.renewed_objects import State
 
@@ -68,7 +70,8 @@ class Packing:
     carry_globals
         Whether functions take along the globals that they use.
     trial
-        Whether this only tests what can be pickled, and which names its code uses.
+        Whether this only tests what can be pickled, which names its code uses, and what shares
+        memory. The parcel itself has the same `parts` as the trials before.
     """
 
     def __init__(
@@ -177,12 +180,25 @@ class _Packer(ByValue):
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
         if kind not in self._known:
-            self._known[kind] = look_at(
-                kind, self._devices, to_notebook=self._to_notebook, trial=self._trial
-            )
-        own = self._known[kind]
-        reduced = self._parts.reduce(obj) if own is None else own(obj)
+            self._known[kind] = self._reducer_of(kind)
+        reduced = self._known[kind](obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+    def _reducer_of(self, kind: type) -> Callable[[Any], Any]:
+        own = look_at(kind, self._devices, to_notebook=self._to_notebook, trial=self._trial)
+        parts = self._parts
+        if not may_overlap(kind):
+            return own or parts.reduce
+        copy = overlapping(own or as_usual, parts.overlaps, trial=self._trial)
+        look = as_usual if self._trial else parts.in_memory
+
+        def reduce(obj: Any) -> Any:
+            reduced = parts.reduce(obj)
+            if reduced is NotImplemented:
+                reduced = look(obj)
+            return copy(obj) if reduced is NotImplemented else reduced
+
+        return reduce
 
 
 class _PackerOfContainers(_Packer):

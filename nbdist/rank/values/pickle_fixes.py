@@ -1,8 +1,9 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
-Torch's optimizers and sparsifiers would lose attributes, classes their slots, and exceptions their
-message; sentinels of dataclasses would be copied. Two kinds could not be pickled at all: modules
-with computed tensors (`weight_norm`, a sparsifier's masks), and pruned Keras models.
+Torch's optimizers and sparsifiers would lose attributes, tensors their gradients, classes their
+slots, and exceptions their message; sentinels of dataclasses would be copied. Two kinds could not
+be pickled at all: modules with computed tensors (`weight_norm`, a sparsifier's masks), and pruned
+Keras models.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def reduce(obj: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
         return reduced
+    if isinstance(obj, torch.Tensor):
+        return _with_gradient(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
@@ -70,6 +73,26 @@ def with_slots(kind: type, reduced: Any) -> Any:
     if "__slots__" in vars(kind) and not issubclass(kind, tuple):
         reduced[1][3]["__slots__"] = vars(kind)["__slots__"]
     return reduced
+
+
+def _with_gradient(tensor: Any) -> Any:
+    """Reduce a tensor of the user's with its gradient, which torch leaves out."""
+    if not tensor.is_leaf or tensor.grad is None:
+        return NotImplemented
+    reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(reduced) > 2:  # noqa: PLR2004 - a subclass with a state of its own
+        return NotImplemented
+    # Torch's own setter, which a script has, too.
+    put: Any = type(tensor).grad.__set__
+    if tensor.grad.dtype != tensor.dtype:
+        put = set_gradient
+    return *reduced, tensor.grad, None, None, put
+
+
+def set_gradient(tensor: Any, gradient: Any) -> None:
+    """Give a tensor a gradient of another type."""
+    tensor.grad_dtype = gradient.dtype
+    tensor.grad = gradient
 
 
 def _whole(obj: Any, base: Any) -> Any:
@@ -130,5 +153,5 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
     module.parametrizations = computed
 
 
-MAKERS = (_new, set_parametrized, keras_models.within_scope)
+MAKERS = (_new, set_gradient, set_parametrized, keras_models.within_scope)
 """The functions of this module that such a pickle refers to."""

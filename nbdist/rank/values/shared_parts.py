@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from nbdist.rank.values.pickles import namespace
+from nbdist.rank.values.memory_there import CLOSURE, Places, Way, find
+from nbdist.rank.values.overlaps import Overlaps
 
-CLOSURE = "__closure__"
 CONTAINERS = (list, dict, set)
 """Types that pickle copies without calling a reducer."""
 
@@ -21,11 +21,14 @@ class Parts:
     """Objects that the receivers have, with the path to each."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[object, tuple[str, str, str]]] = {}
+        self._found: dict[int, tuple[object, Way]] = {}
         self.met: dict[str, None] = {}
         """Names to which pickled values referred."""
         self.containers: set[int] = set()
         """The ids of those that are lists, dicts or sets."""
+        self.overlaps = Overlaps()
+        """What shares memory in the parcel."""
+        self._places: Places | None = None
 
     def add(self, name: str, value: object) -> None:
         """Add the value of a name, with a model's parts and a function's closure cells."""
@@ -34,13 +37,14 @@ class Parts:
             self._found.setdefault(id(part), (part, (name, how, path)))
             if type(part) in CONTAINERS:
                 self.containers.add(id(part))
+        self._places = None
 
     def reduce(self, obj: object) -> Any:
         """Return a reduction of `obj` to a reference; NotImplemented if it must be copied."""
         way = self.way_to(obj)
         return NotImplemented if way is None else (find, way)
 
-    def way_to(self, obj: object) -> tuple[str, str, str] | None:
+    def way_to(self, obj: object) -> Way | None:
         """Return the arguments of `find` for `obj`; None if the receiver does not have it."""
         found = self._found.get(id(obj))
         if found is None:
@@ -48,13 +52,14 @@ class Parts:
         self.met[found[1][0]] = None
         return found[1]
 
-
-def find(name: str, how: str, path: str) -> Any:
-    """Return a part of this process's value of `name`."""
-    value = namespace()[name]
-    if how == CLOSURE:
-        return value.__closure__[int(path)]
-    return getattr(value, how)(path) if how else value
+    def in_memory(self, obj: Any) -> Any:
+        """Return a reduction of an array or a storage to memory that the receivers have."""
+        if self._places is None:
+            self._places = Places(self._found.values())
+        reduced, way = self._places.reduce(obj)
+        if way is not None:
+            self.met[way[0]] = None
+        return reduced
 
 
 def _of_function(value: Any) -> Iterator[tuple[object, str, str]]:
