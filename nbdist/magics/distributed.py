@@ -38,12 +38,12 @@ from nbdist.magics.parsing.arguments import (
     wish,
     words_list,
 )
-from nbdist.magics.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
 from nbdist.notebook import current_cluster
 from nbdist.notebook.cell_options import CellOptions
+from nbdist.notebook.returned_names import FromScript, bind_returned
 from nbdist.notebook.session import Wish, session
 from nbdist.rank.running.lines import align
 from nbdist.rank.running.plain_cells import transformed
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.job.job import Job
-    from nbdist.magics.returned_names import Between
+    from nbdist.notebook.returned_names import Between
 
 
 class CellSyntaxError(UsageError):
@@ -249,7 +249,10 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
     """Show a job to its end, or in the background; bind the names that it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:
-        bind_returned(between, job, shell.user_ns, tell)
+        try:
+            bind_returned(between, job, shell.user_ns, tell)
+        except UsageError as err:
+            raise UsageMistake(str(err)) from err
 
     if args.background:
         Follower(shell, job, bind)
