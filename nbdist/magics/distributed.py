@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.cell.definitions.defined import cell_number
-from nbdist.cell.names.wanted_names import Parsed, wanted_on_ranks
+from nbdist.cell.names.wanted_names import FUTURES, Parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job.named_ranks import name_ranks
 from nbdist.job.output import OUTPUTS
@@ -299,6 +299,7 @@ def _submit(
         lines=lines_before(args),
         output=args.output,
         autoreload=autoreload_mode(shell),
+        futures=parsed.code.co_flags & FUTURES,
         viewed=True,
         wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
@@ -330,7 +331,7 @@ def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's 
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the ranks show the warnings
-            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (shell.compile.flags & FUTURES)
             return Parsed(code, compile(code, "<cell>", "exec", flags, dont_inherit=True))
     except SyntaxError as err:
         err.filename = "%%distributed cell"

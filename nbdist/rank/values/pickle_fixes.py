@@ -1,8 +1,8 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
 Torch's optimizers and sparsifiers would lose attributes, and sentinels of dataclasses would be
-copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
-sparsifier's masks), and pruned Keras models.
+copied. Others could not be pickled at all: modules with computed tensors (`weight_norm`, a
+sparsifier's masks), pruned Keras models, and a `NewType` of the notebook.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copyreg
 import dataclasses
 import pickle
 import sys
+import typing
 from typing import Any
 
 from nbdist.rank.values import keras_models
@@ -19,6 +20,7 @@ PATCHED = ("step", "_opt_called")
 """Attributes that a learning-rate scheduler sets in an optimizer, also when it is unpickled."""
 
 
+NEW_TYPES: Any = (typing.NewType, *filter(None, [getattr(typing, "TypeAliasType", None)]))
 MARKS = {
     id(getattr(dataclasses, name)): name
     for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
@@ -39,6 +41,8 @@ def reduce(obj: Any) -> Any:
     """
     if id(obj) in MARKS:
         return MARKS[id(obj)]
+    if isinstance(obj, NEW_TYPES) and obj.__module__ == "__main__":
+        return _of_new_type(obj)
     reduced = keras_models.reduce(obj)
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
@@ -47,6 +51,16 @@ def reduce(obj: Any) -> Any:
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
     return NotImplemented if base is None else _whole(obj, base)
+
+
+def _of_new_type(obj: Any) -> Any:
+    """Reduce a `NewType`, or an alias that a `type` statement makes, which pickle looks up by name.
+
+    An alias with type parameters is left to pickle.
+    """
+    if isinstance(obj, typing.NewType):
+        return typing.NewType, (obj.__name__, obj.__supertype__), dict(vars(obj))
+    return NotImplemented if obj.__type_params__ else (type(obj), (obj.__name__, obj.__value__))
 
 
 def _whole(obj: Any, base: Any) -> Any:
