@@ -293,6 +293,8 @@ class Gathering:
         name = str(attribute(obj, "__qualname__", "")).partition(".")[0]
         if attribute(obj, "__module__") != "__main__" or name not in self._space:
             return ""
+        if not (name in self._wanted.forced or self._has(name)):
+            return ""  # such as `_`, which is IPython's: `@f.register` functions are called so
         found: Any = self._values[name]
         if _reached(found, obj.__qualname__) is not obj:
             return ""

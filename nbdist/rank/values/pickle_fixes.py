@@ -14,7 +14,7 @@ import sys
 import typing
 from typing import Any
 
-from nbdist.rank.values import keras_models
+from nbdist.rank.values import keras_models, wrapped_functions
 
 PATCHED = ("step", "_opt_called")
 """Attributes that a learning-rate scheduler sets in an optimizer, also when it is unpickled."""
@@ -43,7 +43,9 @@ def reduce(obj: Any) -> Any:
         return MARKS[id(obj)]
     if isinstance(obj, NEW_TYPES) and obj.__module__ == "__main__":
         return _of_new_type(obj)
-    reduced = keras_models.reduce(obj)
+    reduced = wrapped_functions.reduce(obj)
+    if reduced is NotImplemented:
+        reduced = keras_models.reduce(obj)
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
         return reduced
@@ -121,5 +123,5 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
     module.parametrizations = computed
 
 
-MAKERS = (_new, set_parametrized, keras_models.within_scope)
+MAKERS = (_new, set_parametrized, keras_models.within_scope, *wrapped_functions.MAKERS)
 """The functions of this module that such a pickle refers to."""
