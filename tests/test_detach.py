@@ -48,6 +48,8 @@ handle.update({"text/plain": "epoch 9"}, raw=True)
 print("last words")
 total = torch.arange(300_000.0)
 """
+HANDLE = "from nbdist.notebook.detached_jobs import handle"
+"""Looks at a job without binding what it returns."""
 RETURNS = "import numpy\nfound = Found()\nbig = numpy.full(1_000_000, 2.0)"
 
 
@@ -82,7 +84,7 @@ def test_it_outlives_the_kernel_and_is_seen_from_another(
     first.run(f"from pathlib import Path\ngo = Path({str(tmp_path / 'go')!r})")
     first.run("class Found:\n    best = 3\n")
     ended = detach(first, RETURNS, "--return found,big")
-    first.run(f"import nbdist\njob = nbdist.attach('{ended}').wait(60)")
+    first.run(f"{HANDLE}\nhandle('{ended}').until_end(60)")
     name = detach(first, SLOW, "--return total")
     first.sigkill()
     second = start_kernel(env={"NBDIST_HOME": home})
@@ -93,11 +95,15 @@ def test_it_outlives_the_kernel_and_is_seen_from_another(
     check_that_a_job_is_seen(second, name, tmp_path / "go")
 
     # What a job returns waits for who takes it.
+    assert second.run("%dist jobs --clean").stdout == (
+        f"Removed: {name}.\n"
+        f"Kept: {ended}. It returned found, big, and nobody has taken that: %dist attach {ended} "
+        f"takes it, %dist jobs --clean {ended} discards it.\n"
+    )
     cell = second.run(f"%dist attach {ended}")
     assert "Returned from rank 0: found" in cell.text
     assert second.run("big += 1\nprint(found.best, big.sum())").stdout == "3 3000000.0\n"
 
-    assert second.run(f"%dist jobs --clean {name}").stdout == f"Removed: {name}.\n"
     assert second.run("%dist jobs --clean").stdout == f"Removed: {ended}.\n"
     assert "No cell has run yet" in second.run("%dist jobs").stdout
 
@@ -117,6 +123,53 @@ def check_that_a_job_is_seen(kernel: Kernel, name: str, go: Path) -> None:
     again = kernel.run(f"%dist attach {name} --output all")
     assert "[1] begun by 1" in again.stdout
     assert kernel.run(f"%dist logs 1 --job {name}").stdout == "begun by 1\nepoch 0\nlast words\n"
+
+
+LATE = """
+class Late:
+    def __reduce__(self):
+        return eval, ("__import__('__main__').needed",)
+late = Late()
+"""
+
+
+def test_what_it_returns_is_bound_by_a_handle_and_kept_until_then(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    wait = f"import os\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    name = detach(notebook, f"{wait}\ntotal = 42", "--return total")
+    notebook.run(f"import nbdist\njob = nbdist.attach('{name}')")
+    go.touch()
+    told = "Returned from rank 0: total (5 B).\n"
+    assert notebook.run("assert job.wait(60) is job.wait()\nprint(total)").stdout == f"{told}42\n"
+    # Each handle binds once: by `wait`, or before the next cell.
+    assert notebook.run("total += 1\njob.wait()\nprint(total)").stdout == "43\n"
+    notebook.run(f"nbdist.attach('{name}').until_end(60)\nprint(total)")
+    assert notebook.run("print(total)").stdout == f"{told}42\n"
+
+    # A program without a notebook's namespace.
+    code = (
+        f"import nbdist\njob = nbdist.attach('{name}')\nprint(job.pull(), job.wait().pull('total'))"
+    )
+    program = f"{code}\nprint('total' in globals())"
+    env = {**os.environ, "NBDIST_HOME": str(notebook.home)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, env=env, capture_output=True
+    )
+    assert done.stdout.decode() == "{'total': 42} {'total': 42}\nFalse\n", done.stderr
+
+    # What cannot be unpickled yet waits, too.
+    name = detach(notebook, LATE, "--return late")
+    cell = notebook.run(f"job = nbdist.attach('{name}')\njob.wait(60)", check=False)
+    assert "nothing was returned: late cannot be unpickled here" in cell.error
+    assert gone(keepers_of(notebook, name))
+    assert f"Kept: {name}. It returned late" in notebook.run("%dist jobs --clean").stdout
+    assert "Returned from rank 0: late" in notebook.run("needed = 7\njob.wait()").stdout
+    assert notebook.run("print(late)").stdout == "7\n"
+    assert name in notebook.run("%dist jobs --clean").stdout
+    cell = notebook.run("nbdist.Call\njob.pull()", check=False)
+    assert f"job {name} has returned nothing" in cell.error
 
 
 @pytest.fixture(scope="module")

@@ -161,9 +161,9 @@ def test_a_job_whose_keeper_cannot_be_seen_is_cleared_early_only_by_name(tmp_pat
     assert not keeping.lost(folder, job)
     os.utime(folder / leftovers.OWNER, (time.time() - 2 * process_lives.SILENT_SECONDS,) * 2)
     assert keeping.lost(folder, job)
-    assert not keeping.clean(settings)
-    assert not keeping.is_over(folder)
-    assert [each.id for each in keeping.clean(settings, folder)] == ["abcdef"]
+    assert keeping.clean(settings) == ([], [])
+    assert not keeping.may_go(folder)
+    assert [each.id for each in keeping.clean(settings, folder)[0]] == ["abcdef"]
     assert not folder.exists()
 
 
@@ -171,7 +171,7 @@ def test_a_job_that_cannot_be_read_or_is_anothers_is_left_alone(tmp_path: Path) 
     folder = tmp_path / "logs" / "20260101-120000-abcdef"
     folder.mkdir(parents=True)
     (folder / keeping.STATE).write_text('{"version": 99}')
-    assert not keeping.is_over(folder)
+    assert not keeping.may_go(folder)
     found, unreadable = keeping.all_kept(Settings(home=tmp_path))
     assert not found
     assert [each.folder for each in unreadable] == [folder]

@@ -1,7 +1,7 @@
 """The folders of detached jobs on disk: who keeps each job, its state, and how to stop it.
 
-Any process of the same user may read this, on any host that shares the folder; only the job's
-keeper writes it. Any thread.
+Any process of the same user may read this, on any host that shares the folder. The job's keeper
+writes it; others only ask it to stop, or note that they have taken what it returns. Any thread.
 
 The Jupyter server's process imports this module. Other files of such a folder, whose content needs
 launchers or the wire, have modules of their own: `keeper_order`, `pulses_file`.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nbdist.job.states import Stop
     from nbdist.settings import Settings
 
-STATE, STOP = "job.json", "stop"
+STATE, STOP, TAKEN = "job.json", "stop", "taken"
 VERSION = 1
 
 
@@ -142,18 +142,40 @@ def asked_to_stop(folder: Path) -> Stop | None:
     return None
 
 
-def clean(settings: Settings, only: Path | None = None) -> list[Kept]:
-    """Remove the folders of all ended or lost jobs, or only this one; return the removed jobs.
+def note_taken(folder: Path) -> None:
+    """Note that a notebook has what the job in a folder returns."""
+    with contextlib.suppress(FileNotFoundError):  # the folder was removed meanwhile
+        (folder / TAKEN).touch()
 
-    A job whose keeper cannot be checked from here is removed only by name.
+
+def awaits_taking(folder: Path, kept: Kept) -> bool:
+    """Whether a job has returned values that no notebook has taken."""
+    if kept.state != "done" or (folder / TAKEN).exists():
+        return False
+    return any(folder.glob("returned*"))
+
+
+def clean(settings: Settings, only: Path | None = None) -> tuple[list[Kept], list[Kept]]:
+    """Remove the folders of all ended or lost jobs, or only this one.
+
+    A job whose keeper cannot be checked from here is removed only by name, and so is one that
+    has returned what nobody has taken.
+
+    Returns
+    -------
+    tuple
+        The jobs removed, and those that stay for what they have returned.
     """
-    removed = []
+    removed, stay = [], []
     patience = FORGOTTEN_SECONDS if only is None else SILENT_SECONDS
     for folder, kept in all_kept(settings)[0].items():
         if only in (None, folder) and (lost(folder, kept, patience) or _over(folder, kept)):
+            if only is None and awaits_taking(folder, kept):
+                stay.append(kept)
+                continue
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(kept)
-    return removed
+    return removed, stay
 
 
 def leaving(settings: Settings, only: Path | None = None) -> bool:
@@ -165,11 +187,12 @@ def leaving(settings: Settings, only: Path | None = None) -> bool:
     )
 
 
-def is_over(folder: Path) -> bool:
-    """Whether the job in a folder has certainly ended or was lost."""
+def may_go(folder: Path) -> bool:
+    """Whether the job in a folder has certainly ended or was lost, and nobody waits for values."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         kept = read(folder)
-        return lost(folder, kept, FORGOTTEN_SECONDS) or _over(folder, kept)
+        over = lost(folder, kept, FORGOTTEN_SECONDS) or _over(folder, kept)
+        return over and not awaits_taking(folder, kept)
     return False
 
 

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job import changes
@@ -17,7 +17,7 @@ from nbdist.job.states import INTERRUPT, REPORTS
 from nbdist.machine.amounts import in_seconds, in_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from nbdist.job.deaths import Death
@@ -95,8 +95,10 @@ class Job:
     on_cancel: Callable[[Stop], None] = lambda _: None
     on_stacks: Callable[[], dict[int, str]] | None = None
     """Asks its ranks for their stacks; None if this process cannot."""
-    on_waited: Callable[[], None] = lambda: None
+    on_waited: Callable[[], None] | None = None
     """Called by a waiting thread after the end: binds returned values in the notebook."""
+    on_pull: Callable[[Sequence[str]], dict[str, Any]] | None = None
+    """Returns what a detached job has returned; None for other jobs."""
 
     @property
     def ok(self) -> bool:
@@ -242,10 +244,36 @@ class Job:
         except KeyboardInterrupt:
             msg = f"only the waiting was stopped: job {self.id} goes on; job.cancel() stops it"
             raise KeyboardInterrupt(msg) from None
-        self.on_waited()
+        if self.on_waited is not None:
+            self.on_waited()
         if self.error is not None:
             raise self.error
         return self
+
+    def pull(self, *names: str) -> dict[str, Any]:
+        """Wait for the end of a detached job; return the values of its ``--return``, by name.
+
+        They are bound nowhere: this is for programs. In a notebook `wait` binds them.
+
+        Parameters
+        ----------
+        names
+            Some of the names; by default all.
+
+        Raises
+        ------
+        RankError, Interrupted
+            If the job failed, or was stopped.
+        NbdistError
+            If the job is not detached, or a value could not be returned or unpickled.
+        """
+        if self.on_pull is None:
+            msg = f"job {self.id} is not detached: `wait` binds what it returns in the notebook"
+            raise NbdistError(msg)
+        self.until_end()
+        if self.error is not None:
+            raise self.error
+        return self.on_pull(names)
 
     def until_end(self, timeout: float | None = None) -> bool:
         """Wait for the job's end, successful or not; return whether it has ended in time."""

@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.cell.definitions.defined import cell_number
-from nbdist.cell.names.wanted_names import Parsed, wanted_on_ranks
+from nbdist.cell.names.wanted_names import FUTURES, Parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job.named_ranks import name_ranks
 from nbdist.job.output import OUTPUTS
@@ -38,12 +38,12 @@ from nbdist.magics.parsing.arguments import (
     wish,
     words_list,
 )
-from nbdist.magics.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
 from nbdist.notebook import current_cluster
 from nbdist.notebook.cell_options import CellOptions
+from nbdist.notebook.returned_names import FromScript, bind_returned
 from nbdist.notebook.session import Wish, session
 from nbdist.rank.running.lines import align
 from nbdist.rank.running.plain_cells import transformed
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbdist.job.job import Job
-    from nbdist.magics.returned_names import Between
+    from nbdist.notebook.returned_names import Between
 
 
 class CellSyntaxError(UsageError):
@@ -249,7 +249,10 @@ def _see_to(shell: InteractiveShell, args: argparse.Namespace, job: Job, between
     """Show a job to its end, or in the background; bind the names that it returns."""
 
     def bind(tell: Callable[[str], Any]) -> None:
-        bind_returned(between, job, shell.user_ns, tell)
+        try:
+            bind_returned(between, job, shell.user_ns, tell)
+        except UsageError as err:
+            raise UsageMistake(str(err)) from err
 
     if args.background:
         Follower(shell, job, bind)
@@ -296,6 +299,7 @@ def _submit(
         lines=lines_before(args),
         output=args.output,
         autoreload=autoreload_mode(shell),
+        futures=parsed.code.co_flags & FUTURES,
         viewed=True,
         wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
@@ -327,7 +331,7 @@ def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's 
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the ranks show the warnings
-            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (shell.compile.flags & FUTURES)
             return Parsed(code, compile(code, "<cell>", "exec", flags, dont_inherit=True))
     except SyntaxError as err:
         err.filename = "%%distributed cell"

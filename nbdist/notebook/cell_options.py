@@ -30,6 +30,8 @@ class CellOptions:
     rank) or ``collapse`` (a line that is equal on all ranks is shown once)."""
     autoreload: str = ""
     """The mode of IPython's autoreload on the ranks, ``''`` for none."""
+    futures: int = 0
+    """The compiler's flags of what the notebook has imported from `__future__`."""
     viewed: bool = False
     """Whether the caller will read all of `Job.events`."""
     wanted: Wanted | None = None

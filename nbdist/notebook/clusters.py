@@ -177,8 +177,8 @@ class Cluster:
         )  # fmt: skip
         run = Run(
             self.hub, job, output=options.output, arguments=options.args,
-            autoreload=options.autoreload, timeout=options.timeout, bringing=bringing,
-            returns=options.returns,
+            autoreload=options.autoreload, futures=options.futures, timeout=options.timeout,
+            bringing=bringing, returns=options.returns,
         )  # fmt: skip
         self._begin(job, run)
         return job

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nbdist.detached import attached_view, keeper_order
+import msgspec
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbdist.detached import attached_view, keeper_order, returned_values
 from nbdist.detached import job_folders as keeping
 from nbdist.detached.job_folders import Kept, Unreadable
 from nbdist.detached.keeper_order import Order
@@ -20,11 +23,14 @@ from nbdist.job.states import INTERRUPT
 from nbdist.launchers.host.warm_process_client import tail_in_words
 from nbdist.machine.amounts import in_seconds
 from nbdist.machine.operating_system import environ_anywhere, private
+from nbdist.notebook.names_both_ways import cannot_return
+from nbdist.notebook.returned_names import BindsAtEnd, FromDetached, bind_returned
 from nbdist.notebook.script_cells import make_folder
 from nbdist.notebook.session import session
 from nbdist.settings import Settings, no_place
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from nbdist.hub.running.launch_plan import Plan
@@ -108,7 +114,7 @@ def _start(folder: Path, id_: str, seconds: float) -> None:
 
 def _error(id_: str) -> LaunchError:
     """Return an error that says why a job has never run."""
-    job = attach(id_)
+    job = handle(id_)
     job.until_end()
     return job.error if isinstance(job.error, LaunchError) else LaunchError(str(job.error))
 
@@ -136,7 +142,7 @@ def find(id_: str | None = None) -> tuple[Path, Kept]:
     raise UsageError(f"there is no detached job {id_}; `%dist jobs` lists them")
 
 
-def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = False) -> Job:
+def attach(id_: str | None = None, *, output: str | None = None) -> Job:
     """Return a handle on a detached job, from whichever notebook it was started.
 
     Parameters
@@ -145,30 +151,72 @@ def attach(id_: str | None = None, *, output: str | None = None, viewed: bool = 
         The job's id; by default the latest job, preferably a running one.
     output
         Which ranks' output `Job.events` has; by default as the job was started.
-    viewed
-        Whether the caller will read all of `Job.events`.
 
     Returns
     -------
     Job
         The handle is kept up to date: `wait()` waits for the job's end and raises its error,
-        `cancel()` stops the job, `output(rank)` is all that a rank has printed.
+        `cancel()` stops the job, `output(rank)` is all that a rank has printed. In a notebook the
+        names of ``--return`` are bound by `wait()`, or else before the first cell after the end;
+        `pull()` returns their values anywhere.
 
     Raises
     ------
     UsageError
         If there is no such job, or no such `output`.
     """
+    job = handle(id_, output=output)
+    if job.on_waited is None and InteractiveShell.initialized():
+        shell = InteractiveShell.instance()
+        BindsAtEnd(
+            shell, job, lambda: bind_returned(FromDetached(job), job, shell.user_ns, print),
+            lambda err: sys.stderr.write(f"Job {job.id}: {err}\n"),
+        )  # fmt: skip
+    return job
+
+
+def handle(id_: str | None, *, output: str | None = None, viewed: bool = False) -> Job:
+    """Return a handle on a detached job that binds nothing; parameters as for `attach`.
+
+    Parameters
+    ----------
+    viewed
+        Whether the caller will read all of `Job.events`.
+    """
     if output not in (None, *OUTPUTS):
         raise UsageError(f"output={output!r} is none of {', '.join(OUTPUTS)}")
     folder, kept = find(id_)
-    if not viewed and kept.id in session.attached:
-        return session.attached[kept.id]
+    known = session.attached.get(kept.id)
+    if not viewed and known is not None and not known.done:
+        return known
     job = attached_view.make_job(folder, kept, viewed=viewed)
+    job.on_pull = lambda names: _pulled(job, names)
     job.task = hub_loop().soon(attached_view.follow(job, kept, output or kept.output))
     if not viewed:
         session.attached[kept.id] = job
     return job
+
+
+def _pulled(job: Job, names: Sequence[str]) -> dict[str, Any]:
+    """Return values of an ended job, from its folder: a notebook may have bound them already."""
+    try:
+        offer = returned_values.read(job.folder, job.ranks[0])
+    except FileNotFoundError as err:
+        raise UsageError(
+            f"job {job.id} has returned nothing: its cell has no --return, or its folder is gone"
+        ) from err
+    if names:
+        refused = {name: why for name, why in offer.refused.items() if name in names}
+        offer = msgspec.structs.replace(offer, refused=refused)
+    if offer.refused:
+        raise UsageError(cannot_return(offer))
+    values = FromDetached(job).take(offer)
+    keeping.note_taken(job.folder)
+    job.returned.clear()
+    try:
+        return {name: values[name] for name in names or values}
+    except KeyError as err:
+        raise UsageError(f"job {job.id} does not return {err}: {', '.join(values)}") from err
 
 
 def listed() -> tuple[list[tuple[Kept, str]], list[Unreadable]]:
@@ -177,8 +225,13 @@ def listed() -> tuple[list[tuple[Kept, str]], list[Unreadable]]:
     return [(kept, keeping.state_of(folder, kept)) for folder, kept in found.items()], unreadable
 
 
-def clean(id_: str | None = None) -> list[Kept]:
-    """Remove detached jobs that have ended, or one of them, with logs; return them.
+def clean(id_: str | None = None) -> tuple[list[Kept], list[Kept]]:
+    """Remove detached jobs that have ended, or one of them, with logs.
+
+    Returns
+    -------
+    tuple
+        The jobs removed, and those that stay: they have returned what nobody has taken.
 
     Raises
     ------
@@ -189,7 +242,7 @@ def clean(id_: str | None = None) -> list[Kept]:
     settings, until = Settings.read(), time.monotonic() + LEAVE_SECONDS
     while keeping.leaving(settings, only) and time.monotonic() < until:
         time.sleep(0.05)
-    removed = keeping.clean(settings, only)
+    removed, stay = keeping.clean(settings, only)
     for kept in removed:
         session.attached.pop(kept.id, None)
-    return removed
+    return removed, stay

@@ -163,6 +163,8 @@ async def stacks(entry: Entry, **whose: str) -> Any:
 async def clean(processes: Processes) -> list[str]:
     """Remove the files that ended processes have left, ended jobs with their logs.
 
+    Jobs that have returned what no notebook has taken stay, for `%dist attach`.
+
     These include the cluster's folder if the warm process was killed, too (`stop` may do so).
 
     Returns
@@ -174,7 +176,7 @@ async def clean(processes: Processes) -> list[str]:
     for entry in processes.gone():
         for job in entry.record.jobs if entry.record else []:
             folder = Path(job.folder)
-            if job.detached and keeping.is_over(folder):
+            if job.detached and keeping.may_go(folder):
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         for cluster in entry.record.clusters if entry.record else []:
             clusters = Path(cluster.folder).parent

@@ -45,6 +45,8 @@ class Run(Message, frozen=True):
     """The cell's arguments: `sys.argv` without the first item."""
     autoreload: str = ""
     """Mode of IPython's autoreload in the notebook, '' if it is off."""
+    futures: int = 0
+    """The compiler's flags of what the notebook has imported from `__future__`."""
     parcel: str = ""
     """The id of a received parcel (`Names.receive`) to bind before the cell runs, '' for none."""
     began: float = 0.0

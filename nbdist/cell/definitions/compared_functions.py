@@ -60,6 +60,8 @@ class Comparison:
         for decorator in todo:
             if self.is_imported(decorator, local):
                 self.fixed(decorator, local)
+            elif getattr(_root_of(decorator), "id", "") in local:
+                raise Unsure  # it may change the class: `f.register` of a `singledispatchmethod`
             else:
                 self.drop(decorator)  # the decorator has returned the function itself
         bare = all(each in self._made.dropped for each in node.decorator_list)
@@ -211,9 +213,7 @@ class Comparison:
 
     def is_imported(self, node: ast.expr, local: Mapping[str, Any]) -> bool:
         """Return whether a decorator comes from a module."""
-        while isinstance(node, (ast.Attribute, ast.Call)):
-            node = node.func if isinstance(node, ast.Call) else node.value
-        root = self._again.find(node, local)
+        root = self._again.find(_root_of(node), local)
         if isinstance(root, (ModuleType, property)):
             return True
         return callable(root) and hasattr(root, "__qualname__") and (
@@ -262,3 +262,10 @@ def _same_name(found: type, now: Any) -> bool:
         and found.__module__ == now.__module__ == "__main__"
         and found.__qualname__ == now.__qualname__
     )
+
+
+def _root_of(decorator: ast.expr) -> ast.expr:
+    """Return the name, or another expression, at the left of a decorator's dots and calls."""
+    while isinstance(decorator, (ast.Attribute, ast.Call)):
+        decorator = decorator.func if isinstance(decorator, ast.Call) else decorator.value
+    return decorator

@@ -15,6 +15,7 @@ from nbdist.errors import UsageError
 from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.rank.looking.rank_names import OURS
+from nbdist.rank.values.annotations import is_data
 from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
@@ -60,6 +61,8 @@ class Wanted:
     surely: Iterable[str] = ()
     maybe: Iterable[str] = ()
     """Names that are left out if their values cannot be pickled."""
+    mentions: Iterable[str] = ()
+    """Names in annotations that Python does not evaluate; left out, too, with what they use."""
     forced: Iterable[str] = ()
     """Names that are sent even if the ranks already have values for them."""
     code: CodeType | None = None
@@ -152,7 +155,7 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
         refused = trip.load([*sure, *wanted.maybe])
         if not refused:
             return trip.leave()
-        needed = {name: why for name, why in refused.items() if name in sure or name in trip.via}
+        needed = {name: why for name, why in refused.items() if name in sure or name in trip.needed}
         if needed:
             raise UsageError(_cannot(needed, trip.via))
         left_out |= set(refused)
@@ -190,21 +193,21 @@ class _Trip:
         """Names that the cell itself uses."""
         self.via: dict[str, str] = {}
         """For names that the cell itself does not use: the name that uses them."""
+        self.needed: set[str] = set()
+        """Of these, the names that code uses which is not only mentioned by annotations."""
+        self._mentioned: dict[str, None] = dict.fromkeys(wanted.mentions)
+        self._packed: list[str] = []
         self._read: set[str] = set()
         """Names that code in other values reads, perhaps as soon as those are unpickled."""
 
     def load(self, names: list[str]) -> dict[str, str]:
         """Pack everything; return the names that cannot be packed, each with the reason."""
-        space, refused, packed = self._wanted.space, dict[str, str](), list[str]()
-        self._first = names
-        while names := self._with_what_they_use(names):
-            lacking, names = self._lacking(names), []
-            for name in lacking:
-                try:
-                    names += self._try(name)
-                except CannotTravel as err:
-                    refused[name] = str(err)
-            packed += lacking
+        space, packed = self._wanted.space, self._packed
+        self._first = [*names, *self._wanted.mentions]
+        refused = self._try_all(names)
+        self.needed = set(self.via)
+        while names := self._worth_mentioning():
+            refused |= self._try_all(names)
         self._look_at_deleted()
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
@@ -218,18 +221,40 @@ class _Trip:
                 self._packing.add(name, space[name], states.get(name))
         return refused
 
+    def _try_all(self, names: list[str]) -> dict[str, str]:
+        """Try to pickle what ranks lack of these names, and of what their code uses."""
+        refused = dict[str, str]()
+        while names := self._with_what_they_use(names):
+            lacking, names = self._lacking(names), []
+            for name in lacking:
+                try:
+                    names += self._try(name)
+                except CannotTravel as err:
+                    refused[name] = str(err)
+            self._packed += lacking
+        return refused
+
+    def _worth_mentioning(self) -> list[str]:
+        """Return the names that annotations mention, and that may be meant."""
+        space, found = self._wanted.space, [*self._mentioned]
+        self._mentioned.clear()
+        has = self._wanted.has
+        return [n for n in found if n not in self._seen and has(n) and not is_data(space[n])]
+
     def _try(self, name: str) -> list[str]:
         """Return the new names that the code in a value uses, found by pickling it."""
         space, known = self._wanted.space, self._known
         self._parts.met.clear()
         trial = Packing(self._devices, self._parts, trial=True)
         trial.add(name, space[name])
-        reads = dict(trial.uses)
+        reads, mentions = dict(trial.uses), dict(trial.mentions)
         for part in self._parts.met:
             reads |= known.reads(part)
+            mentions |= known.mentions(part)
             if isinstance(space[part], (FunctionType, type)):
                 reads[part] = None
-        known.found(name, reads)
+        known.found(name, reads, mentions)
+        self._mentioned |= mentions
         return self._new(name, reads)
 
     def _new(self, name: str, reads: Iterable[str]) -> list[str]:
@@ -248,6 +273,7 @@ class _Trip:
                 continue
             self._seen.add(name)
             found.append(name)
+            self._mentioned |= self._known.mentions(name)
             todo += self._new(name, self._known.reads(name))
         return found
 
@@ -343,7 +369,7 @@ class _Trip:
             name = todo.pop()
             if name not in used:
                 used[name] = None
-                todo += reversed(self._known.reads(name))
+                todo += reversed([*self._known.reads(name), *self._known.mentions(name)])
         return {name: items[name] for name in used if name in items}
 
 

@@ -36,6 +36,8 @@ class _Version:
     drifted: bool = False
     reads: dict[str, None] = field(default_factory=dict)
     """Names that code in the value reads, found by pickling it."""
+    mentions: dict[str, None] = field(default_factory=dict)
+    """Names that annotations in the value mention."""
 
     @property
     def token(self) -> str:
@@ -81,7 +83,7 @@ class Known:
         """Make and return a new version of the same object in its present state."""
         known = self._versions[name]
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
-        known.reads = {}
+        known.reads, known.mentions = {}, {}
         return known.token
 
     def sent_gradients(self, name: str, value: object) -> None:
@@ -97,6 +99,7 @@ class Known:
             contents(value),
             0 if known is None else known.edits,
             reads={} if known is None else known.reads,
+            mentions={} if known is None else known.mentions,
         )
 
     def changed(self, name: str, value: object) -> bool:
@@ -148,14 +151,20 @@ class Known:
 
     # -- what code reads -----------------------------------------------------------------------
 
-    def found(self, name: str, reads: Iterable[str]) -> None:
-        """Record which names the code in this version of `name` reads."""
+    def found(self, name: str, reads: Iterable[str], mentions: Iterable[str]) -> None:
+        """Record which names the code in this version of `name` reads, and its annotations."""
         self._versions[name].reads = dict.fromkeys(reads)
+        self._versions[name].mentions = dict.fromkeys(mentions)
 
     def reads(self, name: str) -> dict[str, None]:
         """Return the names that the code in the sent value of `name` reads."""
         known = self._versions.get(name)
         return {} if known is None else known.reads
+
+    def mentions(self, name: str) -> dict[str, None]:
+        """Return the names that annotations in the sent value of `name` mention."""
+        known = self._versions.get(name)
+        return {} if known is None else known.mentions
 
     def ran(self, code: CodeType) -> dict[str, None]:
         """Record a cell for the ranks; return the names that their own functions in it may read."""

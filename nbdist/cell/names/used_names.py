@@ -1,6 +1,7 @@
 """Finds the names that a cell reads without binding them first."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import dis
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.running.lines import PYTHON_MAGICS
+from nbdist.rank.values.annotations import names_in_expression
 from nbdist.rank.values.pickles import global_names
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class Used:
     surely: dict[str, None] = field(default_factory=dict)
     maybe: dict[str, None] = field(default_factory=dict)
     """Names that only some branches of the cell bind before they are read."""
+    mentions: dict[str, None] = field(default_factory=dict)
+    """Names in annotations that Python does not evaluate: who reads annotations later may."""
 
 
 def used(source: str, code: CodeType) -> Used:
@@ -44,14 +48,30 @@ def used(source: str, code: CodeType) -> Used:
         The same, compiled.
     """
     found = Used()
-    reader = _Reader(found)
+    lazy = bool(code.co_flags & __future__.annotations.compiler_flag)
+    reader = _Reader(found, evaluates_annotations=not lazy)
     try:
-        reader.visit(ast.parse(source))
+        tree = ast.parse(source)
+        reader.visit(tree)
+        found.mentions = _in_annotations(tree, lazy=lazy)
     except RecursionError:  # an expression of a thousand terms
         return Used(maybe=dict.fromkeys(mentioned(code)))
     for name in read_later(code):
         reader.read(name)
     found.maybe = {name: None for name in found.maybe if name not in found.surely}
+    others = {*found.surely, *found.maybe, *bound(code)}
+    found.mentions = {name: None for name in found.mentions if name not in others}
+    return found
+
+
+def _in_annotations(tree: ast.AST, *, lazy: bool) -> dict[str, None]:
+    """Return the names that the annotations of a cell mention and Python does not evaluate."""
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(part, ast.expr):
+                names = names_in_expression(part, strings_only=not lazy)
+                found.update(dict.fromkeys(names))
     return found
 
 
@@ -63,6 +83,15 @@ def mentioned(code: CodeType) -> Iterator[str]:
             yield from mentioned(part)
         elif isinstance(part, str):  # the text of a magic
             yield from WORD.findall(part)
+
+
+def annotating(code: CodeType) -> Iterator[str]:
+    """Yield the names in annotations that are strings, and the words in other tuples of strings."""
+    for part in code.co_consts:
+        if inspect.iscode(part):
+            yield from annotating(part)
+        elif isinstance(part, tuple):
+            yield from WORD.findall(" ".join(each for each in part if isinstance(each, str)))
 
 
 def read_later(code: CodeType) -> list[str]:
@@ -88,8 +117,8 @@ def bound(code: CodeType) -> Iterator[str]:
 class _Reader(ast.NodeVisitor):
     """Visits the code that a cell runs at once, in order, without the bodies of functions."""
 
-    def __init__(self, found: Used) -> None:
-        self._found = found
+    def __init__(self, found: Used, *, evaluates_annotations: bool) -> None:
+        self._found, self._evaluates = found, evaluates_annotations
         self._bound: set[str] = set()
         """Names bound on all branches so far."""
         self._perhaps: set[str] = set()
@@ -180,7 +209,7 @@ class _Reader(ast.NodeVisitor):
         self._all([node.value, node.target])
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._all([node.annotation, node.value])
+        self._all([node.annotation if self._evaluates else None, node.value])
         if node.value is not None or not isinstance(node.target, ast.Name):
             self.visit(node.target)
 
@@ -197,7 +226,8 @@ class _Reader(ast.NodeVisitor):
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         every += [each for each in (arguments.vararg, arguments.kwarg) if each]
         self._all([*node.decorator_list, *arguments.defaults, *arguments.kw_defaults])
-        self._all([*(each.annotation for each in every), node.returns])
+        if self._evaluates:
+            self._all([*(each.annotation for each in every), node.returns])
         self._bind(node.name)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815

@@ -1,15 +1,24 @@
 """Lists the notebook's names that a cell needs, from its code and its flags (`--bring`)."""
 
 from __future__ import annotations
+import __future__
 
+import functools
+import operator
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.cell.names.packed_names import Wanted
-from nbdist.cell.names.used_names import mentioned, used
+from nbdist.cell.names.used_names import annotating, mentioned, used
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+FUTURES: int = functools.reduce(
+    operator.or_, (getattr(__future__, each).compiler_flag for each in __future__.all_feature_names)
+)
+"""The compiler's flags of all that a cell can import from `__future__`."""
 
 
 class Parsed(NamedTuple):
@@ -39,7 +48,7 @@ def wanted_by(
         Whether to include the names that the cell uses.
     """
     wanted = wanted_on_ranks(shell, cell, forced=forced, automatic=automatic)
-    return wanted if wanted.forced or wanted.surely or wanted.maybe else None
+    return wanted if wanted.forced or wanted.surely or wanted.maybe or wanted.mentions else None
 
 
 def wanted_on_ranks(
@@ -57,8 +66,9 @@ def wanted_on_ranks(
         automatic=automatic,
     )  # fmt: skip
     # A quick test first, which is enough for most cells.
-    if automatic and any(wanted.has(name) for name in mentioned(cell.code)):
+    if automatic and any(map(wanted.has, (*mentioned(cell.code), *annotating(cell.code)))):
         found = used(cell.source, cell.code)
         wanted.surely = [name for name in found.surely if wanted.has(name)]
         wanted.maybe = [name for name in found.maybe if wanted.has(name)]
+        wanted.mentions = [name for name in found.mentions if wanted.has(name)]
     return wanted

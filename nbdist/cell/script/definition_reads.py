@@ -1,9 +1,18 @@
 """Which parts of a definition's source are read when it is run, and which when it is called."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 from types import CodeType
+
+
+def flags_of(futures: set[str]) -> int:
+    """Return the compiler's flags for what a script imports from `__future__`."""
+    flags = 0
+    for each in futures:
+        flags |= getattr(__future__, each).compiler_flag
+    return flags
 
 
 def functions_in(code: CodeType) -> list[CodeType]:

@@ -21,6 +21,7 @@ from nbdist.cell.names.packed_names import IPYTHONS
 from nbdist.cell.names.used_names import used
 from nbdist.cell.names.wanted_names import Parsed, wanted_by
 from nbdist.cell.script import script_files
+from nbdist.cell.script.definition_reads import flags_of
 from nbdist.cell.script.order import Parts
 from nbdist.cell.script.parts import Gathering
 from nbdist.cell.script.script_text import Assembly, data_folder
@@ -127,7 +128,7 @@ def make_script(shell: Any, parsed: Parsed, cell: str, options: ScriptOptions) -
     """
     done = _plain(shell, parsed, cell, options.lines)
     futures = done.futures | _futures_of(shell)
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | flags_of(futures)
     plain = Parsed(done.text, compile(done.text, "<cell>", "exec", flags, dont_inherit=True))
     wanted = wanted_by(shell, plain, forced=options.forced, automatic=options.automatic)
     parts = Parts()
@@ -136,7 +137,7 @@ def make_script(shell: Any, parsed: Parsed, cell: str, options: ScriptOptions) -
         gathering = Gathering(wanted, Notebook(shell), shell.transform_cell, done.text, futures)
         parts, packer = gathering.gather(), gathering.packer
     if options.automatic:
-        _check_known(plain, parts, done.imports | options.given, futures)
+        _check_known(plain, parts, done.imports | options.given)
     made = Assembly(
         options.name, options.backend, options.np, futures, done, parts, packer,
         list(options.arguments), options.saved,
@@ -203,7 +204,7 @@ def _line_for_line(shell: Any, cell: str) -> str:
     return joined
 
 
-def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[str]) -> None:
+def _check_known(plain: Parsed, parts: Parts, imports: set[str]) -> None:
     """Raise if the cell certainly reads a name that has no value in the script."""
     tree = ast.parse(plain.source)
     stars = (node.names for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
@@ -212,8 +213,6 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[st
     # Names that a function in the cell may bind as globals.
     declared = {n for g in ast.walk(tree) if isinstance(g, ast.Global) for n in g.names}
     there = {*parts.every, *imports, *declared, *vars(builtins), "display", "exit", "quit"}
-    if "annotations" in futures:
-        there |= _annotating(tree)
     for name in used(*plain).surely:
         if name in there or (name.startswith("__") and name.endswith("__")):
             continue
@@ -228,12 +227,3 @@ def _check_known(plain: Parsed, parts: Parts, imports: set[str], futures: set[st
             f"`{name}` has no value in the notebook or in the cell, so the script would not have "
             f"it; if the ranks have it, `%dist pull {name}` brings it to the notebook"
         )
-
-
-def _annotating(tree: ast.AST) -> set[str]:
-    """Return the names in annotations, unevaluated with ``from __future__ import annotations``."""
-    found: list[ast.AST | None] = []
-    for node in ast.walk(tree):
-        found += [getattr(node, "annotation", None), getattr(node, "returns", None)]
-    names = (n for part in found if part is not None for n in ast.walk(part))
-    return {n.id for n in names if isinstance(n, ast.Name)}

@@ -23,6 +23,8 @@ class Part:
     """Names that must have their values when the script reaches this part."""
     later: dict[str, None] = field(default_factory=dict)
     """Names that are needed when this part is called."""
+    mentions: dict[str, None] = field(default_factory=dict)
+    """Names that only annotations mention: left out if they cannot be in the script."""
     calls: set[str] = field(default_factory=set)
     """The names in `at_once` that are called at that time."""
     rebinds: set[str] = field(default_factory=set)

@@ -19,6 +19,7 @@ from nbdist.cell.script.definition_reads import (
     called_names,
     dotted_names,
     evaluated_at_once,
+    flags_of,
     functions_in,
 )
 from nbdist.cell.script.import_text import import_of, imported
@@ -27,11 +28,14 @@ from nbdist.cell.script.translate import Around, bound_names, translate
 from nbdist.cell.script.value_files import Packer
 from nbdist.errors import UsageError
 from nbdist.rank.looking.rank_names import OURS
+from nbdist.rank.values.annotations import is_data
 from nbdist.rank.values.kinds import attribute
 from nbdist.rank.values.pickles import global_names
 from nbdist.rank.values.user_errors import CannotTravel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbdist.cell.names.packed_names import Wanted
 
 
@@ -77,6 +81,8 @@ class Gathering:
         """For names that the cell itself does not use: the name that uses them."""
         self._values = dict(self._space)
         """All names with their values, in the notebook or only in the script."""
+        self._mentioned: dict[str, None] = {}
+        """Names that annotations mention and that may become parts."""
         self._siblings: dict[str, list[str]] = {}
         """For names that are only in the script: all names for the same definition."""
         self._extra: set[str] = set()
@@ -105,25 +111,52 @@ class Gathering:
     def _find(self) -> None:
         wanted = self._wanted
         sure = {*wanted.forced, *wanted.surely}
-        todo = [*wanted.forced, *wanted.surely, *wanted.maybe]
+        names = [*wanted.forced, *wanted.surely, *wanted.maybe]
+        self._take(names, lambda name: name in sure or name in self._via)
+        needed = set(self._parts)
+        self._mentioned.update(dict.fromkeys(wanted.mentions))
+        while self._mentioned:
+            names = [n for n in self._mentioned if self._has(n) and not is_data(self._values[n])]
+            self._mentioned.clear()
+            self._take(names, lambda _: False)
+        self._leave_out_broken(needed)
+        self._keep_shared()
+        self._keep_together()
+
+    def _take(self, todo: list[str], is_needed: Callable[[str], bool]) -> None:
+        """Make parts of names and of what these need; leave out what cannot be one if it may."""
         while todo:
             name = todo.pop(0)
-            if name in self._parts or not (name in wanted.forced or self._has(name)):
+            if name in self._parts or not (name in self._wanted.forced or self._has(name)):
                 continue
             try:
                 part = self._part(name, self._values[name])
             except (CannotTravel, UsageError) as err:
-                if name not in sure and name not in self._via:
+                if not is_needed(name):
                     continue
                 user = f", which `{self._via[name]}` uses," if name in self._via else ""
                 raise UsageError(f"`{name}`{user} cannot be put into a script: {err}.") from err
             self._parts[name] = part
+            self._mentioned.update(part.mentions)
             for needed in (*part.at_once, *part.later):
                 if needed not in self._parts:
                     self._via.setdefault(needed, name)
                     todo.append(needed)
-        self._keep_shared()
-        self._keep_together()
+
+    def _leave_out_broken(self, needed: set[str]) -> None:
+        """Leave out parts for annotations alone which need at once what cannot be in the script."""
+        while True:
+            broken = [
+                part
+                for name, part in self._parts.items()
+                if name not in needed
+                and any(self._has(each) and each not in self._parts for each in part.at_once)
+            ]
+            if not broken:
+                return
+            for part in broken:
+                del self._parts[part.name]
+                self._sources.pop(id(self._values[part.name]), None)
 
     def _has(self, name: str) -> bool:
         if name not in self._space and name in self._values:
@@ -158,7 +191,7 @@ class Gathering:
             self._by_value.append(name)
         needs.pop(name, None)
         runs = {each for each in needs if _runs_when_loaded(self._space.get(each))}
-        return Part(name, "value", at_once=needs, calls=runs)
+        return Part(name, "value", at_once=needs, calls=runs, mentions=self.packer.mentions)
 
     def _keep_shared(self) -> None:
         """Pickle containers that are written as source but also contained in other values."""
@@ -232,7 +265,7 @@ class Gathering:
         around = Around(known, self._transform, lambda _: where)
         done = translate(found.text, around)
         self._extra |= done.imports
-        code = compile(done.text, "<source>", "exec", dont_inherit=True)
+        code = compile(done.text, "<source>", "exec", flags_of(self._futures), dont_inherit=True)
         reads = used(done.text, code)
         every = {each: None for each in (*reads.surely, *reads.maybe) if each != name}
         later = dict.fromkeys(each for inner in functions_in(code) for each in global_names(inner))
@@ -245,7 +278,8 @@ class Gathering:
             calls |= set(now)
         place = definition.number, definition.line
         self._sources[id(value)] = name
-        part = Part(name, "source", done.text, place, now, rest, calls)
+        mentions = {each: None for each in reads.mentions if each != name}
+        part = Part(name, "source", done.text, place, now, rest, mentions, calls)
         part.rebinds = {
             each
             for node in ast.walk(ast.parse(done.text))
@@ -259,6 +293,8 @@ class Gathering:
         name = str(attribute(obj, "__qualname__", "")).partition(".")[0]
         if attribute(obj, "__module__") != "__main__" or name not in self._space:
             return ""
+        if not (name in self._wanted.forced or self._has(name)):
+            return ""  # such as `_`, which is IPython's: `@f.register` functions are called so
         found: Any = self._values[name]
         if _reached(found, obj.__qualname__) is not obj:
             return ""

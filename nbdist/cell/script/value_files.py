@@ -15,6 +15,7 @@ from cloudpickle import cloudpickle as inside
 
 from nbdist.cell.definitions.subclass_hooks import check_by_value
 from nbdist.rank.values import pickle_fixes
+from nbdist.rank.values.annotations import names_mentioned
 from nbdist.rank.values.overlaps import Overlaps, as_usual, may_overlap, overlapping, root_of
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.user_errors import CannotTravel
@@ -69,6 +70,8 @@ class Packer:
         """For the id of a value that an earlier data file loads, its name."""
         self.by_value = False
         """Whether the last value tried contains functions or classes without source."""
+        self.mentions: dict[str, None] = {}
+        """Names that annotations of these mention."""
         self.gpu = False
         """Whether some tensors are on a GPU in the notebook."""
         self._memory: Callable[[Any], Any] = as_usual
@@ -82,7 +85,7 @@ class Packer:
         CannotTravel
             If the value cannot be pickled.
         """
-        self.by_value = False
+        self.by_value, self.mentions = False, {}
         needs: dict[str, None] = {}
         met: set[int] = set()
         watched = set(watched)
@@ -191,6 +194,7 @@ class Packer:
         if isinstance(obj, type):
             check_by_value(obj)
         self.by_value = True
+        self.mentions.update(names_mentioned(obj))
         name = obj.__name__
         if self.namespace.get(name) is obj:
             needs[name] = None

@@ -42,6 +42,7 @@ class Run(JobRun):
         output: str = "rank0",
         arguments: Sequence[str] = (),
         autoreload: str = "",
+        futures: int = 0,
         timeout: float | None = None,
         bringing: names_sent.Packed | None = None,
         returns: Sequence[str] = (),
@@ -52,6 +53,7 @@ class Run(JobRun):
         super().__init__(job, shown, timeout=timeout, patience=patience, outside=others)
         self._hub, self._bringing, self._returns = hub, bringing, list(returns)
         self._arguments, self._autoreload = list(arguments), autoreload
+        self._futures = futures
         self._pending: set[int] = set(job.ranks)
         self._unformed = False
         self._trouble = asyncio.Event()
@@ -180,6 +182,7 @@ class Run(JobRun):
             environ={**hub.host.environ_changes(), **hub.environ},
             arguments=self._arguments,
             autoreload=self._autoreload,
+            futures=self._futures,
             parcel=self._bringing.parcel.id if self._bringing else "",
             began=job.began or time.time(),
         )

@@ -12,9 +12,9 @@ from nbdist.job.output import OUTPUTS
 from nbdist.machine.amounts import counted, in_time
 from nbdist.magics.parsing.command import set_offer
 from nbdist.magics.parsing.job_ids import offer_detached
-from nbdist.magics.returned_names import FromScript, bind_returned
 from nbdist.magics.showing.job_output import bundle, notice, show
 from nbdist.notebook import detached_jobs
+from nbdist.notebook.returned_names import FromDetached, bind_returned
 from nbdist.rank.values.pickles import namespace
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def attach(args: argparse.Namespace) -> None:
     """Show all a detached job has printed and go on live; an interrupt only stops the watching."""
     shell = get_ipython()
     assert shell is not None
-    job = detached_jobs.attach(args.job, output=args.output, viewed=True)
+    job = detached_jobs.handle(args.job, output=args.output, viewed=True)
     head = notice(_described(job))
 
     def leave() -> None:
@@ -62,7 +62,7 @@ def attach(args: argparse.Namespace) -> None:
         show(shell, job, leave)
     finally:
         head.update(bundle(_described(job)), raw=True)
-    bind_returned(FromScript(), job, namespace(), notice)
+    bind_returned(FromDetached(job), job, namespace(), notice)
 
 
 def _described(job: Job) -> str:

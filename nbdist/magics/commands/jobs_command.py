@@ -32,7 +32,8 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--clean", action="store_true",
-        help="remove detached jobs that have ended, or only JOB, with their logs",
+        help="remove detached jobs that have ended, or only JOB, with their logs; a job whose "
+        "returned values nobody has taken is removed only by its id",
     )  # fmt: skip
     job = parser.add_argument(
         "job", nargs="?", metavar="JOB", help="show all about the job with this id"
@@ -43,9 +44,7 @@ def add_to(commands: Commands) -> None:
 def jobs(args: argparse.Namespace) -> None:
     """List the notebook's jobs, and the detached jobs of all notebooks."""
     if args.clean:
-        removed = detached_jobs.clean(args.job)
-        none = "no detached job has ended" if args.job is None else f"{args.job} has not ended"
-        say(f"Removed: {', '.join(kept.id for kept in removed) or f'nothing, {none}'}.")
+        _clean(args.job)
     elif args.job is not None:
         say(_job_page(find_job(args.job)))
     else:
@@ -54,6 +53,18 @@ def jobs(args: argparse.Namespace) -> None:
             say(_job_table(session.jobs()))
         if found or unreadable:
             say(f"\nDetached:\n{_detached_table(found, unreadable)}")
+
+
+def _clean(id_: str | None) -> None:
+    removed, stay = detached_jobs.clean(id_)
+    none = "no detached job has ended" if id_ is None else f"{id_} has not ended"
+    if removed or not stay:
+        say(f"Removed: {', '.join(kept.id for kept in removed) or f'nothing, {none}'}.")
+    for kept in stay:
+        say(
+            f"Kept: {kept.id}. It returned {', '.join(kept.returns)}, and nobody has taken that: "
+            f"`%dist attach {kept.id}` takes it, `%dist jobs --clean {kept.id}` discards it."
+        )
 
 
 def _job_table(jobs: list[Job]) -> str:

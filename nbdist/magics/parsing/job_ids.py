@@ -25,7 +25,7 @@ def find_job(id_: str | None) -> Job:
         if job.id == id_:
             return job
     with suppress(UsageError):
-        return detached_jobs.attach(id_)
+        return detached_jobs.handle(id_)
     raise UsageMistake(f"there is no job {id_}; %dist jobs lists them")
 
 

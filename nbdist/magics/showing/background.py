@@ -1,13 +1,11 @@
 """Shows a background job in the area of its cell while other cells run, from a thread.
 
 The thread (one for each such job) takes the job's events and sends them on; it changes no name of
-the notebook. The main thread binds the names of ``--return`` between two cells: when the user waits
-for the job, or else right before the first cell after the job's end.
+the notebook. The main thread binds the names of ``--return`` between two cells (`BindsAtEnd`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,7 @@ from nbdist.machine.amounts import clock, in_time
 from nbdist.magics.showing.area import area_of
 from nbdist.magics.showing.front_end import in_notebook, metrics_how
 from nbdist.magics.showing.job_output import pass_on
+from nbdist.notebook.returned_names import BindsAtEnd
 from nbdist.notebook.session import session
 from nbdist.widgets.live_metrics import LiveMetrics
 
@@ -51,14 +50,17 @@ class Follower:
     def __init__(
         self, shell: InteractiveShell, job: Job, bind: Callable[[Callable[..., Any]], None]
     ) -> None:
-        self._shell, self._job, self._bind = shell, job, bind
+        self._job = job
         self._area = area_of(shell, f"nbdist-job-{job.id}")
         self._area.headline(_described(job))
         self._live = LiveMetrics(job, self._area, metrics_how(shell))
-        self._unbound = True
         session.followers[job.id] = self
+        self._returning = BindsAtEnd(
+            shell, job,
+            lambda: bind(lambda text: self._quietly(self._area.notice, "returned", text)),
+            lambda err: self._quietly(self._area.error, err),
+        )  # fmt: skip
         job.on_waited = self._waited
-        shell.events.register("pre_run_cell", self._before_a_cell)
         name = f"nbdist-job-{job.id}"
         self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
         self._thread.start()
@@ -78,14 +80,6 @@ class Follower:
         except Exception as err:  # the job ends only if its events are taken
             log.debug("job %s could not be shown: %s", self._job.id, err)
 
-    def _before_a_cell(self, *_: object) -> None:
-        """Bind an ended job's returned values; errors appear in the job's cell. Main thread."""
-        if self._job.done and threading.current_thread() is threading.main_thread():
-            try:
-                self._finish()
-            except Exception as err:  # unpickling a user's class may raise anything
-                self._quietly(self._area.error, err)
-
     def _waited(self) -> None:
         """Complete the job for a caller that has waited. Any thread; the main thread binds."""
         self._thread.join(SHOWN_SECONDS)
@@ -93,16 +87,7 @@ class Follower:
             return
         # Update from the waiting cell, too: nbclient ignores messages of cells that have ended.
         self._area.headline_from_here(_described(self._job))
-        self._finish()
-
-    def _finish(self) -> None:
-        if not self._unbound:
-            return
-        self._unbound = False
-        with contextlib.suppress(ValueError):
-            self._shell.events.unregister("pre_run_cell", self._before_a_cell)
-        if self._job.returned:
-            self._bind(lambda text: self._quietly(self._area.notice, "returned", text))
+        self._returning.waited()
 
     def show_headline(self) -> None:
         """Show the job's state in the running cell, unless this is the job's own cell."""

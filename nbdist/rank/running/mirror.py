@@ -42,7 +42,7 @@ class Mirror:
         self._argv[:] = self._given = [PROGRAM]
 
     def follow(self, run: Run) -> None:
-        """Copy arguments, working directory, import path, environment and autoreload."""
+        """Copy arguments, working directory, import path, environment, autoreload, futures."""
         self._take_arguments(run.arguments)
         if run.cwd and run.cwd != self._cwd:
             os.chdir(run.cwd)
@@ -56,6 +56,7 @@ class Mirror:
             self._take(run.environ)
         if run.autoreload:
             self._autoreload(run.autoreload)
+        self._shell.compile.flags |= run.futures
 
     def _take_arguments(self, arguments: list[str]) -> None:
         """Give a cell its own arguments, not an earlier cell's.

@@ -25,6 +25,7 @@ from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.gradients import Compared, GradientMarks
 from nbdist.rank.values.kinds import GROWING, PLAIN, is_open
 from nbdist.rank.values.user_errors import RAISED
+from nbdist.rank.values.wrapped_functions import dispatches
 
 MOST_BYTES = 1 << 16
 """The largest pickle that is compared, in bytes: every cell waits for the comparison."""
@@ -89,12 +90,24 @@ def contents(value: Any) -> Contents | None:
         return _Model(value)
     if is_a(value, "torch.optim", "Optimizer"):
         return _Optimizer(value)
-    found = _pickled(value)
+    found = _Registered(value) if dispatches(value) else _pickled(value)
     if found is not None:
         return found
     if kind in (bytearray, array):
         return _Buffer(value)
     return _Sample(value) if kind in GROWING else None
+
+
+class _Registered(Contents):
+    """The functions that are registered at a function of `functools.singledispatch`."""
+
+    plain = True
+
+    def __init__(self, function: Any) -> None:
+        self._registry = dict(function.registry)
+
+    def same(self, value: Any) -> bool:
+        return dict(value.registry) == self._registry
 
 
 class _Buffer(Contents):
@@ -224,7 +237,9 @@ def _parts_of(module: Any) -> list[int]:
 def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
     """Return a getter for a module's plain attributes, and their present values."""
     found = vars(module)
-    get = itemgetter("training", *(name for name in found if type(found[name]) in PLAIN))
+    names = [name for name in found if type(found[name]) in PLAIN]
+    # A module that wraps another one, compiled or scripted, may have none of its own.
+    get: Callable[[Any], Any] = itemgetter(*names) if names else lambda _: ()
     return get, get(found)
 
 

@@ -99,6 +99,11 @@ class Packing:
         return self._pickler.uses
 
     @property
+    def mentions(self) -> dict[str, None]:
+        """Names that annotations mention, for whoever reads these."""
+        return self._pickler.mentions
+
+    @property
     def codes(self) -> list[CodeType]:
         """The code of the functions in the parcel."""
         return self._pickler.codes
@@ -322,5 +327,7 @@ def _kind(value: object) -> str:
             return "class"
         case FunctionType():
             return "function"
+        case _ if type(value).__module__ == "typing":  # List, a TypeVar, Optional[int]
+            return "type"
         case _:
             return type(value).__name__

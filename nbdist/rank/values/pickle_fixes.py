@@ -1,9 +1,9 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
 Torch's optimizers and sparsifiers would lose attributes, tensors their gradients, classes their
-slots, and exceptions their message; sentinels of dataclasses would be copied. Two kinds could not
-be pickled at all: modules with computed tensors (`weight_norm`, a sparsifier's masks), and pruned
-Keras models.
+slots, and exceptions their message; sentinels of dataclasses would be copied. Others could not be
+pickled at all: modules with computed tensors (`weight_norm`, a sparsifier's masks), pruned Keras
+models, and a `NewType` of the notebook.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import copyreg
 import dataclasses
 import pickle
 import sys
+import typing
 from typing import Any
 
-from nbdist.rank.values import keras_models
+from nbdist.rank.values import keras_models, wrapped_functions
 
 PATCHED = ("step", "_opt_called")
 """Attributes that a learning-rate scheduler sets in an optimizer, also when it is unpickled."""
 
 
+NEW_TYPES: Any = (typing.NewType, *filter(None, [getattr(typing, "TypeAliasType", None)]))
 MARKS = {
     id(getattr(dataclasses, name)): name
     for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
@@ -42,7 +44,11 @@ def reduce(obj: Any) -> Any:
         return MARKS[id(obj)]
     if isinstance(obj, BaseException) and type(obj).__module__ == "__main__":
         return _of_error(obj)
-    reduced = keras_models.reduce(obj)
+    if isinstance(obj, NEW_TYPES) and obj.__module__ == "__main__":
+        return _of_new_type(obj)
+    reduced = wrapped_functions.reduce(obj)
+    if reduced is NotImplemented:
+        reduced = keras_models.reduce(obj)
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
         return reduced
@@ -93,6 +99,16 @@ def set_gradient(tensor: Any, gradient: Any) -> None:
     """Give a tensor a gradient of another type."""
     tensor.grad_dtype = gradient.dtype
     tensor.grad = gradient
+
+
+def _of_new_type(obj: Any) -> Any:
+    """Reduce a `NewType`, or an alias that a `type` statement makes, which pickle looks up by name.
+
+    An alias with type parameters is left to pickle.
+    """
+    if isinstance(obj, typing.NewType):
+        return typing.NewType, (obj.__name__, obj.__supertype__), dict(vars(obj))
+    return NotImplemented if obj.__type_params__ else (type(obj), (obj.__name__, obj.__value__))
 
 
 def _whole(obj: Any, base: Any) -> Any:
@@ -153,5 +169,7 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
     module.parametrizations = computed
 
 
-MAKERS = (_new, set_gradient, set_parametrized, keras_models.within_scope)
+MAKERS = (
+    _new, set_gradient, set_parametrized, keras_models.within_scope, *wrapped_functions.MAKERS,
+)  # fmt: skip
 """The functions of this module that such a pickle refers to."""

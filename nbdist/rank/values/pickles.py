@@ -6,7 +6,9 @@ namespace itself as its globals, as if it had been defined there, and so sees la
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import io
 import sys
 import weakref
@@ -19,6 +21,7 @@ import cloudpickle
 from cloudpickle import cloudpickle as inside
 
 from nbdist.rank.values import pickle_fixes
+from nbdist.rank.values.annotations import names_mentioned
 
 CELLS = "contents of its cells"
 
@@ -108,6 +111,8 @@ class ByValue(cloudpickle.Pickler):
         self._carry_globals = carry_globals
         self.uses: dict[str, None] = {}
         """Names that the pickled values need at the receiver."""
+        self.mentions: dict[str, None] = {}
+        """Names that only annotations mention."""
         self.files: dict[str, None] = {}
         """The file names of the pickled functions' code."""
         self.codes: list[CodeType] = []
@@ -130,6 +135,7 @@ class ByValue(cloudpickle.Pickler):
         if obj not in _received:
             _sent.add(obj)
         self._use(obj.__name__, obj)
+        self.mentions.update(names_mentioned(obj))
         return *pickle_fixes.with_slots(obj, reduced)[:-1], set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
@@ -144,6 +150,7 @@ class ByValue(cloudpickle.Pickler):
             # Also globals that do not exist yet.
             self.uses.update(dict.fromkeys(global_names(func.__code__)))
             self._use(func.__name__, func)
+            self.mentions.update(names_mentioned(func))
             if not self._carry_globals:
                 slots["__globals__"] = {}
             space = _THERE
@@ -186,6 +193,21 @@ def set_class_state(cls: type, state: Any) -> None:
     if cls not in _sent:
         _received.add(cls)
         inside._class_setstate(cls, state)
+        if type(state[0].get("__pydantic_validator__")).__name__ == "MockValSer":
+            _await_names(cls)
+
+
+def _await_names(cls: Any) -> None:
+    """Let a pydantic class look again for the names that its annotations mention, when it is used.
+
+    It had not found all of them, and has come with the sender's stand-ins for its validator.
+    """
+    with contextlib.suppress(Exception):  # a user's class may do anything
+        if hasattr(cls, "model_rebuild"):
+            cls.model_rebuild(force=True, raise_errors=False)
+        else:
+            pydantic: Any = importlib.import_module("pydantic.dataclasses")
+            pydantic.rebuild_dataclass(cls, force=True, raise_errors=False)
 
 
 def global_names(code: CodeType) -> list[str]:
