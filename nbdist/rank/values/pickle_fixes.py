@@ -42,16 +42,17 @@ def reduce(obj: Any) -> Any:
     """
     if id(obj) in MARKS:
         return MARKS[id(obj)]
-    if isinstance(obj, BaseException) and type(obj).__module__ == "__main__":
-        return _of_error(obj)
-    if isinstance(obj, NEW_TYPES) and obj.__module__ == "__main__":
-        return _of_new_type(obj)
-    reduced = wrapped_functions.reduce(obj)
-    if reduced is NotImplemented:
-        reduced = keras_models.reduce(obj)
+    for reducer in (_of_error, _of_new_type, wrapped_functions.reduce, keras_models.reduce):
+        reduced = reducer(obj)
+        if reduced is not NotImplemented:
+            return reduced
     torch = sys.modules.get("torch")
-    if torch is None or reduced is not NotImplemented:
-        return reduced
+    if torch is None:
+        return NotImplemented
+    return _of_torch(torch, obj)
+
+
+def _of_torch(torch: Any, obj: Any) -> Any:
     if isinstance(obj, torch.Tensor):
         return _with_gradient(obj)
     if isinstance(obj, torch.nn.Module):
@@ -60,15 +61,16 @@ def reduce(obj: Any) -> Any:
     return NotImplemented if base is None else _whole(obj, base)
 
 
-def _of_error(error: BaseException) -> Any:
+def _of_error(obj: Any) -> Any:
     """Reduce an exception of the notebook to its state.
 
     Python would call its class with the arguments of its base class, which are often others.
     """
-    kind: Any = type(error)
-    if kind.__reduce__ is not BaseException.__reduce__:
+    kind: Any = type(obj)
+    own = isinstance(obj, BaseException) and kind.__module__ == "__main__"
+    if not own or kind.__reduce__ is not BaseException.__reduce__:
         return NotImplemented
-    return _new, (kind,), {**vars(error), "args": error.args}
+    return _new, (kind,), {**vars(obj), "args": obj.args}
 
 
 def with_slots(kind: type, reduced: Any) -> Any:
@@ -106,6 +108,8 @@ def _of_new_type(obj: Any) -> Any:
 
     An alias with type parameters is left to pickle.
     """
+    if not isinstance(obj, NEW_TYPES) or obj.__module__ != "__main__":
+        return NotImplemented
     if isinstance(obj, typing.NewType):
         return typing.NewType, (obj.__name__, obj.__supertype__), dict(vars(obj))
     return NotImplemented if obj.__type_params__ else (type(obj), (obj.__name__, obj.__value__))
