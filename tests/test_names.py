@@ -781,6 +781,27 @@ class Base:
     assert on_ranks(notebook, derive).stdout == "Derived(a=1, b=[], c=2)\n"
 
 
+def test_gradients_of_the_notebook_reach_ranks_that_have_not_trained(notebook: Kernel) -> None:
+    notebook.run("""
+import torch
+net = torch.nn.Linear(2, 1, bias=False)
+torch.nn.init.zeros_(net.weight)
+opt = torch.optim.SGD(net.parameters(), lr=0.5)
+""")
+    on_ranks(notebook, "net, opt; pass")
+    notebook.run("net(torch.ones(2)).sum().backward()")
+    assert "Brought" not in on_ranks(notebook, "pass").text
+    assert on_ranks(notebook, "opt.step(); print(net.weight.tolist())").stdout == "[[-0.5, -0.5]]\n"
+    notebook.run("net.zero_grad()\n(5 * net(torch.ones(2))).sum().backward()")
+    own = on_ranks(notebook, "print(net.weight.grad.tolist(), len(opt.param_groups))")
+    assert own.text == "[[1.0, 1.0]] 1\n", (
+        "ranks that have trained keep their own, and nothing is told"
+    )
+    on_ranks(notebook, "print(net, opt)", "--bring net,opt")
+    notebook.run("net.zero_grad()")
+    assert on_ranks(notebook, "print(net.weight.grad)").stdout == "None\n"
+
+
 def test_what_shares_memory_shares_it_on_the_ranks_whenever_it_comes(notebook: Kernel) -> None:
     notebook.run("""
 import numpy as np, torch
@@ -808,24 +829,3 @@ net(torch.ones(2)).sum().backward()
     assert "nothing is missing" in notebook.run("%dist restart 1 --like 0").stdout
     again = "v[0] = part[0] = 1\nassert (a[0], made[0], t[1], array[1]) == (1, 1, 1, 1)"
     on_ranks(notebook, f"{again}\nassert net.weight.grad.tolist() == [[1, 1]]")
-
-
-def test_gradients_of_the_notebook_reach_ranks_that_have_not_trained(notebook: Kernel) -> None:
-    notebook.run("""
-import torch
-net = torch.nn.Linear(2, 1, bias=False)
-torch.nn.init.zeros_(net.weight)
-opt = torch.optim.SGD(net.parameters(), lr=0.5)
-""")
-    on_ranks(notebook, "net, opt; pass")
-    notebook.run("net(torch.ones(2)).sum().backward()")
-    assert "Brought" not in on_ranks(notebook, "pass").text
-    assert on_ranks(notebook, "opt.step(); print(net.weight.tolist())").stdout == "[[-0.5, -0.5]]\n"
-    notebook.run("net.zero_grad()\n(5 * net(torch.ones(2))).sum().backward()")
-    own = on_ranks(notebook, "print(net.weight.grad.tolist(), len(opt.param_groups))")
-    assert own.text == "[[1.0, 1.0]] 1\n", (
-        "ranks that have trained keep their own, and nothing is told"
-    )
-    on_ranks(notebook, "print(net, opt)", "--bring net,opt")
-    notebook.run("net.zero_grad()")
-    assert on_ranks(notebook, "print(net.weight.grad)").stdout == "None\n"

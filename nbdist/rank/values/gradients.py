@@ -6,6 +6,7 @@ the model was brought, in place. Kernel and ranks.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, Literal
 
@@ -32,9 +33,9 @@ class Gradients(State):
 
 def parameters_of(value: Any) -> list[Any]:
     """Return the parameters of a model or an optimizer, in their order."""
-    if hasattr(value, "param_groups"):
-        return [one for group in value.param_groups for one in group["params"]]
-    return list(value.parameters())
+    if isinstance(value, sys.modules["torch"].nn.Module):
+        return list(value.parameters())
+    return [one for group in value.param_groups for one in group["params"]]
 
 
 class GradientMarks:

@@ -80,7 +80,7 @@ class Places:
         """Reduce an array or a storage to memory there, and return whose; else NotImplemented."""
         if is_storage(obj) and obj._cdata in self._storages:
             way = self._storages[obj._cdata]
-            return (find_storage, (way, obj.nbytes())), way
+            return (find_storage, (way, obj.nbytes(), obj.device.type == "cpu")), way
         if self._places:
             span = span_of(obj)
             at = bisect_right(self._places, ((span.start + 1,),)) - 1
@@ -107,11 +107,11 @@ def _storage_of(tensor: Any) -> Any:
         return None
 
 
-def find_storage(way: Way, size: int) -> Any:
-    """Return the storage of a tensor of this process."""
+def find_storage(way: Way, size: int, on_cpu: bool) -> Any:
+    """Return the storage of a tensor of this process; a copy if only that lies on a GPU."""
     found = find(*way).untyped_storage()
     _check(way[0], found.nbytes() == size)
-    return found
+    return found.cpu() if on_cpu else found
 
 
 def find_memory(way: Way, before: int, size: int) -> Any:
@@ -120,7 +120,7 @@ def find_memory(way: Way, before: int, size: int) -> Any:
     if not isinstance(part, numpy.ndarray):
         import torch
 
-        octets = torch.empty(0, dtype=torch.uint8).set_(part.untyped_storage()).numpy()
+        octets = torch.empty(0, dtype=torch.uint8).set_(part.untyped_storage().cpu()).numpy()
         _check(way[0], len(octets) == size)
         return octets
     root = root_of(part)
