@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import mentioned
 from nbdist.errors import UsageError
@@ -18,7 +19,6 @@ from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
 from nbdist.rank.values.renewed_objects import State
-from nbdist.rank.values.shared_parts import Parts
 from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire import shared_memory
 
@@ -45,9 +45,6 @@ DELETED = (
     "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
     "a cell deletes it on the ranks, too."
 )
-
-Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]
-"""Returns for each rank its versions of these names; see `rank_names.Names.holds`."""
 
 
 @dataclass
@@ -177,7 +174,8 @@ class _Trip:
         self._ranks_use = ranks_use
         """Names that may be read by functions that earlier cells defined on the ranks."""
         self._seen = set(left_out)
-        self._parts = Parts()
+        self._references = References(wanted.space, known, ask)
+        self._parts = self._references.parts
         self._packing = Packing(devices, self._parts)
         self._tokens: dict[str, str] = {}
         self._edited: set[str] = set()
@@ -205,10 +203,13 @@ class _Trip:
         self._look_at_deleted()
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
+            self._notes += self._references.notes(packed)
+            self._parts.copied.update(packed)
             for name, state in states.items():
                 if state is not None:
                     # Other values in the parcel that hold this object refer to the ranks' object.
                     self._parts.add(name, space[name])
+                    self._parts.copied.discard(name)
             self._packing = Packing(self._devices, self._parts)
             for name in by_need(packed, space, self._read):
                 self._packing.add(name, space[name], states.get(name))
@@ -217,16 +218,20 @@ class _Trip:
     def _try(self, name: str) -> list[str]:
         """Return the new names that the code in a value uses, found by pickling it."""
         space, known = self._wanted.space, self._known
-        self._parts.met.clear()
-        trial = Packing(self._devices, self._parts, trial=True)
-        trial.add(name, space[name])
+        final = False
+        while not final:
+            self._parts.met.clear()
+            self._parts.steered.clear()
+            trial = Packing(self._devices, self._parts, trial=True)
+            trial.add(name, space[name])
+            changed, final = self._references.judge(name)
         reads = dict(trial.uses)
         for part in self._parts.met:
             reads |= known.reads(part)
             if isinstance(space[part], (FunctionType, type)):
                 reads[part] = None
         known.found(name, reads)
-        return self._new(name, reads)
+        return self._new(name, [*reads, *changed])
 
     def _new(self, name: str, reads: Iterable[str]) -> list[str]:
         self._read.update(reads)
@@ -268,7 +273,7 @@ class _Trip:
             if name not in self._wanted.forced and change in CHANGED and "" in versions:
                 self._notes.append(CHANGED[change].format(name))
         if lacking:
-            self._refer_to_what_is_there()
+            self._references.look(self._wanted.forced)
         return lacking
 
     def _ask_who_is_behind(
@@ -289,22 +294,13 @@ class _Trip:
         told = self._ask(behind, behind)
         return [{**before, **now} for before, now in zip(answers, told, strict=True)]
 
-    def _refer_to_what_is_there(self) -> None:
-        """Let packed values refer to objects that all ranks have, instead of copying them."""
-        space, wanted = self._wanted.space, self._wanted
-        there = self._known.kept(space)
-        answers = self._ask(list(there), [])
-        for name, token in there.items():
-            if name not in wanted.forced and all(each.get(name) == token for each in answers):
-                self._parts.add(name, space[name])
-
     def _look_at_deleted(self) -> None:
         """Add messages about names that the cell uses and that were deleted in the notebook."""
         wanted, known = self._wanted, self._known
         used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
         gone = known.forget(wanted.space, (*self._ranks_use, *self.via, *used))
         if gone:
-            answers = self._ask(gone, [])
+            answers = self._ask(gone)
             there = [name for name in gone if any(answer.get(name) for answer in answers)]
             self._notes += [DELETED.format(name) for name in there]
 
@@ -327,7 +323,10 @@ class _Trip:
         return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
-        """Return the packed names in the order in which the cell and its functions use them."""
+        """Return the packed names in the order in which the cell and its functions use them.
+
+        What the cell has only within other values comes last.
+        """
         used: dict[str, None] = {}
         todo = list(reversed(self._first))
         while todo:
@@ -335,7 +334,7 @@ class _Trip:
             if name not in used:
                 used[name] = None
                 todo += reversed(self._known.reads(name))
-        return {name: items[name] for name in used if name in items}
+        return {name: items[name] for name in (*used, *items) if name in items}
 
 
 def devices(gpus: Iterable[int] | None) -> int:

@@ -109,6 +109,16 @@ class Known:
             if version.held.holds(value := space.get(name, ABSENT)) and not isinstance(value, FIXED)
         }
 
+    def stale(self, name: str, value: object) -> bool:
+        """Return whether the ranks may have this object of the notebook in an older state."""
+        known = self._versions[name]
+        return known.drifted or not (known.contents is None or known.contents.same(value))
+
+    def follows(self, name: str) -> bool:
+        """Return whether ranks that have an object get its new state once it has changed here."""
+        known = self._versions[name].contents
+        return known is None or known.plain
+
     def are_same(self, name: str) -> Callable[[str | None], bool]:
         """Return a function that says whether a rank's version is of the same object as ours."""
         mine = self._versions[name].object

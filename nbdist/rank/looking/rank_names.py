@@ -60,7 +60,9 @@ class Names:
 
     # -- brought from the notebook -------------------------------------------------------------
 
-    def holds(self, names: list[str], edited: list[str] | None = None) -> dict[str, str]:
+    def holds(
+        self, names: list[str], edited: list[str] | None = None, *, compared: bool = False
+    ) -> dict[str, str]:
         """Return this rank's versions of these names, '' if a cell here bound them. Any thread.
 
         Parameters
@@ -70,11 +72,14 @@ class Names:
         edited
             Names that the notebook has changed in place: if cells here have changed them, too, they
             count as bound here from now on.
+        compared
+            Whether to return '' also for objects that cells here have changed in place.
         """
         for name in edited or ():
             if not self._untouched(name):
                 self._brought.pop(name, None)
-        return {name: self._version(name) for name in names if name in self._shell.user_ns}
+        version = self._untouched if compared else self._version
+        return {name: version(name) for name in names if name in self._shell.user_ns}
 
     def _version(self, name: str) -> str:
         brought, value = self._brought.get(name), self._shell.user_ns.get(name, ABSENT)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.pickles import namespace
 
 CLOSURE = "__closure__"
@@ -24,6 +25,11 @@ class Parts:
         self._found: dict[int, tuple[object, tuple[str, str, str]]] = {}
         self.met: dict[str, None] = {}
         """Names to which pickled values referred."""
+        self.steered: dict[str, None] = {}
+        """Names of optimizers that pickled values hold, and of models that these update."""
+        self.copied: set[str] = set()
+        """Names to which nothing may refer."""
+        self._steers: dict[type, bool] = {}
         self.containers: set[int] = set()
         """The ids of those that are lists, dicts or sets."""
 
@@ -37,16 +43,27 @@ class Parts:
 
     def reduce(self, obj: object) -> Any:
         """Return a reduction of `obj` to a reference; NotImplemented if it must be copied."""
+        kind = type(obj)
+        if kind not in self._steers:
+            self._steers[kind] = is_a(obj, "torch.optim", "Optimizer")
+        if self._steers[kind]:
+            self._steer(obj)
         way = self.way_to(obj)
         return NotImplemented if way is None else (find, way)
 
     def way_to(self, obj: object) -> tuple[str, str, str] | None:
         """Return the arguments of `find` for `obj`; None if the receiver does not have it."""
         found = self._found.get(id(obj))
-        if found is None:
+        if found is None or found[1][0] in self.copied:
             return None
         self.met[found[1][0]] = None
         return found[1]
+
+    def _steer(self, optimizer: Any) -> None:
+        parameters = (one for group in optimizer.param_groups for one in group["params"])
+        for part in (optimizer, *parameters):
+            if found := self._found.get(id(part)):
+                self.steered[found[1][0]] = None
 
 
 def find(name: str, how: str, path: str) -> Any:
