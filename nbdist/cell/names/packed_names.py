@@ -59,6 +59,8 @@ class Wanted:
     forced: Iterable[str] = ()
     """Names that are sent even if the ranks already have values for them."""
     code: CodeType | None = None
+    source: str = ""
+    """The text of this code."""
     hidden: Mapping[str, Any] = field(default_factory=dict)
     """Names in the notebook that IPython defined, with their values."""
     automatic: bool = True
@@ -138,20 +140,32 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
     for name in wanted.forced:
         if name not in space:
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
-    ranks_use = known.ran(wanted.code) if wanted.code and wanted.automatic else {}
+    ranks_use, held = dict[str, None](), set[str]()
+    if wanted.code and wanted.automatic:
+        ranks_use, held = known.ran(wanted.code), known.made_before(wanted.code)
+    followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
     changed = [name for name in ranks_use if wanted.has(name) and known.changed(name, space[name])]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
     left_out: set[str] = set()
     while True:
         trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
-        refused = trip.load([*sure, *wanted.maybe])
+        refused = trip.load([*sure, *wanted.maybe, *followed])
         if not refused:
+            if wanted.code and wanted.automatic:
+                known.made(wanted.source, wanted.code, space)
             return trip.leave()
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.via}
         if needed:
             raise UsageError(_cannot(needed, trip.via))
         left_out |= set(refused)
+
+
+def _can_follow(wanted: Wanted, known: Known, name: str) -> bool:
+    """Return whether what ranks have made from a name can get the notebook's changes of it."""
+    if not wanted.has(name) or not known.edited(name, value := wanted.space[name]):
+        return False
+    return isinstance(value, type) or State.of(value) is not None
 
 
 def _cannot(refused: dict[str, str], via: dict[str, str]) -> str:
