@@ -9,6 +9,8 @@ import pytest
 from tests.helpers.notebook import on_ranks, printed_by
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.helpers.kernel import Kernel
 
 MADE = """
@@ -67,6 +69,8 @@ INSIDE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _made(notebook: Kernel) -> None:
+    # Torch 2.9 makes a folder with a kernel's first optimizer, for the kernel's life.
+    notebook.run("exec('import torch.distributed.nn.jit.instantiator', {})")
     notebook.run(f"import functools, types\n{MADE}")
 
 
@@ -184,3 +188,44 @@ def test_what_the_notebook_binds_anew_is_not_in_what_cells_have_made(notebook: K
     notebook.run("class Patched:\n    def f(self):\n        return 7\nconf = {'lr': 7}")
     cell = on_ranks(notebook, "print(one.f(), two.held[0])")
     assert cell.text == "1 {'lr': 1}\n"
+
+
+def test_modules_that_the_notebook_reloads_are_reloaded_on_the_ranks(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    notebook.run(f"""
+import importlib, sys
+sys.path.insert(0, {str(tmp_path)!r})
+sys.dont_write_bytecode = True
+def write(inner, outer):
+    with open({str(tmp_path / "inner_part.py")!r}, "w") as file:
+        file.write(f"def g(): return {{inner}}")
+    with open({str(tmp_path / "outer_part.py")!r}, "w") as file:
+        file.write(
+            "import inner_part\\nfrom inner_part import g\\n"
+            f"SET = {{outer}}\\ndef f(): return {{outer}}, SET, g(), inner_part.g()\\n"
+            f"class Net:\\n    def f(self): return {{outer}}, SET\\n"
+        )
+write(1, 1)
+import inner_part, outer_part
+from outer_part import Net, f
+""")
+    on_ranks(notebook, "old = Net()")
+    changes = [
+        "write(22, 22); importlib.reload(inner_part)",
+        "importlib.reload(outer_part); Net, f = outer_part.Net, outer_part.f",
+        "write(22, 333); importlib.reload(outer_part)",
+        "write(4444, 4444); importlib.reload(inner_part)",
+        "write(4444, 55555); importlib.reload(outer_part)",
+        "f = outer_part.f; last = outer_part.Net()",
+        "if True:\n    %load_ext autoreload\n    %autoreload 2\nwrite(4444, 666666)",
+    ]
+    use = "print(f(), outer_part.f(), Net().f())"
+    assert on_ranks(notebook, use).stdout == notebook.run(use).stdout
+    for change in changes:
+        notebook.run(change)
+        right = notebook.run(use).stdout
+        assert on_ranks(notebook, use).stdout == right, change
+        assert on_ranks(notebook, use).text == right, "nothing is brought twice"
+    assert on_ranks(notebook, "print(old.f(), last.f()[1])").stdout == "(1, 666666) 666666\n"
+    notebook.run("%autoreload 0\n%unload_ext autoreload\nsys.path.pop(0)")

@@ -165,7 +165,7 @@ def _can_follow(wanted: Wanted, known: Known, name: str) -> bool:
     """Return whether what ranks have made from a name can get the notebook's changes of it."""
     if not wanted.has(name) or not known.edited(name, value := wanted.space[name]):
         return False
-    return isinstance(value, type) or State.of(value) is not None
+    return isinstance(value, (type, ModuleType)) or State.of(value) is not None
 
 
 def _cannot(refused: dict[str, str], via: dict[str, str]) -> str:
@@ -328,8 +328,9 @@ class _Trip:
             modules = [v for v in map(wanted.space.get, items) if isinstance(v, ModuleType)]
             codes = [*self._packing.codes, *([wanted.code] if wanted.code else [])]
             imports = [submodule for code in codes for submodule in submodules(code, modules)]
+            reloads = self._known.reloads(self._packing.modules)
             parcel = self._packing.close(
-                blocks, self._tokens, wanted.forced, dict.fromkeys(imports)
+                blocks, self._tokens, wanted.forced, dict.fromkeys(imports), reloads
             )
         except BaseException:  # also an interrupt: no memory may stay mapped
             blocks.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.own_modules import Read, with_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -59,6 +60,8 @@ class Known:
         self._made: dict[str, set[str]] = {}
         """For each name that cells on the ranks have bound or changed, the notebook's names that
         were read for it."""
+        self._modules: dict[str, tuple[Read, int]] = {}
+        """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
         """Names that were deleted in the notebook, without a message so far."""
         series = secrets.token_hex(3)
@@ -160,6 +163,15 @@ class Known:
         gone = self._deleted.intersection(used)
         self._deleted -= gone
         return sorted(gone)
+
+    def reloads(self, modules: Iterable[ModuleType]) -> dict[str, int]:
+        """Return how often the notebook has reloaded modules, and those that they import."""
+        found = with_imported(*modules)
+        for name, module in found.items():
+            read, count = self._modules.get(name, (None, -1))
+            if read is None or not read.is_last(module):
+                self._modules[name] = Read(module), count + 1
+        return {name: self._modules[name][1] for name in found}
 
     # -- what code reads -----------------------------------------------------------------------
 
