@@ -105,6 +105,18 @@ def test_what_has_not_changed_is_shared(notebook: Kernel) -> None:
     assert on_ranks(notebook, use).stdout == "3 True True [1, 3]\n"
 
 
+def test_a_change_of_a_model_inside_is_told(notebook: Kernel) -> None:
+    notebook.run("new, other = [net], Holder(net=net)")
+    use = "print(new[0].weight.item(), other.net.weight.item())"
+    assert on_ranks(notebook, use).stdout == "1.0 1.0\n"
+    notebook.run("nn.init.constant_(net.weight, 9)")
+    told = on_ranks(notebook, use)
+    assert told.stdout == "1.0 1.0\n"
+    for name in ("new", "other"):
+        assert f"`{name}` was changed in place in the notebook" in told.text
+    assert on_ranks(notebook, use, "--bring new,other").stdout == "9.0 9.0\n"
+
+
 def test_what_cells_have_changed_on_the_ranks_stays_apart(notebook: Kernel) -> None:
     on_ranks(
         notebook, "rows.append(rank)\nconf['lr'] = 5\ntorch.nn.init.constant_(net.weight, rank)"
@@ -118,6 +130,18 @@ def test_what_cells_have_changed_on_the_ranks_stays_apart(notebook: Kernel) -> N
         assert f"`{name}` was brought with the notebook's `{inside}`, but cells" in cell.text
     assert on_ranks(notebook, use).text == cell.stdout, "it is told once"
     assert on_ranks(notebook, "print(rows, net.weight.item())").stdout == "[1, 0] 0.0\n"
+
+
+def test_what_both_ends_have_changed_to_the_same_is_shared(notebook: Kernel) -> None:
+    on_ranks(
+        notebook, "torch.nn.init.constant_(net.weight, 5); rows.append(5)", "--return net,rows"
+    )
+    notebook.run("new, other = [net], Holder(rows)")
+    cell = on_ranks(notebook, "print(new[0] is net, other.held[0] is rows)")
+    assert cell.stdout == "True True\n"
+    assert "separate" not in cell.text
+    notebook.run("net.eval(); last = [net]")
+    assert on_ranks(notebook, "print(last[0].training)").stdout == "False\n"
 
 
 def test_an_optimizer_trains_the_ranks_model(notebook: Kernel) -> None:
@@ -145,7 +169,7 @@ def test_an_optimizer_trains_the_ranks_model(notebook: Kernel) -> None:
 def test_an_optimizer_of_a_model_that_the_ranks_have_replaced_says_so(notebook: Kernel) -> None:
     on_ranks(notebook, "net = line(5.0)")
     notebook.run("new = torch.optim.SGD(net.parameters(), lr=1.0)")
-    cell = on_ranks(notebook, "new.zero_grad()")
+    cell = on_ranks(notebook, "new.param_groups")
     assert "the ranks have another `net`, which an optimizer in `new` does not train" in cell.text
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbdist.rank.looking.digests import between_processes
 from nbdist.rank.values import cell_sources, keras_models
 from nbdist.rank.values.contents import Contents, Held, contents
 from nbdist.rank.values.parcels import Packing, by_need, unpack
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 OURS = frozenset({"rank", "local_rank", "world_size", "device"})
 """Names that nbdist defines on every rank; they are never sent between ranks."""
+DIGEST_SECONDS = 1.0
+"""The longest that a digest may take, for which the packing of names waits."""
 ABSENT = object()
 
 
@@ -73,13 +76,19 @@ class Names:
             Names that the notebook has changed in place: if cells here have changed them, too, they
             count as bound here from now on.
         compared
-            Whether to return '' also for objects that cells here have changed in place.
+            Whether to return a digest, '' if there is none, for what cells here have changed.
         """
         for name in edited or ():
             if not self._untouched(name):
                 self._brought.pop(name, None)
-        version = self._untouched if compared else self._version
+        version = self._compared if compared else self._version
         return {name: version(name) for name in names if name in self._shell.user_ns}
+
+    def _compared(self, name: str) -> str:
+        """Return the version of a name, or a digest if cells here have changed the object."""
+        return self._untouched(name) or between_processes(
+            self._shell.user_ns.get(name), DIGEST_SECONDS
+        )
 
     def _version(self, name: str) -> str:
         brought, value = self._brought.get(name), self._shell.user_ns.get(name, ABSENT)

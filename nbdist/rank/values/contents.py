@@ -240,7 +240,9 @@ def _count(tensor: Any) -> int:
 
 
 def _memory(value: Any, sums: Checksums) -> Any:
-    """Return what tells whether a tensor's or array's values have changed; None for others."""
+    """Return what tells whether a tensor, array or model has other values; None for others."""
+    if is_a(value, "torch.nn", "Module"):
+        return [_memory(one, sums) for one in (*value.parameters(), *value.buffers())]
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return _count(value), sums.of_tensor(value)
