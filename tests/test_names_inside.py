@@ -105,6 +105,19 @@ def test_what_has_not_changed_is_shared(notebook: Kernel) -> None:
     assert on_ranks(notebook, use).stdout == "3 True True [1, 3]\n"
 
 
+def test_what_holds_an_object_is_not_taken_for_changed_by_cells(notebook: Kernel) -> None:
+    notebook.run("new, alias = Holder(conf), conf")
+    on_ranks(notebook, "new, alias")
+    for value in (2, 3):
+        notebook.run(f"conf['lr'] = {value}")
+        assert on_ranks(notebook, "print(conf)").stdout == f"{{'lr': {value}}}\n"
+        notebook.run(f"conf['lr'] += {value}")
+        for use in ("new.held[0]", "alias", "new.held[0]"):
+            cell = on_ranks(notebook, f"print({use}['lr'], {use} is conf)")
+            assert cell.stdout == f"{2 * value} True\n"
+            assert "was changed" not in cell.text
+
+
 def test_a_change_of_a_model_inside_is_told(notebook: Kernel) -> None:
     notebook.run("new, other = [net], Holder(net=net)")
     use = "print(new[0].weight.item(), other.net.weight.item())"

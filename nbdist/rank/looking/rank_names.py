@@ -128,13 +128,24 @@ class Names:
             return
         (received, values), self._waiting = self._waiting, None
         space = self._shell.user_ns
+        holding = self._plain_ones() if any(isinstance(v, State) for v in values.values()) else []
         for name, value in values.items():
             if isinstance(value, State):
                 value.give_to(space[name])
             else:
                 space[name] = value
+        for name in holding:  # the notebook, not a cell here, has changed what they hold
+            self._note(name, self._brought[name].token, space[name])
         for name in values:
             self._note(name, received.names[name], space[name])
+
+    def _plain_ones(self) -> list[str]:
+        """Return the names of plain values that cells here have not changed."""
+        return [
+            name
+            for name, brought in self._brought.items()
+            if brought.contents is not None and brought.contents.plain and self._untouched(name)
+        ]
 
     def _note(self, name: str, token: str, value: object) -> None:
         if token:
