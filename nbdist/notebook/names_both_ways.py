@@ -55,11 +55,13 @@ class Names:
         """
         chosen = list(ranks)
 
-        def ask(names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
+        def ask(
+            names: list[str], edited: Iterable[str] = (), *, compared: bool = False
+        ) -> list[Mapping[str, str]]:
             if not names:
                 return [{} for _ in chosen]
             living = [rank for rank in chosen if self._hub.ranks[rank].sound]
-            question = FindVersions(names, edited)
+            question = FindVersions(names, [*edited], compared)
             answers = hub_loop().wait(self._hub.call_all(living, question, timeout=ASK_SECONDS))
             silent = [rank for rank in living if isinstance(answers[rank], NoAnswer)]
             if silent:

@@ -110,7 +110,8 @@ class Answers:
             case TellCondition():
                 return call.answer(Condition(self._doing(), vitals.memory()))
             case FindVersions():
-                return call.answer(self.names.holds(call.names, call.edited))
+                versions = self.names.holds(call.names, call.edited, compared=call.compared)
+                return call.answer(versions)
             case ReleaseOffer():
                 self.names.let_go()
                 return call.answer(None)

@@ -36,6 +36,8 @@ class Parcel(msgspec.Struct, frozen=True):
     """All buffers, in the order in which they were pickled."""
     imports: list[str] = []
     """Modules to import first: submodules that are used through their package's name."""
+    reloads: dict[str, int] = {}
+    """How often the notebook has reloaded modules; those that are imported by others come first."""
     forced: list[str] = []
     """Names to bind even if the rank has a value of its own."""
     sources: list[Source] = []

@@ -137,7 +137,8 @@ class FindVersions(Call[dict[str, str]], frozen=True):
     """Return the versions of the notebook's names on this rank, see `Names.holds`."""
 
     names: list[str]
-    edited: list[str]
+    edited: list[str] = []
+    compared: bool = False
 
 
 class ReceiveParcel(Call[list[str]], frozen=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import mentioned
 from nbdist.errors import UsageError
@@ -20,7 +21,6 @@ from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
 from nbdist.rank.values.renewed_objects import State
-from nbdist.rank.values.shared_parts import Parts
 from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire import shared_memory
 
@@ -48,9 +48,6 @@ DELETED = (
     "a cell deletes it on the ranks, too."
 )
 
-Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]
-"""Returns for each rank its versions of these names; see `rank_names.Names.holds`."""
-
 
 @dataclass
 class Wanted:
@@ -66,6 +63,8 @@ class Wanted:
     forced: Iterable[str] = ()
     """Names that are sent even if the ranks already have values for them."""
     code: CodeType | None = None
+    source: str = ""
+    """The text of this code."""
     hidden: Mapping[str, Any] = field(default_factory=dict)
     """Names in the notebook that IPython defined, with their values."""
     automatic: bool = True
@@ -145,20 +144,32 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
     for name in wanted.forced:
         if name not in space:
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
-    ranks_use = known.ran(wanted.code) if wanted.code and wanted.automatic else {}
+    ranks_use, held = dict[str, None](), set[str]()
+    if wanted.code and wanted.automatic:
+        ranks_use, held = known.ran(wanted.code), known.made_before(wanted.code)
+    followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
     changed = [name for name in ranks_use if wanted.has(name) and known.changed(name, space[name])]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
     left_out: set[str] = set()
     while True:
         trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
-        refused = trip.load([*sure, *wanted.maybe])
+        refused = trip.load([*sure, *wanted.maybe, *followed])
         if not refused:
+            if wanted.code and wanted.automatic:
+                known.made(wanted.source, wanted.code, space)
             return trip.leave()
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.needed}
         if needed:
             raise UsageError(_cannot(needed, trip.via))
         left_out |= set(refused)
+
+
+def _can_follow(wanted: Wanted, known: Known, name: str) -> bool:
+    """Return whether what ranks have made from a name can get the notebook's changes of it."""
+    if not wanted.has(name) or not known.edited(name, value := wanted.space[name]):
+        return False
+    return isinstance(value, (type, ModuleType)) or State.of(value) is not None
 
 
 def _cannot(refused: dict[str, str], via: dict[str, str]) -> str:
@@ -181,7 +192,8 @@ class _Trip:
         self._ranks_use = ranks_use
         """Names that may be read by functions that earlier cells defined on the ranks."""
         self._seen = set(left_out)
-        self._parts = Parts()
+        self._references = References(wanted.space, known, ask)
+        self._parts = self._references.parts
         self._packing = Packing(devices, self._parts)
         self._tokens: dict[str, str] = {}
         self._edited: set[str] = set()
@@ -212,10 +224,13 @@ class _Trip:
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
             states |= {name: Gradients.of(space[name]) for name in packed if name in self._graded}
+            self._notes += self._references.notes(packed)
+            self._parts.copied.update(packed)
             for name, state in states.items():
                 if state is not None:
                     # Other values in the parcel that hold this object refer to the ranks' object.
                     self._parts.add(name, space[name])
+                    self._parts.copied.discard(name)
             self._packing = Packing(self._devices, self._parts)
             for name in by_need(packed, space, self._read):
                 self._packing.add(name, space[name], states.get(name))
@@ -244,9 +259,13 @@ class _Trip:
     def _try(self, name: str) -> list[str]:
         """Return the new names that the code in a value uses, found by pickling it."""
         space, known = self._wanted.space, self._known
-        self._parts.met.clear()
-        trial = Packing(self._devices, self._parts, trial=True)
-        trial.add(name, space[name])
+        final = False
+        while not final:
+            self._parts.met.clear()
+            self._parts.steered.clear()
+            trial = Packing(self._devices, self._parts, trial=True)
+            trial.add(name, space[name])
+            changed, final = self._references.judge(name)
         reads, mentions = dict(trial.uses), dict(trial.mentions)
         for part in self._parts.met:
             reads |= known.reads(part)
@@ -255,7 +274,7 @@ class _Trip:
                 reads[part] = None
         known.found(name, reads, mentions)
         self._mentioned |= mentions
-        return self._new(name, reads)
+        return self._new(name, [*reads, *changed])
 
     def _new(self, name: str, reads: Iterable[str]) -> list[str]:
         self._read.update(reads)
@@ -301,7 +320,7 @@ class _Trip:
             if name not in self._wanted.forced and change in CHANGED and "" in versions:
                 self._notes.append(CHANGED[change].format(name))
         if lacking:
-            self._refer_to_what_is_there()
+            self._references.look(self._wanted.forced)
         return lacking
 
     def _ask_who_is_behind(
@@ -322,22 +341,13 @@ class _Trip:
         told = self._ask(behind, behind)
         return [{**before, **now} for before, now in zip(answers, told, strict=True)]
 
-    def _refer_to_what_is_there(self) -> None:
-        """Let packed values refer to objects that all ranks have, instead of copying them."""
-        space, wanted = self._wanted.space, self._wanted
-        there = self._known.kept(space)
-        answers = self._ask(list(there), [])
-        for name, token in there.items():
-            if name not in wanted.forced and all(each.get(name) == token for each in answers):
-                self._parts.add(name, space[name])
-
     def _look_at_deleted(self) -> None:
         """Add messages about names that the cell uses and that were deleted in the notebook."""
         wanted, known = self._wanted, self._known
         used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
         gone = known.forget(wanted.space, (*self._ranks_use, *self.via, *used))
         if gone:
-            answers = self._ask(gone, [])
+            answers = self._ask(gone)
             there = [name for name in gone if any(answer.get(name) for answer in answers)]
             self._notes += [DELETED.format(name) for name in there]
 
@@ -351,8 +361,9 @@ class _Trip:
             modules = [v for v in map(wanted.space.get, items) if isinstance(v, ModuleType)]
             codes = [*self._packing.codes, *([wanted.code] if wanted.code else [])]
             imports = [submodule for code in codes for submodule in submodules(code, modules)]
+            reloads = self._known.reloads(self._packing.modules)
             parcel = self._packing.close(
-                blocks, self._tokens, wanted.forced, dict.fromkeys(imports)
+                blocks, self._tokens, wanted.forced, dict.fromkeys(imports), reloads
             )
         except BaseException:  # also an interrupt: no memory may stay mapped
             blocks.close()
@@ -362,7 +373,10 @@ class _Trip:
         return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
-        """Return the packed names in the order in which the cell and its functions use them."""
+        """Return the packed names in the order in which the cell and its functions use them.
+
+        What the cell has only within other values comes last.
+        """
         used: dict[str, None] = {}
         todo = list(reversed(self._first))
         while todo:
@@ -370,7 +384,7 @@ class _Trip:
             if name not in used:
                 used[name] = None
                 todo += reversed([*self._known.reads(name), *self._known.mentions(name)])
-        return {name: items[name] for name in used if name in items}
+        return {name: items[name] for name in (*used, *items) if name in items}
 
 
 def devices(gpus: Iterable[int] | None) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import secrets
 from dataclasses import dataclass, field
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.own_modules import Read, with_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
 """Types whose objects are equivalent to their copies."""
+HOLD_NOTHING = (ModuleType, FunctionType, type)
+"""Types to which cells rarely add what the notebook may change."""
 ABSENT = object()
 
 Change = Literal["", "bound", "edited", "drifted", "graded"]
@@ -56,6 +60,11 @@ class Known:
         self._ran: dict[str, dict[str, None]] = {}
         """For each name that a cell on the ranks has bound, the names that its functions may
         read."""
+        self._made: dict[str, set[str]] = {}
+        """For each name that cells on the ranks have bound or changed, the notebook's names that
+        were read for it."""
+        self._modules: dict[str, tuple[Read, int]] = {}
+        """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
         """Names that were deleted in the notebook, without a message so far."""
         series = secrets.token_hex(3)
@@ -123,6 +132,26 @@ class Known:
             if version.held.holds(value := space.get(name, ABSENT)) and not isinstance(value, FIXED)
         }
 
+    def stale(self, name: str, value: object) -> bool:
+        """Return whether the ranks may have this object of the notebook in an older state."""
+        known = self._versions[name]
+        return known.drifted or not (known.contents is None or known.contents.same(value))
+
+    def edited(self, name: str, value: object) -> bool:
+        """Return whether ranks have this object in an older state, and can get its new one."""
+        known = self._versions.get(name)
+        return (
+            known is not None
+            and known.held.holds(value)
+            and self.follows(name)
+            and (self.stale(name, value))
+        )
+
+    def follows(self, name: str) -> bool:
+        """Return whether ranks that have an object get its new state once it has changed here."""
+        known = self._versions[name].contents
+        return known is None or known.plain
+
     def are_same(self, name: str) -> Callable[[str | None], bool]:
         """Return a function that says whether a rank's version is of the same object as ours."""
         mine = self._versions[name].object
@@ -148,6 +177,15 @@ class Known:
         gone = self._deleted.intersection(used)
         self._deleted -= gone
         return sorted(gone)
+
+    def reloads(self, modules: Iterable[ModuleType]) -> dict[str, int]:
+        """Return how often the notebook has reloaded modules, and those that they import."""
+        found = with_imported(*modules)
+        for name, module in found.items():
+            read, count = self._modules.get(name, (None, -1))
+            if read is None or not read.is_last(module):
+                self._modules[name] = Read(module), count + 1
+        return {name: self._modules[name][1] for name in found}
 
     # -- what code reads -----------------------------------------------------------------------
 
@@ -176,3 +214,31 @@ class Known:
         if after:
             self._ran.update(dict.fromkeys(bound(code), after))
         return before
+
+    def made_before(self, code: CodeType) -> set[str]:
+        """Return the notebook's names from which earlier cells made what this cell mentions."""
+        if not self._made:
+            return set()
+        return {each for name in mentioned(code) for each in self._made.get(name, ())}
+
+    def made(self, source: str, code: CodeType, space: Mapping[str, Any]) -> None:
+        """Record what a cell for the ranks makes from the notebook's names, and from its own."""
+        if not any(name in self._versions or name in self._made for name in mentioned(code)):
+            return
+        for made, read in made_from(source):
+            found = {each for name in read for each in self._behind(name)}
+            if found:
+                for name in made:
+                    if not isinstance(space.get(name), HOLD_NOTHING):  # as in `torch.save(net)`
+                        self._made.setdefault(name, set()).update(found)
+
+    def _behind(self, name: str) -> set[str]:
+        """Return the notebook's names that the value of a name may hold, or that its code reads."""
+        found, todo = set[str](), [name, *self._ran.get(name, ())]
+        while todo:
+            each = todo.pop()
+            found |= self._made.get(each, set())
+            if each in self._versions and each not in found:
+                found.add(each)
+                todo += self._versions[each].reads
+        return found

@@ -62,8 +62,8 @@ def wanted_on_ranks(
         As in `wanted_by`.
     """
     wanted = Wanted(
-        shell.user_ns, forced=tuple(forced), code=cell.code, hidden=shell.user_ns_hidden,
-        automatic=automatic,
+        shell.user_ns, forced=tuple(forced), code=cell.code, source=cell.source,
+        hidden=shell.user_ns_hidden, automatic=automatic,
     )  # fmt: skip
     # A quick test first, which is enough for most cells.
     if automatic and any(map(wanted.has, (*mentioned(cell.code), *annotating(cell.code)))):

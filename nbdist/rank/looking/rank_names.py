@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.rank.looking import own_marks
+from nbdist.rank.looking.digests import between_processes
 from nbdist.rank.values import cell_sources, keras_models, rank_marks
 from nbdist.rank.values.contents import Contents, Held, contents
 from nbdist.rank.values.gradients import Gradients
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 OURS = frozenset({"rank", "local_rank", "world_size", "device"})
 """Names that nbdist defines on every rank; they are never sent between ranks."""
+DIGEST_SECONDS = 1.0
+"""The longest that a digest may take, for which the packing of names waits."""
 ABSENT = object()
 
 
@@ -66,7 +69,9 @@ class Names:
 
     # -- brought from the notebook -------------------------------------------------------------
 
-    def holds(self, names: list[str], edited: list[str] | None = None) -> dict[str, str]:
+    def holds(
+        self, names: list[str], edited: list[str] | None = None, *, compared: bool = False
+    ) -> dict[str, str]:
         """Return this rank's versions of these names, '' if a cell here bound them. Any thread.
 
         Parameters
@@ -76,11 +81,20 @@ class Names:
         edited
             Names that the notebook has changed in place: if cells here have changed them, too, they
             count as bound here from now on.
+        compared
+            Whether to return a digest, '' if there is none, for what cells here have changed.
         """
         for name in edited or ():
             if not self._untouched(name):
                 self._brought.pop(name, None)
-        return {name: self._version(name) for name in names if name in self._shell.user_ns}
+        version = self._compared if compared else self._version
+        return {name: version(name) for name in names if name in self._shell.user_ns}
+
+    def _compared(self, name: str) -> str:
+        """Return the version of a name, or a digest if cells here have changed the object."""
+        return self._untouched(name) or between_processes(
+            self._shell.user_ns.get(name), DIGEST_SECONDS
+        )
 
     def _version(self, name: str) -> str:
         brought, value = self._brought.get(name), self._shell.user_ns.get(name, ABSENT)
@@ -129,13 +143,24 @@ class Names:
             return
         (received, values), self._waiting = self._waiting, None
         space = self._shell.user_ns
+        holding = self._plain_ones() if any(isinstance(v, State) for v in values.values()) else []
         for name, value in values.items():
             if isinstance(value, State):
                 value.give_to(space[name])
             else:
                 space[name] = value
+        for name in holding:  # the notebook, not a cell here, has changed what they hold
+            self._note(name, self._brought[name].token, space[name])
         for name in values:
             self._note(name, received.names[name], space[name])
+
+    def _plain_ones(self) -> list[str]:
+        """Return the names of plain values that cells here have not changed."""
+        return [
+            name
+            for name, brought in self._brought.items()
+            if brought.contents is not None and brought.contents.plain and self._untouched(name)
+        ]
 
     def _note(self, name: str, token: str, value: object) -> None:
         if token:

@@ -24,6 +24,7 @@ from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.gradients import Compared, GradientMarks
 from nbdist.rank.values.kinds import GROWING, PLAIN, is_open
+from nbdist.rank.values.own_modules import Read, is_replaced, module_of, with_imported
 from nbdist.rank.values.user_errors import RAISED
 from nbdist.rank.values.wrapped_functions import dispatches
 
@@ -83,19 +84,36 @@ class Contents(ABC):
 def contents(value: Any) -> Contents | None:
     """Return the present contents of a value; None if immutable or too slow to compare."""
     kind = type(value)
-    if kind in PLAIN or kind is ModuleType:
+    if kind in PLAIN:
         return None
-    torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.nn.Module):
+    if isinstance(value, (ModuleType, FunctionType, type)) and (module := module_of(value)):
+        return _OfModule(value, module)
+    if is_a(value, "torch.nn", "Module"):
         return _Model(value)
     if is_a(value, "torch.optim", "Optimizer"):
         return _Optimizer(value)
-    found = _Registered(value) if dispatches(value) else _pickled(value)
+    found: Contents | None = _Registered(value) if dispatches(value) else None
+    if found is None and kind is not ModuleType:
+        found = _pickled(value)
     if found is not None:
         return found
-    if kind in (bytearray, array):
-        return _Buffer(value)
-    return _Sample(value) if kind in GROWING else None
+    sampled = _Buffer if kind in (bytearray, array) else _Sample if kind in GROWING else None
+    return None if sampled is None else sampled(value)
+
+
+class _OfModule(Contents):
+    """One of the user's own modules, or a function or class of it: whether it was reloaded."""
+
+    plain = True
+
+    def __init__(self, value: Any, module: ModuleType) -> None:
+        self._code = getattr(value, "__code__", None)
+        self._read = [(one, Read(one)) for one in with_imported(module).values()]
+
+    def same(self, value: Any) -> bool:
+        if is_replaced(value):
+            return getattr(value, "__code__", None) is self._code
+        return all(read.is_last(module) for module, read in self._read)
 
 
 class _Registered(Contents):
@@ -244,7 +262,9 @@ def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
 
 
 def _memory(value: Any, sums: Checksums) -> Any:
-    """Return what tells whether a tensor's or array's values have changed; None for others."""
+    """Return what tells whether a tensor, array or model has other values; None for others."""
+    if is_a(value, "torch.nn", "Module"):
+        return [_memory(one, sums) for one in (*value.parameters(), *value.buffers())]
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return count_of(value), sums.of_tensor(value)

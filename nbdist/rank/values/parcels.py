@@ -17,6 +17,7 @@ from nbdist.machine.amounts import in_bytes
 from nbdist.rank.values import cell_sources
 from nbdist.rank.values.memory_there import find
 from nbdist.rank.values.overlaps import as_usual, may_overlap, overlapping
+from nbdist.rank.values.own_modules import module_of, reload_like_notebook
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.shared_parts import CONTAINERS, Parts
@@ -33,6 +34,7 @@ NEED_NOTHING = (
     ModuleType, FunctionType, type, int, float, complex, str, bytes, type(None),
 )  # fmt: skip
 """Types that are unpickled without other names."""
+IN_MODULES = (ModuleType, FunctionType, type)
 SHARED_BYTES = 1 << 18
 """From this size on buffers and streams go into shared memory; smaller ones into the message."""
 TOLD_BYTES = 10_000
@@ -104,6 +106,11 @@ class Packing:
         return self._pickler.mentions
 
     @property
+    def modules(self) -> list[ModuleType]:
+        """The user's own modules to which the parcel refers."""
+        return [*self._pickler.modules.values()]
+
+    @property
     def codes(self) -> list[CodeType]:
         """The code of the functions in the parcel."""
         return self._pickler.codes
@@ -138,7 +145,7 @@ class Packing:
 
     def close(
         self, blocks: shared_memory.Blocks, tokens: dict[str, str], forced: Iterable[str] = (),
-        imports: Iterable[str] = (),
+        imports: Iterable[str] = (), reloads: dict[str, int] | None = None,
     ) -> Parcel:  # fmt: skip
         """Write everything into the blocks; return the parcel that describes them.
 
@@ -159,6 +166,7 @@ class Packing:
             stream=stream,
             blocks=[blocks.write(part) for part in parts],
             imports=list(imports),
+            reloads=reloads or {},
             forced=list(forced),
             sources=cell_sources.taken(self._pickler.files),
         )
@@ -181,11 +189,16 @@ class _Packer(ByValue):
         self._devices, self._parts, self._to_notebook = devices, parts, carry_globals
         self._trial = trial
         self._known: dict[type, Any] = {}
+        self.modules: dict[str, ModuleType] = {}
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
         if kind not in self._known:
             self._known[kind] = self._reducer_of(kind)
+        if isinstance(obj, IN_MODULES):
+            module = module_of(obj)
+            if module is not None:
+                self.modules[module.__name__] = module
         reduced = self._known[kind](obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
@@ -195,12 +208,11 @@ class _Packer(ByValue):
         if not may_overlap(kind):
             return own or parts.reduce
         copy = overlapping(own or as_usual, parts.overlaps, trial=self._trial)
-        look = as_usual if self._trial else parts.in_memory
 
         def reduce(obj: Any) -> Any:
             reduced = parts.reduce(obj)
             if reduced is NotImplemented:
-                reduced = look(obj)
+                reduced = parts.in_memory(obj)
             return copy(obj) if reduced is NotImplemented else reduced
 
         return reduce
@@ -267,6 +279,7 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
         for name in parcel.imports:
             importlib.import_module(name)
         cell_sources.put(parcel.sources)
+        reload_like_notebook(parcel.reloads)
         # The sender is this cluster's notebook or a rank, on a channel that only they can use.
         unpickler = _Unpacker(io.BytesIO(stream), buffers=iter(buffers))
         for name in parcel.names:

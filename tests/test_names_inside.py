@@ -1,0 +1,268 @@
+"""What values hold that are brought to ranks, or that cells make there: as in a plain kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.helpers.notebook import on_ranks, printed_by
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.helpers.kernel import Kernel
+
+MADE = """
+import numpy as np, torch
+from torch import nn
+def line(value):
+    made = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(made.weight, value)
+    return made
+class Holder:
+    def __init__(self, *held, **named):
+        self.held = held
+        self.__dict__.update(named)
+class Data(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, i):
+        return self.rows[i]
+def closing(net, conf):
+    return lambda: (net.weight.item(), conf['lr'])
+def fun():
+    return fun.k
+class Patched:
+    def f(self):
+        return 1
+def fresh():
+    global net, array, tensor, conf, rows
+    net, array, tensor, conf, rows = line(1), np.zeros(2), torch.zeros(2), {'lr': 1}, [1]
+    fun.k, Patched.f = 1, lambda self: 1
+def default(net=None, conf=None):
+    return net.weight.item(), conf['lr']
+"""
+CHANGE = """
+nn.init.constant_(net.weight, 9)
+array += 1; tensor += 1; conf['lr'] = 2; rows.append(2); fun.k = 2; Patched.f = lambda self: 2
+"""
+INSIDE = {
+    "[net]": ("new[0].weight.item()", "9.0"),
+    "net": ("new.weight.item()", "9.0"),
+    "nn.Sequential(net)": ("new[0].weight.item()", "9.0"),
+    "{'a': array, 't': tensor}": ("*new['a'], *new['t'].tolist()", "1.0 1.0 1.0 1.0"),
+    "{'w': net.weight}": ("new['w'].item()", "9.0"),
+    "conf": ("new['lr'], new is conf", "2 True"),
+    "Holder(conf, rows)": ("*new.held, new.held[0] is conf", "{'lr': 2} [1, 2] True"),
+    "closing(net, conf)": ("*new()", "9.0 2"),
+    "types.FunctionType(default.__code__, globals(), 'default', (net, conf))": ("*new()", "9.0 2"),
+    "functools.partial(default, net, conf)": ("*new()", "9.0 2"),
+    "Data(tensor)": ("new[1].item()", "1.0"),
+    "torch.utils.data.DataLoader(Data(array))": ("next(iter(new)).item()", "1.0"),
+    "Holder(f=fun, p=Patched())": ("new.f(), new.p.f(), type(new.p) is Patched", "2 2 True"),
+}  # fmt: skip
+"""What is made of objects that the notebook has changed, and what it gives in a plain kernel."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _made(notebook: Kernel) -> None:
+    # Torch 2.9 makes a folder with a kernel's first optimizer, for the kernel's life.
+    notebook.run("exec('import torch.distributed.nn.jit.instantiator', {})")
+    notebook.run(f"import functools, types\n{MADE}")
+
+
+@pytest.fixture(autouse=True)
+def _there(notebook: Kernel) -> None:
+    """Have the ranks new objects of the notebook, and nothing else."""
+    notebook.run("%px %reset -f\nfresh()")
+    on_ranks(notebook, "net, array, tensor, conf, rows, fun, Patched, torch, line")
+
+
+@pytest.mark.parametrize("push", ["", "%dist push"])
+def test_what_is_brought_holds_what_the_notebook_has(notebook: Kernel, push: str) -> None:
+    names = [f"new{number}" for number in range(len(INSIDE))]
+    made = "\n".join(f"{name} = {value}" for name, value in zip(names, INSIDE, strict=True))
+    notebook.run(CHANGE + made)
+    if push:
+        notebook.run(f"{push} {' '.join(names)}")
+    uses = [use.replace("new", name) for name, (use, _) in zip(names, INSIDE.values(), strict=True)]
+    cell = on_ranks(notebook, "\n".join(f"print({use})" for use in uses))
+    assert cell.stdout.splitlines() == [right for _, right in INSIDE.values()]
+    assert printed_by(notebook, 1) == cell.stdout
+    said = cell.text.replace(cell.stdout, "")
+    assert "chang" not in said, "nothing needs to be said"
+
+
+def test_what_has_not_changed_is_shared(notebook: Kernel) -> None:
+    notebook.run("new, other = [net, conf], Holder(rows)")
+    use = "print(new[0] is net, new[1] is conf, other.held[0] is rows)"
+    assert on_ranks(notebook, use).stdout == "True True True\n"
+    notebook.run("conf['lr'] = 3\nrows.append(3)")
+    use = "print(new[1]['lr'], new[1] is conf, other.held[0] is rows, rows)"
+    assert on_ranks(notebook, use).stdout == "3 True True [1, 3]\n"
+
+
+def test_what_holds_an_object_is_not_taken_for_changed_by_cells(notebook: Kernel) -> None:
+    notebook.run("new, alias = Holder(conf), conf")
+    on_ranks(notebook, "new, alias")
+    for value in (2, 3):
+        notebook.run(f"conf['lr'] = {value}")
+        assert on_ranks(notebook, "print(conf)").stdout == f"{{'lr': {value}}}\n"
+        notebook.run(f"conf['lr'] += {value}")
+        for use in ("new.held[0]", "alias", "new.held[0]"):
+            cell = on_ranks(notebook, f"print({use}['lr'], {use} is conf)")
+            assert cell.stdout == f"{2 * value} True\n"
+            assert "was changed" not in cell.text
+
+
+def test_a_change_of_a_model_inside_is_told(notebook: Kernel) -> None:
+    notebook.run("new, other = [net], Holder(net=net)")
+    use = "print(new[0].weight.item(), other.net.weight.item())"
+    assert on_ranks(notebook, use).stdout == "1.0 1.0\n"
+    notebook.run("nn.init.constant_(net.weight, 9)")
+    told = on_ranks(notebook, use)
+    assert told.stdout == "1.0 1.0\n"
+    for name in ("new", "other"):
+        assert f"`{name}` was changed in place in the notebook" in told.text
+    assert on_ranks(notebook, use, "--bring new,other").stdout == "9.0 9.0\n"
+
+
+def test_what_cells_have_changed_on_the_ranks_stays_apart(notebook: Kernel) -> None:
+    on_ranks(
+        notebook, "rows.append(rank)\nconf['lr'] = 5\ntorch.nn.init.constant_(net.weight, rank)"
+    )
+    notebook.run("conf['lr'] = 2\nnew, other = Holder(rows, conf), [net]")
+    use = "print(new.held, other[0].weight.item())"
+    cell = on_ranks(notebook, use)
+    assert cell.stdout == "([1], {'lr': 2}) 1.0\n"
+    assert printed_by(notebook, 1) == cell.stdout
+    for name, inside in (("new", "rows"), ("new", "conf"), ("other", "net")):
+        assert f"`{name}` was brought with the notebook's `{inside}`, but cells" in cell.text
+    assert on_ranks(notebook, use).text == cell.stdout, "it is told once"
+    assert on_ranks(notebook, "print(rows, net.weight.item())").stdout == "[1, 0] 0.0\n"
+
+
+def test_what_both_ends_have_changed_to_the_same_is_shared(notebook: Kernel) -> None:
+    on_ranks(
+        notebook, "torch.nn.init.constant_(net.weight, 5); rows.append(5)", "--return net,rows"
+    )
+    notebook.run("new, other = [net], Holder(rows)")
+    cell = on_ranks(notebook, "print(new[0] is net, other.held[0] is rows)")
+    assert cell.stdout == "True True\n"
+    assert "separate" not in cell.text
+    notebook.run("net.eval(); last = [net]")
+    assert on_ranks(notebook, "print(last[0].training)").stdout == "False\n"
+
+
+def test_an_optimizer_trains_the_ranks_model(notebook: Kernel) -> None:
+    use = "print(new.param_groups[0]['params'][0] is net.weight, net.weight.item())"
+    on_ranks(notebook, "torch.nn.init.constant_(net.weight, 5)")
+    notebook.run("new = torch.optim.SGD(net.parameters(), lr=1.0)")
+    trained = on_ranks(notebook, use)
+    assert trained.stdout == "True 5.0\n"
+    assert "`net`" not in trained.text, "as in a plain kernel"
+    notebook.run(
+        "sched = torch.optim.lr_scheduler.StepLR(new, 1)\n"
+        "both = Holder(net=net, by=torch.optim.SGD(net.parameters(), lr=1.0)); alone = [net]"
+    )
+    more = "print(sched.optimizer is new, both.net is net, alone[0] is net)"
+    assert on_ranks(notebook, more).stdout == "True True True\n", "one model in all of a cell"
+    notebook.run(
+        "nn.init.constant_(net.weight, 9)\nnew = torch.optim.SGD(net.parameters(), lr=1.0)"
+    )
+    stale = on_ranks(notebook, use.replace("net.weight", "both.net.weight"))
+    assert stale.stdout == "True 5.0\n"
+    assert "`net` was changed in place in the notebook after it was brought" in stale.text
+    assert on_ranks(notebook, use, "--bring net,new").stdout == "True 9.0\n"
+
+
+def test_an_optimizer_of_a_model_that_the_ranks_have_replaced_says_so(notebook: Kernel) -> None:
+    on_ranks(notebook, "net = line(5.0)")
+    notebook.run("new = torch.optim.SGD(net.parameters(), lr=1.0)")
+    cell = on_ranks(notebook, "new.param_groups")
+    assert "the ranks have another `net`, which an optimizer in `new` does not train" in cell.text
+
+
+BEHIND = {
+    "Patched()": "made.f()",
+    "Holder(conf)": "made.held[0]['lr']",
+    "{'k': [Holder(conf)]}": "made['k'][0].held[0]['lr']",
+    "build()": "(made.f() + made.conf['lr']) / 2",
+    "locally()": "made.f()",
+    "functools.partial(default, net, conf)": "made()[1]",
+    "[Patched() for _ in range(2)]": "made[1].f()",
+    "type('Sub', (Patched,), {})()": "made.f()",
+}
+"""What cells on the ranks make, and what gives 1, and 2 after the notebook's changes."""
+
+
+def test_what_cells_have_made_follows_the_notebook(notebook: Kernel) -> None:
+    notebook.run(
+        "class Built(Patched):\n    def __init__(self):\n        self.conf = conf\n"
+        "def build():\n    return Built()"
+    )
+    names = {f"made{number}": value for number, value in enumerate(BEHIND)}
+    on_ranks(
+        notebook,
+        "def locally():\n    return Patched()\n"
+        + "\n".join(f"{name} = {value}" for name, value in names.items())
+        + "\nlater = made0\nlisted, table = [], {}\nlisted.append(Patched())\n"
+        "if rank >= 0:\n    table['t'] = Holder(conf)\nclass Sub(Patched):\n    pass\nsub = Sub()",
+    )
+    uses = [use.replace("made", name) for use, name in zip(BEHIND.values(), names, strict=True)]
+    uses += ["later.f()", "listed[0].f()", "table['t'].held[0]['lr']", "sub.f()"]
+    for number, use in enumerate(uses, 2):
+        notebook.run(f"Patched.f = lambda self: {number}\nconf['lr'] = {number}")
+        assert on_ranks(notebook, f"print(int({use}))").stdout == f"{number}\n", use
+    assert on_ranks(notebook, f"print({uses[0]})").text == f"{number}\n", "nothing twice"
+
+
+def test_what_the_notebook_binds_anew_is_not_in_what_cells_have_made(notebook: Kernel) -> None:
+    on_ranks(notebook, "one, two = Patched(), Holder(conf)")
+    notebook.run("class Patched:\n    def f(self):\n        return 7\nconf = {'lr': 7}")
+    cell = on_ranks(notebook, "print(one.f(), two.held[0])")
+    assert cell.text == "1 {'lr': 1}\n"
+
+
+def test_modules_that_the_notebook_reloads_are_reloaded_on_the_ranks(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    notebook.run(f"""
+import importlib, sys
+sys.path.insert(0, {str(tmp_path)!r})
+sys.dont_write_bytecode = True
+def write(inner, outer):
+    with open({str(tmp_path / "inner_part.py")!r}, "w") as file:
+        file.write(f"def g(): return {{inner}}")
+    with open({str(tmp_path / "outer_part.py")!r}, "w") as file:
+        file.write(
+            "import inner_part\\nfrom inner_part import g\\n"
+            f"SET = {{outer}}\\ndef f(): return {{outer}}, SET, g(), inner_part.g()\\n"
+            f"class Net:\\n    def f(self): return {{outer}}, SET\\n"
+        )
+write(1, 1)
+import inner_part, outer_part
+from outer_part import Net, f
+""")
+    on_ranks(notebook, "old = Net()")
+    changes = [
+        "write(22, 22); importlib.reload(inner_part)",
+        "importlib.reload(outer_part); Net, f = outer_part.Net, outer_part.f",
+        "write(22, 333); importlib.reload(outer_part)",
+        "write(4444, 4444); importlib.reload(inner_part)",
+        "write(4444, 55555); importlib.reload(outer_part)",
+        "f = outer_part.f; last = outer_part.Net()",
+        "if True:\n    %load_ext autoreload\n    %autoreload 2\nwrite(4444, 666666)",
+    ]
+    use = "print(f(), outer_part.f(), Net().f())"
+    assert on_ranks(notebook, use).stdout == notebook.run(use).stdout
+    for change in changes:
+        notebook.run(change)
+        right = notebook.run(use).stdout
+        assert on_ranks(notebook, use).stdout == right, change
+        assert on_ranks(notebook, use).text == right, "nothing is brought twice"
+    assert on_ranks(notebook, "print(old.f(), last.f()[1])").stdout == "(1, 666666) 666666\n"
+    notebook.run("%autoreload 0\n%unload_ext autoreload\nsys.path.pop(0)")
