@@ -122,6 +122,7 @@ class Names:
                 value.give_to(space[name])
             else:
                 space[name] = value
+        rank_marks.settle(space, [name for name in received.dealing if name in values], self._place)
         for name in values:
             self._note(name, received.names[name], space[name])
 

@@ -16,6 +16,7 @@ from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
 from nbdist.rank.values import cell_sources
 from nbdist.rank.values.pickles import ByValue
+from nbdist.rank.values.rank_marks import deals_out
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.shared_parts import CONTAINERS, Parts, find
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
@@ -49,6 +50,8 @@ class Item:
     seconds: float
     objects: int
     """Bytes that had to be pickled object by object."""
+    deals: bool = False
+    """Whether it holds what deals data out to ranks, see `rank_marks`."""
 
     def __str__(self) -> str:
         size = in_bytes(self.size)
@@ -111,13 +114,15 @@ class Packing:
         if not self._buffers or (self._buffers[-1] and len(self._buffers) < MOST_BLOCKS):
             self._buffers.append([])
         start, shared, began = self._stream.tell(), self._shared, time.monotonic()
+        self._pickler.deals = False
         try:
             self._pickler.dump(value if state is None else state)
         except RAISED as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
         stream = self._stream.tell() - start
         size, seconds = stream + self._shared - shared, time.monotonic() - began
-        self.items[name] = Item(name, _kind(value), size, seconds, stream)
+        deals = self._pickler.deals
+        self.items[name] = Item(name, _kind(value), size, seconds, stream, deals)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep a large buffer apart; return True to leave a small one in the stream."""
@@ -153,6 +158,7 @@ class Packing:
             imports=list(imports),
             forced=list(forced),
             sources=cell_sources.taken(self._pickler.files),
+            dealing=[item.name for item in self.items.values() if item.deals],
         )
 
 
@@ -173,6 +179,9 @@ class _Packer(ByValue):
         self._devices, self._parts, self._to_notebook = devices, parts, carry_globals
         self._trial = trial
         self._known: dict[type, Any] = {}
+        self._dealing: set[type] = set()
+        self.deals = False
+        """Whether the present value holds what deals data out to ranks."""
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
@@ -180,6 +189,9 @@ class _Packer(ByValue):
             self._known[kind] = look_at(
                 kind, self._devices, to_notebook=self._to_notebook, trial=self._trial
             )
+            if deals_out(kind):
+                self._dealing.add(kind)
+        self.deals |= kind in self._dealing
         own = self._known[kind]
         reduced = self._parts.reduce(obj) if own is None else own(obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
