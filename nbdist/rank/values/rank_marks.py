@@ -199,7 +199,7 @@ def notes(namespace: Mapping[str, Any], names: Iterable[str], size: int) -> list
     if same:
         are = "is" if len(same) == 1 else "are"
         told.append(
-            f"{', '.join(same)} {are} the notebook's on every rank, so all ranks get the same "
+            f"{', '.join(same)} {are} the notebook's on every rank, so all ranks take the same "
             "data: make it in a cell on the ranks."
         )
     return told
