@@ -14,6 +14,7 @@ from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.named_ranks import name_ranks
 from nbdist.launchers.host.engines import working_directory
 from nbdist.machine.amounts import in_time
+from nbdist.rank.values import rank_marks
 from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
@@ -75,7 +76,11 @@ class Names:
             found = [answers.get(rank, {}) for rank in chosen]
             return [{} if isinstance(answer, NbdistError) else answer for answer in found]
 
-        return bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
+        bringing = bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
+        if bringing is not None:
+            dealing = bringing.parcel.dealing
+            bringing.notes += rank_marks.notes(wanted.space, dealing, self._hub.size)
+        return bringing
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""

@@ -42,6 +42,8 @@ class Parcel(msgspec.Struct, frozen=True):
     """Names to bind even if the rank has a value of its own."""
     sources: list[Source] = []
     """The cells that define the functions."""
+    dealing: list[str] = []
+    """Names that hold what deals data out to ranks, such as a sampler."""
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -5,12 +5,11 @@ The other ranks tell what is meant to differ. If there is none, names do: `rank`
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from nbdist.hub.link.agent_connections import given
 from nbdist.job.named_ranks import name_ranks
-from nbdist.rank.values.rank_marks import Place, value_at
+from nbdist.rank.values.rank_marks import Place, items, numbered, value_at
 from nbdist.wire.rank_calls import PutMarksRight, TellMarks
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _judged(new: Marks, giver: Marks, others: list[Marks]) -> tuple[list[str], l
     """Return the paths to what must be set on a new rank, and to what may have to be."""
     right: list[str] = []
     named: list[str] = []
-    several = _numbered(new)
+    several = numbered((path, mark.value) for path, mark in new.found.items())
     for path, mark in new.found.items():
         theirs = [(one, one.found[path]) for one in others if path in one.found]
         differ = any(each.value != mark.value for _, each in theirs)
@@ -73,27 +72,16 @@ def _judged(new: Marks, giver: Marks, others: list[Marks]) -> tuple[list[str], l
         is_place = all(each.value == _at(one, mark) for one, each in [(giver, mark), *theirs])
         if not is_place and not differ:
             continue
-        if is_place and (_at(new, mark) == mark.value or (not theirs and _items(path) in several)):
+        if is_place and (_at(new, mark) == mark.value or (not theirs and items(path) in several)):
             continue
         (right if is_place and mark.can_be_set else named).append(path)
-    return right, named
+    within = tuple(named)
+    return right, [path for path in named if not any(p.startswith(f"{path}.") for p in within)]
 
 
 def _at(one: Marks, mark: Mark) -> str:
     place = Place(one.rank, one.local_rank, 0)
     return str(int(value_at(place, mark.means)))
-
-
-def _numbered(told: Marks) -> set[str]:
-    """Return where an object for each of several ranks is held, such as `samplers[*].rank`."""
-    values: dict[str, set[str]] = {}
-    for path, mark in told.found.items():
-        values.setdefault(_items(path), set()).add(mark.value)
-    return {path for path, found in values.items() if len(found) > 1}
-
-
-def _items(path: str) -> str:
-    return re.sub(r"\[.*?\]", "[*]", path)
 
 
 def _lines(
@@ -112,7 +100,7 @@ def _lines(
 
 def _listed(paths: Iterable[str]) -> str:
     """List paths; of many items of one container only the first."""
-    firsts = list({_items(path): path for path in reversed([*paths])}.values())[::-1]
+    firsts = list({items(path): path for path in reversed([*paths])}.values())[::-1]
     more = len(firsts) - MOST_NAMED
     told = ", ".join(f"`{path}`" for path in firsts[:MOST_NAMED])
     return f"{told} and {more} more" if more > 0 else told

@@ -85,7 +85,11 @@ def _state_of(generator: Any) -> str:
 def _data_of(data: Any, digester: Digester) -> str:
     """Return a digest of a data set's attributes, as far as they can be compared."""
     try:
-        own = [(name, digester.digests(value)[0]) for name, value in sorted(vars(data).items())]
+        own = [(name, digester.digests(_plain(value))[0]) for name, value in vars(data).items()]
     except TooMuch:
         return ""
     return repr(own) if any(digest for _, digest in own) else ""
+
+
+def _plain(value: Any) -> Any:
+    return (value.start, value.stop, value.step) if type(value) is range else value

@@ -151,6 +151,7 @@ class Names:
                 space[name] = value
         for name in holding:  # the notebook, not a cell here, has changed what they hold
             self._note(name, self._brought[name].token, space[name])
+        rank_marks.settle(space, [name for name in received.dealing if name in values], self._place)
         for name in values:
             self._note(name, received.names[name], space[name])
 

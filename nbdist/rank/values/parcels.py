@@ -19,6 +19,7 @@ from nbdist.rank.values.memory_there import find
 from nbdist.rank.values.overlaps import as_usual, may_overlap, overlapping
 from nbdist.rank.values.own_modules import module_of, reload_like_notebook
 from nbdist.rank.values.pickles import ByValue
+from nbdist.rank.values.rank_marks import deals_out
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.shared_parts import CONTAINERS, Parts
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
@@ -53,6 +54,8 @@ class Item:
     seconds: float
     objects: int
     """Bytes that had to be pickled object by object."""
+    deals: bool = False
+    """Whether it holds what deals data out to ranks, see `rank_marks`."""
 
     def __str__(self) -> str:
         size = in_bytes(self.size)
@@ -126,13 +129,15 @@ class Packing:
         if not self._buffers or (self._buffers[-1] and len(self._buffers) < MOST_BLOCKS):
             self._buffers.append([])
         start, shared, began = self._stream.tell(), self._shared, time.monotonic()
+        self._pickler.deals = False
         try:
             self._pickler.dump(value if state is None else state)
         except RAISED as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
         stream = self._stream.tell() - start
         size, seconds = stream + self._shared - shared, time.monotonic() - began
-        self.items[name] = Item(name, _kind(value), size, seconds, stream)
+        deals = self._pickler.deals
+        self.items[name] = Item(name, _kind(value), size, seconds, stream, deals)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep a large buffer apart; return True to leave a small one in the stream."""
@@ -169,6 +174,7 @@ class Packing:
             reloads=reloads or {},
             forced=list(forced),
             sources=cell_sources.taken(self._pickler.files),
+            dealing=[item.name for item in self.items.values() if item.deals],
         )
 
 
@@ -190,11 +196,17 @@ class _Packer(ByValue):
         self._trial = trial
         self._known: dict[type, Any] = {}
         self.modules: dict[str, ModuleType] = {}
+        self._dealing: set[type] = set()
+        self.deals = False
+        """Whether the present value holds what deals data out to ranks."""
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
         if kind not in self._known:
             self._known[kind] = self._reducer_of(kind)
+            if deals_out(kind):
+                self._dealing.add(kind)
+        self.deals |= kind in self._dealing
         if isinstance(obj, IN_MODULES):
             module = module_of(obj)
             if module is not None:

@@ -35,9 +35,9 @@ LIBRARIES = (
 """The beginnings of modules whose classes read their rank when they need it."""
 SHARDING = (
     "DistributedSampler", "ShardedBatchSampler", "BatchSamplerShard", "IterableDatasetShard",
-    "ShardSampler", "ElasticSampler",
+    "ShardSampler", "ElasticSampler", "PartialState", "AcceleratorState",
 )  # fmt: skip
-"""Those of their classes that deal data out, also under a user's own class."""
+"""Those of their classes that deal data out or know the rank, also under a user's own class."""
 DEEPEST = 7
 """The most steps from a variable; a loader inside a trainer has five."""
 MOST_SEEN = 10_000
@@ -139,7 +139,7 @@ def is_librarys(kind: type) -> bool:
 
 
 def deals_out(kind: type) -> bool:
-    """Whether this is a class of a library, or one made from it, that deals data out to ranks."""
+    """Whether this is a library's class that deals data out to ranks, or one made from it."""
     return any(
         base.__name__ in SHARDING and f"{base.__module__}.".startswith(LIBRARIES)
         for base in kind.__mro__
@@ -159,6 +159,57 @@ def _attributes(value: object) -> dict[str, Any]:
     except BaseException:  # there is none, or a property of this name raises
         return {}
     return own if type(own) is dict else {}
+
+
+def dealt(namespace: Mapping[str, Any], names: Iterable[str]) -> list[Found]:
+    """Return the ranks in objects that deal data out, unless there is one for each rank."""
+    found = [
+        each
+        for each in reached(namespace, names)
+        if type(each.value) is int
+        and IS_RANK.fullmatch(each.name)
+        and "local" not in each.name
+        and deals_out(type(each.owner))
+    ]
+    several = numbered((each.path, each.value) for each in found)
+    return [each for each in found if items(each.path) not in several]
+
+
+def numbered(values: Iterable[tuple[str, object]]) -> set[str]:
+    """Return where there is a value for each of several ranks, such as `samplers[*].rank`."""
+    told: dict[str, set[object]] = {}
+    for path, value in values:
+        told.setdefault(items(path), set()).add(value)
+    return {path for path, found in told.items() if len(found) > 1}
+
+
+def items(path: str) -> str:
+    """Return a path that is the same for all items of a container."""
+    return re.sub(r"\[.*?\]", "[*]", path)
+
+
+def notes(namespace: Mapping[str, Any], names: Iterable[str], size: int) -> list[str]:
+    """Say what becomes of objects of the notebook that deal data out to this many ranks."""
+    found = dealt(namespace, names) if size > 1 else []
+    own = [f"`{each.path}`" for each in found if _size(each) == size]
+    same = [f"`{each.path}`" for each in found if _size(each) not in (size, None)]
+    told = []
+    if own:
+        told.append(f"Each rank has its own number as {', '.join(own)}, not the notebook's.")
+    if same:
+        are = "is" if len(same) == 1 else "are"
+        told.append(
+            f"{', '.join(same)} {are} the notebook's on every rank, so all ranks take the same "
+            "data: make it in a cell on the ranks."
+        )
+    return told
+
+
+def settle(namespace: dict[str, Any], names: Iterable[str], place: Place) -> None:
+    """Set for this rank what deals data out and was made in the notebook for so many ranks."""
+    for found in dealt(namespace, names):
+        if _size(found) == place.world_size:
+            _set(found, namespace, place.rank)
 
 
 def put_right(
