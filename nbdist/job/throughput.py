@@ -132,15 +132,16 @@ def measured(job: Job) -> tuple[Row, list[str]]:
         compute = max(0.0, step - data - communication)
     slow = _slowest(paces, steps)
     count = next(iter(paces.values())).steps
-    samples = [pace.samples / pace.seconds for pace in paces.values()]
+    known = [pace.samples / pace.seconds for pace in paces.values() if pace.samples is not None]
+    samples = sum(known) if len(known) == len(paces) else None
     row = Row(
-        len(job.ranks), sum(samples) if all(samples) else None, None, None, step, compute, data,
+        len(job.ranks), samples, None, None, step, compute, data,
         communication, slow and slow.rank, slow and slow.seconds, count, _epoch(paces),
     )  # fmt: skip
-    if not all(samples):
+    if samples is None:
         told.append(
-            "Samples are unknown, and so is the speed-up: nbdist.progress finds no arrays in the "
-            "items of the loop. Give it samples=, the number of samples in a step on one rank."
+            "Samples are unknown, and so is the speed-up: the loop's items do not tell how many "
+            "they hold. Give nbdist.progress samples=, the number of samples in a step on one rank."
         )
     elif count < FEW_STEPS:
         few = f"On {counted(len(job.ranks), 'rank')}: measured over only {counted(count, 'step')}"
