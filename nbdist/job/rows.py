@@ -113,6 +113,8 @@ def _state(job: Job, rank: int, pulse: Pulse | None) -> str:
         return how_died(fault)
     if fault is not None:
         return f"{fault.name}" + ("" if fault.line is None else f" in line {fault.line}")
+    if rank in job.gone:
+        return "gone"
     if job.seconds is not None:
         return job.state
     if pulse is None:
