@@ -309,7 +309,8 @@ def train(way, rate=0.1):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     x = torch.arange(256.0).reshape(32, 8) / 256
     for epoch in range(4):
-        for part in nbdist.progress([each[rank::size] for each in x.split(4)] * 2):
+        parts = [each[rank::size] for each in x.split(4)] * 2
+        for part in nbdist.progress(parts, samples=len(parts[0])):
             loss = (model(part) - 1).square().mean()
             optimizer.zero_grad()
             loss.backward()

@@ -172,7 +172,8 @@ class Module(lightning.LightningModule):
         self.log("val/loss", self.net(batch[0]).square().mean(), sync_dist=True)
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
-data = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4)
+pile = lambda samples: [torch.stack([each for (each,) in samples])]
+data = DataLoader(TensorDataset(torch.randn(30, 4)), batch_size=4, collate_fn=pile)
 with tempfile.TemporaryDirectory() as folder:
     trainer = lightning.Trainer(
         strategy="ddp", accelerator="cpu", devices=2, max_epochs=2, log_every_n_steps=1,
@@ -192,6 +193,8 @@ def test_lightning(notebook: Kernel) -> None:
     assert metrics["val/loss"]["0"] == metrics["val/loss"]["1"]
     assert "epoch" not in metrics
     assert bars["0"] == bars["1"] == [["epoch", 2, 2], ["train", 4, 4], ["validate", 4, 4]]
+    told = "[round(bar.samples / bar.rate, 3) for bar in nbdist.jobs()[-1].pulses[1].bars[1:]]"
+    assert notebook.run(f"print({told})").stdout == "[3.75, 3.75]\n"  # half of 30 in 4 batches
 
 
 ACCELERATE = """

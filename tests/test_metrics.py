@@ -16,6 +16,7 @@ import pytest
 
 import nbdist
 from nbdist.metrics import job_metrics as collected
+from nbdist.metrics import series
 from nbdist.metrics.job_metrics import Metrics
 from nbdist.metrics.points_file import Column, Frame, framed, points_file
 from nbdist.metrics.thinned_curves import Curve
@@ -293,7 +294,47 @@ def test_a_rank_that_begins_anew_draws_over_what_it_had(tmp_path: Path) -> None:
         recording.end()
     curve = only(metrics)
     assert curve.line.mean.tolist() == [0] * 5 + [1] * 4
-    assert len(metrics["loss"].values) == 14
+    assert metrics["loss"].values.tolist() == [0] * 5 + [1] * 4
+
+
+@pytest.mark.parametrize("first_seen", ["after", "between", "late"])
+def test_a_try_with_fewer_ranks_replaces_the_values_of_all(tmp_path: Path, first_seen: str) -> None:
+    """Rank 2 dies at step 6; the other two go on from step 4, and fail at step 5."""
+    metrics = Metrics(tmp_path, "7", (0, 1, 2))
+
+    def run(start: int, rank: int, steps: range) -> None:
+        recording.begin(str(tmp_path), "7", rank, start)
+        for step in steps:
+            nbdist.log(loss=100 * start + 10 * rank + step, step=step)
+        nbdist.log(once=start + rank) if start == 0 else None
+        recording.end()
+
+    for rank in (1, 2) if first_seen == "late" else (0, 1, 2):
+        run(0, rank, range(7))
+    if first_seen == "between":
+        metrics.read()
+    run(1, 1, range(4, 6))
+    if first_seen == "late":
+        metrics.read()  # rank 1 has begun again when rank 0's first values come
+        run(0, 0, range(7))
+    run(1, 0, range(4, 6))
+    metrics.read()
+    loss = metrics.curves()[0]
+    expected = [10.0, 11, 12, 13, 109, 110]
+    assert loss.line.mean.tolist() == expected
+    assert loss.latest == 110
+    assert set(loss.last) == {0, 1}
+    steps, mean = metrics["loss"].mean()
+    assert (steps.tolist(), mean.tolist()) == ([0, 1, 2, 3, 4, 5], expected)
+    assert metrics["loss"].tries.max() == 1
+    assert metrics.last("loss") == 110
+    assert metrics["loss"].last([0]) == 105
+    assert metrics.last("once") == 1, "the new try has not logged it"
+    text = "".join(series.lines({rank: points_file(tmp_path, "7", rank) for rank in range(3)}))
+    told = [line.split(",") for line in text.splitlines()[1:] if line.startswith("loss")]
+    assert sorted((int(rank), int(step)) for _, rank, step, _, _ in told) == [
+        (rank, step) for rank in range(3) for step in range(6 if rank < 2 else 4)
+    ]
 
 
 # -- what the page gets ----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def _begins_with_no_loop() -> None:
 
 def test_loops_are_counted_and_nested() -> None:
     for _ in progressing.progress(range(2), "epoch"):
-        batches = ({"x": torch.zeros(8, 2)} for _ in range(3))
+        batches = ({"x": torch.zeros(8, 2), "y": torch.zeros(8)} for _ in range(3))
         for _ in progressing.progress(batches, "batch"):
             seen = [(bar.label, bar.done, bar.total) for bar in progressing.bars()]
     assert seen == [("epoch", 1, 2), ("batch", 2, None)]

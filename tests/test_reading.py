@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ import pytest
 import nbdist
 from nbdist.errors import UsageError
 from nbdist.notebook import loader_speed
-from nbdist.rank.metrics.progress import samples_in
 from tests.helpers.notebook import on_ranks
 
 if TYPE_CHECKING:
@@ -107,6 +107,83 @@ def test_a_part_of_the_samples_is_a_part_of_the_files(folder: Path) -> None:
     assert row.file_megabytes_per_second == pytest.approx(FILES / 2 * BYTES / 1e6 / row.seconds)
 
 
+data = torch.utils.data
+
+
+class Stream(data.IterableDataset):  # type: ignore[name-defined]  # `data` is no module to mypy
+    """What all files hold, from each worker."""
+
+    def __init__(self, files: Any) -> None:
+        self.files = files
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.files[place] for place in range(len(self.files)))
+
+
+class Counted(Stream):
+    """A stream that knows how long it is."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def _overlapping(files: Any) -> Any:
+    return data.ConcatDataset(
+        [data.Subset(files, range(8)), data.Subset(files, [4, 5, 6, 7, 31, -1])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "samples", "read"),
+    [
+        (lambda files: {"dataset": data.Subset(files, range(8))}, 8, 8),
+        (lambda files: {"dataset": data.random_split(files, [8, 24])[0]}, 8, 8),
+        (
+            lambda files: {"dataset": data.Subset(data.Subset(files, range(9, 30)), [2, 0, 2])},
+            3,
+            2,
+        ),
+        (lambda files: {"dataset": _overlapping(files)}, 14, 9),
+        (lambda files: {"dataset": data.ConcatDataset([files, files])}, 64, 32),
+        (lambda files: {"dataset": data.Subset(files, range(30)), "drop_last": True}, 24, 24),
+        (
+            lambda files: {
+                "dataset": files,
+                "sampler": data.WeightedRandomSampler([1.0] * 4 + [0.0] * 28, 64),
+            },
+            64,
+            4,
+        ),
+        (lambda files: {"dataset": files, "batch_size": None}, None, 32),
+        (lambda files: {"dataset": Stream(files)}, 32, 32),
+        (lambda files: {"dataset": Counted(files)}, 32, 32),
+    ],
+)
+def test_what_was_read_of_the_files(
+    folder: Path, make: Any, samples: int | None, read: int
+) -> None:
+    given = {"batch_size": 8, **make(Files(folder))}
+    (row,) = nbdist.reading(lambda _: data.DataLoader(**given), workers=[0], files=folder)
+    assert row.samples == samples
+    size = read * BYTES / 1e6 / row.seconds
+    assert row.file_megabytes_per_second == pytest.approx(size)
+
+
+def test_a_stream_that_each_worker_reads_is_read_once(folder: Path) -> None:
+    def make(workers: int) -> Any:
+        return data.DataLoader(Counted(Files(folder)), 8, num_workers=workers)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that there are more samples than that
+        (row,) = nbdist.reading(make, workers=[2], files=folder)
+        assert row.samples == 2 * FILES
+        size = FILES * BYTES / 1e6 / row.seconds
+        assert row.file_megabytes_per_second == pytest.approx(size)
+        (cut,) = nbdist.reading(make, workers=[2], files=folder, seconds=1e-9)
+    assert cut.batches == 1
+    assert cut.file_megabytes_per_second is None  # the other worker may have read the same
+
+
 def test_files_behind_links_count_and_only_once(folder: Path, tmp_path_factory: Any) -> None:
     around = tmp_path_factory.mktemp("around")
     (around / "train").symlink_to(folder)
@@ -126,52 +203,22 @@ def test_a_loader_that_is_faster_than_its_files_is_told(folder: Path) -> None:
 
 
 def test_samples_that_come_once_for_each_worker_are_told() -> None:
-    found = nbdist.reading(lambda workers: [torch.zeros(4)] * (1 + workers), workers=[0, 1])
+    batch = torch.zeros(4, 2), torch.zeros(4)
+    found = nbdist.reading(lambda workers: [batch] * (1 + workers), workers=[0, 1])
     told = "Whole passes gave different numbers of samples: 4 with 0, 8 with 1 workers."
     assert found.notes[0].startswith(told)
 
 
-class Odd:
-    """What some tensors of torch's do when they are asked for what they lack."""
-
-    @property
-    def nbytes(self) -> int:
-        """Raise."""
-        raise RuntimeError("nbytes is not defined for this layout")
-
-    shape = nbytes
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        ((torch.zeros(5, 3, 8, 8), torch.zeros(5)), 5),
-        ([torch.zeros(3, 8, 9), torch.zeros(3, 9, 8)], 0),  # two pictures of their own sizes
-        ([torch.zeros(7)] * 16, 0),
-        ({str(i): torch.zeros(5) for i in range(12)}, 5),
-        ([torch.zeros(4, 9, 8), torch.zeros(4, 7, 8)], 4),  # sequences and their targets
-        ({"id": ["a", "b"], "x": torch.zeros(6, 2)}, 6),
-        ((3, (torch.zeros(4, 2), torch.zeros(4))), 4),  # enumerate(loader)
-        (Odd(), 0),
-        ("text", 0),
-    ],
-)
-def test_samples_are_counted_or_unknown(batch: Any, samples: int) -> None:
-    assert samples_in(batch) == samples
-    (row,) = nbdist.reading(lambda _: [batch], workers=[0])
-    assert (row.samples_per_second is None) == (samples == 0)
-
-
 def test_a_pass_ends_in_time(folder: Path) -> None:
-    def slow(workers: int) -> Iterator[Any]:
+    def slow(_: int) -> Iterator[Any]:
         while True:
             time.sleep(0.01)
-            yield {"x": torch.zeros(4, 2), "texts": ["a", "bc"], "raw": (b"123", workers)}
+            yield {"x": torch.zeros(4, 2), "texts": ["a", "bc", "", ""], "raw": 4 * (b"123",)}
 
     (row,) = nbdist.reading(slow, workers=[0], files=folder / "0.bin", seconds=0.1)
     assert row.seconds > 0.1
     assert row.samples_per_second == pytest.approx(4 * row.batches / row.seconds)
-    size = row.batches * (4 * 2 * 4 + 3 + 3)
+    size = row.batches * (4 * 2 * 4 + 3 + 4 * 3)
     assert row.megabytes_per_second == pytest.approx(size / 1e6 / row.seconds)
     assert row.file_megabytes_per_second is None  # nobody knows which part of all this was
     (blind,) = nbdist.reading(lambda _: ["a", "b"], workers=[0])

@@ -90,7 +90,7 @@ def test_the_figures(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_not(tmp_path: Path) -> None:
-    alone = job_of(tmp_path, Pace("", 100, 1.0, 0, 0.1))
+    alone = job_of(tmp_path, Pace("", 100, 1.0, None, 0.1))
     apart = job_of(tmp_path, Pace("", 9, 1.0, 90, 0.1), Pace("", 9, 1.0, 90, 0.1))
     silent = Job(id="9", code="", ranks=(0, 1, 2), folder=tmp_path, number=1)
     found = scaling([alone, apart, silent], [])

@@ -14,13 +14,15 @@ from nbdist.hub.running.launch_plan import Plan
 from nbdist.hub.running.script_ends import Ends, LauncherLog
 from nbdist.hub.running.script_outcome import Outcome
 from nbdist.hub.running.script_run import ScriptRun
+from nbdist.job import rows
 from nbdist.job.job import Job
 from nbdist.job.output import Output
 from nbdist.job.states import INTERRUPT
 from nbdist.launchers.host.protocol import Died
 from nbdist.launchers.scripts import horovodrun
 from nbdist.launchers.scripts.launcher import Elastic, Failed
-from nbdist.wire.messages import Done, Fault, Hello
+from nbdist.wire.activity import Bar, Vitals
+from nbdist.wire.messages import Done, Fault, Hello, Pulse
 from tests.helpers.faults import shown
 from tests.helpers.notebook import distributed, on_ranks
 
@@ -214,15 +216,29 @@ def test_a_rank_may_fail_twice_in_the_same_way(tmp_path: Path) -> None:
 def test_a_rank_whose_agent_is_killed_is_told(scripts: Kernel) -> None:
     body = """
         import os, signal, time
-        if rank == 1:
-            os.kill(os.getppid(), signal.SIGKILL)
-        if world_size == 2:
-            time.sleep(600)
+        import nbdist
+        from nbdist.rank.metrics import logger
+        for step in nbdist.progress(range(40), samples=8):
+            nbdist.log(loss=world_size + 10 * rank)
+            if rank == 1 and step == 30:
+                logger._recorder.pack()
+                os.kill(os.getppid(), signal.SIGKILL)
+            if world_size == 2 and step == 35:
+                time.sleep(600)
         print("ended with", world_size)
     """
     cell = on_ranks(scripts, body, f"{FLAGS} --min-np 1")
     assert cell.stdout == "ended with 1\n"
     assert "Rank 1 was killed by SIGKILL" in shown(cell)
+    asked = scripts.run("""
+        import nbdist
+        from nbdist.job.throughput import measured
+        job = nbdist.jobs()[-1]
+        row, notes = measured(job)
+        print(job.metrics["loss"].mean()[1].tolist() == [1.0] * 40, job.metrics.last("loss"))
+        print(list(job.pulses), job.present, row.ranks, row.samples_per_second is not None, notes)
+    """)
+    assert asked.stdout == "True 1.0\n[0] (0,) 1 True []\n"
 
 
 def test_a_rank_does_not_begin_again_when_the_others_have_ended(
@@ -263,6 +279,37 @@ async def test_who_ran_before_a_restart_is_not_heard_after_it(tmp_path: Path) ->
         run.press(INTERRUPT)  # too late
         assert not run.failed()
         assert run._stopping is None
+    finally:
+        run._line.close()
+
+
+async def test_a_rank_that_is_gone_is_not_the_slowest(tmp_path: Path) -> None:
+    """Rank 2 is slow and dies; the other two begin again."""
+    job = Job(id="1", code="", ranks=(0, 1, 2), folder=tmp_path, number=1)
+    host: Any = SimpleNamespace(warm=None)
+    plan = Plan(1, 3, max_restarts=1, elastic=Elastic(2))
+    run = ScriptRun(host, job, plan, Output(job, "rank0"), 60.0)
+
+    def step(rank: int, restart: int, seconds: float) -> None:
+        bar = Bar("train", 50, 100, 1 / seconds, samples=8 / seconds)
+        run._hear(rank, restart, Pulse("1", 3, "", None, Vitals(0), bars=[bar]))
+
+    try:
+        for rank in job.ranks:
+            run._hear(rank, 0, Hello(rank, 0, os.getpid(), "here", size=3))
+            step(rank, 0, 0.5 if rank == 2 else 0.1)
+        assert rows.straggler(job.pulses).startswith("Rank 2 is the slowest")
+        run._hear(0, 1, Hello(0, 1, os.getpid(), "here", size=2))
+        assert rows.bars(job.pulses) == []
+        for rank in (0, 1):
+            run._hear(rank, 1, Hello(rank, 1, os.getpid(), "here", size=2))
+            step(rank, 1, 0.1)
+        step(2, 0, 0.5)  # what it had still sent
+        assert rows.straggler(job.pulses) == ""
+        assert [bar.samples for bar in rows.bars(job.pulses)] == [160]
+        assert job.present == (0, 1)
+        job.began = 1.0
+        assert rows.row(job, 2, job.pulses.get(2)).state == "gone"
     finally:
         run._line.close()
 

@@ -58,7 +58,7 @@ async def follow(job: Job, kept: Kept, how: str) -> None:
         end = await _until_end(job, kept, output)
         job.state, job.seconds, job.began = end.state, end.seconds, end.began
         job.errors, job.notes, job.restarts = end.errors, end.notes, end.restarts
-        job.pulses.update(pulses_file.read(job.folder))
+        pulses_file.show(job.folder, job)
         job.parts = {rank: end.parts.get(rank, (0, 0)) for rank in job.ranks}
         while not output.finish() and job.viewed:
             await asyncio.sleep(LOOK_SECONDS)
@@ -91,7 +91,7 @@ async def _until_end(job: Job, kept: Kept, output: Output) -> End:
             look_at = time.monotonic() + ALIVE_SECONDS
             kept = keeping.read(job.folder)
             job.state, job.began = kept.state, kept.began
-            job.pulses.update(pulses_file.read(job.folder))
+            pulses_file.show(job.folder, job)
         for record in story.new():
             match record:
                 case End():

@@ -33,7 +33,6 @@ from nbdist.settings import Settings
 
 if TYPE_CHECKING:
     from nbdist.detached.keeper_order import Order
-    from nbdist.wire.messages import Pulse
 
 LOOK_SECONDS = 0.2
 STACKS_SECONDS = 10.0
@@ -51,7 +50,7 @@ class Keeper:
         )  # fmt: skip
         self._story = Writer(self._job)
         self._beat_at = time.monotonic()
-        self._pulses: dict[int, Pulse] = {}
+        self._heard = pulses_file.Heard({}, set())
         self._shown = ShownJob(self._job, kept.launcher, detached=True)
 
     async def keep(self) -> None:
@@ -89,10 +88,10 @@ class Keeper:
             leftovers.beat()
 
     def _show_pulses(self) -> None:
-        pulses = dict(self._job.pulses)
-        if pulses != self._pulses:
-            self._pulses = pulses
-            pulses_file.write(self._folder, pulses)
+        heard = pulses_file.Heard(dict(self._job.pulses), set(self._job.gone))
+        if heard != self._heard:
+            self._heard = heard
+            pulses_file.write(self._folder, heard)
 
     def _write_end(self) -> None:
         """Write the returned values, then the end: a reader of the end finds everything."""

@@ -1,4 +1,4 @@
-"""The last pulse of each rank of a detached job: a file that the keeper rewrites."""
+"""The last pulse of each present rank of a detached job: a file that the keeper rewrites."""
 
 from __future__ import annotations
 
@@ -13,19 +13,31 @@ from nbdist.wire.messages import Pulse
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nbdist.job.job import Job
+
 FILE = "pulses.json"
 
+
+class Heard(msgspec.Struct, frozen=True):
+    """What was heard of the ranks."""
+
+    pulses: dict[int, Pulse]
+    """The last report of each rank."""
+    gone: set[int]
+    """The ranks without which the job goes on."""
+
+
 # Any thread; see `nbdist.rank.script_program`.
-_decode = msgspec.json.Decoder(dict[int, Pulse]).decode
+_decode = msgspec.json.Decoder(Heard).decode
 
 
-def write(folder: Path, pulses: dict[int, Pulse]) -> None:
-    """Write the ranks' last reports. For the keeper."""
-    write_file(folder, FILE, pulses)
+def write(folder: Path, heard: Heard) -> None:
+    """Write what was heard last. For the keeper."""
+    write_file(folder, FILE, heard)
 
 
-def read(folder: Path) -> dict[int, Pulse]:
-    """Return the ranks' last reports; empty if they cannot be read. Any thread."""
+def show(folder: Path, job: Job) -> None:
+    """Set in a job what was heard last, if it can be read. Any thread."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return _decode((folder / FILE).read_bytes())
-    return {}
+        heard = _decode((folder / FILE).read_bytes())
+        job.pulses, job.gone = heard.pulses, heard.gone

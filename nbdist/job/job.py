@@ -71,6 +71,8 @@ class Job:
     """Ranks that have ended without logging metrics."""
     pulses: dict[int, Pulse] = field(default_factory=dict)
     """The last report of each rank."""
+    gone: set[int] = field(default_factory=set)
+    """The ranks without which the job goes on."""
     notes: list[str] = field(default_factory=list)
     """Further messages for the user: replaced ranks, models that differ."""
     told_of: dict[str, str] = field(default_factory=dict)
@@ -109,6 +111,11 @@ class Job:
     def done(self) -> bool:
         """Whether it has ended, successfully or not."""
         return self._ended.is_set()
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The ranks without those that the job goes on without; it may have taken in others."""
+        return tuple(sorted({*self.ranks, *list(self.pulses)} - self.gone))
 
     def log(self, rank: int) -> Path:
         """Return the path of a rank's log, which contains the cluster's other jobs, too."""

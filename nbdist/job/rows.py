@@ -59,11 +59,14 @@ def bars(pulses: dict[int, Pulse]) -> list[BarRow]:
 
 def _bar(bar: Bar, depth: int, pulses: dict[int, Pulse]) -> BarRow:
     samples = [
-        pulse.bars[depth].samples or 0.0
+        pulse.bars[depth].samples
         for pulse in pulses.values()
         if depth < len(pulse.bars) and pulse.bars[depth].still is None
     ]
-    rates = (bar.rate, sum(samples) or None, bar.left) if bar.still is None else (None, None, None)
+    known = [each for each in samples if each is not None]
+    rates: tuple[float | None, float | None, float | None] = (None, None, None)
+    if bar.still is None:
+        rates = (bar.rate, sum(known) if known and len(known) == len(samples) else None, bar.left)
     return BarRow(bar.label, depth, bar.done, bar.total, *rates, bar.still)
 
 
@@ -110,6 +113,8 @@ def _state(job: Job, rank: int, pulse: Pulse | None) -> str:
         return how_died(fault)
     if fault is not None:
         return f"{fault.name}" + ("" if fault.line is None else f" in line {fault.line}")
+    if rank in job.gone:
+        return "gone"
     if job.seconds is not None:
         return job.state
     if pulse is None:

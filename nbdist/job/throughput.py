@@ -103,9 +103,8 @@ def _unlike(ways: list[Way]) -> list[str]:
 
 
 def _last(job: Job, name: str) -> float:
-    """Return the mean of the ranks' last values of a metric."""
-    series = job.metrics[name]
-    return _mean(float(series.of(rank).values[-1]) for rank in set(series.ranks.tolist()))
+    """Return the mean of the last values of the ranks that were there at the end."""
+    return job.metrics[name].last(job.present)
 
 
 def _compared(row: Row, base: Row | None) -> Row:
@@ -124,26 +123,28 @@ def measured(job: Job) -> tuple[Row, list[str]]:
     step = _mean(steps.values())
     data = _mean(pace.waited / pace.steps for pace in paces.values()) or None
     waits = [pace.others / pace.steps for pace in paces.values() if pace.others is not None]
-    communication = _mean(waits) if len(waits) == len(job.ranks) else None
-    if len(job.ranks) == 1 and communication is None:
+    ranks = len(job.present)
+    communication = _mean(waits) if len(waits) == ranks else None
+    if ranks == 1 and communication is None:
         communication = 0.0
     compute = None
     if data is not None and communication is not None:
         compute = max(0.0, step - data - communication)
     slow = _slowest(paces, steps)
     count = next(iter(paces.values())).steps
-    samples = [pace.samples / pace.seconds for pace in paces.values()]
+    known = [pace.samples / pace.seconds for pace in paces.values() if pace.samples is not None]
+    samples = sum(known) if len(known) == len(paces) else None
     row = Row(
-        len(job.ranks), sum(samples) if all(samples) else None, None, None, step, compute, data,
+        ranks, samples, None, None, step, compute, data,
         communication, slow and slow.rank, slow and slow.seconds, count, _epoch(paces),
     )  # fmt: skip
-    if not all(samples):
+    if samples is None:
         told.append(
-            "Samples are unknown, and so is the speed-up: nbdist.progress finds no arrays in the "
-            "items of the loop. Give it samples=, the number of samples in a step on one rank."
+            "Samples are unknown, and so is the speed-up: the loop's items do not tell how many "
+            "they hold. Give nbdist.progress samples=, the number of samples in a step on one rank."
         )
     elif count < FEW_STEPS:
-        few = f"On {counted(len(job.ranks), 'rank')}: measured over only {counted(count, 'step')}"
+        few = f"On {counted(ranks, 'rank')}: measured over only {counted(count, 'step')}"
         told.append(f"{few}; let the cell run longer.")
     if any(pace.uneven for pace in paces.values()):
         told.append(
@@ -167,12 +168,13 @@ def _main_loop(job: Job) -> tuple[dict[int, Pace], list[str]]:
     outermost one with more than a few steps, since inner loops may be evaluations or parts of a
     batch. Of several such loops it is the one that took most time.
     """
+    ranks = job.present
     by_place = [
         {pace.place: pace for pace in job.pulses[rank].paces if pace.seconds > 0 and pace.place}
-        for rank in job.ranks
+        for rank in ranks
         if rank in job.pulses
     ]
-    if len(by_place) < len(job.ranks):
+    if len(by_place) < len(ranks):
         return {}, []
     everywhere = set.intersection(*map(set, by_place))
     first = {place: pace for place, pace in by_place[0].items() if place in everywhere}
@@ -185,7 +187,7 @@ def _main_loop(job: Job) -> tuple[dict[int, Pace], list[str]]:
     told = []
     if len(able) > 1 or len(_around(found, first)) > 1:
         told = [f"The figures are those of the loop {found.label or found.place}."]
-    return {rank: paces[found.place] for rank, paces in zip(job.ranks, by_place, strict=True)}, told
+    return {rank: paces[found.place] for rank, paces in zip(ranks, by_place, strict=True)}, told
 
 
 def _around(pace: Pace, by_place: dict[str, Pace]) -> list[str]:
@@ -208,8 +210,9 @@ def _slowest(paces: dict[int, Pace], steps: dict[int, float]) -> Slowest | None:
 
 def _from_log(job: Job) -> tuple[Row, list[str]]:
     """Return the figures of a cell without `nbdist.progress`, from its logged values."""
-    row = Row(len(job.ranks))
-    times = [job.metrics[name].of(job.ranks[0]).times for name in job.metrics]
+    row = Row(len(job.present))
+    first = [job.metrics[name].of(job.ranks[0]) for name in job.metrics]
+    times = [each.times[each.tries == each.tries.max(initial=0)] for each in first]
     longest = max(times, key=len, default=())
     last = longest[len(longest) // 2 :]
     if len(last) < 2 or last[-1] <= last[0]:  # noqa: PLR2004  # a step lies between two

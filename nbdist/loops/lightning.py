@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbdist.loops.numbers import log_numbers
+from nbdist.rank.metrics.batch_sizes import UNKNOWN, at
 from nbdist.rank.metrics.logger import job_name
-from nbdist.rank.metrics.progress import Loop, open_loop, samples_in
+from nbdist.rank.metrics.progress import Loop, open_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,9 +96,10 @@ class LightningProgress(_ProgressBar):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         """Count a batch."""
-        del trainer, pl_module, outputs
+        del pl_module, outputs
         if self._train is not None:
-            self._train.count(batch_idx + 1, samples_in(batch))
+            samples = _samples(trainer.train_dataloader, None, batch_idx, batch)
+            self._train.count(batch_idx + 1, samples)
 
     def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
         """Close the bar of an epoch, and count it."""
@@ -111,11 +113,13 @@ class LightningProgress(_ProgressBar):
         self._evaluate = open_loop(stage.replace("_", " "), _finite(total))
 
     def _on_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        del trainer, pl_module, outputs
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int | None = None,
+    ) -> None:  # fmt: skip
+        del pl_module, outputs
         if self._evaluate is not None:
-            self._evaluate.count(self._evaluate.done + 1, samples_in(batch))
+            samples = _samples(_evaluated(trainer), dataloader_idx, batch_idx, batch)
+            self._evaluate.count(self._evaluate.done + 1, samples)
 
     def _on_end(self, *_: Any) -> None:
         if self._evaluate is not None:
@@ -132,6 +136,31 @@ class LightningProgress(_ProgressBar):
                 loop.end()
 
     on_exception = on_train_end
+
+
+def _evaluated(trainer: Any) -> Any:
+    """Return the loader, or several, of an evaluation."""
+    match str(trainer.state.fn.value):
+        case "validate":  # after a fit, trainer.val_dataloaders are still those of the fit
+            found = getattr(trainer.validate_loop, "_combined_loader", None)
+            return getattr(found, "iterables", None)
+        case "test":
+            return trainer.test_dataloaders
+        case "predict":
+            return trainer.predict_dataloaders
+        case _:
+            return trainer.val_dataloaders
+
+
+def _samples(loaders: Any, which: int | None, place: int, batch: Any) -> float:
+    """Return the samples in a batch of one loader; unknown if it is made from several."""
+    if isinstance(loaders, dict):
+        loaders = list(loaders.values())
+    if not isinstance(loaders, (list, tuple)):
+        return at(loaders, place, batch)
+    if which is None and len(loaders) > 1:
+        return UNKNOWN
+    return at(loaders[which or 0], place, batch)
 
 
 def _finite(total: float) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from transformers import TrainerCallback
 
 from nbdist.loops.numbers import log_numbers
+from nbdist.rank.metrics.batch_sizes import UNKNOWN, at
 from nbdist.rank.metrics.progress import Loop, open_loop
 
 SAID_ONCE = ("epoch", "total_flos", "train_loss")
@@ -49,12 +51,14 @@ class TransformersCallback(TrainerCallback):
         if self._train is not None:
             self._train.end_pass(whole=_whole(state))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
+    ) -> None:
         """Count a step of the optimizer, and its samples."""
         del control
         if self._train is not None:
-            samples = args.train_batch_size * args.gradient_accumulation_steps
-            self._train.count(state.global_step, samples)
+            each, step = args.gradient_accumulation_steps, state.global_step
+            self._train.count(step, _samples(train_dataloader, step, each))
 
     def on_prediction_step(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
@@ -104,6 +108,16 @@ class TransformersCallback(TrainerCallback):
             if loop is not None:
                 loop.end()
         self._train = self._evaluate = None
+
+
+def _samples(loader: Any, step: int, each: int) -> float:
+    """Return the samples in a step of the optimizer, `each` of which takes this many batches."""
+    try:
+        batches = len(loader)
+    except TypeError:
+        return UNKNOWN
+    first = (step - 1) % max(1, math.ceil(batches / each)) * each
+    return sum(at(loader, place) for place in range(first, min(first + each, batches)))
 
 
 def _whole(state: Any) -> bool:

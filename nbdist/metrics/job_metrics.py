@@ -13,9 +13,12 @@ from nbdist.metrics import series
 from nbdist.metrics.points_file import HEAD_BYTES, points_file, resources_file, whole_frames
 from nbdist.metrics.series import Series
 from nbdist.metrics.thinned_curves import BUCKETS, Curve
+from nbdist.metrics.tries import Tries, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from nbdist.metrics.points_file import Column
 
 MOST_CURVES, FEWEST_CURVES = 1000, 100
 """The number of names with a curve, the first ones: no page shows more."""
@@ -64,8 +67,8 @@ class Metrics:
         self._files = {rank: file(folder, job, rank) for rank in ranks}
         self._read_to = dict.fromkeys(ranks, 0)
         self._starts = dict.fromkeys(ranks, 0)
-        self._fresh: dict[int, set[str]] = {}
-        """For each restarted rank, the names it has logged since."""
+        """How often the job had been restarted when a rank has logged last."""
+        self._tries = Tries()
         self._curves: dict[str, Curve] = {}
         self._further: dict[str, None] = {}
         """Names without a curve, in order."""
@@ -123,24 +126,26 @@ class Metrics:
             return
         begin = self._read_to[rank]
         for end, frame in whole_frames(data):
-            if frame.start > self._starts[rank]:
+            if frame.start != self._starts[rank]:
                 self._take(batch)
                 batch.clear()
-                self._starts[rank], self._fresh[rank] = frame.start, set()
+                self._starts[rank] = frame.start
             for column in frame.columns:
-                if rank in self._fresh and column.name not in self._fresh[rank]:
-                    self._rewind(rank, column.name, column.steps)
-                parts = batch.setdefault(column.name, {}).setdefault(rank, ([], [], []))
-                for part, new in zip(
-                    parts, (column.steps, column.values, column.times), strict=True
-                ):
-                    part.append(new)
+                self._add(rank, frame.start, column, batch)
             self._read_to[rank] = begin + end
 
-    def _rewind(self, rank: int, name: str, steps: bytes) -> None:
-        self._fresh[rank].add(name)
-        if name in self._curves:
-            self._curves[name].rewind(rank, int(np.frombuffer(steps, np.int64)[0]))
+    def _add(self, rank: int, start: int, column: Column, batch: Batch) -> None:
+        step = self._tries.note(start, column)
+        if step is not None:
+            self._take(batch)
+            batch.clear()
+            if column.name in self._curves:
+                self._curves[column.name].rewind(step)
+        steps, times, values = kept(column, self._tries.stands(start, column))
+        if steps:
+            parts = batch.setdefault(column.name, {}).setdefault(rank, ([], [], []))
+            for part, new in zip(parts, (steps, values, times), strict=True):
+                part.append(new)
 
     def _take(self, batch: Batch) -> None:
         most = min(MOST_CURVES, max(FEWEST_CURVES, MOST_ROWS // max(len(self._ranks), 1)))
@@ -158,6 +163,10 @@ class Metrics:
                 lengths, np.frombuffer(steps, np.int64), np.frombuffer(values, np.float64),
                 np.frombuffer(times, np.float64),
             )  # fmt: skip
+            # A rank's file may be read when others have begun again.
+            self._curves[name].forget_last(
+                [rank for rank in ranks if self._starts[rank] < self._tries.last(name)]
+            )
 
     # -- whole series --------------------------------------------------------------------------
 
@@ -199,9 +208,8 @@ class Metrics:
         return len(self._series())
 
     def last(self, name: str) -> float:
-        """Return the mean of the ranks' last values of a name."""
-        found = self[name]
-        return float(np.mean([found.of(rank).values[-1] for rank in np.unique(found.ranks)]))
+        """Return the mean of the ranks' last values of a name, of the ranks that go on."""
+        return self[name].last()
 
     def to_pandas(self) -> Any:  # a DataFrame
         """Return all values as a pandas frame: name, rank, step, time (UTC), value.

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nbdist.metrics.points_file import stored_frames, whole_frames
+from nbdist.metrics.tries import Tries, kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
+
+    from nbdist.metrics.points_file import Column
 
 PIECE = 1 << 18
 """About how many characters of a CSV file are passed on at a time."""
@@ -32,6 +35,8 @@ class Series(NamedTuple):
     times: NDArray[np.float64]
     """Seconds since 1970."""
     values: NDArray[np.float64]
+    tries: NDArray[np.int64]
+    """How often the job had been restarted by then."""
 
     def of(self, rank: int) -> Series:
         """Return the values of one rank."""
@@ -49,14 +54,29 @@ class Series(NamedTuple):
         steps, where = np.unique(self.steps[kept], return_inverse=True)
         return steps, np.bincount(where, self.values[kept]) / np.bincount(where)
 
+    def last(self, ranks: Iterable[int] | None = None) -> float:
+        """Return the mean of the last values of the ranks that the last try has had.
+
+        Parameters
+        ----------
+        ranks
+            Only these ranks, if any of them has logged; by default all.
+        """
+        now = self.tries == self.tries.max()
+        if ranks is not None and (mine := now & np.isin(self.ranks, list(ranks))).any():
+            now = mine
+        _, last = np.unique(self.ranks[now][::-1], return_index=True)
+        return float(np.mean(self.values[now][::-1][last]))
+
     def max(self) -> float:
         """Return the largest value of all ranks; NaN if there is no number."""
         return float(np.fmax.reduce(self.values))
 
 
 def load(files: dict[int, Path]) -> dict[str, Series]:
-    """Read all series of a job from its ranks' files."""
-    parts: dict[str, dict[int, list[tuple[bytes, bytes, bytes]]]] = {}
+    """Read all series of a job from its ranks' files, without values that a later try replaces."""
+    found: dict[str, list[tuple[int, int, Column]]] = {}
+    tries = Tries()
     for rank, path in files.items():
         try:
             data = path.read_bytes()
@@ -64,21 +84,21 @@ def load(files: dict[int, Path]) -> dict[str, Series]:
             continue
         for _, frame in whole_frames(data):
             for column in frame.columns:
-                ranks = parts.setdefault(column.name, {})
-                ranks.setdefault(rank, []).append((column.steps, column.times, column.values))
-    return {name: _joined(ranks) for name, ranks in parts.items()}
+                tries.note(frame.start, column)
+                found.setdefault(column.name, []).append((rank, frame.start, column))
+    return {name: _joined(columns, tries) for name, columns in found.items()}
 
 
-def _joined(ranks: dict[int, list[tuple[bytes, bytes, bytes]]]) -> Series:
-    steps, times, values = (
-        b"".join(part[i] for parts in ranks.values() for part in parts) for i in range(3)
-    )
-    lengths = [sum(len(part[0]) for part in parts) // 8 for parts in ranks.values()]
+def _joined(columns: list[tuple[int, int, Column]], tries: Tries) -> Series:
+    parts = [kept(column, tries.stands(start, column)) for _, start, column in columns]
+    lengths = [len(part[0]) // 8 for part in parts]
+    steps, times, values = (b"".join(part[i] for part in parts) for i in range(3))
     return Series(
-        np.repeat(list(ranks), lengths),
+        np.repeat([rank for rank, _, _ in columns], lengths),
         np.frombuffer(steps, np.int64),
         np.frombuffer(times, np.float64),
         np.frombuffer(values, np.float64),
+        np.repeat([start for _, start, _ in columns], lengths),
     )
 
 
@@ -92,15 +112,20 @@ def rows(series: dict[str, Series]) -> Iterable[tuple[Any, ...]]:
 
 def lines(files: dict[int, Path]) -> Iterator[str]:
     """Yield the text of a CSV file with all values, rank by rank, in pieces."""
-    text = io.StringIO()
+    text, tries = io.StringIO(), Tries()
+    for path in files.values():
+        for frame in stored_frames(path):
+            for column in frame.columns:
+                tries.note(frame.start, column)
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     for rank, path in files.items():
         for frame in stored_frames(path):
             for column in frame.columns:
+                steps, times, values = kept(column, tries.stands(frame.start, column))
                 parts = (
-                    np.frombuffer(column.steps, np.int64), np.frombuffer(column.times, np.float64),
-                    np.frombuffer(column.values, np.float64),
+                    np.frombuffer(steps, np.int64), np.frombuffer(times, np.float64),
+                    np.frombuffer(values, np.float64),
                 )  # fmt: skip
                 for step, at, value in zip(*(part.tolist() for part in parts), strict=True):
                     writer.writerow((column.name, rank, step, at, value))

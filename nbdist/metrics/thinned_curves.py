@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 BUCKETS = 400
@@ -114,15 +116,20 @@ class Curve:
         np.minimum.at(self._low.reshape(-1), at, values)
         np.maximum.at(self._high.reshape(-1), at, values)
 
-    def rewind(self, rank: int, step: int) -> None:
-        """Drop a rank's values from this step on, where the rank has restarted."""
-        if rank in self._rows:
-            self.changes += 1
-            first = max(0, (step - self._origin) // self.stride)
-            self._clear(self._rows[rank], slice(first, None))
-            self._at_known[first:] &= self._count[:, first:].any(axis=0)
-            self._at[~self._at_known] = NEVER
-            self.marks = [mark for mark in self.marks if mark.rank != rank or mark.step < step]
+    def rewind(self, step: int) -> None:
+        """Drop all values from this step on, where the job's ranks begin again."""
+        self.changes += 1
+        first = max(0, (step - self._origin) // self.stride)
+        for row in self._rows.values():
+            self._clear(row, slice(first, None))
+        self._at_known[first:], self._at[first:] = False, NEVER
+        self.marks = [mark for mark in self.marks if mark.step < step]
+        self.last.clear()
+
+    def forget_last(self, ranks: Iterable[int]) -> None:
+        """Leave these ranks out of the last values: they are gone, or have not begun again."""
+        for rank in list(ranks):
+            self.last.pop(rank, None)
 
     def _clear(self, row: int, where: slice) -> None:
         self._count[row, where] = self._total[row, where] = 0
@@ -197,8 +204,10 @@ class Curve:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have logged it."""
-        return sorted(self._rows)
+        """The ranks that have logged it, as far as it was not replaced."""
+        return sorted(
+            rank for rank, row in self._rows.items() if rank in self.last or self._count[row].any()
+        )
 
     @property
     def line(self) -> Line:

@@ -5,6 +5,7 @@ Any process; the thread that asks for it. Nothing is trained: what is measured i
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from nbdist.errors import UsageError
 from nbdist.machine.amounts import counted, in_share
 from nbdist.metrics.loader_speed_table import Reading, Row, Storage, threads
-from nbdist.rank.metrics.progress import samples_in
+from nbdist.notebook.dataset_parts import drawn_part, whole_length
+from nbdist.rank.metrics.batch_sizes import Pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,8 +66,9 @@ def reading(
     Reading
         A row for each number of workers: samples and megabytes (1e6 bytes) per second, measured
         from ``iter(loader)``, which starts the workers, to the last batch. With `files`, also the
-        percentage of the storage's speed. For it, all samples (of ``loader.dataset``, or else of a
-        whole pass) are taken to be equal parts of the files.
+        percentage of the storage's speed. For it, all samples of ``loader.dataset`` (of the dataset
+        that a `Subset` was made from) are taken to be equal parts of the files, or else a whole
+        pass to read all of them. A sample that was drawn twice counts as read once.
 
     Raises
     ------
@@ -116,28 +119,29 @@ def _pass(
     """Iterate over a loader once; `whole`: bytes of all files, `best`: the storage's speed."""
     loader = make()
     before, began = _read_so_far(), time.perf_counter()
-    batches = samples = size = 0
-    counted, first, passed = True, 0.0, 0.0
+    batches = size = 0
+    samples, first, passed, drawn = 0.0, 0.0, 0.0, []
     try:
-        items = iter(loader)
+        items = Pass(loader)
     except TypeError as err:
         raise UsageError(f"make({workers}) returned {loader!r}, which cannot be iterated") from err
-    for batch in items:
+    for batch in items.items:
         passed = time.perf_counter() - began
         first = first or passed
         batches, size = batches + 1, size + _bytes_in(batch)
-        found = samples_in(batch)
-        counted, samples = counted and found > 0, samples + found
+        samples += items.samples(batch)
+        drawn.append(items.drawn)
         if passed > seconds:
             break
     if not batches:
         raise UsageError(f"the loader for {workers} workers gives no batches")
-    ended = passed <= seconds
-    part = _part(loader, samples, ended=ended) if counted else None
+    ended, known = passed <= seconds, not math.isnan(samples)
+    part = _part(loader, drawn, samples, several=workers > 1, ended=ended)
+    items.close()
     del batch, items, loader  # workers end, and what they have read counts as ours
     row = Row(
-        workers, batches, passed, first, samples / passed if counted else None,
-        size / MEGA / passed if size else None, samples if counted and ended else None,
+        workers, batches, passed, first, samples / passed if known else None,
+        size / MEGA / passed if size else None, int(samples) if known and ended else None,
     )  # fmt: skip
     if part is None or not best:
         return row
@@ -148,12 +152,19 @@ def _pass(
     )  # fmt: skip
 
 
-def _part(loader: Any, samples: int, *, ended: bool) -> float | None:
-    """Return the fraction of all samples that were read; None if it is unknown."""
-    try:
-        return samples / len(loader.dataset)
-    except (AttributeError, TypeError, ZeroDivisionError):
+def _part(
+    loader: Any, drawn: list[Any], samples: float, *, several: bool, ended: bool
+) -> float | None:
+    """Return the fraction of the files' samples that were read; None if it is unknown."""
+    dataset = getattr(loader, "dataset", None)
+    if all(each is not None for each in drawn):
+        return drawn_part(dataset, drawn)
+    whole = whole_length(dataset)
+    if whole is None:
         return 1.0 if ended else None
+    # Each of several workers may read all of a stream: only at its end is known how much was read.
+    unknown = math.isnan(samples) or (several and not ended)
+    return None if unknown else min(1.0, samples / whole)
 
 
 def _bytes_in(item: Any) -> int:

@@ -66,7 +66,7 @@ def main(path: str) -> None:
         waiting = _prepare(program)
         folder, starts = str(program.folder), launched_place.starts()
         reporter = Reporter(program, rank, starts, waiting)
-        reporter.resources = Resources(folder, program.job, rank, program.began)
+        reporter.resources = Resources(folder, program.job, rank, program.began, starts)
         reporter.start()
         logger.begin(folder, program.job, rank, starts)
         try:

@@ -53,6 +53,8 @@ def has_something(job: Job) -> bool:
 def look(job: Job) -> Seen:
     """Return the present state of a job, with its metrics as of the last `Metrics.read`."""
     job.resources.read()
+    for curve in (*job.metrics.curves(), *job.resources.curves()):
+        curve.forget_last(job.gone)
     shown, further = panels(job.metrics.curves())
     pulses = dict(job.pulses)
     began = job.began or job.created

@@ -35,8 +35,8 @@ class Pace(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: int
     seconds: float
     """Seconds within these loops, not between them."""
-    samples: int = 0
-    """0 if unknown."""
+    samples: int | None = None
+    """None if unknown."""
     waited: float = 0.0
     """Seconds in which the loops have waited for items."""
     others: float | None = None

@@ -69,6 +69,7 @@ class Ends:
             self._keep_traceback(rank, fault)
         self.without.pop(rank, None)
         self._gone.pop(rank, None)
+        self._job.gone.discard(rank)
         self.pulses.setdefault(rank, None)
         self.pids[rank], self.size = hello.pid, hello.size
         self._job.hosts[rank] = hello.host
@@ -93,6 +94,7 @@ class Ends:
         self.note_faults(stopped=False)
         why = report.told_first(job) if job.errors else "ranks failed"
         job.errors.clear()
+        job.pulses.clear()
         self.restart = restart
         self.done, self.pulses, self.pids, self.without = {}, {}, {}, {}
         job.hosts.clear()
@@ -174,6 +176,8 @@ class Ends:
         self.without |= found
         for rank in found:
             self.pulses.pop(rank, None)
+            self._job.pulses.pop(rank, None)
+            self._job.gone.add(rank)
         return found
 
     def deaths(self) -> dict[int, Death | Fault]:

@@ -97,6 +97,7 @@ class ScriptRun(JobRun):
             text = f"{why[0].upper()}{why[1:]}. All ranks begin again, now {size} of {plan.np}."
         job.report("restart", text, which=restart)
         job.restarts.append(text)
+        job.gone = set(job.ranks[size:]) if size else set()
         self._all_done.clear()
 
     def _hear_launcher(self, word: Started | Died | Refused) -> None:

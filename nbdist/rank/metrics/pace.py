@@ -5,6 +5,7 @@ Readings ("marks") are taken between steps, so that all numbers in a mark belong
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections import deque
@@ -35,7 +36,8 @@ class Totals(NamedTuple):
 
     seconds: float = 0.0
     steps: int = 0
-    samples: int = 0
+    samples: float = 0.0
+    """NaN if a step had an unknown number."""
     waited: float = 0.0
     """Seconds spent waiting for items."""
     others: float = 0.0
@@ -62,7 +64,7 @@ class Totals(NamedTuple):
 _totals: Callable[[Iterable[float]], Totals] = Totals._make
 
 
-def now(at: float, steps: int, samples: int, waited: float) -> Totals:
+def now(at: float, steps: int, samples: float, waited: float) -> Totals:
     """Return a reading of all sums at this moment."""
     others = wait_time.so_far()
     return Totals(at, steps, samples, waited, others.seconds, others.times)
@@ -128,11 +130,12 @@ class Track:
         came = self.steady()
         if not came.steps:
             return None
+        samples = None if math.isnan(came.samples) else int(came.samples)
         passes, seconds = self._passes, self._pass_seconds
         if not passes and self._first_pass is not None:
             passes, seconds = 1, self._first_pass[0]
         return Pace(
-            self.label, came.steps, came.seconds, came.samples, came.waited,
+            self.label, came.steps, came.seconds, samples, came.waited,
             came.others if came.told else None, self.inner, passes, seconds / max(passes, 1),
             self._uneven, self.place, self.outer,
         )  # fmt: skip

@@ -11,10 +11,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nbdist.rank.metrics import pace
+from nbdist.rank.metrics.batch_sizes import UNKNOWN, Pass
 from nbdist.rank.metrics.rate import Ends, Rates
 from nbdist.wire.activity import Bar
 
@@ -27,9 +27,6 @@ Item = TypeVar("Item")
 MOST_BARS = 16
 """The most nested loops that are reported."""
 LONGEST_LABEL = 100
-MOST_FEATURES = 8
-"""A list of more arrays than this is probably not the list of a batch's features."""
-CHANNELS = (1, 3)
 MOST = 2.0**62
 """Larger numbers count as unknown."""
 MARK_SECONDS = 0.02
@@ -41,7 +38,7 @@ class Loop:
 
     def __init__(self, label: str, total: int | None, track: pace.Track, initial: int = 0) -> None:
         self.label, self.total, self.track = label, total, track
-        self.done, self.samples = initial, 0
+        self.done, self.samples = initial, 0.0
         self.waited = 0.0
         """Seconds the loop has waited for items; 0 if they are not measured."""
         self.over = False
@@ -57,8 +54,8 @@ class Loop:
         self._first = self._mark = pace.now(self.began, done, 0, 0.0)
         self._ends = Ends(self._first)
 
-    def count(self, done: int, samples: int = 0) -> None:
-        """Record the end of a step: the steps done so far, and the samples in it."""
+    def count(self, done: int, samples: float = UNKNOWN) -> None:
+        """Record the end of a step: the steps done so far, and the samples in it, if known."""
         self.done, self.samples = done, self.samples + samples
         self._at = time.monotonic()
         if self._at >= self.mark_at:
@@ -152,8 +149,9 @@ def progress(
     total
         The number of items; by default ``len(iterable)`` if it has a length.
     samples
-        The number of samples in an item; by default the length of the first tensor or array in it.
-        It is unknown for a list of many arrays or of pictures, which may be the samples themselves.
+        The number of samples in an item; by default as many as the sampler of a `DataLoader` says.
+        In items of other iterables samples are counted if there are several columns of the same
+        length, as in a batch of inputs and labels; else their number is unknown.
 
     Yields
     ------
@@ -170,13 +168,16 @@ def progress(
             total = len(iterable)  # type: ignore[arg-type]  # it may have no length
         except TypeError:
             total = None
-    samples = _count("samples", samples)
+    counted = _count("samples", samples)
+    given = UNKNOWN if counted is None else float(counted)
     loop = open_loop(label, total, place=sys._getframe().f_back)
     clock = time.monotonic
-    through = False
+    batches, through = None, False
     try:
         asked = clock()
-        items = iter(iterable)  # a loader starts its workers here
+        if samples is None:
+            batches = Pass(iterable)
+        items = iter(iterable) if batches is None else batches.items  # a loader starts its workers
         loop.waited += clock() - asked
         while True:
             asked = clock()
@@ -189,10 +190,13 @@ def progress(
                 through = loop.done > 0
                 return
             loop.waited += clock() - asked
-            loop.samples += samples_in(item) if samples is None else samples
+            inside = given if batches is None else batches.samples(item)
             yield item
             loop.done += 1
+            loop.samples += inside
     finally:
+        if batches is not None:
+            batches.close()
         loop.end(through=through)
 
 
@@ -211,33 +215,6 @@ def _count(what: str, number: SupportsFloat | None) -> int | None:
         msg = f"nbdist.progress: {what} is {number!r}, which is not a number"
         raise TypeError(msg) from err
     return math.ceil(found) if abs(found) < MOST else None
-
-
-def samples_in(item: Any, depth: int = 4) -> int:
-    """Return the number of samples in a batch, by its first array's length; 0 if unknown."""
-    try:
-        match item:
-            case Mapping():
-                inside = list(item.values())  # named, so they are features
-            case list() | tuple():
-                inside = [] if _are_pictures(item) else list(item)
-            case _:
-                shape = getattr(item, "shape", None)
-                return int(shape[0]) if shape else 0
-        inside = inside[:MOST_FEATURES] if depth else []
-        return next((found for each in inside if (found := samples_in(each, depth - 1))), 0)
-    except Exception:  # another library's class, whose attributes may raise anything
-        return 0
-
-
-def _are_pictures(item: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether these arrays may be samples, such as pictures of several sizes, not features."""
-    shapes = [each.shape for each in item if hasattr(each, "shape")]
-    if len(shapes) < max(2, len(item)):
-        return False
-    if len(shapes) > MOST_FEATURES:
-        return True
-    return all(len(shape) == 3 and shape[0] in CHANNELS for shape in shapes)  # noqa: PLR2004
 
 
 def bars() -> list[Bar]:

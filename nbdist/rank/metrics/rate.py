@@ -7,6 +7,7 @@ counts down.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +44,7 @@ class Rates(NamedTuple):
         waited = min(1.0, (end.waited - since.waited) / seconds)
         return cls(
             steps / seconds,
-            (end.samples - since.samples) / seconds if end.samples else None,
+            None if math.isnan(end.samples) else (end.samples - since.samples) / seconds,
             waited if end.waited else None,
         )
 

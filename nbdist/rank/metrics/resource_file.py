@@ -45,10 +45,12 @@ class Resources:
         They name the file; nothing is written in a job's first second.
     began
         When the job began, `time.time()` of the hub.
+    start
+        How often the job has been restarted.
     """
 
-    def __init__(self, folder: str, job: str, rank: int, began: float) -> None:
-        self.job = job
+    def __init__(self, folder: str, job: str, rank: int, began: float, start: int = 0) -> None:
+        self.job, self._start = job, start
         self._where = folder, job, rank
         self._pid = os.getpid()
         self._at, self._spent = time.monotonic(), time.process_time()
@@ -115,7 +117,7 @@ class Resources:
         try:
             if self._file < 0:
                 self._file = open_to_append(resources_file(*self._where))
-            append(self._file, Frame(0, columns))  # the seconds go on when a job is restarted
+            append(self._file, Frame(self._start, columns))
         except OSError as err:  # an error here must not end the training
             self._close()
             print(f"nbdist: resources of this rank are no longer recorded: {err}", file=sys.stderr)
