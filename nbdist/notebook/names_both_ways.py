@@ -9,7 +9,7 @@ from nbdist.cell.names import packed_names as bring
 from nbdist.cell.names.sent_versions import Known
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over
-from nbdist.hub.link.agent_connections import NoAnswer
+from nbdist.hub.link.agent_connections import NoAnswer, given
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.named_ranks import name_ranks
 from nbdist.launchers.host.engines import working_directory
@@ -18,15 +18,18 @@ from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
 from nbdist.wire.parcel_format import Offer
-from nbdist.wire.rank_calls import BindParcel, FindVersions
+from nbdist.wire.rank_calls import BindParcel, FindVersions, LookAtNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from nbdist.hub.hub import Hub
+    from nbdist.wire.inspection import Look
 
 ASK_SECONDS = 10.0
 """How long to wait for a rank's agent, which normally answers within a millisecond."""
+LOOK_SECONDS = 0.5
+"""How long to wait for what only serves to tell the user more."""
 
 
 class Names:
@@ -73,7 +76,18 @@ class Names:
             found = [answers.get(rank, {}) for rank in chosen]
             return [{} if isinstance(answer, NbdistError) else answer for answer in found]
 
-        return bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
+        def look(names: list[str]) -> list[Mapping[str, Look]]:
+            return list(self.look(names, chosen).values())
+
+        return bring.pack(wanted, self._known, ask, look, bring.devices(self._gpus))
+
+    def look(
+        self, names: list[str], ranks: Iterable[int], seconds: float = LOOK_SECONDS
+    ) -> dict[int, Mapping[str, Look]]:
+        """Return what ranks that answer within so many seconds have under these names."""
+        living = [rank for rank in ranks if self._hub.ranks[rank].sound]
+        asked = self._hub.call_all(living, LookAtNames(names), timeout=seconds)
+        return {**given(hub_loop().wait(asked))}
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from nbdist.wire.group_reports import Digest, GroupInfo, Outline, Standing
-from nbdist.wire.inspection import Completions, Condition, Freed, Holdings
+from nbdist.wire.inspection import Completions, Condition, Freed, Holdings, Look
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
 
@@ -140,6 +140,12 @@ class FindVersions(Call[dict[str, str]], frozen=True):
     edited: list[str]
 
 
+class LookAtNames(Call[dict[str, Look]], frozen=True):
+    """Look at those of these names that the rank has; a busy rank does not compare values."""
+
+    names: list[str]
+
+
 class ReceiveParcel(Call[list[str]], frozen=True):
     """Receive names of the notebook; return the names that `BindParcel` will bind."""
 
@@ -235,7 +241,7 @@ AnyCall = (
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
     | OfferNames | ReleaseOffer | GiveNames | TakeNames
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames
-    | CompleteCode | FreeMemory
+    | CompleteCode | FreeMemory | LookAtNames
 )  # fmt: skip
 
 

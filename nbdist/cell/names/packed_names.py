@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbdist.cell.names.bound_on_ranks import note_on, same
 from nbdist.cell.names.sent_versions import Change, Known
-from nbdist.cell.names.used_names import mentioned
+from nbdist.cell.names.used_names import bound_anywhere, mentioned
 from nbdist.errors import UsageError
 from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
@@ -23,6 +24,7 @@ from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire import shared_memory
 
 if TYPE_CHECKING:
+    from nbdist.wire.inspection import Look
     from nbdist.wire.parcel_format import Parcel
 
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
@@ -48,6 +50,8 @@ DELETED = (
 
 Ask = Callable[[list[str], list[str]], list[Mapping[str, str]]]
 """Returns for each rank its versions of these names; see `rank_names.Names.holds`."""
+LookAt = Callable[[list[str]], "list[Mapping[str, Look]]"]
+"""Returns for each rank that answers at once what it has under these names."""
 
 
 @dataclass
@@ -62,6 +66,10 @@ class Wanted:
     forced: Iterable[str] = ()
     """Names that are sent even if the ranks already have values for them."""
     code: CodeType | None = None
+    python: CodeType | None = None
+    """The same, or the Python below its magic (`%%time`)."""
+    read: Iterable[str] = ()
+    """Names that this Python surely reads."""
     hidden: Mapping[str, Any] = field(default_factory=dict)
     """Names in the notebook that IPython defined, with their values."""
     automatic: bool = True
@@ -129,7 +137,9 @@ def _ranks(ranks: list[int], of: int) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
 
 
-def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | None:
+def pack(
+    wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int
+) -> Bringing | None:
     """Pack the names that the ranks lack; return None if they lack none.
 
     Raises
@@ -150,7 +160,12 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
         trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
         refused = trip.load([*sure, *wanted.maybe])
         if not refused:
-            return trip.leave()
+            trip.look_at_newer(look)
+            bringing = trip.leave()
+            if wanted.python is not None:
+                uses = {*mentioned(wanted.python), *trip.via, *ranks_use}
+                known.there.ran(wanted.python, bound_anywhere(wanted.python), uses, space)
+            return bringing
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.via}
         if needed:
             raise UsageError(_cannot(needed, trip.via))
@@ -265,7 +280,8 @@ class _Trip:
                     self._edited.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
-            if name not in self._wanted.forced and change in CHANGED and "" in versions:
+            told_apart = name in self._wanted.forced or name in known.there
+            if change in CHANGED and "" in versions and not told_apart:
                 self._notes.append(CHANGED[change].format(name))
         if lacking:
             self._refer_to_what_is_there()
@@ -308,6 +324,27 @@ class _Trip:
             there = [name for name in gone if any(answer.get(name) for answer in answers)]
             self._notes += [DELETED.format(name) for name in there]
 
+    def look_at_newer(self, look: LookAt) -> None:
+        """Add messages about names that the notebook has bound after cells bound them there."""
+        wanted, there = self._wanted, self._known.there
+        reads, todo = set[str](), [*wanted.read]
+        if wanted.python is not None and wanted.automatic:
+            todo += [n for name in mentioned(wanted.python) for n in there.reads(name)]
+        while todo:
+            name = todo.pop()
+            if name not in reads:
+                reads.add(name)
+                todo += [*self._known.reads(name), *there.reads(name)]
+        space = wanted.space
+        free = [name for name in reads if wanted.has(name) and name not in wanted.forced]
+        newer = sorted(name for name in free if there.is_newer(name, space[name]))
+        looks = look(newer) if newer else []
+        for name in newer if looks else ():
+            found = [each[name] for each in looks if name in each and not each[name].version]
+            if not all(same(space[name], each) for each in found):
+                self._notes.append(note_on(name, space[name], found))
+            there.settle(name, space)
+
     def leave(self) -> Bringing | None:
         """Write everything into shared memory, for the ranks."""
         items = self._packing.items
@@ -324,6 +361,7 @@ class _Trip:
         except BaseException:  # also an interrupt: no memory may stay mapped
             blocks.close()
             raise
+        self._known.there.brought(items)
         return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:

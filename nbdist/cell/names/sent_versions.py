@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbdist.cell.names.bound_on_ranks import BoundOnRanks
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Contents, Held, contents
 
@@ -55,6 +56,7 @@ class Known:
         read."""
         self._deleted: set[str] = set()
         """Names that were deleted in the notebook, without a message so far."""
+        self.there = BoundOnRanks()
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
 
@@ -91,6 +93,7 @@ class Known:
             0 if known is None else known.edits,
             reads={} if known is None else known.reads,
         )
+        self.there.returned(name, {name: value})
 
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
@@ -128,6 +131,7 @@ class Known:
                 self._deleted.add(name)
             elif not version.held.holds(space[name]):
                 version.held, version.contents = _REPLACED, None
+        self.there.forget(space)
         if not self._deleted:
             return []
         self._deleted -= space.keys()
