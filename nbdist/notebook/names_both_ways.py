@@ -14,9 +14,11 @@ from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.named_ranks import name_ranks
 from nbdist.launchers.host.engines import working_directory
 from nbdist.machine.amounts import in_time
+from nbdist.rank.looking.likeness import text_of
 from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
+from nbdist.wire.inspection import Look
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.rank_calls import BindParcel, FindVersions, LookAtNames
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from nbdist.hub.hub import Hub
-    from nbdist.wire.inspection import Look
 
 ASK_SECONDS = 10.0
 """How long to wait for a rank's agent, which normally answers within a millisecond."""
@@ -77,17 +78,17 @@ class Names:
             return [{} if isinstance(answer, NbdistError) else answer for answer in found]
 
         def look(names: list[str]) -> list[Mapping[str, Look]]:
-            return list(self.look(names, chosen).values())
+            return list(self.look(names, chosen, LOOK_SECONDS).values())
 
         return bring.pack(wanted, self._known, ask, look, bring.devices(self._gpus))
 
     def look(
-        self, names: list[str], ranks: Iterable[int], seconds: float = LOOK_SECONDS
-    ) -> dict[int, Mapping[str, Look]]:
+        self, names: list[str], ranks: Iterable[int], seconds: float
+    ) -> dict[int, dict[str, Look]]:
         """Return what ranks that answer within so many seconds have under these names."""
         living = [rank for rank in ranks if self._hub.ranks[rank].sound]
         asked = self._hub.call_all(living, LookAtNames(names), timeout=seconds)
-        return {**given(hub_loop().wait(asked))}
+        return given(hub_loop().wait(asked))
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""
@@ -132,6 +133,40 @@ class Names:
     def take(self, offer: Offer) -> dict[str, Any]:
         """Unpack the values that a rank has packed; the rank need not be alive any more."""
         return unpacked(offer.parcel, offer.buffers)
+
+    def unseen(self, names: Iterable[str]) -> list[str]:
+        """Return those of these names that cells on the ranks may have changed unnoticed."""
+        return self._known.there.unseen(names)
+
+    def overtaken(
+        self, names: Sequence[str], looks: Mapping[int, Mapping[str, Look]],
+        space: Mapping[str, Any], *, idle: bool,
+    ) -> dict[str, str]:  # fmt: skip
+        """Return the names whose values cells on the ranks have changed, unlike the notebook.
+
+        Each comes once after such a change, with the text of the notebook's value if it is short.
+
+        Parameters
+        ----------
+        names, looks, space
+            The names, what ranks have under them, rank 0 first, and the notebook's namespace.
+        idle
+            Whether the ranks were idle, and so have compared the values.
+        """
+        there, found = self._known.there, {}
+        for name in names:
+            mine, *others = [each[name] for each in looks.values() if name in each] or [Look()]
+            # The notebook may have got the value of another rank.
+            returned = any(not each.version and not each.changed for each in others)
+            if (
+                not returned
+                and self._known.overtaken(name, space[name], mine)
+                and there.tells(name)
+            ):
+                found[name] = text_of(space[name])
+        if idle:
+            there.looked(names)
+        return found
 
     def forget(self, space: Mapping[str, Any]) -> None:
         """Release copied values that the notebook no longer has."""

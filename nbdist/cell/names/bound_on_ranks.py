@@ -6,7 +6,6 @@ value that a cell has bound there.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +51,14 @@ class BoundOnRanks:
         self._then: dict[str, _Then] = {}
         self._defined: dict[str, list[str]] = {}
         """For functions and classes of the ranks, the names that they read."""
-        self._count = itertools.count(1)
+        self._cells = 0
+        """How many cells have run on the ranks."""
         self._used: dict[str, int] = {}
         """The number of the last cell that used the name."""
         self._looked: dict[str, int] = {}
-        """The number of the last cell whose effect on the name is known, and told."""
+        """The number of the last cell after which ranks were asked about the name."""
+        self._told: dict[str, int] = {}
+        """The number of the last cell whose change of the name the user knows."""
 
     def ran(
         self, code: CodeType, binds: Iterable[str], uses: Iterable[str], space: Mapping[str, Any]
@@ -65,7 +67,8 @@ class BoundOnRanks:
         for name in binds:
             self.settle(name, space)
         self._defined.update(definitions(code))
-        self._used.update(dict.fromkeys(uses, next(self._count)))
+        self._cells += 1
+        self._used.update(dict.fromkeys(uses, self._cells))
 
     def settle(self, name: str, space: Mapping[str, Any]) -> None:
         """Take the notebook's present value for no newer than the ranks'."""
@@ -75,7 +78,7 @@ class BoundOnRanks:
     def returned(self, name: str, space: Mapping[str, Any]) -> None:
         """Record that the notebook has got the ranks' value."""
         self.settle(name, space)
-        self._looked[name] = self._used.get(name, 0)
+        self._told.pop(name, None)
 
     def brought(self, names: Iterable[str]) -> None:
         """Record that the ranks have got the notebook's values."""
@@ -108,12 +111,18 @@ class BoundOnRanks:
     # -- names that a plain cell reads -----------------------------------------------------------
 
     def unseen(self, names: Iterable[str]) -> list[str]:
-        """Return those of these names that cells on the ranks have used since they were looked at."""
-        return [name for name in names if self._used.get(name, 0) > self._looked.get(name, 0)]
+        """Return those of these names that cells on the ranks may have changed unnoticed."""
+        used = [name for name in names if name in self._used]
+        return [name for name in used if self._looked.get(name, 0) < self._cells]
 
-    def seen(self, name: str) -> None:
-        """Record that all is told of what cells have done to a name."""
-        self._looked[name] = self._used.get(name, 0)
+    def looked(self, names: Iterable[str]) -> None:
+        """Record that the ranks were asked about names while no cell was running there."""
+        self._looked.update(dict.fromkeys(names, self._cells))
+
+    def tells(self, name: str) -> bool:
+        """Record that a change of a name is told; return whether it was not told before."""
+        before, self._told[name] = self._told.get(name), self._used[name]
+        return before != self._used[name]
 
 
 def same(value: Any, look: Look) -> bool:
@@ -125,7 +134,7 @@ def same(value: Any, look: Look) -> bool:
 
 def note_on(name: str, value: Any, looks: list[Look]) -> str:
     """Say that the notebook's value is newer than that of the ranks."""
-    if isinstance(value, type) or callable(value) and hasattr(value, "__code__"):
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__code__")):
         return DEFINED.format(name)
     there, here = {look.value for look in looks}, text_of(value)
     if len(there) > 1 or "" in there or not here:

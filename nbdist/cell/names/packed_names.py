@@ -137,9 +137,7 @@ def _ranks(ranks: list[int], of: int) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
 
 
-def pack(
-    wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int
-) -> Bringing | None:
+def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> Bringing | None:
     """Pack the names that the ranks lack; return None if they lack none.
 
     Raises

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbdist.cell.names.bound_on_ranks import BoundOnRanks
+from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Contents, Held, contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from nbdist.wire.inspection import Look
 
 
 FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
@@ -103,6 +105,15 @@ class Known:
             or not known.held.holds(value)
             or not (known.contents is None or known.drifted or known.contents.same(value))
         )
+
+    def overtaken(self, name: str, value: object, look: Look) -> bool:
+        """Whether a rank has a newer value, while the notebook's has stayed as it was."""
+        if not look.changed or same(value, look):
+            return False
+        if not look.version:
+            return self.there.is_older(name, value)
+        known = self._versions.get(name)
+        return known is not None and known.token == look.version and not self.changed(name, value)
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
         """Return the versions of the names to whose objects other values may refer."""

@@ -74,7 +74,9 @@ class _Likeness(Digester):
         if getattr(value, "__module__", None) != "__main__":
             return hashed("import", str(value.__module__), name)
         if isinstance(value, type):
-            inside = (part for pair in sorted(members(value), key=lambda one: one[0]) for part in pair)
+            inside = (
+                part for pair in sorted(members(value), key=lambda one: one[0]) for part in pair
+            )
             return hashed(name, self._of_parts((*value.__bases__, *inside)))
         return hashed(name, self._of_function(value))
 
