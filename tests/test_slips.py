@@ -64,6 +64,9 @@ def test_what_ranks_have_assigned_last_is_used_without_a_word(notebook: Kernel) 
     on_ranks(notebook, "lr = 4", "--return lr")
     assert notebook.run("print(lr)").text == "4\n"
     assert on_ranks(notebook, "lr += 1\nprint(lr)").text == "5\n"
+    on_ranks(notebook, "lr = 6 + rank")
+    notebook.run("%dist pull lr --ranks 0,1")
+    assert on_ranks(notebook, "print(lr)").text == "6\n"
     on_ranks(notebook, "import math as m\nfrom json import dumps")
     notebook.run("import math as m\nfrom json import dumps")
     assert on_ranks(notebook, "print(m.floor(1.5), dumps(1))").text == "1 1\n"

@@ -37,6 +37,8 @@ class Look(msgspec.Struct, frozen=True, omit_defaults=True):
     """Equal in the notebook if the value is equal; empty if that was not decided."""
     value: str = ""
     """The `repr` of a short plain value."""
+    busy: bool = False
+    """Whether the rank was busy, and has compared nothing."""
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,7 +64,7 @@ class BoundOnRanks:
         self, code: CodeType, binds: Iterable[str], uses: Iterable[str], space: Mapping[str, Any]
     ) -> None:
         """Record a cell for the ranks, before it runs."""
-        for name in binds:
+        for name in dict.fromkeys(binds):
             self.settle(name, space)
         self._defined.update(definitions(code))
         self._cells += 1

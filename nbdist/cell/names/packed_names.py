@@ -339,6 +339,8 @@ class _Trip:
         looks = look(newer) if newer else []
         for name in newer if looks else ():
             found = [each[name] for each in looks if name in each and not each[name].version]
+            if any(each.busy and not each.value for each in found):
+                continue  # a later cell says so
             if not all(same(space[name], each) for each in found):
                 self._notes.append(note_on(name, space[name], found))
             there.settle(name, space)

@@ -102,7 +102,7 @@ class Names:
         version, given = self._version(name), self._returned.get(name)
         if not idle:
             text = text_of(value) if type(value) in PLAIN else ""
-            return Look(version, not version, value=text)
+            return Look(version, not version, value=text, busy=True)
         settled = gpu.settled()  # else to read it would wait for the GPU
         changed = not version
         if given is not None and given.held.holds(value):
