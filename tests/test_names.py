@@ -323,7 +323,7 @@ def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
     assert "array (8 MB)" in cell.text
     assert cell.stdout == "4000000.0 1.0 5000000.0\n"
     assert printed_by(notebook, 1) == "8000000.0 2.0 6000000.0\n"
-    assert notebook.run("print(float(big.sum()), array.sum())").text == "0.0 1000000.0\n"
+    assert notebook.run("print(float(big.sum()), array.sum())").stdout == "0.0 1000000.0\n"
     assert shared_by(notebook) <= shared
     opened = open_in(notebook)
     assert not [path for path in opened if "memfd:nbdist" in path]

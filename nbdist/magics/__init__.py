@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nbdist.magics.commands.auto_command import add_auto, remove_auto
 from nbdist.magics.dist import DistMagics
 from nbdist.magics.distributed import DistributedMagics
+from nbdist.magics.own_values import add_look, remove_look
 from nbdist.magics.parsing.arguments import parse
 from nbdist.magics.px_magics import register_px, unregister_px
 from nbdist.magics.showing.background import add_display, remove_display
@@ -23,6 +24,7 @@ def register(shell: InteractiveShell) -> None:
     register_px(shell)
     add_completer(shell)
     add_display(shell)
+    add_look(shell)
     add_auto(shell, lambda flags: parse(DistributedMagics.distributed.parser, flags))
 
 
@@ -32,6 +34,7 @@ def unregister(shell: InteractiveShell) -> None:
     remove_auto(shell)
     remove_completer(shell)
     remove_display(shell)
+    remove_look(shell)
     unregister_px(shell)
     for kind, name in (("cell", "distributed"), ("line", "distributed"), ("line", "dist")):
         shell.magics_manager.magics[kind].pop(name, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import time
 import warnings
 from dataclasses import replace
@@ -13,7 +12,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbdist.cell.definitions.defined import cell_number
-from nbdist.cell.names.wanted_names import FUTURES, Parsed, wanted_on_ranks
+from nbdist.cell.names.wanted_names import FUTURES, Parsed, parsed, wanted_on_ranks
 from nbdist.errors import NbdistError, UsageError
 from nbdist.job.named_ranks import name_ranks
 from nbdist.job.output import OUTPUTS
@@ -331,8 +330,7 @@ def check_syntax(shell: Any, cell: str, lines: int = 1) -> Parsed:  # IPython's 
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the ranks show the warnings
-            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (shell.compile.flags & FUTURES)
-            return Parsed(code, compile(code, "<cell>", "exec", flags, dont_inherit=True))
+            return parsed(code, shell.compile.flags & FUTURES)
     except SyntaxError as err:
         err.filename = "%%distributed cell"
         number = err.lineno or 0

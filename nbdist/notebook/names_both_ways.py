@@ -9,17 +9,19 @@ from nbdist.cell.names import packed_names as bring
 from nbdist.cell.names.sent_versions import Known
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over
-from nbdist.hub.link.agent_connections import NoAnswer
+from nbdist.hub.link.agent_connections import NoAnswer, given
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.named_ranks import name_ranks
 from nbdist.launchers.host.engines import working_directory
 from nbdist.machine.amounts import in_time
+from nbdist.rank.looking.likeness import text_of
 from nbdist.rank.values import rank_marks
 from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
+from nbdist.wire.inspection import Look
 from nbdist.wire.parcel_format import Offer
-from nbdist.wire.rank_calls import BindParcel, FindVersions
+from nbdist.wire.rank_calls import BindParcel, FindVersions, LookAtNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 10.0
 """How long to wait for a rank's agent, which normally answers within a millisecond."""
+LOOK_SECONDS = 0.5
+"""How long to wait for what only serves to tell the user more."""
 
 
 class Names:
@@ -76,11 +80,22 @@ class Names:
             found = [answers.get(rank, {}) for rank in chosen]
             return [{} if isinstance(answer, NbdistError) else answer for answer in found]
 
-        bringing = bring.pack(wanted, self._known, ask, bring.devices(self._gpus))
+        def look(names: list[str]) -> list[Mapping[str, Look]]:
+            return list(self.look(names, chosen, LOOK_SECONDS).values())
+
+        bringing = bring.pack(wanted, self._known, ask, look, bring.devices(self._gpus))
         if bringing is not None:
             dealing = bringing.parcel.dealing
             bringing.notes += rank_marks.notes(wanted.space, dealing, self._hub.size)
         return bringing
+
+    def look(
+        self, names: list[str], ranks: Iterable[int], seconds: float
+    ) -> dict[int, dict[str, Look]]:
+        """Return what ranks that answer within so many seconds have under these names."""
+        living = [rank for rank in ranks if self._hub.ranks[rank].sound]
+        asked = self._hub.call_all(living, LookAtNames(names), timeout=seconds)
+        return given(hub_loop().wait(asked))
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""
@@ -125,6 +140,40 @@ class Names:
     def take(self, offer: Offer) -> dict[str, Any]:
         """Unpack the values that a rank has packed; the rank need not be alive any more."""
         return unpacked(offer.parcel, offer.buffers)
+
+    def unseen(self, names: Iterable[str]) -> list[str]:
+        """Return those of these names that cells on the ranks may have changed unnoticed."""
+        return self._known.there.unseen(names)
+
+    def overtaken(
+        self, names: Sequence[str], looks: Mapping[int, Mapping[str, Look]],
+        space: Mapping[str, Any], *, idle: bool,
+    ) -> dict[str, str]:  # fmt: skip
+        """Return the names whose values cells on the ranks have changed, unlike the notebook.
+
+        Each comes once after such a change, with the text of the notebook's value if it is short.
+
+        Parameters
+        ----------
+        names, looks, space
+            The names, what ranks have under them, rank 0 first, and the notebook's namespace.
+        idle
+            Whether the ranks were idle, and so have compared the values.
+        """
+        there, found = self._known.there, {}
+        for name in names:
+            mine, *others = [each[name] for each in looks.values() if name in each] or [Look()]
+            # The notebook may have got the value of another rank.
+            returned = any(not each.version and not each.changed for each in others)
+            if (
+                not returned
+                and self._known.overtaken(name, space[name], mine)
+                and there.tells(name)
+            ):
+                found[name] = text_of(space[name])
+        if idle:
+            there.looked(names)
+        return found
 
     def forget(self, space: Mapping[str, Any]) -> None:
         """Release copied values that the notebook no longer has."""

@@ -31,6 +31,7 @@ from nbdist.wire.rank_calls import (
     GlanceAtVariables,
     ListGroups,
     ListNames,
+    LookAtNames,
     OfferNames,
     OpenStore,
     OutlineModel,
@@ -62,7 +63,7 @@ AtOnce = (
     | GlanceAtVariables
 )  # fmt: skip
 """Answered by the agent's thread at once, also while the main thread is busy."""
-IfIdle = DescribeVariables | CompleteCode | FreeMemory
+IfIdle = DescribeVariables | CompleteCode | FreeMemory | LookAtNames
 """Done by the main thread if this is idle; else the agent's thread gives a shorter answer."""
 OfGroup = (
     FormGroup | SettleCell | TryGroups | ListGroups | OutlineModel | SyncModel | WeighModels
@@ -130,6 +131,8 @@ class Answers:
                 return call.answer(found)
             case FreeMemory():
                 return call.answer(free(self._shell, self._runner.forget_value))
+            case LookAtNames():
+                return call.answer(self.names.look(call.names, idle=True))
 
     def busy(self, call: IfIdle) -> object:
         """Answer without reading the user's values. Any thread."""
@@ -140,6 +143,8 @@ class Answers:
                 return call.answer(Completions(self._busy()))
             case FreeMemory():
                 return call.answer(Freed(self._busy()))
+            case LookAtNames():
+                return call.answer(self.names.look(call.names, idle=False))
 
     def on_main(self, call: OnMain) -> object:
         """Carry out a call. Main thread, no cell running."""

@@ -26,6 +26,21 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     """Likewise for a model's buffers, which are no part of `digest`."""
 
 
+class Look(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank has under a name that the notebook has, too."""
+
+    version: str = ""
+    """The notebook's version of the object, '' if a cell here has bound the name."""
+    changed: bool = False
+    """Whether cells here have bound or changed it since it was brought or returned."""
+    likeness: str = ""
+    """Equal in the notebook if the value is equal; empty if that was not decided."""
+    value: str = ""
+    """The `repr` of a short plain value."""
+    busy: bool = False
+    """Whether the rank was busy, and has compared nothing."""
+
+
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether a rank could be asked on its main thread."""
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from nbdist.wire.group_reports import Digest, GroupInfo, Outline, Standing
-from nbdist.wire.inspection import Completions, Condition, Freed, Holdings, Marks
+from nbdist.wire.inspection import Completions, Condition, Freed, Holdings, Look, Marks
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
 
@@ -141,6 +141,12 @@ class FindVersions(Call[dict[str, str]], frozen=True):
     compared: bool = False
 
 
+class LookAtNames(Call[dict[str, Look]], frozen=True):
+    """Look at those of these names that the rank has; a busy rank does not compare values."""
+
+    names: list[str]
+
+
 class ReceiveParcel(Call[list[str]], frozen=True):
     """Receive names of the notebook; return the names that `BindParcel` will bind."""
 
@@ -246,7 +252,7 @@ AnyCall = (
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
     | OfferNames | ReleaseOffer | GiveNames | TakeNames | TellMarks | PutMarksRight
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames
-    | CompleteCode | FreeMemory
+    | CompleteCode | FreeMemory | LookAtNames
 )  # fmt: skip
 
 

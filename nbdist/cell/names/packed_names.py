@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbdist.cell.names.bound_on_ranks import note_on, same
 from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
-from nbdist.cell.names.used_names import mentioned
+from nbdist.cell.names.used_names import bound_anywhere, mentioned
 from nbdist.errors import UsageError
 from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
@@ -48,6 +49,9 @@ DELETED = (
     "a cell deletes it on the ranks, too."
 )
 
+LookAt = Callable[[list[str]], "list[Mapping[str, Look]]"]
+"""Returns for each rank that answers at once what it has under these names."""
+
 
 @dataclass
 class Wanted:
@@ -65,6 +69,10 @@ class Wanted:
     code: CodeType | None = None
     source: str = ""
     """The text of this code."""
+    python: CodeType | None = None
+    """The same code, or the Python below its magic (`%%time`)."""
+    read: Iterable[str] = ()
+    """Names that this Python surely reads."""
     hidden: Mapping[str, Any] = field(default_factory=dict)
     """Names in the notebook that IPython defined, with their values."""
     automatic: bool = True
@@ -132,7 +140,7 @@ def _ranks(ranks: list[int], of: int) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
 
 
-def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | None:
+def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> Bringing | None:
     """Pack the names that the ranks lack; return None if they lack none.
 
     Raises
@@ -158,7 +166,12 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
         if not refused:
             if wanted.code and wanted.automatic:
                 known.made(wanted.source, wanted.code, space)
-            return trip.leave()
+            trip.look_at_newer(look)
+            bringing = trip.leave()
+            if wanted.python is not None:
+                uses = {*mentioned(wanted.python), *trip.via, *ranks_use}
+                known.there.ran(wanted.python, bound_anywhere(wanted.python), uses, space)
+            return bringing
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.needed}
         if needed:
             raise UsageError(_cannot(needed, trip.via))
@@ -317,7 +330,8 @@ class _Trip:
                 self._graded.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
-            if name not in self._wanted.forced and change in CHANGED and "" in versions:
+            told_apart = name in self._wanted.forced or name in known.there
+            if change in CHANGED and "" in versions and not told_apart:
                 self._notes.append(CHANGED[change].format(name))
         if lacking:
             self._references.look(self._wanted.forced)
@@ -351,6 +365,29 @@ class _Trip:
             there = [name for name in gone if any(answer.get(name) for answer in answers)]
             self._notes += [DELETED.format(name) for name in there]
 
+    def look_at_newer(self, look: LookAt) -> None:
+        """Add messages about names that the notebook has bound after cells bound them there."""
+        wanted, there = self._wanted, self._known.there
+        reads, todo = set[str](), [*wanted.read]
+        if wanted.python is not None and wanted.automatic:
+            todo += [n for name in mentioned(wanted.python) for n in there.reads(name)]
+        while todo:
+            name = todo.pop()
+            if name not in reads:
+                reads.add(name)
+                todo += [*self._known.reads(name), *there.reads(name)]
+        space = wanted.space
+        free = [name for name in reads if wanted.has(name) and name not in wanted.forced]
+        newer = sorted(name for name in free if there.is_newer(name, space[name]))
+        looks = look(newer) if newer else []
+        for name in newer if looks else ():
+            found = [each[name] for each in looks if name in each and not each[name].version]
+            if any(each.busy and not each.value for each in found):
+                continue  # a later cell says so
+            if not all(same(space[name], each) for each in found):
+                self._notes.append(note_on(name, space[name], found))
+            there.settle(name, space)
+
     def leave(self) -> Bringing | None:
         """Write everything into shared memory, for the ranks."""
         items = self._packing.items
@@ -370,6 +407,7 @@ class _Trip:
             raise
         for name in self._graded:
             self._known.sent_gradients(name, wanted.space[name])
+        self._known.there.brought(items)
         return Bringing(parcel, blocks, self._as_used(items), self._notes)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:

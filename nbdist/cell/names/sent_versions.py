@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Contents, Held, contents
@@ -15,6 +16,8 @@ from nbdist.rank.values.own_modules import Read, with_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from nbdist.wire.inspection import Look
 
 
 FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
@@ -67,6 +70,7 @@ class Known:
         """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
         """Names that were deleted in the notebook, without a message so far."""
+        self.there = BoundOnRanks()
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
 
@@ -110,6 +114,7 @@ class Known:
             reads={} if known is None else known.reads,
             mentions={} if known is None else known.mentions,
         )
+        self.there.returned(name, {name: value})
 
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
@@ -123,6 +128,15 @@ class Known:
                 or (known.contents.same(value) and known.contents.gradients() != "other")
             )
         )
+
+    def overtaken(self, name: str, value: object, look: Look) -> bool:
+        """Whether a rank has a newer value, while the notebook's has stayed as it was."""
+        if not look.changed or same(value, look):
+            return False
+        if not look.version:
+            return self.there.is_older(name, value)
+        known = self._versions.get(name)
+        return known is not None and known.token == look.version and not self.changed(name, value)
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
         """Return the versions of the names to whose objects other values may refer."""
@@ -171,6 +185,7 @@ class Known:
                 self._deleted.add(name)
             elif not version.held.holds(space[name]):
                 version.held, version.contents = _REPLACED, None
+        self.there.forget(space)
         if not self._deleted:
             return []
         self._deleted -= space.keys()

@@ -23,7 +23,8 @@ WORD = re.compile(r"[^\W\d]\w*")
 EXPANDED = re.compile(r"\{([^{}]*)\}|\$(\w+)")
 """Variables that IPython expands in the text of a magic or a shell command."""
 EXTENDED = dis.opmap["EXTENDED_ARG"]
-STORES = frozenset({dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"]})
+GLOBAL = dis.opmap["STORE_GLOBAL"]
+STORES = frozenset({dis.opmap["STORE_NAME"], GLOBAL})
 
 
 @dataclass
@@ -112,6 +113,23 @@ def bound(code: CodeType) -> Iterator[str]:
         if operation in STORES:
             yield code.co_names[extended | argument]
         extended = 0
+
+
+def bound_anywhere(code: CodeType) -> Iterator[str]:
+    """Yield the names that a cell binds, also those that its functions declare `global`."""
+    yield from bound(code)
+    inner = [const for const in code.co_consts if inspect.iscode(const)]
+    while inner:
+        part = inner.pop()
+        inner += [const for const in part.co_consts if inspect.iscode(const)]
+        if GLOBAL in part.co_code[::2]:
+            found = dis.get_instructions(part)
+            yield from (each.argval for each in found if each.opcode == GLOBAL)
+
+
+def definitions(code: CodeType) -> dict[str, list[str]]:
+    """Return the functions and classes that a cell defines, each with the globals it reads."""
+    return {part.co_name: read_later(part) for part in code.co_consts if inspect.iscode(part)}
 
 
 class _Reader(ast.NodeVisitor):

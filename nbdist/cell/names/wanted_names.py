@@ -3,13 +3,17 @@
 from __future__ import annotations
 import __future__
 
+import ast
 import functools
 import operator
+from contextlib import suppress
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.cell.names.packed_names import Wanted
 from nbdist.cell.names.used_names import annotating, mentioned, used
+from nbdist.rank.running.lines import PYTHON_MAGICS
+from nbdist.rank.running.plain_cells import transformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +31,25 @@ class Parsed(NamedTuple):
     source: str
     """The Python code; empty if the cell is not Python, such as a `%%bash` cell."""
     code: CodeType
+
+
+def below_magic(shell: Any, cell: Parsed) -> Parsed:
+    """Return the Python below a cell magic such as `%%time`; the cell itself if there is none."""
+    if "run_cell_magic(" not in cell.source:
+        return cell
+    match ast.parse(cell.source).body:
+        case [ast.Expr(ast.Call(func, [ast.Constant(magic), _, ast.Constant(str(text))]))] if (
+            isinstance(func, ast.Attribute) and magic in PYTHON_MAGICS
+        ):
+            with suppress(SyntaxError):  # the magic will say so
+                return below_magic(shell, parsed(transformed(shell, text)))
+    return cell
+
+
+def parsed(source: str, futures: int = 0) -> Parsed:
+    """Compile Python code that IPython has made from a cell, with flags of `FUTURES`."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | futures
+    return Parsed(source, compile(source, "<cell>", "exec", flags, dont_inherit=True))
 
 
 def wanted_by(
@@ -65,10 +88,15 @@ def wanted_on_ranks(
         shell.user_ns, forced=tuple(forced), code=cell.code, source=cell.source,
         hidden=shell.user_ns_hidden, automatic=automatic,
     )  # fmt: skip
+    inner = below_magic(shell, cell)
+    wanted.python = inner.code
     # A quick test first, which is enough for most cells.
     if automatic and any(map(wanted.has, (*mentioned(cell.code), *annotating(cell.code)))):
         found = used(cell.source, cell.code)
         wanted.surely = [name for name in found.surely if wanted.has(name)]
         wanted.maybe = [name for name in found.maybe if wanted.has(name)]
         wanted.mentions = [name for name in found.mentions if wanted.has(name)]
+        if inner is not cell:
+            found = used(inner.source, inner.code)
+        wanted.read = [name for name in found.surely if wanted.has(name)]
     return wanted

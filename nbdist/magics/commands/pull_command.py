@@ -32,9 +32,8 @@ def pull(args: argparse.Namespace) -> None:
     cluster = current_cluster.cluster()
     say_if_waiting(args.ranks)
     found = {rank: cluster.fetch(args.names, rank) for rank in args.ranks}
-    if len(found) == 1:
-        cluster.names_between.bind(found[args.ranks[0]], namespace())
-    else:
-        for name in args.names:
-            namespace()[name] = {rank: values[name] for rank, values in found.items()}
+    bound = found[args.ranks[0]]
+    if len(found) > 1:
+        bound = {name: {rank: found[rank][name] for rank in found} for name in args.names}
+    cluster.names_between.bind(bound, namespace())
     say(f"Bound in the notebook: {', '.join(args.names)}.")

@@ -69,25 +69,25 @@ class Digester:
             raise TooMuch
         kind = type(value)
         if kind in PLAIN:
-            return _hashed(kind.__name__, value if kind is bytes else repr(value).encode())
+            return hashed(kind.__name__, value if kind is bytes else repr(value).encode())
         if kind in MAPPINGS and depth:
             pairs = [self._of(k, depth - 1) + self._of(v, depth - 1) for k, v in value.items()]
-            return _hashed("dict", *sorted(pairs))
+            return hashed("dict", *sorted(pairs))
         if kind in ORDERED and depth:
-            return _hashed(kind.__name__, *(self._of(one, depth - 1) for one in value))
+            return hashed(kind.__name__, *(self._of(one, depth - 1) for one in value))
         if kind in (set, frozenset) and depth:
-            return _hashed("set", *sorted(self._of(one, depth - 1) for one in value))
+            return hashed("set", *sorted(self._of(one, depth - 1) for one in value))
         held = keras_models.tensors_of(value)
         return self._of_data(value) if held is None else self._of_tensorflow(held)
 
     def _of_data(self, value: Any) -> bytes:
         if is_a(value, "torch", "Tensor"):
-            return _hashed(*self._of_tensors(value, [value]))
+            return hashed(*self._of_tensors(value, [value]))
         if is_a(value, "torch.nn", "Module"):
-            return _hashed(*self._of_tensors(value, value.parameters()))
+            return hashed(*self._of_tensors(value, value.parameters()))
         if is_a(value, "torch.optim", "Optimizer"):
             state = (one for group in value.param_groups for one in group["params"])
-            return _hashed(*self._of_tensors(value, state))
+            return hashed(*self._of_tensors(value, state))
         if is_a(value, "numpy", "ndarray") or is_a(value, "numpy", "generic"):
             return self._of_array(value)
         if is_a(value, "jax", "Array") and value.is_fully_addressable:
@@ -96,7 +96,7 @@ class Digester:
         if is_a(value, "pandas", "DataFrame") or is_a(value, "pandas", "Series"):
             self._allow(20 * value.size, gpu=False)  # far slower than plain bytes
             rows = sys.modules["pandas"].util.hash_pandas_object(value).to_numpy()
-            return _hashed("pandas", str(getattr(value, "columns", "")).encode(), rows.tobytes())
+            return hashed("pandas", str(getattr(value, "columns", "")).encode(), rows.tobytes())
         raise Unknown
 
     def _of_tensors(self, value: Any, tensors: Iterable[Any]) -> tuple[str, str]:
@@ -120,7 +120,7 @@ class Digester:
     def _of_tensorflow(self, tensors: list[Any]) -> bytes:
         if not all(keras_models.on_cpu(one) for one in tensors):
             raise Unknown  # reading would wait for the GPU, perhaps for a hanging collective
-        return _hashed("tensorflow", *(self._of_array(one.numpy()) for one in tensors))
+        return hashed("tensorflow", *(self._of_array(one.numpy()) for one in tensors))
 
     def _until_settled(self, device: Any) -> None:
         """Wait for a GPU's queued work, up to the time limit: it may be a hanging collective."""
@@ -140,7 +140,7 @@ class Digester:
         self._allow(value.nbytes, gpu=False)
         whole = sys.modules["numpy"].ascontiguousarray(value)
         head = f"{value.shape}{value.dtype}".encode()
-        return _hashed("array", head, whole.reshape(-1).view("uint8").data)
+        return hashed("array", head, whole.reshape(-1).view("uint8").data)
 
 
 def between_processes(value: Any, seconds: float) -> str:
@@ -167,7 +167,8 @@ def _is_plain(tensor: Any) -> bool:
     return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
 
 
-def _hashed(*parts: Any) -> bytes:
+def hashed(*parts: Any) -> bytes:
+    """Return a short hash of texts and bytes, each with its length."""
     hasher = hashlib.blake2b(digest_size=8)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.rank.looking import own_marks
 from nbdist.rank.looking.digests import between_processes
+from nbdist.rank.looking.likeness import likeness, text_of
+from nbdist.rank.metrics import gpu
 from nbdist.rank.values import cell_sources, keras_models, rank_marks
 from nbdist.rank.values.contents import Contents, Held, contents
 from nbdist.rank.values.gradients import Gradients
+from nbdist.rank.values.kinds import PLAIN
 from nbdist.rank.values.overlaps import Overlaps, may_overlap, overlapping
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.shared_parts import Parts
 from nbdist.rank.values.user_errors import CannotTravel
-from nbdist.wire.inspection import Marks
+from nbdist.wire.inspection import Look, Marks
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.shared_memory import Blocks
 
@@ -62,6 +65,8 @@ class Names:
     def __init__(self, shell: InteractiveShell, offering: Blocks | None = None) -> None:
         self._shell = shell
         self._brought: dict[str, _Brought] = {}
+        self._returned: dict[str, _Brought] = {}
+        """Names whose values the notebook has got, as they were then."""
         self._waiting: tuple[Parcel, dict[str, Any]] | None = None
         """Values received but not yet bound, because another rank may fail to receive them."""
         self._offered = offering or Blocks()
@@ -111,6 +116,25 @@ class Names:
         """Return whether cells here have not trained a model: else its own gradients stay."""
         known, value = self._brought[name].contents, self._shell.user_ns[name]
         return known is not None and known.same(value) and known.gradients() == "same"
+
+    def look(self, names: list[str], *, idle: bool) -> dict[str, Look]:
+        """Look at names; if this rank is not idle, only at plain values. Main thread if idle."""
+        space = self._shell.user_ns
+        return {name: self._look(name, space[name], idle) for name in names if name in space}
+
+    def _look(self, name: str, value: Any, idle: bool) -> Look:
+        version, given = self._version(name), self._returned.get(name)
+        if not idle:
+            text = text_of(value) if type(value) in PLAIN else ""
+            return Look(version, not version, value=text, busy=True)
+        settled = gpu.settled()  # else to read it would wait for the GPU
+        changed = not version
+        if given is not None and given.held.holds(value):
+            changed = settled and given.contents is not None and not given.contents.same(value)
+        elif version:
+            changed = settled and not self._untouched(name)
+        alike = likeness(value) if changed or not version else ""
+        return Look(version, changed, alike, text_of(value))
 
     def receive(self, parcel: Parcel) -> list[str]:
         """Unpickle a parcel without binding its names yet; return the names that will be bound."""
@@ -179,6 +203,9 @@ class Names:
         for name, brought in list(self._brought.items()):
             if not brought.held.holds(space.get(name, ABSENT)):
                 self._brought.pop(name, None)
+        for name, given in list(self._returned.items()):
+            if not given.held.holds(space.get(name, ABSENT)):
+                self._returned.pop(name, None)
 
     # -- on their way to the notebook ----------------------------------------------------------
 
@@ -196,6 +223,7 @@ class Names:
         for name in there:
             if name not in refused:
                 packing.add(name, space[name])
+                self._returned[name] = _Brought("", Held(space[name]), contents(space[name]))
         sizes = {item.name: item.size for item in packing.items.values()}
         parcel = packing.close(self._offered, self.holds(there))
         return Offer(parcel, refused, sizes)

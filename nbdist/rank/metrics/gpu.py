@@ -59,3 +59,9 @@ def _holds(mps: Any) -> bool:
     """Whether this process has tensors on an Apple GPU."""
     available = sys.modules["torch"].backends.mps.is_available()
     return bool(available and mps.current_allocated_memory())
+
+
+def settled() -> bool:
+    """Whether this process's GPU has done its work, so that reading a tensor waits for nothing."""
+    cuda, own = in_use(), number()
+    return cuda is None or own is None or bool(cuda.current_stream(own).query())

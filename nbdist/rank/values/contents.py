@@ -293,7 +293,7 @@ class _Pickled(Contents):
 def _pickled(value: Any) -> _Pickled | None:
     """Return the pickled contents of a value; None if too large or impossible."""
     if issubclass(type(value), type):
-        found = _dumped(dict(_members(value))) if value.__module__ == "__main__" else None
+        found = _dumped(dict(members(value))) if value.__module__ == "__main__" else None
         if found is not None:
             found.plain = True
         return found
@@ -330,7 +330,7 @@ def _shown(value: Any) -> Any:
     return {k: v for k, v in found.items() if k[:1] != "_" and is_open(type(v))} or None
 
 
-def _members(cls: type) -> Iterator[tuple[str, Any]]:
+def members(cls: type) -> Iterator[tuple[str, Any]]:
     """Yield the functions and settings in a class that a cell defined."""
     for name, value in vars(cls).items():
         own = not (name.startswith("__") and name.endswith("__"))

@@ -1,0 +1,108 @@
+"""Digests of values and code, to compare a name's value in the notebook and on a rank.
+
+Main thread, of the kernel or of an idle rank.
+"""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from nbdist.rank.looking.digests import Digester, TooMuch, Unknown, hashed
+from nbdist.rank.values.contents import WRAPS, members
+from nbdist.rank.values.describe import PLAIN, describe, is_a
+from nbdist.rank.values.kinds import VALUES, is_open
+
+SECONDS = 0.05
+"""How long one value may take."""
+WIDE = 40
+"""The most characters of a container that is shown."""
+
+
+def likeness(value: Any) -> str:
+    """Return a digest that only equal values or definitions have; '' if that is not decided."""
+    try:
+        return "/".join(_Likeness(SECONDS).digests(value)).strip("/")
+    except TooMuch:
+        return ""
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a plain value or a small container of such; '' for others."""
+    if type(value) not in (list, tuple, set, dict):
+        return describe("", value, anything=False).value
+    if len(value) > WIDE:
+        return ""
+    inside = [*value, *value.values()] if type(value) is dict else value
+    text = repr(value) if all(type(each) in PLAIN for each in inside) else ""
+    return text if len(text) <= WIDE else ""
+
+
+class _Likeness(Digester):
+    """Also digests functions, classes, modules, and objects that consist of their attributes."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self._met: set[int] = set()
+
+    def _of_data(self, value: Any) -> bytes:
+        kind = type(value)
+        if isinstance(value, ModuleType):
+            return hashed("module", value.__name__)
+        if isinstance(value, (type, FunctionType, BuiltinFunctionType)) or kind in WRAPS:
+            return self._of_definition(value)
+        if isinstance(value, VALUES) or value is ...:
+            return hashed(kind.__name__, repr(value))
+        if is_a(value, "torch.optim", "Optimizer"):
+            settings = [
+                {name: one for name, one in group.items() if name != "params"}
+                for group in value.param_groups
+            ]
+            return hashed(super()._of_data(value), self._of(settings, 4))
+        if not is_open(kind) or not hasattr(value, "__dict__"):
+            return super()._of_data(value)
+        return hashed(self._of_definition(kind), self._of(vars(value), 8))
+
+    def _of_definition(self, value: Any) -> bytes:
+        name = getattr(value, "__qualname__", "")
+        if id(value) in self._met:
+            return hashed("again", name)
+        self._met.add(id(value))
+        if type(value) in WRAPS:
+            inner = WRAPS[type(value)](value)
+            return self._of_parts(inner if isinstance(inner, tuple) else (inner,))
+        if getattr(value, "__module__", None) != "__main__":
+            return hashed("import", str(value.__module__), name)
+        if isinstance(value, type):
+            inside = (
+                part for pair in sorted(members(value), key=lambda one: one[0]) for part in pair
+            )
+            return hashed(name, self._of_parts((*value.__bases__, *inside)))
+        return hashed(name, self._of_function(value))
+
+    def _of_function(self, function: FunctionType) -> bytes:
+        cells = []
+        for cell in function.__closure__ or ():
+            try:
+                cells.append(cell.cell_contents)
+            except ValueError:  # not bound yet
+                cells.append(None)
+        defaults = function.__defaults__, function.__kwdefaults__
+        return hashed(self._of_code(function.__code__), self._of_parts((*defaults, *cells)))
+
+    def _of_code(self, code: CodeType) -> bytes:
+        names = " ".join((*code.co_names, "", *code.co_varnames, "", *code.co_freevars))
+        return hashed(code.co_code, names, self._of_parts(code.co_consts))
+
+    def _of_parts(self, parts: Any) -> bytes:
+        """Digest what a definition holds; of what cannot be compared, only the type counts."""
+        found = []
+        for part in parts:
+            if isinstance(part, CodeType):
+                found.append(self._of_code(part))
+                continue
+            try:
+                found.append(self._of(part, 4))
+            except Unknown:
+                found.append(hashed("a", type(part).__qualname__))
+        return hashed(*found)

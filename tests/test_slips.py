@@ -1,0 +1,162 @@
+"""What one types without `%%distributed`, or does not bring: cells say whose value they use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.helpers.notebook import new_ranks, on_ranks
+
+if TYPE_CHECKING:
+    from tests.helpers.kernel import Kernel
+
+NEWER = (
+    "`lr` got the value {} in the notebook after a cell had assigned {} on the ranks. This cell "
+    "uses the ranks' value; `--bring lr` brings the notebook's."
+)
+
+ANSWERS_LATE = (
+    "import nbdist.magics.own_values as one, nbdist.notebook.names_both_ways as two\n"
+    "one.LOOK_SECONDS = two.LOOK_SECONDS = 20\ndel one, two"
+)
+"""Run in the notebook: nothing is left unsaid because a rank gets no core for a while."""
+
+
+@pytest.fixture(autouse=True)
+def _names_of_no_other_test(notebook: Kernel) -> None:
+    notebook.run(ANSWERS_LATE)
+    notebook.run("%px %reset -f")
+    notebook.run(
+        "_kept = {'nbdist', 'In', 'Out', 'get_ipython', 'exit', 'quit', 'open'}\n"
+        "[globals().pop(n) for n in [*globals()] if n[0] != '_' and n not in _kept] and None"
+    )
+
+
+def test_a_plain_assignment_after_that_of_the_ranks_is_told_the_first_time(
+    notebook: Kernel,
+) -> None:
+    on_ranks(notebook, "lr = 0.1\ndef train():\n    return lr * 2")
+    notebook.run("lr = 0.5")
+    assert on_ranks(notebook, "print(lr)").text == f"{NEWER.format(0.5, 0.1)}\n0.1\n"
+    assert on_ranks(notebook, "print(lr)").text == "0.1\n", "it is told once"
+    notebook.run("lr = 0.6")
+    on_ranks(notebook, "other = 1")
+    told = on_ranks(notebook, "print(train())")
+    assert told.text == f"{NEWER.format(0.6, 0.1)}\n0.2\n", "functions of the ranks read it, too"
+    notebook.run("lr = 0.7")
+    assert on_ranks(notebook, "%%time\nx = lr").text.startswith(NEWER.format(0.7, 0.1))
+    assert on_ranks(notebook, "print(lr)", "--bring lr").stdout == "0.7\n"
+    assert notebook.run("print(lr)").text == "0.7\n", "both ends are equal"
+
+
+def test_what_ranks_have_assigned_last_is_used_without_a_word(notebook: Kernel) -> None:
+    notebook.run("lr = 1")
+    assert on_ranks(notebook, "print(lr)").stdout == "1\n"
+    notebook.run("lr = 2")
+    on_ranks(notebook, "lr = 3")
+    assert on_ranks(notebook, "print(lr)").text == "3\n"
+    notebook.run("lr = 3")
+    assert on_ranks(notebook, "print(lr)").text == "3\n", "the values are equal"
+    on_ranks(notebook, "for i in range(2): pass")
+    notebook.run("for i in range(3): pass")
+    assert on_ranks(notebook, "for i in range(2): pass\nprint(i)").text == "1\n"
+    on_ranks(notebook, "lr = 4", "--return lr")
+    assert notebook.run("print(lr)").text == "4\n"
+    assert on_ranks(notebook, "lr += 1\nprint(lr)").text == "5\n"
+    on_ranks(notebook, "lr = 6 + rank")
+    notebook.run("%dist pull lr --ranks 0,1")
+    assert on_ranks(notebook, "print(lr)").text == "6\n"
+    on_ranks(notebook, "import math as m\nfrom json import dumps")
+    notebook.run("import math as m\nfrom json import dumps")
+    assert on_ranks(notebook, "print(m.floor(1.5), dumps(1))").text == "1 1\n"
+    on_ranks(notebook, "def step(): global count; count = 7\ncount = 6")
+    notebook.run("count = 5")
+    on_ranks(notebook, "count = 6\nstep()")
+    assert on_ranks(notebook, "print(count)").text == "7\n"
+    notebook.run("lr = 8")
+    new_ranks(notebook)
+    told = on_ranks(notebook, "print(lr)").text
+    assert told == "Brought to 2 ranks: lr (int).\n8\n", "new ranks have no value of their own"
+
+
+def test_a_definition_that_was_edited_in_a_plain_cell_is_told(notebook: Kernel) -> None:
+    net = """
+        from dataclasses import dataclass
+        @dataclass
+        class Conf:
+            lr: float = 0.1
+        def outer(n, *, by=2):
+            def inner(x):
+                return [x * each for each in range(n)] + [by, {'a', 'b'} and ...]
+            return inner
+        made = outer(3)
+        class Net:
+            WIDTH = 4
+            def go(self):
+                return f'{self.WIDTH} old'
+            @property
+            def wide(self):
+                return lambda: self.WIDTH
+    """
+    on_ranks(notebook, net)
+    shown = "print(Net().go(), len(made(1)), outer(1)(2)[0], Conf())"
+    plain = on_ranks(notebook, shown).stdout
+    notebook.run("\n".join(line[8:] for line in net.split("\n")))
+    assert on_ranks(notebook, shown).text == plain, "the same text at both ends is no change"
+    notebook.run("class Net:\n    WIDTH = 4\n    def go(self): return f'{self.WIDTH} new'")
+    cell = on_ranks(notebook, shown)
+    assert cell.stdout == plain
+    assert "`Net` was defined again in the notebook after a cell had defined it" in cell.text
+    assert "`--bring Net` brings the notebook's" in cell.text
+    assert on_ranks(notebook, "print(Net().go())", "--bring Net").stdout == "4 new\n"
+
+
+def test_a_plain_cell_says_that_ranks_have_changed_what_it_reads(notebook: Kernel) -> None:
+    notebook.run(
+        "import torch\nresults, acc, same = [], 0, 1\nmodel = torch.nn.Linear(2, 1)\n"
+        "opened = {}\ndef show():\n    return results"
+    )
+    assert notebook.run("print(results, acc)").text == "[] 0\n"
+    on_ranks(
+        notebook, "results.append(rank)\nacc, same = 0.9, 1\nmodel.weight.data.add_(1)\nopened"
+    )
+    told = notebook.run("%%capture out\nprint(show())")
+    assert told.text == (
+        "This cell has read the notebook's own `results` ([] here, [0] on rank 0); cells have "
+        "changed it on the ranks. `%dist pull results` brings rank 0's value.\n"
+    )
+    assert notebook.run("print(results)").text == "[]\n", "it is told once"
+    both = notebook.run("print(acc, same, opened)\nweights = model.state_dict()").text
+    assert "own `acc` (0 here, 0.9 on rank 0), `model`; cells have changed them" in both
+    assert notebook.run("%dist pull results acc\nprint(results, acc)").stdout.endswith("[0] 0.9\n")
+    assert notebook.run("print(results, acc)").text == "[0] 0.9\n"
+    on_ranks(notebook, "print(results)")
+    assert notebook.run("print(results)").text == "[0]\n", "it was not changed again"
+    on_ranks(notebook, "results.append(5)\nacc = 1.0")
+    assert "[0, 5] on rank 0" in notebook.run("print(results)").text
+    assert notebook.run("acc = 2\nprint(acc)").text == "2\n", "the plain cell has bound it"
+    on_ranks(notebook, "model.weight.data.add_(1)")
+    kept = notebook.run("_ = model.load_state_dict({k: v * 2 for k, v in weights.items()})")
+    assert kept.text == "", "the plain cell has changed it, too"
+    on_ranks(notebook, "trained = torch.nn.Linear(1, 1)", "--return trained")
+    on_ranks(notebook, "print(trained.training)")
+    assert notebook.run("print(trained.training)").text == "True\n"
+
+
+def test_names_that_only_ranks_have_are_told_after_a_name_error(notebook: Kernel) -> None:
+    on_ranks(notebook, "loss = 0.5\nif rank == 1:\n    mine = 2")
+    cell = notebook.run("print(loss)", check=False)
+    assert cell.error.startswith("NameError")
+    assert "`loss` is on the ranks: `%%distributed` runs a cell there, `%dist pull loss` " in (
+        cell.text
+    )
+    assert (
+        "`%dist pull mine --ranks 1` brings the value of rank 1"
+        in notebook.run("mine", check=False).text
+    )
+    assert "`world_size` is defined on the ranks" in notebook.run("world_size", check=False).text
+    assert "on the ranks" not in notebook.run("nowhere", check=False).text
+    notebook.run("%dist auto on")
+    assert "on the ranks" not in notebook.run("print(nowhere)", check=False).text
+    notebook.run("%dist auto off")
