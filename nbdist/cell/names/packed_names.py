@@ -26,6 +26,7 @@ from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire import shared_memory
 
 if TYPE_CHECKING:
+    from nbdist.wire.inspection import Look
     from nbdist.wire.parcel_format import Parcel
 
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
