@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names import packed_names as bring
-from nbdist.cell.names.sent_versions import Known
+from nbdist.cell.names.sent_versions import ABSENT, Known
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over
 from nbdist.hub.link.agent_connections import NoAnswer
@@ -77,9 +77,12 @@ class Names:
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""
-        space = {**namespace(), **values}
-        wanted = bring.Wanted(space, forced=list(values), automatic=False)
+        notebook = namespace()
+        wanted = bring.Wanted({**notebook, **values}, forced=list(values), automatic=False)
         bringing = self.pack(wanted, ranks)
+        for name, value in values.items():
+            if notebook.get(name, ABSENT) is not value:
+                self._known.let_go(name)
         return [] if bringing is None else hub_loop().wait(self._push(bringing, ranks))
 
     async def _push(self, bringing: bring.Bringing, ranks: Sequence[int]) -> list[str]:
