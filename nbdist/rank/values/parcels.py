@@ -170,7 +170,7 @@ class _Packer(ByValue):
         trial: bool,
     ) -> None:
         super().__init__(file, carry_globals=carry_globals, buffer_callback=keep)
-        self._devices, self._parts, self._to_notebook = devices, parts, carry_globals
+        self._devices, self._parts, self.to_notebook = devices, parts, carry_globals
         self._trial = trial
         self._known: dict[type, Any] = {}
 
@@ -178,7 +178,7 @@ class _Packer(ByValue):
         kind = type(obj)
         if kind not in self._known:
             self._known[kind] = look_at(
-                kind, self._devices, to_notebook=self._to_notebook, trial=self._trial
+                kind, self._devices, to_notebook=self.to_notebook, trial=self._trial
             )
         own = self._known[kind]
         reduced = self._parts.reduce(obj) if own is None else own(obj)

@@ -19,6 +19,7 @@ import cloudpickle
 from cloudpickle import cloudpickle as inside
 
 from nbdist.rank.values import pickle_fixes
+from nbdist.rank.values.made_classes import make_class
 
 CELLS = "contents of its cells"
 
@@ -102,6 +103,9 @@ class ByValue(cloudpickle.Pickler):
         As in `pickle.Pickler`.
     """
 
+    to_notebook = False
+    """Whether the receiver is the notebook, where no code has run for classes of the ranks."""
+
     def __init__(self, file: Any, *, carry_globals: bool, buffer_callback: Any = None) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._space = namespace()
@@ -134,7 +138,8 @@ class ByValue(cloudpickle.Pickler):
             # cloudpickle sets `__slots__` after the class is created, when it has no effect.
             settings: dict[str, Any] = reduced[1][3]
             settings["__slots__"] = vars(obj)["__slots__"]
-        return *reduced[:-1], set_class_state
+        make, arguments, *state, _ = reduced
+        return make_class, (make, self.to_notebook, *arguments), *state, set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         make, (code, space, *rest, _), (attributes, slots), *_ = super()._dynamic_function_reduce(
