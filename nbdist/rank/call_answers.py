@@ -48,6 +48,7 @@ from nbdist.wire.rank_calls import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from socket import socket
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -95,6 +96,8 @@ class Answers:
         self._who, self._completing = Who(shell), Completing(shell)
         self._engine = {thread.ident for thread in threading.enumerate() if thread.ident}
         self._engine -= {runner.main}
+        self._reserved: socket | None = None
+        """Keeps free the port at which programs of the ranks meet."""
         self.names = Names(shell)
 
     def at_once(self, call: AtOnce) -> object:
@@ -185,6 +188,8 @@ class Answers:
                 return call.answer(names.take(call.path))
 
     def _open_store(self) -> Ports:
+        if self._reserved is not None:
+            self._reserved.close()
         self._reserved = sockets.reserve()
         return Ports(self._backend.open_store(), self._reserved.getsockname()[1])
 
