@@ -23,3 +23,47 @@ def test_what_is_pushed_by_keyword_is_the_ranks_own(notebook: Kernel) -> None:
     assert "`given` was deleted" in on_ranks(notebook, "print(given)").text
     notebook.run("keyword = 6")
     assert on_ranks(notebook, "print(keyword)").stdout == "6\n"
+
+
+TENSORS = """
+import torch, warnings
+warnings.simplefilter("ignore")  # of kinds that torch calls prototypes
+class Sub(torch.Tensor):
+    pass
+def tensors():
+    row, eye = torch.arange(6.0), torch.eye(4)
+    complex_row = torch.complex(row, row + 1)
+    found = {
+        "quantized": torch.quantize_per_tensor(row, 0.5, 1, torch.qint8),
+        "by channel": torch.quantize_per_channel(
+            eye, torch.full((4,), 0.5), torch.zeros(4), 0, torch.quint8
+        ),
+        "large": torch.quantize_per_tensor(torch.arange(4e5), 0.5, 1, torch.qint32),
+        "csr": eye.to_sparse_csr(), "csc": eye.to_sparse_csc(), "coo": eye.to_sparse(),
+        "bsr": eye.to_sparse_bsr((2, 2)), "bsc": eye.to_sparse_bsc((2, 2)),
+        "nested": torch.nested.nested_tensor([row, row[:2]]),
+        "jagged": torch.nested.nested_tensor([eye, eye[:2]], layout=torch.jagged),
+        "complex": complex_row, "conjugate": complex_row.conj(), "negative": complex_row.conj().imag,
+        "empty": row[:0].reshape(0, 3), "meta": torch.empty(3, device="meta"),
+        "view": eye[1:].t(), "expanded": row[:1].expand(5), "subclass": row.as_subclass(Sub),
+        "parameter": torch.nn.Parameter(row), "gradient": row.clone().requires_grad_(),
+        "bfloat16": row.bfloat16(), "uint16": row.to(torch.uint16), "uint64": row.to(torch.uint64),
+        "float8": row.to(torch.float8_e4m3fn), "large float8": torch.ones(400_000).to(torch.float8_e5m2),
+    }
+    found["parameter of float8"] = torch.nn.Parameter(found["float8"], requires_grad=False)
+    found["subclass of float8"] = found["float8"].as_subclass(Sub)
+    return found
+def look(found):
+    for name, tensor in found.items():
+        plain = tensor.values() if name == "jagged" else tensor
+        plain = plain.float() if "float8" in name else plain
+        print(name, type(tensor).__name__, tensor.layout, plain)
+"""
+
+
+def test_tensors_of_each_kind_travel_in_a_dict_and_back(notebook: Kernel) -> None:
+    notebook.run(TENSORS)
+    here = notebook.run("found = tensors()\nlook(found)").stdout
+    assert on_ranks(notebook, "look(found)").stdout == here
+    on_ranks(notebook, "made = tensors()", "--return made")
+    assert notebook.run("look(made)").stdout == here

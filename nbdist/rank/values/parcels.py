@@ -8,6 +8,7 @@ import io
 import pickle
 import secrets
 import time
+import warnings
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -249,7 +250,17 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
         # The sender is this cluster's notebook or a rank, on a channel that only they can use.
         unpickler = _Unpacker(io.BytesIO(stream), buffers=iter(buffers))
         for name in parcel.names:
-            yield name, unpickler.load()
+            with _without_torchs_warnings():
+                value = unpickler.load()
+            yield name, value
+
+
+@contextlib.contextmanager
+def _without_torchs_warnings() -> Iterator[None]:
+    """Hide what torch says of kinds of tensors that it rebuilds: the user has made them before."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\b")
+        yield
 
 
 def unpacked(parcel: Parcel, buffers: list[memoryview]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
 Torch's optimizers and sparsifiers would lose attributes, and sentinels of dataclasses would be
-copied. Two kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
-sparsifier's masks), and pruned Keras models.
+copied. Three kinds could not be pickled at all: modules with computed tensors (`weight_norm`, a
+sparsifier's masks), pruned Keras models, and tensors of new dtypes (float8, uint16).
 """
 
 from __future__ import annotations
 
 import copyreg
 import dataclasses
+import functools
 import pickle
 import sys
 from typing import Any
@@ -43,6 +44,8 @@ def reduce(obj: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or reduced is not NotImplemented:
         return reduced
+    if isinstance(obj, torch.Tensor):
+        return _of_new_dtype(obj) if _is_new(obj.dtype) else NotImplemented
     if isinstance(obj, torch.nn.Module):
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
@@ -62,6 +65,33 @@ def _whole(obj: Any, base: Any) -> Any:
         return NotImplemented
     added = {name: value for name, value in vars(obj).items() if name not in PATCHED}
     return copyreg.__newobj__, (kind,), {**added, **obj.__getstate__()}  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _is_new(dtype: Any) -> bool:
+    """Return whether torch reduces tensors of a dtype to a storage without a type (float8, uint16).
+
+    It can then rebuild only those that `torch.save` has written.
+    """
+    torch = sys.modules["torch"]
+    try:
+        _, arguments = torch.empty(0, dtype=dtype).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except RuntimeError:  # a quantized one
+        return False
+    return isinstance(arguments[0], torch.UntypedStorage)
+
+
+def _of_new_dtype(tensor: Any) -> Any:
+    """Reduce a tensor as `torch.save` does, which gives each storage a type."""
+    torch = sys.modules["torch"]
+
+    def typed(part: Any) -> Any:
+        if isinstance(part, torch.UntypedStorage):
+            return torch.storage.TypedStorage(wrap_storage=part, dtype=torch.uint8, _internal=True)
+        return tuple(map(typed, part)) if type(part) is tuple else part
+
+    make, arguments, *state = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return make, typed(arguments), *state
 
 
 def _sparsifier(obj: Any) -> Any:
