@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.helpers.notebook import on_ranks
+from tests.helpers.notebook import on_ranks, plain
 
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
@@ -43,12 +43,14 @@ def tensors():
         "bsr": eye.to_sparse_bsr((2, 2)), "bsc": eye.to_sparse_bsc((2, 2)),
         "nested": torch.nested.nested_tensor([row, row[:2]]),
         "jagged": torch.nested.nested_tensor([eye, eye[:2]], layout=torch.jagged),
-        "complex": complex_row, "conjugate": complex_row.conj(), "negative": complex_row.conj().imag,
+        "complex": complex_row, "conjugate": complex_row.conj(),
+        "negative": complex_row.conj().imag,
         "empty": row[:0].reshape(0, 3), "meta": torch.empty(3, device="meta"),
         "view": eye[1:].t(), "expanded": row[:1].expand(5), "subclass": row.as_subclass(Sub),
         "parameter": torch.nn.Parameter(row), "gradient": row.clone().requires_grad_(),
         "bfloat16": row.bfloat16(), "uint16": row.to(torch.uint16), "uint64": row.to(torch.uint64),
-        "float8": row.to(torch.float8_e4m3fn), "large float8": torch.ones(400_000).to(torch.float8_e5m2),
+        "float8": row.to(torch.float8_e4m3fn),
+        "large float8": torch.ones(400_000).to(torch.float8_e5m2),
     }
     found["parameter of float8"] = torch.nn.Parameter(found["float8"], requires_grad=False)
     found["subclass of float8"] = found["float8"].as_subclass(Sub)
@@ -67,3 +69,56 @@ def test_tensors_of_each_kind_travel_in_a_dict_and_back(notebook: Kernel) -> Non
     assert on_ranks(notebook, "look(found)").stdout == here
     on_ranks(notebook, "made = tensors()", "--return made")
     assert notebook.run("look(made)").stdout == here
+
+
+def test_all_that_take_names_take_commas_and_blanks(notebook: Kernel) -> None:
+    notebook.run("one, two, three = 1, 2, 3")
+    told = "Brought to 2 ranks: one (int), two (int), three (int)."
+    for names in ("one,two,three", "one, two three", "one two ,three"):
+        assert told in notebook.run(f"%dist push {names}").text
+        assert told in on_ranks(notebook, "pass", f"--bring {names} --timeout 50").text
+        notebook.run("one = two = three = 0")
+        returned = on_ranks(notebook, "pass", f"--return {names} --output rank0").text
+        assert returned == "Returned from rank 0: one (5 B), two (5 B), three (5 B).\n"
+        notebook.run("one = two = three = 0")
+        assert "one, two, three." in notebook.run(f"%dist pull {names}").text
+        assert notebook.run("one, two, three").text == "(1, 2, 3)\n"
+        listed = notebook.run(f"%dist who {names}").text
+        assert [line.split()[0] for line in listed.splitlines()[1:]] == ["one", "three", "two"]
+    on_ranks(
+        notebook,
+        "import torch\nnets = {'a, b': torch.nn.Linear(1, 1)}\nnet = torch.nn.Linear(1, 1)",
+    )
+    told = notebook.run("%dist sync \"nets['a, b']\", net").text
+    assert told.count("is now on all ranks") == 2
+    notebook.run("%dist preload json, decimal")
+    assert "json, decimal" in notebook.run("%dist preload").text
+
+
+def test_a_part_of_a_value_is_bound_to_its_last_name(notebook: Kernel) -> None:
+    notebook.run("module = 'of the notebook'\nclass Holder: pass")
+    body = """
+        model = Holder()
+        model.module, model.inner, model.nothing = [rank], {"a": Holder()}, None
+        model.inner["a"].last = "deep"
+        module
+    """
+    paths = "model.module,\"model.inner['a'].last\" model.nothing"
+    cell = on_ranks(notebook, body, f"--return {paths}")
+    assert "model.module as `module` (" in cell.text
+    assert notebook.run("module, last, nothing").text == "([0], 'deep', None)\n"
+    assert on_ranks(notebook, "print(module)").stdout == "[0]\n", "it is the notebook's name now"
+    pulled = notebook.run("%dist pull model.module, model.nothing --ranks 0-1").text
+    assert pulled == "Bound in the notebook: model.module as module, model.nothing as nothing.\n"
+    assert notebook.run("module").text == "{0: [0], 1: [1]}\n"
+    assert notebook.run("import nbdist\nnbdist.cluster().pull('model.module', 1)").text == "[1]\n"
+    for wrong, told in {
+        "%dist pull model.missing": "`model.missing` cannot be returned",
+        "%dist pull model.inner['a']": "is not a name, or a path that ends with one",
+        "%dist pull model.last other.last": "would be bound to the same name",
+        "%dist push module.part": "bind it to a name first: part = module.part",
+        "%%distributed --return class\nprint('ran')": "'class' is not a name",
+    }.items():
+        failed = plain(notebook.run(wrong, check=False).text)
+        assert told.replace("`", "") in failed.replace("`", "")
+        assert "ran\n" not in failed

@@ -28,9 +28,10 @@ from nbdist.magics.cell_saved import save
 from nbdist.magics.cell_scaled import check_alone, run_series
 from nbdist.magics.parsing.arguments import (
     LAUNCHER_FLAGS,
+    Names,
+    Paths,
     UsageMistake,
     cluster_arguments,
-    names_list,
     parse,
     ranks_list,
     seconds,
@@ -81,13 +82,14 @@ class DistributedMagics(Magics):
         help="show rank zero (default), all ranks with labels, or equal lines once",
     )  # fmt: skip
     @argument(
-        "--bring", type=names_list, default=[], metavar="NAMES",
+        "--bring", action=Names, default=[], metavar="NAMES",
         help="bring these names of the notebook, and replace the values that the ranks have",
     )  # fmt: skip
     @argument("--no-bring", action="store_true", help="bring no other names of the notebook")
     @argument(
-        "--return", dest="returns", type=names_list, default=[], metavar="NAMES",
-        help="after the cell, bind these names in the notebook to the values of rank zero",
+        "--return", dest="returns", action=Paths, default=[], metavar="NAMES",
+        help="after the cell, bind these names in the notebook to the values of rank zero; "
+        "trainer.model is bound to the name model",
     )  # fmt: skip
     @argument(
         "--async", dest="background", action="store_true",

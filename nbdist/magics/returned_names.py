@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.backends.models.variable_paths import last_name
 from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
 from nbdist.magics.parsing.arguments import UsageMistake
@@ -42,7 +43,13 @@ class FromScript:
 
     def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
         """Bind the values in the notebook's namespace."""
-        space.update(values)
+        space.update({last_name(path): value for path, value in values.items()})
+
+
+def bound_as(path: str) -> str:
+    """Say to which name what is at a path is bound."""
+    name = last_name(path)
+    return path if name == path else f"{path} as `{name}`"
 
 
 def bind_returned(
@@ -61,7 +68,7 @@ def bind_returned(
         raise UsageMistake(f"nothing was returned: {err}") from err
     between.bind(values, space)
     if values:
-        listed = ", ".join(f"{name} ({in_bytes(offer.sizes[name])})" for name in values)
+        listed = ", ".join(f"{bound_as(name)} ({in_bytes(offer.sizes[name])})" for name in values)
         tell(f"Returned from rank {offer.rank}: {listed}.")
     refused = cannot_return(offer)
     del offer, values  # an error's traceback must not keep them in memory

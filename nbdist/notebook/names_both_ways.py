@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nbdist.backends.models.variable_paths import last_name
 from nbdist.cell.names import packed_names as bring
 from nbdist.cell.names.sent_versions import ABSENT, Known
 from nbdist.errors import NbdistError, UsageError
@@ -127,10 +128,15 @@ class Names:
         self._known.forget(space)
 
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
-        """Bind values that came from the ranks; they need not be sent back to the ranks later."""
-        for name, value in values.items():
+        """Bind values that came from the ranks; names need not be sent back later.
+
+        What was a part of a value there (`trainer.model`) has no name of its own on the ranks.
+        """
+        for path, value in values.items():
+            name = last_name(path)
             space[name] = value
-            self._known.returned(name, value)
+            if name == path:
+                self._known.returned(name, value)
 
 
 def place(hub: Hub) -> messages.Run:

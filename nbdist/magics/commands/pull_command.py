@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.magics.parsing.arguments import ranks_list
-from nbdist.magics.parsing.command import say, say_if_waiting
+from nbdist.backends.models.variable_paths import last_name
+from nbdist.magics.parsing.arguments import Paths, ranks_list
+from nbdist.magics.parsing.command import names_of_ranks, say, say_if_waiting, set_offer
+from nbdist.magics.returned_names import bound_as
 from nbdist.notebook import current_cluster
 from nbdist.rank.values.pickles import namespace
 
@@ -24,7 +26,11 @@ def add_to(commands: Commands) -> None:
         "--ranks", type=ranks_list, default=[0], metavar="0,2-3",
         help="from these ranks (default: 0); from several, each name becomes a dict by rank",
     )  # fmt: skip
-    parser.add_argument("names", nargs="+", metavar="NAME", help="variables of the ranks")
+    names = parser.add_argument(
+        "names", action=Paths, metavar="NAME",
+        help="variables of the ranks; trainer.model is bound to the name model",
+    )  # fmt: skip
+    set_offer(names, names_of_ranks)
 
 
 def pull(args: argparse.Namespace) -> None:
@@ -35,6 +41,6 @@ def pull(args: argparse.Namespace) -> None:
     if len(found) == 1:
         cluster.names_between.bind(found[args.ranks[0]], namespace())
     else:
-        for name in args.names:
-            namespace()[name] = {rank: values[name] for rank, values in found.items()}
-    say(f"Bound in the notebook: {', '.join(args.names)}.")
+        for path in args.names:
+            namespace()[last_name(path)] = {rank: values[path] for rank, values in found.items()}
+    say(f"Bound in the notebook: {', '.join(map(bound_as, args.names))}.")

@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbdist.backends.models.variable_paths import at
+from nbdist.errors import UsageError
 from nbdist.rank.values import cell_sources, keras_models
 from nbdist.rank.values.contents import Contents, Held, contents
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
-from nbdist.rank.values.user_errors import CannotTravel
+from nbdist.rank.values.user_errors import RAISED, CannotTravel
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.shared_memory import Blocks
 
@@ -142,18 +144,29 @@ class Names:
     # -- on their way to the notebook ----------------------------------------------------------
 
     def offer(self, names: list[str]) -> Offer:
-        """Pack values for the notebook; also return why some could not be packed."""
+        """Pack values for the notebook; also return why some could not be packed.
+
+        Parameters
+        ----------
+        names
+            Names, or paths such as `trainer.model`.
+        """
         self._offered.close()
-        space = self._shell.user_ns
-        refused = {name: "it is not defined there" for name in names if name not in space}
-        there = [name for name in names if name in space]
-        refused |= cannot_travel({name: space[name] for name in there}, _for_notebook)
+        there, refused = dict[str, Any](), dict[str, str]()
+        for path in names:
+            try:
+                there[path] = at(self._shell.user_ns, path)
+            except UsageError:
+                refused[path] = "it is not defined there"
+            except RAISED as err:  # a property of the user's may raise anything
+                refused[path] = f"{type(err).__name__}: {err}"
+        refused |= cannot_travel(there, _for_notebook)
         packing = _for_notebook()
-        for name in there:
-            if name not in refused:
-                packing.add(name, space[name])
+        for path, value in there.items():
+            if path not in refused:
+                packing.add(path, value)
         sizes = {item.name: item.size for item in packing.items.values()}
-        parcel = packing.close(self._offered, self.holds(there))
+        parcel = packing.close(self._offered, self.holds([*there]))
         return Offer(parcel, refused, sizes)
 
     def let_go(self) -> None:
