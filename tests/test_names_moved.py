@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from tests.helpers.notebook import on_ranks, plain
+from tests.helpers.notebook import new_ranks, on_ranks, plain
 
 if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
@@ -122,3 +123,53 @@ def test_a_part_of_a_value_is_bound_to_its_last_name(notebook: Kernel) -> None:
         failed = plain(notebook.run(wrong, check=False).text)
         assert told.replace("`", "") in failed.replace("`", "")
         assert "ran\n" not in failed
+
+
+UNTIDY = """
+import functools, threading, torch, weakref
+class Callback: pass
+class Slotted:
+    __slots__ = ("unset", "lock")
+def hook_with(lock):
+    return lambda *_: lock
+callback, slotted = Callback(), Slotted()
+callback.ref, slotted.lock = weakref.ref(callback), threading.Lock()
+net, hooked = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU()), torch.nn.Linear(1, 1)
+net[1].callback = callback
+hooked.register_forward_hook(hook_with(threading.Lock()))
+bundle = {"plain": [1, 2], "deep": [3, {4: net}]}
+opened = functools.partial(print, file=open("/dev/null"))
+numbers = {"left": (n for n in range(3))}
+dense = [torch.ones(2).to_mkldnn()]
+alone = threading.Lock()
+"""
+CULPRITS = {
+    "bundle": r"`bundle\['deep'\]\[1\]\[4\]\[1\].callback.ref` is a weakref.ReferenceType; set it",
+    "slotted": r"`slotted.lock` is a _thread.lock; set it to None or leave it out",
+    "net": r"`net\[1\].callback.ref` is a weakref.* or bind `net.state_dict\(\)` to a name, and",
+    "hooked": r"`hooked._forward_hooks\[\d+\].<locals>.lock` is a _thread.lock; remove that hook",
+    "opened": r"`opened.keywords\['file'\]` is an open file \('/dev/null'\); set it to None or",
+    "numbers": r"`numbers\['left'\]` is a generator; it cannot be copied: make a list of it",
+    "dense": r"`dense\[0\]` holds a tensor without a storage \(mkldnn\); its `.to_dense\(\)` can",
+}
+
+
+def test_what_cannot_travel_is_named_by_its_path_with_what_to_do(notebook: Kernel) -> None:
+    on_ranks(notebook, UNTIDY)
+    wrapped = "bundle2 = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))]"
+    failed = on_ranks(
+        notebook, wrapped, f"--return {','.join(CULPRITS)},alone,bundle2", check=False
+    )
+    lines = failed.error.splitlines()
+    for name, told in CULPRITS.items():
+        assert any(re.search(f"`{name}` cannot be returned from rank 0: {told}", x) for x in lines)
+    assert "`alone` cannot be returned from rank 0: it is or holds a _thread.lock" in failed.error
+    assert "it belongs to its process: return what it is made from" in failed.error
+    assert "`bundle2[0].module` can be returned" in failed.error
+    assert "create it in the cell" not in failed.error
+
+    new_ranks(notebook)
+    notebook.run(UNTIDY)
+    failed = on_ranks(notebook, f"print({', '.join(CULPRITS)})", check=False)
+    for name, told in CULPRITS.items():
+        assert re.search(f"`{name}` cannot be brought to the ranks: {told}", failed.error)

@@ -573,7 +573,7 @@ def test_source_stays_where_it_gives_the_same_again(shell: InteractiveShell) -> 
 
 REFUSED = {
     "Tagged": "`Told.__init_subclass__` takes arguments that may have changed",
-    "kind": "it is or holds a weakref",
+    "kind": "weakref",
 }
 
 

@@ -15,6 +15,7 @@ from nbdist.errors import UsageError
 from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.rank.looking.rank_names import OURS
+from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
 from nbdist.rank.values.renewed_objects import State
@@ -153,7 +154,11 @@ def pack(wanted: Wanted, known: Known, ask: Ask, devices: int) -> Bringing | Non
             return trip.leave()
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.via}
         if needed:
-            raise UsageError(_cannot(needed, trip.via))
+            told = {
+                name: explained(name, space[name], why, trip.refuses)
+                for name, why in needed.items()
+            }
+            raise UsageError(_cannot(told, trip.via))
         left_out |= set(refused)
 
 
@@ -227,6 +232,14 @@ class _Trip:
                 reads[part] = None
         known.found(name, reads)
         return self._new(name, reads)
+
+    def refuses(self, value: object) -> str:
+        """Return why a part of a value cannot be pickled alone; '' if it can be."""
+        try:
+            Packing(self._devices, self._parts, trial=True).add("", value)
+        except CannotTravel as err:
+            return str(err)
+        return ""
 
     def _new(self, name: str, reads: Iterable[str]) -> list[str]:
         self._read.update(reads)

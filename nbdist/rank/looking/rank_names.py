@@ -14,6 +14,7 @@ from nbdist.backends.models.variable_paths import at
 from nbdist.errors import UsageError
 from nbdist.rank.values import cell_sources, keras_models
 from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.renewed_objects import State
@@ -224,13 +225,19 @@ class Names:
 
 def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[str, str]:
     """Try to pack each value alone; return why some cannot be packed."""
-    refused = {}
-    for name, value in values.items():
+
+    def refuses(value: object) -> str:
         try:
-            new().add(name, value)
+            new().add("", value)
         except CannotTravel as err:
-            refused[name] = str(err)
-    return refused
+            return str(err)
+        return ""
+
+    return {
+        name: explained(name, value, why, refuses, returned=True)
+        for name, value in values.items()
+        if (why := refuses(value))
+    }
 
 
 def _for_notebook() -> Packing:
