@@ -173,3 +173,24 @@ def test_what_cannot_travel_is_named_by_its_path_with_what_to_do(notebook: Kerne
     failed = on_ranks(notebook, f"print({', '.join(CULPRITS)})", check=False)
     for name, told in CULPRITS.items():
         assert re.search(f"`{name}` cannot be brought to the ranks: {told}", failed.error)
+
+
+def test_a_name_that_nothing_binds_is_told_before_the_cell_runs(notebook: Kernel) -> None:
+    notebook.run("def binds():\n    global by_function\n    by_function = 1")
+    notebook.run("import nbdist\nnbdist.cluster().push(**{'push' + 'ed': 2})")
+    told = "cannot be returned: neither this cell nor an earlier one binds it"
+    for flags in ("", "--launcher torchrun"):
+        cell = on_ranks(
+            notebook, "losses = [1]\nprint('ran')", f"--return loses {flags}", check=False
+        )
+        assert f"`loses` {told}; did you mean `losses`? (nothing was started)" in cell.error
+        assert not cell.stdout
+        again = on_ranks(notebook, "print('ran')", f"--return loses.part {flags}", check=False)
+        assert f"`loses` {told} (nothing was started)" in again.error, "flags bind nothing"
+    notebook.run("%dist start --launcher engines -np 2")
+    on_ranks(notebook, "binds()", "--return by_function")
+    on_ranks(notebook, "1", "--return pushed,world_size")
+    assert notebook.run("by_function, pushed, world_size").text == "(1, 2, 2)\n"
+    notebook.run("del world_size")
+    hidden = on_ranks(notebook, "exec('un' + 'seen = 3')", "--return unseen")
+    assert "Returned from rank 0: unseen" in hidden.text, "nobody can know it before"

@@ -39,7 +39,7 @@ from nbdist.magics.parsing.arguments import (
     wish,
     words_list,
 )
-from nbdist.magics.returned_names import FromScript, bind_returned
+from nbdist.magics.returned_names import FromScript, bind_returned, check_returned
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
@@ -200,6 +200,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         raise UsageMistake(msg)
     check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))
+    check_returned(shell, cell, parsed, args.returns)
     wanted, told = with_own_workers(args, wish(args), parsed)
     wanted = check_detached(args, wanted)
     if told:

@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.backends.models.variable_paths import last_name
+from nbdist.cell.names.used_names import bound
 from nbdist.errors import NbdistError
 from nbdist.machine.amounts import in_bytes
 from nbdist.magics.parsing.arguments import UsageMistake
+from nbdist.notebook import current_cluster
 from nbdist.notebook.names_both_ways import cannot_return
+from nbdist.notebook.session import session
+from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.parcels import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nbdist.cell.names.wanted_names import Parsed
     from nbdist.job.job import Job
     from nbdist.wire.parcel_format import Offer
+
+
+HIDDEN = re.compile(
+    r"import\s*\*|%(run|load|store|pylab|macro)\b"
+    r"|\b(exec|eval|globals|locals|vars|user_ns|__main__|get_ipython)\b"
+)
+"""Code that may bind names that it does not mention."""
+FLAGS = re.compile(r"^%%?dist.*$", re.MULTILINE)
+WORD = re.compile(r"[^\W\d]\w*")
+
+
+def check_returned(shell: Any, cell: str, parsed: Parsed, paths: list[str]) -> None:  # IPython's
+    """Raise if a cell is to return a name that nothing in the notebook has ever mentioned.
+
+    Any other name may be bound by a function that the cell calls.
+    """
+    history = shell.history_manager
+    typed = "\n".join(history.input_hist_raw) if history else ""
+    if not paths or cell.strip() not in typed or HIDDEN.search(typed):
+        return
+    told = {*WORD.findall(FLAGS.sub("", typed)), *OURS}
+    unknown = [name for path in paths for name in WORD.findall(path)[:1] if name not in told]
+    if unknown and session.has_cluster():
+        there = current_cluster.cluster().known_there(unknown)
+        unknown = [name for name in unknown if name not in there]
+    for name in unknown:
+        near = difflib.get_close_matches(name, bound(parsed.code), n=1)
+        meant = f"; did you mean `{near[0]}`?" if near else ""
+        raise UsageMistake(
+            f"`{name}` cannot be returned: neither this cell nor an earlier one binds it{meant} "
+            "(nothing was started)"
+        )
 
 
 class Between(Protocol):

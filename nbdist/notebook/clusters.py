@@ -290,6 +290,10 @@ class Cluster:
         """Return the names that cells have bound on the ranks."""
         return inspecting.names(self.hub)
 
+    def known_there(self, names: list[str]) -> set[str]:
+        """Return which of these names some rank has, also one that is busy."""
+        return inspecting.known_there(self.hub, names)
+
     # -- ranks ---------------------------------------------------------------------------------
 
     @property

@@ -92,12 +92,13 @@ def set_offer(argument: argparse.Action, offer: Offer) -> None:
 
 
 def names_of_ranks(begun: str) -> list[str]:
-    """Return the names on the ranks, as completions; none if there is no cluster."""
-    del begun  # the caller selects the names that fit
+    """Return names on the ranks, and paths, that begin so; none if there is no cluster."""
     try:
-        return current_cluster.cluster().names()
+        found = current_cluster.cluster().complete(begun, len(begun))
     except NbdistError:
         return []
+    before = begun[: len(begun) - found.back]
+    return [before + text for text, kind in found.texts if kind != "keyword"]
 
 
 def offer_of(argument: argparse.Action, begun: str) -> list[str]:
