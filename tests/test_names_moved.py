@@ -43,7 +43,6 @@ def tensors():
         "csr": eye.to_sparse_csr(), "csc": eye.to_sparse_csc(), "coo": eye.to_sparse(),
         "bsr": eye.to_sparse_bsr((2, 2)), "bsc": eye.to_sparse_bsc((2, 2)),
         "nested": torch.nested.nested_tensor([row, row[:2]]),
-        "jagged": torch.nested.nested_tensor([eye, eye[:2]], layout=torch.jagged),
         "complex": complex_row, "conjugate": complex_row.conj(),
         "negative": complex_row.conj().imag,
         "empty": row[:0].reshape(0, 3), "meta": torch.empty(3, device="meta"),
@@ -58,8 +57,7 @@ def tensors():
     return found
 def look(found):
     for name, tensor in found.items():
-        plain = tensor.values() if name == "jagged" else tensor
-        plain = plain.float() if "float8" in name else plain
+        plain = tensor.float() if "float8" in name else tensor
         print(name, type(tensor).__name__, tensor.layout, plain)
 """
 
@@ -192,5 +190,34 @@ def test_a_name_that_nothing_binds_is_told_before_the_cell_runs(notebook: Kernel
     on_ranks(notebook, "1", "--return pushed,world_size")
     assert notebook.run("by_function, pushed, world_size").text == "(1, 2, 2)\n"
     notebook.run("del world_size")
-    hidden = on_ranks(notebook, "exec('un' + 'seen = 3')", "--return unseen")
+
+
+def test_what_by_its_kind_is_never_returned_is_told_before_the_cell_runs(notebook: Kernel) -> None:
+    body = """
+        import torch
+        wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        stream, log = (n for n in range(3)), open("/dev/null")
+        def unwrap():
+            global unwrapped
+            unwrapped = unwrapped.module
+        unwrapped = wrapped
+    """
+    on_ranks(notebook, body)
+    before = on_ranks(notebook, "print('ran')", "--return wrapped,stream,log", check=False)
+    assert not before.stdout
+    assert "`wrapped` cannot be returned" in before.error
+    assert "`wrapped.module` can be returned" in before.error
+    assert "`stream` cannot be returned from rank 0: it is or holds a generator" in before.error
+    assert before.error.strip().endswith("Nothing was brought or started.")
+    made = "unwrap()\nstream = [*stream]\nlog = 'closed'"
+    on_ranks(notebook, made, "--return stream,log,unwrapped,wrapped.module")
+    assert notebook.run("print(stream, log, unwrapped, module)").stdout == (
+        "[0, 1, 2] closed Linear(in_features=1, out_features=1, bias=True) "
+        "Linear(in_features=1, out_features=1, bias=True)\n"
+    )
+
+
+def test_what_code_may_bind_unseen_is_returned(kernel: Kernel) -> None:
+    kernel.run("%load_ext nbdist")
+    hidden = on_ranks(kernel, "exec('un' + 'seen = 3')", "-np 1 --backend none --return unseen")
     assert "Returned from rank 0: unseen" in hidden.text, "nobody can know it before"

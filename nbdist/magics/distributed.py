@@ -39,7 +39,7 @@ from nbdist.magics.parsing.arguments import (
     wish,
     words_list,
 )
-from nbdist.magics.returned_names import FromScript, bind_returned, check_returned
+from nbdist.magics.returned_names import FromScript, bind_returned, check_returned, kept_names
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
@@ -302,6 +302,7 @@ def _submit(
         viewed=True,
         wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
+        kept=kept_names(shell, cell, parsed, args.returns, args.bring),
         background=args.background,
     )
     job = cluster.submit_cell(cell, options)

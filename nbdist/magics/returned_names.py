@@ -31,6 +31,9 @@ HIDDEN = re.compile(
 )
 """Code that may bind names that it does not mention."""
 FLAGS = re.compile(r"^%%?dist.*$", re.MULTILINE)
+UNSEEN = re.compile(r"^\s*[%!]|:=", re.MULTILINE)
+"""Code that binds names elsewhere than in the cell's own statements."""
+GLOBAL = re.compile(r"\bglobal\b.*")
 WORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -39,12 +42,12 @@ def check_returned(shell: Any, cell: str, parsed: Parsed, paths: list[str]) -> N
 
     Any other name may be bound by a function that the cell calls.
     """
-    history = shell.history_manager
-    typed = "\n".join(history.input_hist_raw) if history else ""
-    if not paths or cell.strip() not in typed or HIDDEN.search(typed):
+    typed = _typed(shell, cell) if paths else ""
+    if not typed:
         return
     told = {*WORD.findall(FLAGS.sub("", typed)), *OURS}
     unknown = [name for path in paths for name in WORD.findall(path)[:1] if name not in told]
+    unknown = [name for name in unknown if name not in shell.user_ns]
     if unknown and session.has_cluster():
         there = current_cluster.cluster().known_there(unknown)
         unknown = [name for name in unknown if name not in there]
@@ -55,6 +58,24 @@ def check_returned(shell: Any, cell: str, parsed: Parsed, paths: list[str]) -> N
             f"`{name}` cannot be returned: neither this cell nor an earlier one binds it{meant} "
             "(nothing was started)"
         )
+
+
+def kept_names(
+    shell: Any, cell: str, parsed: Parsed, paths: list[str], brought: list[str]
+) -> list[str]:
+    """Return those paths to whose names the cell binds nothing, and no function does."""
+    typed = _typed(shell, cell) if paths else ""
+    if not typed or UNSEEN.search(cell):
+        return []
+    made = {*bound(parsed.code), *brought, *WORD.findall(" ".join(GLOBAL.findall(typed)))}
+    return [path for path in paths if not made.intersection(WORD.findall(path))]
+
+
+def _typed(shell: Any, cell: str) -> str:
+    """Return all that was typed in this notebook; '' if it may bind names without their mention."""
+    history = shell.history_manager
+    typed = "\n".join(history.input_hist_raw) if history else ""
+    return "" if cell.strip() not in typed or HIDDEN.search(typed) else typed
 
 
 class Between(Protocol):

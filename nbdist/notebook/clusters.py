@@ -178,7 +178,7 @@ class Cluster:
         run = Run(
             self.hub, job, output=options.output, arguments=options.args,
             autoreload=options.autoreload, timeout=options.timeout, bringing=bringing,
-            returns=options.returns,
+            returns=options.returns, kept=options.kept,
         )  # fmt: skip
         self._begin(job, run)
         return job

@@ -9,7 +9,7 @@ from nbdist.backends.models.variable_paths import last_name
 from nbdist.cell.names import packed_names as bring
 from nbdist.cell.names.sent_versions import ABSENT, Known
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.asking.names_sent import ask_for, hand_over
+from nbdist.hub.asking.names_sent import ask_for, hand_over, not_returned
 from nbdist.hub.link.agent_connections import NoAnswer
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.named_ranks import name_ranks
@@ -147,7 +147,4 @@ def place(hub: Hub) -> messages.Run:
 
 def cannot_return(offer: Offer) -> str:
     """Say which names a rank could not return, and why."""
-    return "\n".join(
-        f"`{name}` cannot be returned from rank {offer.rank}: {why}."
-        for name, why in offer.refused.items()
-    )
+    return not_returned(offer.refused, offer.rank)

@@ -43,6 +43,7 @@ from nbdist.wire.rank_calls import (
     TellCondition,
     TellStacks,
     TryGroups,
+    TryNames,
     WeighModels,
 )
 
@@ -68,7 +69,8 @@ OfGroup = (
     | DigestModels
 )  # fmt: skip
 OfNames = (
-    ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
+    ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | TryNames | GiveNames
+    | TakeNames
 )  # fmt: skip
 OnMain = OfGroup | OfNames
 """Done by the main thread as soon as no cell is running."""
@@ -182,6 +184,8 @@ class Answers:
                 return call.answer(None)
             case OfferNames():
                 return call.answer(names.offer(call.names))
+            case TryNames():
+                return call.answer(names.refused_by_kind(call.names))
             case GiveNames():
                 return call.answer(names.give(call.path, call.names))
             case TakeNames():

@@ -17,6 +17,7 @@ from nbdist.rank.values.contents import Contents, Held, contents
 from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
+from nbdist.rank.values.refusals import look_at
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
 from nbdist.wire.parcel_format import Offer
@@ -169,6 +170,21 @@ class Names:
         sizes = {item.name: item.size for item in packing.items.values()}
         parcel = packing.close(self._offered, self.holds([*there]))
         return Offer(parcel, refused, sizes)
+
+    def refused_by_kind(self, names: list[str]) -> dict[str, str]:
+        """Return which values can never travel to the notebook, whatever they hold, and why."""
+        refused = {}
+        for path in names:
+            try:
+                value = at(self._shell.user_ns, path)
+                reduce = look_at(type(value), None, to_notebook=True, trial=True)
+                if reduce is not None:
+                    reduce(value)
+            except CannotTravel as err:
+                refused[path] = explained(path, value, str(err), lambda _: "", returned=True)
+            except RAISED:  # it is not there yet, or is looked at when it is packed
+                continue
+        return refused
 
     def let_go(self) -> None:
         """Release the offered values, which the notebook has now. Any thread."""
