@@ -280,6 +280,24 @@ def test_other_ranks_displays_are_text_in_their_log(notebook: Kernel) -> None:
     assert printed_by(notebook, 1) == "'shown by 1'\n41\n"
 
 
+def test_a_value_with_a_very_long_text_is_shown_in_part(notebook: Kernel) -> None:
+    long = "'begun' + 60_000 * '.' + 'ended'"
+    shown = on_ranks(notebook, long).text
+    assert shown.startswith("'begun..")
+    assert shown.strip().endswith("..ended'")
+    assert "… 55,012 characters are left out; `print` shows them all …" in shown
+    assert len(printed_by(notebook, 1)) < 6_000
+    assert len(on_ranks(notebook, f"print({long})").stdout) == 60_011
+    assert len(on_ranks(notebook, "15_000 * '.'").text) >= 15_002, "what is not so long is whole"
+
+
+def test_no_warning_of_ours_is_in_the_output(notebook: Kernel) -> None:
+    on_ranks(notebook, "import warnings\nwarnings.simplefilter('always')")
+    # The ranks form their group anew, and let go of what was for the old one.
+    notebook.run("%dist restart 1")
+    assert on_ranks(notebook, "import gc\nfound = gc.collect()").text == ""
+
+
 @pytest.mark.starts_processes
 def test_nbclient_shows_and_keeps_all(without_torch: dict[str, str], tmp_path: Path) -> None:
     cells = ["%load_ext nbdist", distributed(SLOW_LINES, "-np 2 --backend none"), "%dist logs 1"]

@@ -92,6 +92,12 @@ def test_the_ranks_of_the_cell_are_asked(filled: Kernel) -> None:
     assert offered(filled, "network.backb", "--ranks 9") == [], "no such rank, and no error"
 
 
+def test_commands_offer_the_names_of_the_ranks(filled: Kernel) -> None:
+    for command in ("pull", "sync", "who"):
+        assert "network" in complete(filled, f"%dist {command} netw")
+    assert "network.backbone" in complete(filled, "%dist pull network.backb")
+
+
 def test_what_takes_long_is_left_out_and_nothing_is_printed(filled: Kernel) -> None:
     filled.run(PATIENCE.format(0.3))
     with within(10):

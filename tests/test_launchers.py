@@ -72,6 +72,7 @@ if {"RANK", "HOROVOD_RANK"} & os.environ.keys():
 OWN_SCRIPT = """
 answer = shifted(summed(torch.ones(1)))
 print(rank, world_size, answer.item(), __name__)
+if world_size > 2: nowhere = answer
 """
 
 

@@ -200,6 +200,8 @@ def test_a_ddp_model_and_a_generator_are_not_returned(notebook: Kernel) -> None:
         from torch.nn.parallel import DistributedDataParallel
         wrapped = DistributedDataParallel(torch.nn.Linear(1, 1))
         count, stream = 7, (i for i in range(3))
+        if count > 7:
+            missing = 8
         print("ran")
         """,
         "--return count,wrapped,stream,missing",
@@ -209,7 +211,7 @@ def test_a_ddp_model_and_a_generator_are_not_returned(notebook: Kernel) -> None:
     assert cell.stdout == "ran\n"
     text = plain(cell.text)
     assert "`wrapped` cannot be returned from rank 0" in text
-    assert "`.module` can be brought" in text
+    assert "`wrapped.module` can be returned" in text
     assert "`stream` cannot be returned from rank 0: it is or holds a generator" in text
     assert "`missing` cannot be returned from rank 0: it is not defined there" in text
     assert notebook.run("count").text == "7\n"

@@ -573,7 +573,7 @@ def test_source_stays_where_it_gives_the_same_again(shell: InteractiveShell) -> 
 
 REFUSED = {
     "Tagged": "`Told.__init_subclass__` takes arguments that may have changed",
-    "order": "it is or holds a functools.KeyWrapper",
+    "order": "functools.KeyWrapper",
 }
 
 

@@ -14,6 +14,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nbdist.backends.models.variable_paths import at, last_name
 from nbdist.cell.definitions.defined import cell_number
 from nbdist.errors import UsageError
 from nbdist.hub.link.hub_loop import hub_loop
@@ -83,10 +84,19 @@ def run_inside(
         prepared.run()
     if prepared.job.error is not None:
         raise prepared.job.error
-    missing = [name for name in args.returns if name not in shell.user_ns]
+    _bind_returned(shell, args.returns)
+
+
+def _bind_returned(shell: Any, paths: list[str]) -> None:  # IPython's shell
+    """Bind what the cell returns under a path such as `trainer.model`; names are bound already."""
+    missing = []
+    for path in paths:
+        try:
+            shell.user_ns[last_name(path)] = at(shell.user_ns, path)
+        except UsageError:
+            missing.append(f"`{path}`")
     if missing:
-        listed = ", ".join(f"`{name}`" for name in missing)
-        raise UsageMistake(f"{listed} cannot be returned: not defined after the cell.")
+        raise UsageMistake(f"{', '.join(missing)} cannot be returned: not defined after the cell.")
 
 
 def _runtime(wish: Wish) -> tuple[Any, str]:

@@ -27,9 +27,10 @@ from nbdist.magics.cell_saved import save
 from nbdist.magics.cell_scaled import check_alone, run_series
 from nbdist.magics.parsing.arguments import (
     LAUNCHER_FLAGS,
+    Names,
+    Paths,
     UsageMistake,
     cluster_arguments,
-    names_list,
     parse,
     ranks_list,
     seconds,
@@ -37,6 +38,7 @@ from nbdist.magics.parsing.arguments import (
     wish,
     words_list,
 )
+from nbdist.magics.returnable import check_returned, kept_names
 from nbdist.magics.showing.background import Follower
 from nbdist.magics.showing.job_output import notice, show
 from nbdist.magics.showing.starting import says_that_it_waits
@@ -80,13 +82,14 @@ class DistributedMagics(Magics):
         help="show rank zero (default), all ranks with labels, or equal lines once",
     )  # fmt: skip
     @argument(
-        "--bring", type=names_list, default=[], metavar="NAMES",
+        "--bring", action=Names, default=[], metavar="NAMES",
         help="bring these names of the notebook, and replace the values that the ranks have",
     )  # fmt: skip
     @argument("--no-bring", action="store_true", help="bring no other names of the notebook")
     @argument(
-        "--return", dest="returns", type=names_list, default=[], metavar="NAMES",
-        help="after the cell, bind these names in the notebook to the values of rank zero",
+        "--return", dest="returns", action=Paths, default=[], metavar="NAMES",
+        help="after the cell, bind these names in the notebook to the values of rank zero; "
+        "trainer.model is bound to the name model",
     )  # fmt: skip
     @argument(
         "--async", dest="background", action="store_true",
@@ -197,6 +200,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Job | None
         raise UsageMistake(msg)
     check_alone(args)
     parsed = check_syntax(shell, cell, lines_before(args))
+    check_returned(shell, cell, parsed, args.returns)
     wanted, told = with_own_workers(args, wish(args), parsed)
     wanted = check_detached(args, wanted)
     if told:
@@ -302,6 +306,7 @@ def _submit(
         viewed=True,
         wanted=wanted_on_ranks(shell, parsed, forced=args.bring, automatic=not args.no_bring),
         returns=args.returns,
+        kept=kept_names(shell, cell, parsed, args.returns, args.bring),
         background=args.background,
     )
     job = cluster.submit_cell(cell, options)

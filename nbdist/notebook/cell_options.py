@@ -38,5 +38,7 @@ class CellOptions:
     """Names of the notebook to copy to the ranks that lack them."""
     returns: Sequence[str] = ()
     """Names to return to the notebook after the cell; see `Job.take_returned`."""
+    kept: Sequence[str] = ()
+    """Those of `returns` that neither the cell nor a function binds: they stay what they are."""
     background: bool = False
     """Whether the cell runs in the background, so that the advice to interrupt would not help."""

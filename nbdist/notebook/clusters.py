@@ -178,7 +178,7 @@ class Cluster:
         run = Run(
             self.hub, job, output=options.output, arguments=options.args,
             autoreload=options.autoreload, futures=options.futures, timeout=options.timeout,
-            bringing=bringing, returns=options.returns,
+            bringing=bringing, returns=options.returns, kept=options.kept,
         )  # fmt: skip
         self._begin(job, run)
         return job
@@ -289,6 +289,10 @@ class Cluster:
     def names(self) -> list[str]:
         """Return the names that cells have bound on the ranks."""
         return inspecting.names(self.hub)
+
+    def known_there(self, names: list[str]) -> set[str]:
+        """Return which of these names some rank has, also one that is busy."""
+        return inspecting.known_there(self.hub, names)
 
     # -- ranks ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from nbdist.hub.link.agent_connections import given
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.rank.looking.vitals import STACKS_SIGNAL
 from nbdist.wire.inspection import Completions, State
-from nbdist.wire.rank_calls import ListNames, TellCondition
+from nbdist.wire.rank_calls import FindVersions, ListNames, TellCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,6 +47,11 @@ def names(hub: Hub) -> list[str]:
     """Return the names that cells have bound on the ranks."""
     lists = _from_living(hub, ListNames()).values()
     return sorted({name for found in lists for name in found})
+
+
+def known_there(hub: Hub, names: list[str]) -> set[str]:
+    """Return which of these names some rank has, also one that is busy."""
+    return {name for found in _from_living(hub, FindVersions(names, [])).values() for name in found}
 
 
 def _from_living(hub: Hub, call: Call[Answer]) -> dict[int, Answer]:

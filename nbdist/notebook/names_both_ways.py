@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nbdist.backends.models.variable_paths import last_name
 from nbdist.cell.names import packed_names as bring
-from nbdist.cell.names.sent_versions import Known
+from nbdist.cell.names.sent_versions import ABSENT, Known
 from nbdist.errors import NbdistError, UsageError
-from nbdist.hub.asking.names_sent import ask_for, hand_over
+from nbdist.hub.asking.names_sent import ask_for, hand_over, not_returned
 from nbdist.hub.link.agent_connections import NoAnswer, given
 from nbdist.hub.link.hub_loop import hub_loop
 from nbdist.job.named_ranks import name_ranks
@@ -99,9 +100,12 @@ class Names:
 
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""
-        space = {**namespace(), **values}
-        wanted = bring.Wanted(space, forced=list(values), automatic=False)
+        notebook = namespace()
+        wanted = bring.Wanted({**notebook, **values}, forced=list(values), automatic=False)
         bringing = self.pack(wanted, ranks)
+        for name, value in values.items():
+            if notebook.get(name, ABSENT) is not value:
+                self._known.let_go(name)
         return [] if bringing is None else hub_loop().wait(self._push(bringing, ranks))
 
     async def _push(self, bringing: bring.Bringing, ranks: Sequence[int]) -> list[str]:
@@ -180,10 +184,15 @@ class Names:
         self._known.forget(space)
 
     def bind(self, values: dict[str, Any], space: MutableMapping[str, Any]) -> None:
-        """Bind values that came from the ranks; they need not be sent back to the ranks later."""
-        for name, value in values.items():
+        """Bind values that came from the ranks; names need not be sent back later.
+
+        What was a part of a value there (`trainer.model`) has no name of its own on the ranks.
+        """
+        for path, value in values.items():
+            name = last_name(path)
             space[name] = value
-            self._known.returned(name, value)
+            if name == path:
+                self._known.returned(name, value)
 
 
 def place(hub: Hub) -> messages.Run:
@@ -194,7 +203,4 @@ def place(hub: Hub) -> messages.Run:
 
 def cannot_return(offer: Offer) -> str:
     """Say which names a rank could not return, and why."""
-    return "\n".join(
-        f"`{name}` cannot be returned from rank {offer.rank}: {why}."
-        for name, why in offer.refused.items()
-    )
+    return not_returned(offer.refused, offer.rank)

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbdist.backends.models.variable_paths import last_name
 from nbdist.detached import job_folders as keeping
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine.amounts import in_bytes
@@ -46,7 +47,7 @@ class FromScript:
 
     def bind(self, values: dict[str, Any], space: dict[str, Any]) -> None:
         """Bind the values in the notebook's namespace."""
-        space.update(values)
+        space.update({last_name(path): value for path, value in values.items()})
 
 
 class FromDetached(FromScript):
@@ -109,6 +110,12 @@ class BindsAtEnd:
             self._bind()
 
 
+def bound_as(path: str) -> str:
+    """Say to which name what is at a path is bound."""
+    name = last_name(path)
+    return path if name == path else f"{path} as `{name}`"
+
+
 def bind_returned(
     between: Between, job: Job, space: dict[str, Any], tell: Callable[[str], Any]
 ) -> None:
@@ -132,7 +139,7 @@ def bind_returned(
         raise UsageError(f"nothing was returned: {err}") from err
     between.bind(values, space)
     if values:
-        listed = ", ".join(f"{name} ({in_bytes(offer.sizes[name])})" for name in values)
+        listed = ", ".join(f"{bound_as(name)} ({in_bytes(offer.sizes[name])})" for name in values)
         tell(f"Returned from rank {offer.rank}: {listed}.")
     refused = cannot_return(offer)
     del offer, values  # an error's traceback must not keep them in memory

@@ -46,11 +46,13 @@ from nbdist.wire.rank_calls import (
     TellMarks,
     TellStacks,
     TryGroups,
+    TryNames,
     WeighModels,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from socket import socket
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -69,11 +71,10 @@ OfGroup = (
     FormGroup | SettleCell | TryGroups | ListGroups | OutlineModel | SyncModel | WeighModels
     | DigestModels
 )  # fmt: skip
-OfNames = (
-    ListNames | ReceiveParcel | BindParcel | DropParcel | OfferNames | GiveNames | TakeNames
-    | TellMarks | PutMarksRight
-)  # fmt: skip
-OnMain = OfGroup | OfNames
+OfNames = ReceiveParcel | BindParcel | DropParcel | OfferNames | TryNames
+OfCopies = ListNames | GiveNames | TakeNames | TellMarks | PutMarksRight
+"""Of a rank that is made like another one."""
+OnMain = OfGroup | OfNames | OfCopies
 """Done by the main thread as soon as no cell is running."""
 
 
@@ -99,6 +100,8 @@ class Answers:
         self._who, self._completing = Who(shell), Completing(shell)
         self._engine = {thread.ident for thread in threading.enumerate() if thread.ident}
         self._engine -= {runner.main}
+        self._reserved: socket | None = None
+        """Keeps free the port at which programs of the ranks meet."""
         self.names = Names(shell)
 
     def at_once(self, call: AtOnce) -> object:
@@ -148,7 +151,9 @@ class Answers:
 
     def on_main(self, call: OnMain) -> object:
         """Carry out a call. Main thread, no cell running."""
-        return self._of_group(call) if isinstance(call, OfGroup) else self._of_names(call)
+        if isinstance(call, OfGroup):
+            return self._of_group(call)
+        return self._of_names(call) if isinstance(call, OfNames) else self._of_copies(call)
 
     def _of_group(self, call: OfGroup) -> object:
         backend, space = self._backend, self._shell.user_ns
@@ -174,8 +179,6 @@ class Answers:
     def _of_names(self, call: OfNames) -> object:
         names = self.names
         match call:
-            case ListNames():
-                return call.answer(names.mine())
             case ReceiveParcel():
                 # Unpickling imports modules from the same paths as the cell.
                 self._runner.mirror.follow(call.run)
@@ -188,6 +191,14 @@ class Answers:
                 return call.answer(None)
             case OfferNames():
                 return call.answer(names.offer(call.names))
+            case TryNames():
+                return call.answer(names.refused_by_kind(call.names))
+
+    def _of_copies(self, call: OfCopies) -> object:
+        names = self.names
+        match call:
+            case ListNames():
+                return call.answer(names.mine())
             case GiveNames():
                 return call.answer(names.give(call.path, call.names))
             case TakeNames():
@@ -199,6 +210,8 @@ class Answers:
                 return call.answer(None)
 
     def _open_store(self) -> Ports:
+        if self._reserved is not None:
+            self._reserved.close()
         self._reserved = sockets.reserve()
         return Ports(self._backend.open_store(), self._reserved.getsockname()[1])
 

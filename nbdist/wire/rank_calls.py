@@ -172,6 +172,12 @@ class OfferNames(Call[Offer], frozen=True):
     names: list[str]
 
 
+class TryNames(Call[dict[str, str]], frozen=True):
+    """Return which values can, by their kind, never be packed for the notebook, and why."""
+
+    names: list[str]
+
+
 class ReleaseOffer(Call[None], frozen=True):
     """Free the values that were packed for the notebook."""
 
@@ -250,7 +256,7 @@ AnyCall = (
     OpenStore | FormGroup | SettleCell | TryGroups | ListGroups
     | OutlineModel | SyncModel | WeighModels | DigestModels
     | ListNames | FindVersions | ReceiveParcel | BindParcel | DropParcel
-    | OfferNames | ReleaseOffer | GiveNames | TakeNames | TellMarks | PutMarksRight
+    | OfferNames | TryNames | ReleaseOffer | GiveNames | TakeNames | TellMarks | PutMarksRight
     | TellStacks | TellCondition | DescribeVariables | GlanceAtVariables | FindNames
     | CompleteCode | FreeMemory | LookAtNames
 )  # fmt: skip

@@ -25,6 +25,17 @@ def at(namespace: Mapping[str, object], path: str) -> Any:
         raise UsageError(f"there is no variable `{path}` on this rank") from None
 
 
+def last_name(path: str) -> str:
+    """Return the name with which a path ends, to which its object can be bound; '' if none."""
+    try:
+        node = ast.parse(path, mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
 def has(namespace: Mapping[str, object], path: str) -> bool:
     """Return whether there is an object, other than None, at a path."""
     try:

@@ -18,6 +18,7 @@ from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.annotations import is_data
+from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
@@ -175,7 +176,11 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
             return bringing
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.needed}
         if needed:
-            raise UsageError(_cannot(needed, trip.via))
+            told = {
+                name: explained(name, space[name], why, trip.refuses)
+                for name, why in needed.items()
+            }
+            raise UsageError(_cannot(told, trip.via))
         left_out |= set(refused)
 
 
@@ -289,6 +294,14 @@ class _Trip:
         known.found(name, reads, mentions)
         self._mentioned |= mentions
         return self._new(name, [*reads, *changed])
+
+    def refuses(self, value: object) -> str:
+        """Return why a part of a value cannot be pickled alone; '' if it can be."""
+        try:
+            Packing(self._devices, self._parts, trial=True).add("", value)
+        except CannotTravel as err:
+            return str(err)
+        return ""
 
     def _new(self, name: str, reads: Iterable[str]) -> list[str]:
         self._read.update(reads)

@@ -116,6 +116,14 @@ class Known:
         )
         self.there.returned(name, {name: value})
 
+    def let_go(self, name: str) -> None:
+        """Forget a name that ranks were given with a value that the notebook does not bind to it.
+
+        It is the ranks' own from now on: the notebook cannot delete it. What its code reads of the
+        notebook is still followed, as for functions that cells have defined on the ranks.
+        """
+        self._ran[name] = self._versions.pop(name).reads
+
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
         known = self._versions.get(name)

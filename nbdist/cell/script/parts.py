@@ -29,6 +29,7 @@ from nbdist.cell.script.value_files import Packer
 from nbdist.errors import UsageError
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.annotations import is_data
+from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.kinds import attribute
 from nbdist.rank.values.pickles import global_names
 from nbdist.rank.values.user_errors import CannotTravel
@@ -135,7 +136,10 @@ class Gathering:
                 if not is_needed(name):
                     continue
                 user = f", which `{self._via[name]}` uses," if name in self._via else ""
-                raise UsageError(f"`{name}`{user} cannot be put into a script: {err}.") from err
+                why = str(err)
+                if isinstance(err, CannotTravel):
+                    why = explained(name, self._values[name], why, self.packer.refuses)
+                raise UsageError(f"`{name}`{user} cannot be put into a script: {why}.") from err
             self._parts[name] = part
             self._mentioned.update(part.mentions)
             for needed in (*part.at_once, *part.later):

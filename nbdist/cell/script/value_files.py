@@ -103,6 +103,14 @@ class Packer:
             raise CannotTravel(why_not(err)) from err
         return needs, met
 
+    def refuses(self, value: object) -> str:
+        """Return why a part of a value cannot be pickled alone; '' if it can be."""
+        try:
+            self.look(value)
+        except CannotTravel as err:
+            return str(err)
+        return ""
+
     def held(self, value: object) -> dict[int, object]:
         """Return the objects in a value that other values may share, by id."""
         found: dict[int, object] = {}

@@ -79,6 +79,13 @@ async def hand_over(hub: Hub, ranks: Iterable[int], bringing: Packed, run: Run) 
     return bringing.told(bound)
 
 
+def not_returned(refused: Mapping[str, str], rank: int) -> str:
+    """Say which names a rank cannot return, and why."""
+    return "\n".join(
+        f"`{name}` cannot be returned from rank {rank}: {why}." for name, why in refused.items()
+    )
+
+
 def no_offer(rank: int, names: Iterable[str], why: str) -> Offer:
     """Return an empty offer for a rank, with the reason."""
     nothing = Parcel(id="", names={}, stream=b"", blocks=[])

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from nbdist.errors import UsageError
 from nbdist.hub.asking import names_sent
 from nbdist.hub.running.after_failure import settle
 from nbdist.hub.running.cell_stop import Stopping
@@ -20,6 +21,7 @@ from nbdist.job.job import Job
 from nbdist.job.output import Output
 from nbdist.launchers.host.engines import working_directory
 from nbdist.wire import messages
+from nbdist.wire.rank_calls import TryNames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +48,14 @@ class Run(JobRun):
         timeout: float | None = None,
         bringing: names_sent.Packed | None = None,
         returns: Sequence[str] = (),
+        kept: Sequence[str] = (),
     ) -> None:
         others = [rank for rank in hub.ranks if rank not in job.ranks]
         shown = Output(job, output)
         patience = hub.settings.hang_seconds
         super().__init__(job, shown, timeout=timeout, patience=patience, outside=others)
         self._hub, self._bringing, self._returns = hub, bringing, list(returns)
+        self._kept = list(kept)
         self._arguments, self._autoreload = list(arguments), autoreload
         self._futures = futures
         self._pending: set[int] = set(job.ranks)
@@ -140,6 +144,13 @@ class Run(JobRun):
 
     async def _prepare(self) -> None:
         await self._cell_turn.mend()
+        if self._kept:
+            shown = self._job.ranks[0]
+            asking = self._hub.call(shown, TryNames(self._kept), timeout=names_sent.LONG_SECONDS)
+            refused = await self._press.unless(asking)
+            if refused:
+                told = names_sent.not_returned(refused, shown)
+                raise UsageError(f"{told}\nNothing was brought or started.")
         if self._bringing is not None:
             ranks, run = self._job.ranks, self._message()
             work = names_sent.hand_over(self._hub, ranks, self._bringing, run)

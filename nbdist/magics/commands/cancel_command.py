@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbdist.magics.parsing.arguments import Words
 from nbdist.magics.parsing.command import say, set_offer
 from nbdist.magics.parsing.job_ids import find_job, offer_jobs
 from nbdist.notebook.session import session
@@ -19,7 +20,7 @@ def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(cancel, "interrupt jobs, also jobs that wait: %%dist cancel 3")
     jobs = parser.add_argument(
-        "jobs", nargs="+", metavar="JOB", help="a job's number (see %%dist jobs)"
+        "jobs", action=Words, metavar="JOB", help="a job's number (see %%dist jobs)"
     )
     set_offer(jobs, offer_jobs)
 

@@ -9,7 +9,7 @@ from IPython.core.completerlib import get_root_modules, module_list
 
 from nbdist.launchers.host.engines import NEED_NO_TRIAL
 from nbdist.machine.amounts import in_bytes, in_time
-from nbdist.magics.parsing.arguments import seconds
+from nbdist.magics.parsing.arguments import Words, seconds
 from nbdist.magics.parsing.command import set_offer
 from nbdist.notebook import preloading
 from nbdist.notebook.session import session
@@ -35,7 +35,9 @@ def add_to(commands: Commands) -> None:
     )  # fmt: skip
     modules = parser.add_argument(
         "modules",
+        action=Words,
         nargs="*",
+        default=[],
         metavar="MODULE",
         help="modules such as transformers; without modules: list what is preloaded",
     )

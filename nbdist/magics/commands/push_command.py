@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbdist.magics.parsing.arguments import UsageMistake, ranks_list
+from nbdist.magics.parsing.arguments import Names, UsageMistake, ranks_list
 from nbdist.magics.parsing.command import say, say_if_waiting
 from nbdist.notebook import current_cluster
 from nbdist.rank.values.pickles import namespace
@@ -19,7 +19,7 @@ def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(push, "bind variables of the notebook on the ranks: %%dist push x y")
     parser.add_argument("--ranks", type=ranks_list, metavar="0,2-3", help="only to these ranks")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="variables of the notebook")
+    parser.add_argument("names", action=Names, metavar="NAME", help="variables of the notebook")
 
 
 def push(args: argparse.Namespace) -> None:

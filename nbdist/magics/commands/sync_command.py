@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbdist.job.named_ranks import show_ranks
-from nbdist.magics.parsing.command import say, say_if_waiting
+from nbdist.magics.parsing.arguments import Words
+from nbdist.magics.parsing.command import names_of_ranks, say, say_if_waiting, set_offer
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ def add_to(commands: Commands) -> None:
         "--from", dest="source", type=int, default=0, metavar="RANK",
         help="the rank whose values are copied (default: 0)",
     )  # fmt: skip
-    parser.add_argument(
-        "names", nargs="+", metavar="NAME",
+    names = parser.add_argument(
+        "names", action=Words, metavar="NAME",
         help="models, optimizers, schedulers, gradient scalers or tensors, by their variables or "
         "as attributes such as trainer.model; their values on the other ranks are overwritten",
     )  # fmt: skip
+    set_offer(names, names_of_ranks)
 
 
 def sync(args: argparse.Namespace) -> None:

@@ -8,7 +8,8 @@ from nbdist.job.named_ranks import show_ranks
 from nbdist.machine.amounts import in_bytes
 from nbdist.machine.quoted_code import plain
 from nbdist.machine.tables import text_table
-from nbdist.magics.parsing.arguments import ranks_list
+from nbdist.magics.parsing.arguments import Words, ranks_list
+from nbdist.magics.parsing.command import names_of_ranks, set_offer
 from nbdist.notebook import current_cluster
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(who, "the ranks' variables, and where ranks differ: %%dist who opt*")
     parser.add_argument("--ranks", type=ranks_list, metavar="0,2-3", help="only these ranks")
-    parser.add_argument(
-        "patterns", nargs="*", metavar="PATTERN",
+    names = parser.add_argument(
+        "patterns", action=Words, nargs="*", default=[], metavar="PATTERN",
         help="names, or patterns such as opt*; all variables by default",
     )  # fmt: skip
+    set_offer(names, names_of_ranks)
 
 
 def who(args: argparse.Namespace) -> None:

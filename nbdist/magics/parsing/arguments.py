@@ -6,12 +6,13 @@ import argparse
 import difflib
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import argument
 
 from nbdist.backends.choice import FITTING, LAUNCHERS
+from nbdist.backends.models.variable_paths import last_name
 from nbdist.errors import UsageError
 from nbdist.machine.quoted_code import plain
 from nbdist.notebook.session import Wish
@@ -24,6 +25,8 @@ DASHES = "--"
 """Separates a magic's flags from the arguments of the cell's program."""
 HELP = frozenset({"-h", "--help"})
 LAUNCHER_FLAGS = "--launcher-flags"
+BETWEEN = re.compile(r"[\s,]+(?![^\[]*\])")
+"""What stands between two names; not what stands in brackets."""
 RST_BLOCK = "::\n\n  "
 """Text that IPython writes before a magic's usage line, for its manual."""
 
@@ -130,14 +133,57 @@ def sizes_list(text: str) -> list[int]:
     return sizes
 
 
-def names_list(text: str) -> list[str]:
-    """Read names as a person writes them: ``a,b``."""
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if not name.isidentifier():
-            msg = f"{name!r} is not a name; a list of names is written x,y"
-            raise argparse.ArgumentTypeError(msg)
-    return names
+class Words(argparse.Action):
+    """Reads all words behind a flag or a command, with commas or blanks between them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"nargs": "+", **options})
+
+    def __call__(
+        self, _parser: object, space: argparse.Namespace, values: Any, _flag: str | None = None
+    ) -> None:
+        """Add the words to those that the line has named before."""
+        words = [word for word in BETWEEN.split(" ".join(values)) if word]
+        for word in words:
+            self.check(word)
+        setattr(space, self.dest, [*(getattr(space, self.dest, None) or ()), *words])
+
+    def check(self, word: str) -> None:
+        """Raise if this is not such a word."""
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise with the name of the flag or the argument."""
+        raise argparse.ArgumentError(self, why)
+
+
+class Names(Words):
+    """Reads names."""
+
+    def check(self, word: str) -> None:
+        """Raise if a word cannot be a variable's name."""
+        last = last_name(word)
+        if last and last != word:
+            self.refuse(f"{word!r} is a part of a value: bind it to a name first: {last} = {word}")
+        if not last:
+            self.refuse(f"{word!r} is not a name; names are written a,b")
+
+
+class Paths(Words):
+    """Reads names, and paths such as ``trainer.model``."""
+
+    def check(self, word: str) -> None:
+        """Raise if what a word leads to has no name by itself."""
+        if not last_name(word):
+            self.refuse(f"{word!r} is not a name, or a path that ends with one: trainer.model")
+
+    def __call__(self, parser: object, space: argparse.Namespace, *given: Any) -> None:
+        """Add the paths; each has a name of its own in the notebook."""
+        super().__call__(parser, space, *given)
+        paths: dict[str, str] = {}
+        for path in getattr(space, self.dest):
+            other = paths.setdefault(last_name(path), path)
+            if other != path:
+                self.refuse(f"{other} and {path} would be bound to the same name")
 
 
 def words_list(text: str) -> list[str]:

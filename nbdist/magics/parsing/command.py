@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import MagicHelpFormatter
 
+from nbdist.errors import NbdistError
 from nbdist.machine.quoted_code import plain
 from nbdist.notebook import current_cluster
 
@@ -88,6 +89,16 @@ class Commands(Mapping[str, Command]):
 def set_offer(argument: argparse.Action, offer: Offer) -> None:
     """Set the completions of an argument that has no fixed choices."""
     vars(argument)["offer"] = offer
+
+
+def names_of_ranks(begun: str) -> list[str]:
+    """Return names on the ranks, and paths, that begin so; none if there is no cluster."""
+    try:
+        found = current_cluster.cluster().complete(begun, len(begun))
+    except NbdistError:
+        return []
+    before = begun[: len(begun) - found.back]
+    return [before + text for text, kind in found.texts if kind != "keyword"]
 
 
 def offer_of(argument: argparse.Action, begun: str) -> list[str]:

@@ -10,20 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbdist.backends.models.variable_paths import at
+from nbdist.errors import UsageError
 from nbdist.rank.looking import own_marks
 from nbdist.rank.looking.digests import between_processes
 from nbdist.rank.looking.likeness import likeness, text_of
 from nbdist.rank.metrics import gpu
 from nbdist.rank.values import cell_sources, keras_models, rank_marks
 from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.kinds import PLAIN
 from nbdist.rank.values.overlaps import Overlaps, may_overlap, overlapping
 from nbdist.rank.values.parcels import Packing, by_need, unpack
 from nbdist.rank.values.pickles import ByValue
+from nbdist.rank.values.refusals import look_at
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.shared_parts import Parts
-from nbdist.rank.values.user_errors import CannotTravel
+from nbdist.rank.values.user_errors import RAISED, CannotTravel
 from nbdist.wire.inspection import Look, Marks
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.shared_memory import Blocks
@@ -210,23 +214,47 @@ class Names:
     # -- on their way to the notebook ----------------------------------------------------------
 
     def offer(self, names: list[str]) -> Offer:
-        """Pack values for the notebook; also return why some could not be packed."""
+        """Pack values for the notebook; also return why some could not be packed.
+
+        Parameters
+        ----------
+        names
+            Names, or paths such as `trainer.model`.
+        """
         self._offered.close()
-        space = self._shell.user_ns
-        refused = {name: "it is not defined there" for name in names if name not in space}
-        there = [name for name in names if name in space]
+        there, refused = dict[str, Any](), dict[str, str]()
+        for path in names:
+            try:
+                there[path] = at(self._shell.user_ns, path)
+            except UsageError:
+                refused[path] = "it is not defined there"
+            except RAISED as err:  # a property of the user's may raise anything
+                refused[path] = f"{type(err).__name__}: {err}"
         parts = Parts()
-        refused |= cannot_travel(
-            {name: space[name] for name in there}, lambda: _for_notebook(parts, trial=True)
-        )
+        refused |= cannot_travel(there, lambda: _for_notebook(parts, trial=True))
         packing = _for_notebook(parts)
-        for name in there:
-            if name not in refused:
-                packing.add(name, space[name])
-                self._returned[name] = _Brought("", Held(space[name]), contents(space[name]))
+        for path, value in there.items():
+            if path not in refused:
+                packing.add(path, value)
+                self._returned[path] = _Brought("", Held(value), contents(value))
         sizes = {item.name: item.size for item in packing.items.values()}
-        parcel = packing.close(self._offered, self.holds(there))
+        parcel = packing.close(self._offered, self.holds([*there]))
         return Offer(parcel, refused, sizes)
+
+    def refused_by_kind(self, names: list[str]) -> dict[str, str]:
+        """Return which values can never travel to the notebook, whatever they hold, and why."""
+        refused = {}
+        for path in names:
+            try:
+                value = at(self._shell.user_ns, path)
+                reduce = look_at(type(value), None, to_notebook=True, trial=True)
+                if reduce is not None:
+                    reduce(value)
+            except CannotTravel as err:
+                refused[path] = explained(path, value, str(err), lambda _: "", returned=True)
+            except RAISED:  # it is not there yet, or is looked at when it is packed
+                continue
+        return refused
 
     def let_go(self) -> None:
         """Release the offered values, which the notebook has now. Any thread."""
@@ -298,13 +326,19 @@ class Names:
 
 def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[str, str]:
     """Try to pack each value alone; return why some cannot be packed."""
-    refused = {}
-    for name, value in values.items():
+
+    def refuses(value: object) -> str:
         try:
-            new().add(name, value)
+            new().add("", value)
         except CannotTravel as err:
-            refused[name] = str(err)
-    return refused
+            return str(err)
+        return ""
+
+    return {
+        name: explained(name, value, why, refuses, returned=True)
+        for name, value in values.items()
+        if (why := refuses(value))
+    }
 
 
 def _for_notebook(parts: Parts | None = None, *, trial: bool = False) -> Packing:

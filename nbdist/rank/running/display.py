@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 WIDGET = "application/vnd.jupyter.widget-view+json"
 UNDERSCORE = re.compile(r"\b_\b")
 """The name `_`, which is the last cell's value, in a cell's code."""
+LONG_TEXT = 20_000
+"""From so many characters on, only the beginning and the end of a value's text are shown."""
+HEAD, TAIL = 4_000, 1_000
 Show = Callable[[str, dict[str, Any]], None]
 """Called with a message type and its content; see `nbdist.wire.messages.Display`."""
 
@@ -94,7 +97,11 @@ class _Hook(DisplayHook):
     def write_format_data(
         self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
     ) -> None:
-        self.show("execute_result", _bundle(format_dict, md_dict, None, self.hides))
+        bundle = _bundle(format_dict, md_dict, None, self.hides)
+        text = bundle["data"].get("text/plain", "")
+        if len(text) > LONG_TEXT:
+            bundle["data"]["text/plain"] = _beginning_and_end(text)
+        self.show("execute_result", bundle)
 
     def finish_displayhook(self) -> None:
         """Print nothing, where IPython would print a line break."""
@@ -115,6 +122,11 @@ def _bundle(
         "metadata": json_clean(metadata or {}),
         "transient": json_clean(transient or {}),
     }
+
+
+def _beginning_and_end(text: str) -> str:
+    hidden = f"… {len(text) - HEAD - TAIL:,} characters are left out; `print` shows them all …"
+    return f"{text[:HEAD]}\n{hidden}\n{text[-TAIL:]}"
 
 
 class RichDisplay:

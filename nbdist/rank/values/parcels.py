@@ -8,6 +8,7 @@ import io
 import pickle
 import secrets
 import time
+import warnings
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -192,7 +193,7 @@ class _Packer(ByValue):
         trial: bool,
     ) -> None:
         super().__init__(file, carry_globals=carry_globals, buffer_callback=keep)
-        self._devices, self._parts, self._to_notebook = devices, parts, carry_globals
+        self._devices, self._parts, self.to_notebook = devices, parts, carry_globals
         self._trial = trial
         self._known: dict[type, Any] = {}
         self.modules: dict[str, ModuleType] = {}
@@ -215,7 +216,7 @@ class _Packer(ByValue):
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
     def _reducer_of(self, kind: type) -> Callable[[Any], Any]:
-        own = look_at(kind, self._devices, to_notebook=self._to_notebook, trial=self._trial)
+        own = look_at(kind, self._devices, to_notebook=self.to_notebook, trial=self._trial)
         parts = self._parts
         if not may_overlap(kind):
             return own or parts.reduce
@@ -295,7 +296,17 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
         # The sender is this cluster's notebook or a rank, on a channel that only they can use.
         unpickler = _Unpacker(io.BytesIO(stream), buffers=iter(buffers))
         for name in parcel.names:
-            yield name, unpickler.load()
+            with _without_torchs_warnings():
+                value = unpickler.load()
+            yield name, value
+
+
+@contextlib.contextmanager
+def _without_torchs_warnings() -> Iterator[None]:
+    """Hide what torch says of kinds of tensors that it rebuilds: the user has made them before."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\b")
+        yield
 
 
 def unpacked(parcel: Parcel, buffers: list[memoryview]) -> dict[str, Any]:

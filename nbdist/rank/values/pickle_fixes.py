@@ -3,13 +3,14 @@
 Torch's optimizers and sparsifiers would lose attributes, tensors their gradients, classes their
 slots, and exceptions their message; sentinels of dataclasses would be copied. Others could not be
 pickled at all: modules with computed tensors (`weight_norm`, a sparsifier's masks), pruned Keras
-models, and a `NewType` of the notebook.
+models, tensors of new dtypes (float8, uint16), and a `NewType` of the notebook.
 """
 
 from __future__ import annotations
 
 import copyreg
 import dataclasses
+import functools
 import pickle
 import sys
 import typing
@@ -54,7 +55,7 @@ def reduce(obj: Any) -> Any:
 
 def _of_torch(torch: Any, obj: Any) -> Any:
     if isinstance(obj, torch.Tensor):
-        return _with_gradient(obj)
+        return _of_new_dtype(obj) if _is_new(obj.dtype) else _with_gradient(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_parametrized(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
@@ -128,6 +129,33 @@ def _whole(obj: Any, base: Any) -> Any:
         return NotImplemented
     added = {name: value for name, value in vars(obj).items() if name not in PATCHED}
     return copyreg.__newobj__, (kind,), {**added, **obj.__getstate__()}  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _is_new(dtype: Any) -> bool:
+    """Return whether torch reduces tensors of a dtype to a storage without a type (float8, uint16).
+
+    It can then rebuild only those that `torch.save` has written.
+    """
+    torch = sys.modules["torch"]
+    try:
+        _, arguments = torch.empty(0, dtype=dtype).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except RuntimeError:  # a quantized one
+        return False
+    return isinstance(arguments[0], torch.UntypedStorage)
+
+
+def _of_new_dtype(tensor: Any) -> Any:
+    """Reduce a tensor as `torch.save` does, which gives each storage a type."""
+    torch = sys.modules["torch"]
+
+    def typed(part: Any) -> Any:
+        if isinstance(part, torch.UntypedStorage):
+            return torch.storage.TypedStorage(wrap_storage=part, dtype=torch.uint8, _internal=True)
+        return tuple(map(typed, part)) if type(part) is tuple else part
+
+    make, arguments, *state = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return make, typed(arguments), *state
 
 
 def _sparsifier(obj: Any) -> Any:

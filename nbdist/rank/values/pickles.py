@@ -22,6 +22,7 @@ from cloudpickle import cloudpickle as inside
 
 from nbdist.rank.values import pickle_fixes
 from nbdist.rank.values.annotations import names_mentioned
+from nbdist.rank.values.made_classes import make_class
 
 CELLS = "contents of its cells"
 
@@ -105,6 +106,9 @@ class ByValue(cloudpickle.Pickler):
         As in `pickle.Pickler`.
     """
 
+    to_notebook = False
+    """Whether the receiver is the notebook, where no code has run for classes of the ranks."""
+
     def __init__(self, file: Any, *, carry_globals: bool, buffer_callback: Any = None) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._space = namespace()
@@ -136,7 +140,8 @@ class ByValue(cloudpickle.Pickler):
             _sent.add(obj)
         self._use(obj.__name__, obj)
         self.mentions.update(names_mentioned(obj))
-        return *pickle_fixes.with_slots(obj, reduced)[:-1], set_class_state
+        make, arguments, *state, _ = pickle_fixes.with_slots(obj, reduced)
+        return make_class, (make, self.to_notebook, *arguments), *state, set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         make, (code, space, *rest, _), (attributes, slots), *_ = super()._dynamic_function_reduce(

@@ -37,6 +37,8 @@ def why_not(err: BaseException) -> str:
         return str(err)
     if isinstance(err, RecursionError):
         return "it is nested too deeply to be pickled"
+    if "Cannot access storage" in str(err):
+        return "it is or holds a tensor without a storage (mkldnn); its `.to_dense()` can travel"
     found = re.search(r"(?:pickle|serialize|serializable)[^']*'([\w.]+)'", str(err))
     what = f"it is or holds a {found[1]}" if found else f"{type(err).__name__}: {err}"
     for pattern, remedy in REMEDIES:
