@@ -71,7 +71,7 @@ def test_unseeded_draws_differ_between_ranks_and_runs(notebook: Kernel) -> None:
 @pytest.mark.timeout(0 if BY_HAND else 300)
 def test_a_rank_made_like_another_one_knows_which_rank_it_is(notebook: Kernel) -> None:
     @settings(DRAWN, max_examples=max(4, BY_HAND // 50))
-    @given(beliefs(tuple(BELIEFS)))
+    @given(beliefs(tuple(BELIEFS), "mine"))
     def check(program: Believing) -> None:
         shown = TOLD.format(program.shown(BELIEFS))
         before = _of_all(on_ranks(notebook, f"{program.made(BELIEFS)}\n{shown}", ENGINES).stdout)
@@ -90,7 +90,7 @@ def test_a_rank_made_like_another_one_knows_which_rank_it_is(notebook: Kernel) -
 @pytest.mark.timeout(0 if BY_HAND else 300)
 def test_what_the_notebook_made_for_one_process_serves_all_ranks(notebook: Kernel) -> None:
     @settings(DRAWN, max_examples=max(4, BY_HAND // 50))
-    @given(beliefs(tuple(NOTEBOOKS)))
+    @given(beliefs(tuple(NOTEBOOKS), "sent"))
     def check(program: Believing) -> None:
         notebook.run(program.made(NOTEBOOKS))
         cell = on_ranks(notebook, TOLD.format(program.shown(NOTEBOOKS)), ENGINES)

@@ -148,10 +148,10 @@ class Believing:
 
 
 @st.composite
-def beliefs(draw: Any, kinds: tuple[str, ...]) -> Believing:
+def beliefs(draw: Any, kinds: tuple[str, ...], prefix: str) -> Believing:
     """Draw objects that know their rank, and the rank that is lost."""
     chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
     names = tuple(
-        (f"it_{number}", kind, draw(st.integers(4, 17))) for number, kind in enumerate(chosen)
+        (f"{prefix}_{number}", kind, draw(st.integers(4, 17))) for number, kind in enumerate(chosen)
     )
     return Believing(names, draw(st.integers(0, 1)))

@@ -37,6 +37,11 @@ FORGET = (
     "(lambda shell: [shell.user_ns.pop(name) for name in {*shell.user_ns} - shell.kept_names])"
     "(get_ipython());\n"
 )
+PATIENT = (
+    "from nbdist.magics import own_values\nfrom nbdist.notebook import names_both_ways\n"
+    "own_values.LOOK_SECONDS = names_both_ways.LOOK_SECONDS = 20"
+)
+"""Ranks may answer late, on a machine that has more to do, before the notebook looks no more."""
 FORGET_CELLS = "del get_ipython().history_manager.input_hist_parsed[1:]"
 REFUSALS = re.compile(
     r"UsageError: .*(cannot be brought to the ranks|cannot be put into a script|is not valid in "
@@ -44,10 +49,10 @@ REFUSALS = re.compile(
 )
 """The errors with which a cell may be refused before anything has started."""
 SAID = re.compile(
-    r"`\w+` (was (deleted in the notebook; the ranks keep the value that was brought|"
-    r"changed in place in the notebook after it was brought; the ranks keep their value|"
-    r"changed in the notebook, but cells have also changed)|"
-    r"got a new value in the notebook, but cells have also)"
+    r"`\w+` (was (deleted in the notebook; the ranks keep|changed in place in the notebook after|"
+    r"changed in the notebook, but cells have|defined again in the notebook after|"
+    r"brought with the notebook's)|got .*? in the notebook(, but cells have|\s+after a cell had))|"
+    r"This cell has read the notebook's own"
 )
 """The notes with which a value may differ from the notebook's."""
 FAILED = re.compile(r"CellFailed: Rank 0 failed: (\w+)")
@@ -100,6 +105,7 @@ class Ways:
         self.counts: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         kernel.run("%load_ext nbdist")
+        kernel.run(PATIENT)
         kernel.run(f"{ENGINES}\n{KEEP}")
         kernel.run(KEEP)
         self._scripts = PlainProcess(folder)
