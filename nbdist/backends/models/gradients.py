@@ -40,7 +40,7 @@ class Gradients:
         A model without any may have lost what a backward pass gave it. So it is among these models
         only while a backward pass of it is pending.
         """
-        same = {model for model, marks in self._before.items() if _marks(model) == marks}
+        same = {model for model, marks in self._before.items() if _are_same(marks, _marks(model))}
         bare = {model for model in same if not any(self._before[model])}
         return same - bare | pending(bare).keys()
 
@@ -55,3 +55,11 @@ def _marks(model: Any) -> list[Mark | None]:
     every = model.find_unused_parameters or model.static_graph
     grads = [parameter.grad for parameter in (wanted if every else islice(wanted, 1))]
     return [None if grad is None else (weakref.ref(grad), changes(grad)) for grad in grads]
+
+
+def _are_same(marks: list[Mark | None], now: list[Mark | None]) -> bool:
+    """Return whether marks are of the same gradients: `==` of references compares the tensors."""
+    return len(marks) == len(now) and all(
+        one is other or (one and other and one[0]() is other[0]() and one[1] == other[1])
+        for one, other in zip(marks, now, strict=True)
+    )
