@@ -233,7 +233,7 @@ def test_what_it_returns_is_bound_between_cells(notebook: Kernel, gate: Gate) ->
 
 
 def test_what_cannot_be_returned_is_told_in_its_cell(notebook: Kernel) -> None:
-    cell = start(notebook, "pass", "--return nothing_such")
+    cell = start(notebook, "if rank > 5:\n    nothing_such = 1", "--return nothing_such")
     notebook.expect("done after", cell=cell)
     assert notebook.run("1").ok
     notebook.expect("`nothing_such` cannot be returned from rank 0", cell=cell)

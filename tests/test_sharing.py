@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
+from nbdist.backends.models.gradients import Gradients
 from nbdist.cell.script.value_files import Packer
 from nbdist.rank.values.parcels import Packing, unpack
 from nbdist.rank.values.shared_parts import Parts
@@ -132,3 +135,34 @@ def test_gradients_travel(travel: Any) -> None:
     assert (found["tagged"].grad.stride(), found["tagged"].tag) == ((0,), "kept")
     assert (found["frozen"].grad.tolist(), found["frozen"].requires_grad) == ([1], False)
     assert found["none"].grad is None
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_what_was_packed_is_let_go_at_once(*, trial: bool) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        model = torch.nn.Linear(300, 300)
+        model(torch.ones(300)).sum().backward()
+        held = [weakref.ref(model), weakref.ref(model.weight.grad)]
+        packing, blocks = Packing(trial=trial), Blocks()
+        packing.add("model", model)
+        if not trial:
+            packing.close(blocks, {})
+            blocks.close()
+        del model, packing
+        assert [ref() for ref in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_other_gradients_are_known_while_the_old_ones_live() -> None:
+    model: Any = torch.nn.Linear(3, 3)
+    model.find_unused_parameters = model.static_graph = False
+    model(torch.ones(3)).sum().backward()
+    gradients = Gradients()
+    gradients.begin([model])
+    assert gradients.kept() == {model}
+    old = model.weight.grad
+    model.weight.grad = old.clone()
+    assert gradients.kept() == set()

@@ -90,6 +90,7 @@ class Packing:
     ) -> None:
         self._stream = io.BytesIO()
         self._buffers: list[list[memoryview]] = []
+        self._trial = trial
         self._shared = 0  # bytes in them
         self.parts = parts or Parts()
         kind = _PackerOfContainers if self.parts.containers else _Packer
@@ -135,6 +136,9 @@ class Packing:
             self._pickler.dump(value if state is None else state)
         except RAISED as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
+        finally:
+            if self._trial:
+                self._let_go()
         stream = self._stream.tell() - start
         size, seconds = stream + self._shared - shared, time.monotonic() - began
         deals = self._pickler.deals
@@ -165,6 +169,7 @@ class Packing:
         if len(stream) >= SHARED_BYTES:
             parts.insert(0, [memoryview(stream)])
             stream = b""
+        self._let_go()
         shared_memory.check_room(sum(buffer.nbytes for part in parts for buffer in part))
         return Parcel(
             id=secrets.token_hex(4),
@@ -177,6 +182,11 @@ class Packing:
             sources=cell_sources.taken(self._pickler.files),
             dealing=[item.name for item in self.items.values() if item.deals],
         )
+
+    def _let_go(self) -> None:
+        """Let go of the user's objects: this object and its pickler are garbage only together."""
+        self._pickler.clear_memo()
+        self._buffers = []
 
 
 class _Packer(ByValue):
