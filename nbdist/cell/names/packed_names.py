@@ -10,6 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names.bound_on_ranks import note_on, same
+from nbdist.cell.names.names_inside import Inside
 from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import bound_anywhere, mentioned
@@ -97,6 +98,8 @@ class Bringing:
     """The names, in the order in which the cell uses them."""
     notes: list[str]
     """Messages about names that were changed in the notebook but stay unchanged on the ranks."""
+    along: set[str]
+    """Of the names, those that are bound only because other values hold their objects."""
 
     def close(self) -> None:
         """Release the shared memory; the ranks keep what they have mapped."""
@@ -113,11 +116,12 @@ class Bringing:
         groups: dict[tuple[str, ...], list[int]] = {}
         for rank, names in bound.items():
             if names:
-                new = set(names)
+                new = set(names) - self.along
                 groups.setdefault(tuple(n for n in self.items if n in new), []).append(rank)
         lines = [
             f"Brought to {_ranks(ranks, len(bound))}: {self._listed(names)}."
             for names, ranks in groups.items()
+            if names
         ]
         lines += self.notes
         lines += [
@@ -227,6 +231,9 @@ class _Trip:
         self.needed: set[str] = set()
         """Of these, the names that code uses which is not only mentioned by annotations."""
         self._mentioned: dict[str, None] = dict.fromkeys(wanted.mentions)
+        self._inside = Inside(wanted.space, wanted.has)
+        self._along: set[str] = set()
+        """Packed names whose objects other packed values hold."""
         self._packed: list[str] = []
         self._read: set[str] = set()
         """Names that code in other values reads, perhaps as soon as those are unpickled."""
@@ -239,6 +246,8 @@ class _Trip:
         self.needed = set(self.via)
         while names := self._worth_mentioning():
             refused |= self._try_all(names)
+        self._along = {*self._inside.lacking(self._known, space, self._ask)} - self._seen
+        refused |= self._try_all([*self._along])
         self._look_at_deleted()
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
@@ -285,6 +294,8 @@ class _Trip:
             trial = Packing(self._devices, self._parts, trial=True)
             trial.add(name, space[name])
             changed, final = self._references.judge(name)
+        if name not in self._graded:
+            self._inside.meet(trial.met)
         reads, mentions = dict(trial.uses), dict(trial.mentions)
         for part in self._parts.met:
             reads |= known.reads(part)
@@ -422,7 +433,7 @@ class _Trip:
         for name in self._graded:
             self._known.sent_gradients(name, wanted.space[name])
         self._known.there.brought(items)
-        return Bringing(parcel, blocks, self._as_used(items), self._notes)
+        return Bringing(parcel, blocks, self._as_used(items), self._notes, self._along)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
         """Return the packed names in the order in which the cell and its functions use them.

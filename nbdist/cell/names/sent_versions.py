@@ -137,6 +137,15 @@ class Known:
             )
         )
 
+    def is_as_sent(self, name: str, value: object) -> bool:
+        """Return whether a name has not changed since it was sent; also if it never was."""
+        return name not in self._versions or not self.changed(name, value)
+
+    def token(self, name: str) -> str | None:
+        """Return the version that was sent last; None if none was."""
+        known = self._versions.get(name)
+        return None if known is None else known.token
+
     def overtaken(self, name: str, value: object, look: Look) -> bool:
         """Whether a rank has a newer value, while the notebook's has stayed as it was."""
         if not look.changed or same(value, look):

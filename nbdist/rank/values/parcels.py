@@ -110,6 +110,12 @@ class Packing:
         return self._pickler.mentions
 
     @property
+    def met(self) -> Mapping[int, object]:
+        """The objects in the pickled values, by their ids."""
+        memo: Mapping[int, object] = self._pickler.memo.copy()
+        return memo
+
+    @property
     def modules(self) -> list[ModuleType]:
         """The user's own modules to which the parcel refers."""
         return [*self._pickler.modules.values()]

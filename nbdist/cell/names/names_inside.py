@@ -1,0 +1,52 @@
+"""Finds the notebook's names whose objects are inside of values that are brought. Main thread.
+
+A later cell may use such a name: `net`, after `trainer = Trainer(net)` was brought. Sent only then,
+it would be a second copy, which the ranks' trainer does not train. So it is bound along.
+"""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any
+
+from nbdist.cell.names.sent_versions import FIXED, HOLD_NOTHING
+from nbdist.rank.values.kinds import VALUES, is_value_of_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from nbdist.cell.names.sent_versions import Known
+
+EQUAL_TO_COPIES = (*FIXED, *HOLD_NOTHING, *VALUES, BuiltinFunctionType)
+"""Types of values that need not be the same object."""
+
+
+class Inside:
+    """The notebook's names for what the values in one parcel hold."""
+
+    def __init__(self, space: Mapping[str, Any], has: Callable[[str], bool]) -> None:
+        self._ids = {
+            name: id(value)
+            for name, value in space.items()
+            if not isinstance(value, EQUAL_TO_COPIES)
+            and not is_value_of_library(type(value))
+            and has(name)
+        }
+        self._met: dict[str, None] = {}
+
+    def meet(self, ids: Container[int]) -> None:
+        """Take note of the objects of a value that was pickled."""
+        self._met.update(dict.fromkeys(name for name, one in self._ids.items() if one in ids))
+
+    def lacking(
+        self, known: Known, space: Mapping[str, Any], ask: Callable[[list[str]], list[Any]]
+    ) -> list[str]:
+        """Return the names that ranks lack, and that no rank has for something else."""
+        names = [n for n in self._met if n not in known.there and known.is_as_sent(n, space[n])]
+        answers = ask(names) if names else []
+        versions = {name: {answer.get(name) for answer in answers} for name in names}
+        return [
+            name
+            for name, found in versions.items()
+            if None in found and found <= {None, known.token(name)}
+        ]
