@@ -32,21 +32,19 @@ class Inside:
             and not is_value_of_library(type(value))
             and has(name)
         }
-        self._met: dict[str, None] = {}
+        self.holder: dict[str, str] = {}
+        """For each such name, the name whose value holds its object."""
 
-    def meet(self, ids: Container[int]) -> None:
+    def meet(self, holder: str, ids: Container[int]) -> None:
         """Take note of the objects of a value that was pickled."""
-        self._met.update(dict.fromkeys(name for name, one in self._ids.items() if one in ids))
+        self.holder.update((name, holder) for name, one in self._ids.items() if one in ids)
 
     def lacking(
         self, known: Known, space: Mapping[str, Any], ask: Callable[[list[str]], list[Any]]
     ) -> list[str]:
-        """Return the names that ranks lack, and that no rank has for something else."""
-        names = [n for n in self._met if n not in known.there and known.is_as_sent(n, space[n])]
+        """Return the names that ranks lack, or have with earlier values of the notebook."""
+        tokens = {n: known.unchanged(n, space[n]) for n in self.holder if n not in known.there}
+        names = [name for name, token in tokens.items() if token is not None]
         answers = ask(names) if names else []
         versions = {name: {answer.get(name) for answer in answers} for name in names}
-        return [
-            name
-            for name, found in versions.items()
-            if None in found and found <= {None, known.token(name)}
-        ]
+        return [n for n, found in versions.items() if "" not in found and found != {tokens[n]}]

@@ -223,6 +223,8 @@ class _Trip:
         """Packed names whose object the ranks have in an older state."""
         self._graded: set[str] = set()
         """Packed names of which the ranks lack only the gradients."""
+        self._drifted: set[str] = set()
+        """Names of which a message says that only the notebook has changed their objects."""
         self._notes: list[str] = []
         self._first: list[str] = []
         """Names that the cell itself uses."""
@@ -246,14 +248,14 @@ class _Trip:
         self.needed = set(self.via)
         while names := self._worth_mentioning():
             refused |= self._try_all(names)
-        self._along = {*self._inside.lacking(self._known, space, self._ask)} - self._seen
-        refused |= self._try_all([*self._along])
+        self._pack_along()
         self._look_at_deleted()
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
             states |= {name: Gradients.of(space[name]) for name in packed if name in self._graded}
             self._notes += self._references.notes(packed)
             self._parts.copied.update(packed)
+            self._parts.copied_inside.update(packed)
             for name, state in states.items():
                 if state is not None:
                     # Other values in the parcel that hold this object refer to the ranks' object.
@@ -277,6 +279,17 @@ class _Trip:
             self._packed += lacking
         return refused
 
+    def _pack_along(self) -> None:
+        """Pack the names whose objects are pickled anyway, inside of other values."""
+        known, inside = self._known, self._inside
+        along = inside.lacking(known, self._wanted.space, self._ask)
+        along = self._lacking([name for name in along if name not in self._seen])
+        for name in along:
+            holder = inside.holder[name]
+            known.found(name, known.reads(holder), known.mentions(holder))
+        self._along.update(along)
+        self._packed += along
+
     def _worth_mentioning(self) -> list[str]:
         """Return the names that annotations mention, and that may be meant."""
         space, found = self._wanted.space, [*self._mentioned]
@@ -289,13 +302,12 @@ class _Trip:
         space, known = self._wanted.space, self._known
         final = False
         while not final:
-            self._parts.met.clear()
-            self._parts.steered.clear()
+            self._parts.forget_met()
             trial = Packing(self._devices, self._parts, trial=True)
             trial.add(name, space[name])
             changed, final = self._references.judge(name)
         if name not in self._graded:
-            self._inside.meet(trial.met)
+            self._inside.meet(name, trial.met)
         reads, mentions = dict(trial.uses), dict(trial.mentions)
         for part in self._parts.met:
             reads |= known.reads(part)
@@ -355,6 +367,7 @@ class _Trip:
                 self._graded.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
+                self._drifted.add(name)
             told_apart = name in self._wanted.forced or name in known.there
             if change in CHANGED and "" in versions and not told_apart:
                 self._notes.append(CHANGED[change].format(name))
@@ -403,6 +416,8 @@ class _Trip:
                 todo += [*self._known.reads(name), *there.reads(name)]
         space = wanted.space
         free = [name for name in reads if wanted.has(name) and name not in wanted.forced]
+        for name in self._drifted.intersection(free):
+            there.settle(name, space)  # the change is told already
         newer = sorted(name for name in free if there.is_newer(name, space[name]))
         looks = look(newer) if newer else []
         for name in newer if looks else ():
