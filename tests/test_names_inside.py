@@ -290,6 +290,13 @@ def test_names_of_what_was_brought_inside_of_something_are_the_same_there(notebo
     use = "print(net is trainer.net, net.weight.item(), sgd is trainer.conf['sgd'])"
     assert on_ranks(notebook, use).text == "True 0.5 True\n"
     assert printed_by(notebook, 1) == "True 0.5 True\n"
+    notebook.run("%dist pull net\nnet = line(2)\ntrainer = Trainer(net)")
+    on_ranks(notebook, "trainer.fit()")
+    assert on_ranks(notebook, use).text == "True 1.5 False\n", "as in a plain kernel"
+    on_ranks(notebook, "net = None")
+    notebook.run("trainer = Trainer(net)")
+    on_ranks(notebook, "trainer")
+    assert on_ranks(notebook, "print(net)").stdout == "None\n", "a cell has bound it"
 
 
 def test_what_the_ranks_do_not_have_alike_is_copied_from_what_holds_it(notebook: Kernel) -> None:

@@ -43,8 +43,9 @@ class Inside:
         self, known: Known, space: Mapping[str, Any], ask: Callable[[list[str]], list[Any]]
     ) -> list[str]:
         """Return the names that ranks lack, or have with earlier values of the notebook."""
-        tokens = {n: known.unchanged(n, space[n]) for n in self.holder if n not in known.there}
+        tokens = {name: known.unchanged(name, space[name]) for name in self.holder}
         names = [name for name, token in tokens.items() if token is not None]
         answers = ask(names) if names else []
         versions = {name: {answer.get(name) for answer in answers} for name in names}
+        # '' is the version of what a cell has bound there.
         return [n for n, found in versions.items() if "" not in found and found != {tokens[n]}]
