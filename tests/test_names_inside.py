@@ -266,3 +266,56 @@ from outer_part import Net, f
         assert on_ranks(notebook, use).text == right, "nothing is brought twice"
     assert on_ranks(notebook, "print(old.f(), last.f()[1])").stdout == "(1, 666666) 666666\n"
     notebook.run("%autoreload 0\n%unload_ext autoreload\nsys.path.pop(0)")
+
+
+TRAINER = """
+import numpy as np, torch
+from torch import nn
+class Trainer:
+    def __init__(self, net):
+        self.net, self.log, self.conf = net, [], {'sgd': {'lr': 0.5}, 'n': [1]}
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.5)
+    def fit(self):
+        self.net(torch.ones(1, 1)).sum().backward()
+        self.opt.step()
+        self.log.append(1)
+"""
+
+
+def test_names_of_what_was_brought_inside_of_something_are_the_same_there(notebook: Kernel) -> None:
+    notebook.run(f"{TRAINER}\nnet = line(1)\ntrainer = Trainer(net)\nsgd = trainer.conf['sgd']")
+    told = on_ranks(notebook, "trainer.fit()").text
+    assert "trainer" in told
+    assert "net" not in told, "the cell has not named it"
+    use = "print(net is trainer.net, net.weight.item(), sgd is trainer.conf['sgd'])"
+    assert on_ranks(notebook, use).text == "True 0.5 True\n"
+    assert printed_by(notebook, 1) == "True 0.5 True\n"
+    notebook.run("%dist pull net\nnet = line(2)\ntrainer = Trainer(net)")
+    on_ranks(notebook, "trainer.fit()")
+    assert on_ranks(notebook, use).text == "True 1.5 False\n", "as in a plain kernel"
+    on_ranks(notebook, "net = None")
+    notebook.run("trainer = Trainer(net)")
+    on_ranks(notebook, "trainer")
+    assert on_ranks(notebook, "print(net)").stdout == "None\n", "a cell has bound it"
+
+
+def test_what_the_ranks_do_not_have_alike_is_copied_from_what_holds_it(notebook: Kernel) -> None:
+    notebook.run(f"{TRAINER}\ntrainer = Trainer(line(1))\ntrained = Trainer(line(1))")
+    notebook.run("data = torch.utils.data.TensorDataset(torch.zeros(2))")
+    on_ranks(notebook, "trainer, data\ntrained.fit()")
+    notebook.run(
+        "made, opt, sgd = trainer.net, trainer.opt, trainer.conf['sgd']\n"
+        "rows = {'x': data.tensors[0]}\n"
+        "steps, old = torch.optim.lr_scheduler.StepLR(trained.opt, 1), [trained.conf['n']]"
+    )
+    cell = on_ranks(
+        notebook,
+        "made.weight.data.fill_(5)\nprint(trainer.net.weight.item(), opt is trainer.opt)\n"
+        "print(sgd is trainer.conf['sgd'], opt.param_groups[0]['params'][0] is made.weight)\n"
+        "rows['x'] += 1\nprint(data[0][0].item(), steps.optimizer is trained.opt, old)",
+    )
+    assert cell.stdout == "5.0 True\nTrue True\n1.0 False [[1]]\n"
+    assert "`steps` was brought with the notebook's `trained`, but cells have changed" in cell.text
+    assert "`old` was brought" not in cell.text, "its value is right"
+    notebook.run("trainer.conf['n'].append(2)\nn = trainer.conf['n']")
+    assert on_ranks(notebook, "print(n)").stdout == "[1, 2]\n", "the ranks' trainer has no such one"

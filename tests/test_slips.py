@@ -160,3 +160,21 @@ def test_names_that_only_ranks_have_are_told_after_a_name_error(notebook: Kernel
     notebook.run("%dist auto on")
     assert "on the ranks" not in notebook.run("print(nowhere)", check=False).text
     notebook.run("%dist auto off")
+
+
+def test_a_plain_cell_may_bind_what_it_has_bound_before(notebook: Kernel) -> None:
+    notebook.run("lr = 3")  # one object for all numbers 3
+    on_ranks(notebook, "lr = 10")
+    notebook.run("lr = 3")
+    assert notebook.run("print(lr)").text == "3\n", "it is what the notebook has bound last"
+    assert on_ranks(notebook, "print(lr)").text == f"{NEWER.format(3, 10)}\n10\n"
+
+
+def test_a_model_that_both_ends_have_changed_is_told_in_one_line(notebook: Kernel) -> None:
+    notebook.run("import torch")
+    on_ranks(notebook, "net = torch.nn.Linear(1, 1)", "--return net")
+    notebook.run("_ = net.weight.data.fill_(7)")
+    told = on_ranks(notebook, "print(net.weight.item() == 7)").text
+    assert told.startswith("`net` was changed in place in the notebook")
+    assert told.count("`--bring net`") == 1
+    assert on_ranks(notebook, "print(net.weight.item() == 7)").text == "False\n", "it is told once"

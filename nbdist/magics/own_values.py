@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
-from nbdist.cell.names.used_names import WORD, read_later, used
+from nbdist.cell.names.used_names import WORD, bound, read_later, used
 from nbdist.cell.names.wanted_names import Parsed, below_magic, parsed
 from nbdist.job.named_ranks import name_ranks
 from nbdist.magics.commands.auto_command import auto_flags, is_plain
@@ -54,6 +54,8 @@ def _after_a_cell(result: ExecutionResult) -> None:
     if cluster is None or cluster.stopped or info is None or not _is_plain(info):
         return
     try:
+        if result.success:
+            _note_bound(shell, info.raw_cell, cluster)
         text = _on_ranks_only(result, cluster)
         text = text or _changed_there(shell, info.raw_cell, cluster)
         if text:
@@ -69,6 +71,13 @@ def _is_plain(info: Any) -> bool:  # IPython's ExecutionInfo
     if threading.current_thread() is not threading.main_thread():
         return False
     return auto_flags() is None or not is_plain(info.raw_cell)
+
+
+def _note_bound(shell: Any, raw: str, cluster: Cluster) -> None:
+    """Record what a cell has bound: it is newer than what cells on the ranks have bound before."""
+    if cluster.names_between.are_on_ranks(WORD.findall(raw)):
+        cell = below_magic(shell, parsed(transformed(shell, raw)))
+        cluster.names_between.bound_here(bound(cell.code))
 
 
 def _on_ranks_only(result: ExecutionResult, cluster: Cluster) -> str:

@@ -145,6 +145,14 @@ class Names:
         """Unpack the values that a rank has packed; the rank need not be alive any more."""
         return unpacked(offer.parcel, offer.buffers)
 
+    def are_on_ranks(self, names: Iterable[str]) -> bool:
+        """Return whether cells have bound some of these names on the ranks."""
+        return any(name in self._known.there for name in names)
+
+    def bound_here(self, names: Iterable[str]) -> None:
+        """Record the names that a plain cell has bound in the notebook."""
+        self._known.there.bound_here(names)
+
     def unseen(self, names: Iterable[str]) -> list[str]:
         """Return those of these names that cells on the ranks may have changed unnoticed."""
         return self._known.there.unseen(names)

@@ -75,6 +75,12 @@ class BoundOnRanks:
         value = space.get(name, ABSENT)
         self._then[name] = _Then(Held(value), None if value is ABSENT else contents(value))
 
+    def bound_here(self, names: Iterable[str]) -> None:
+        """Record that a plain cell has bound names, perhaps to the same object (`epochs = 3`)."""
+        for name in names:
+            if name in self._then:
+                self._then[name] = _Then(GONE, None)
+
     def returned(self, name: str, space: Mapping[str, Any]) -> None:
         """Record that the notebook has got the ranks' value."""
         self.settle(name, space)

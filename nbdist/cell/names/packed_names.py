@@ -10,6 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names.bound_on_ranks import note_on, same
+from nbdist.cell.names.names_inside import Inside
 from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import bound_anywhere, mentioned
@@ -97,6 +98,8 @@ class Bringing:
     """The names, in the order in which the cell uses them."""
     notes: list[str]
     """Messages about names that were changed in the notebook but stay unchanged on the ranks."""
+    along: set[str]
+    """Of the names, those that are bound only because other values hold their objects."""
 
     def close(self) -> None:
         """Release the shared memory; the ranks keep what they have mapped."""
@@ -113,11 +116,12 @@ class Bringing:
         groups: dict[tuple[str, ...], list[int]] = {}
         for rank, names in bound.items():
             if names:
-                new = set(names)
+                new = set(names) - self.along
                 groups.setdefault(tuple(n for n in self.items if n in new), []).append(rank)
         lines = [
             f"Brought to {_ranks(ranks, len(bound))}: {self._listed(names)}."
             for names, ranks in groups.items()
+            if names
         ]
         lines += self.notes
         lines += [
@@ -219,6 +223,8 @@ class _Trip:
         """Packed names whose object the ranks have in an older state."""
         self._graded: set[str] = set()
         """Packed names of which the ranks lack only the gradients."""
+        self._drifted: set[str] = set()
+        """Names of which a message says that only the notebook has changed their objects."""
         self._notes: list[str] = []
         self._first: list[str] = []
         """Names that the cell itself uses."""
@@ -227,6 +233,9 @@ class _Trip:
         self.needed: set[str] = set()
         """Of these, the names that code uses which is not only mentioned by annotations."""
         self._mentioned: dict[str, None] = dict.fromkeys(wanted.mentions)
+        self._inside = Inside(wanted.space, wanted.has)
+        self._along: set[str] = set()
+        """Packed names whose objects other packed values hold."""
         self._packed: list[str] = []
         self._read: set[str] = set()
         """Names that code in other values reads, perhaps as soon as those are unpickled."""
@@ -239,12 +248,14 @@ class _Trip:
         self.needed = set(self.via)
         while names := self._worth_mentioning():
             refused |= self._try_all(names)
+        self._pack_along()
         self._look_at_deleted()
         if not refused:
             states = {name: State.of(space[name]) for name in packed if name in self._edited}
             states |= {name: Gradients.of(space[name]) for name in packed if name in self._graded}
             self._notes += self._references.notes(packed)
             self._parts.copied.update(packed)
+            self._parts.copied_inside.update(packed)
             for name, state in states.items():
                 if state is not None:
                     # Other values in the parcel that hold this object refer to the ranks' object.
@@ -268,6 +279,17 @@ class _Trip:
             self._packed += lacking
         return refused
 
+    def _pack_along(self) -> None:
+        """Pack the names whose objects are pickled anyway, inside of other values."""
+        known, inside = self._known, self._inside
+        along = inside.lacking(known, self._wanted.space, self._ask)
+        along = self._lacking([name for name in along if name not in self._seen])
+        for name in along:
+            holder = inside.holder[name]
+            known.found(name, known.reads(holder), known.mentions(holder))
+        self._along.update(along)
+        self._packed += along
+
     def _worth_mentioning(self) -> list[str]:
         """Return the names that annotations mention, and that may be meant."""
         space, found = self._wanted.space, [*self._mentioned]
@@ -280,11 +302,12 @@ class _Trip:
         space, known = self._wanted.space, self._known
         final = False
         while not final:
-            self._parts.met.clear()
-            self._parts.steered.clear()
+            self._parts.forget_met()
             trial = Packing(self._devices, self._parts, trial=True)
             trial.add(name, space[name])
             changed, final = self._references.judge(name)
+        if name not in self._graded:
+            self._inside.meet(name, trial.met)
         reads, mentions = dict(trial.uses), dict(trial.mentions)
         for part in self._parts.met:
             reads |= known.reads(part)
@@ -344,6 +367,7 @@ class _Trip:
                 self._graded.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
+                self._drifted.add(name)
             told_apart = name in self._wanted.forced or name in known.there
             if change in CHANGED and "" in versions and not told_apart:
                 self._notes.append(CHANGED[change].format(name))
@@ -392,6 +416,8 @@ class _Trip:
                 todo += [*self._known.reads(name), *there.reads(name)]
         space = wanted.space
         free = [name for name in reads if wanted.has(name) and name not in wanted.forced]
+        for name in self._drifted.intersection(free):
+            there.settle(name, space)  # the change is told already
         newer = sorted(name for name in free if there.is_newer(name, space[name]))
         looks = look(newer) if newer else []
         for name in newer if looks else ():
@@ -422,7 +448,7 @@ class _Trip:
         for name in self._graded:
             self._known.sent_gradients(name, wanted.space[name])
         self._known.there.brought(items)
-        return Bringing(parcel, blocks, self._as_used(items), self._notes)
+        return Bringing(parcel, blocks, self._as_used(items), self._notes, self._along)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
         """Return the packed names in the order in which the cell and its functions use them.

@@ -67,6 +67,9 @@ class References:
                 self.parts.add(name, self._space[name])
             elif "" in found and is_a(self._space[name], "torch.nn", "Module"):
                 others.append(name)
+        for name in self._versions:
+            if self._known.compares_all(name):
+                self.parts.add_inside(name, self._space[name])
         for name in others:  # last: what has a name on the ranks, too, is there
             self.parts.add(name, self._space[name])
             self.parts.copied.add(name)
@@ -81,7 +84,8 @@ class References:
         final : bool
             Whether the trial was with the references that the parcel will have.
         """
-        parts, copied = self.parts, set(self.parts.copied)
+        parts = self.parts
+        before = set(parts.copied), set(parts.copied_inside)
         self._steered |= parts.steered.keys() & self._versions
         parts.copied -= self._steered
         for name in parts.steered.keys() - self._versions:
@@ -99,7 +103,19 @@ class References:
                 changed.append(name)
             elif self._stale[name]:
                 parts.copied.add(name)
-        return changed, parts.copied == copied
+        self._judge_inside(user)
+        return changed, (parts.copied, parts.copied_inside) == before
+
+    def _judge_inside(self, user: str) -> None:
+        """Let nothing refer to what is inside of values that are not the same at both ends."""
+        parts = self.parts
+        names = {**parts.met_inside, **parts.steered_inside}
+        self._compare([name for name in names if name not in self._stale])
+        for name in names:
+            if self._stale[name] or name in self._touched:
+                parts.copied_inside.add(name)
+                if name in parts.steered_inside:  # a scheduler, which would steer a copy
+                    self._told[user, name] = COPIED
 
     def _compare(self, names: list[str]) -> None:
         answers = self._ask(names, compared=True) if names else []
@@ -116,5 +132,5 @@ class References:
 
     def notes(self, packed: Collection[str]) -> list[str]:
         """Return messages about what is separate on the ranks but not in the notebook."""
-        copied = self.parts.copied.difference(packed)
+        copied = (self.parts.copied | self.parts.copied_inside).difference(packed)
         return [text.format(*key) for key, text in self._told.items() if key[1] in copied]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
-from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.contents import Complete, Contents, Held, contents
 from nbdist.rank.values.own_modules import Read, with_imported
 
 if TYPE_CHECKING:
@@ -137,6 +137,16 @@ class Known:
             )
         )
 
+    def unchanged(self, name: str, value: object) -> str | None:
+        """Return the version sent last if the name still has it; '' if it has another object.
+
+        None if the notebook has changed the object since.
+        """
+        known = self._versions.get(name)
+        if known is None or not known.held.holds(value):
+            return ""
+        return None if self.changed(name, value) else known.token
+
     def overtaken(self, name: str, value: object, look: Look) -> bool:
         """Whether a rank has a newer value, while the notebook's has stayed as it was."""
         if not look.changed or same(value, look):
@@ -173,6 +183,10 @@ class Known:
         """Return whether ranks that have an object get its new state once it has changed here."""
         known = self._versions[name].contents
         return known is None or known.plain
+
+    def compares_all(self, name: str) -> bool:
+        """Return whether all that a plain value holds is compared."""
+        return isinstance(self._versions[name].contents, Complete)
 
     def are_same(self, name: str) -> Callable[[str | None], bool]:
         """Return a function that says whether a rank's version is of the same object as ours."""

@@ -273,7 +273,9 @@ def _memory(value: Any, sums: Checksums) -> Any:
     return None
 
 
-class _Pickled(Contents):
+class Complete(Contents):
+    """All that a small value holds; other objects in it are marked, each with its checksum."""
+
     def __init__(self, data: bytes, parts: list[Held], *, plain: bool, looked: bool) -> None:
         self._data, self._parts, self.plain, self._looked = data, parts, plain, looked
 
@@ -286,11 +288,12 @@ class _Pickled(Contents):
         return self._data, self._parts
 
     def same(self, value: Any) -> bool:
+        """Return whether the same object still has these contents."""
         now = _pickled(value)
         return now is not None and now.told() == self.told()
 
 
-def _pickled(value: Any) -> _Pickled | None:
+def _pickled(value: Any) -> Complete | None:
     """Return the pickled contents of a value; None if too large or impossible."""
     if issubclass(type(value), type):
         found = _dumped(dict(members(value))) if value.__module__ == "__main__" else None
@@ -300,24 +303,24 @@ def _pickled(value: Any) -> _Pickled | None:
     found = _dumped(value)
     if found is None or not found.is_mark_of(value):
         return found
-    shown = _shown(value)
-    found = _dumped(shown) if shown else None
+    inside = shown(value)
+    found = _dumped(inside) if inside else None
     if found is not None:
         found.plain = False  # the object has more contents
     return found
 
 
-def _dumped(value: Any) -> _Pickled | None:
+def _dumped(value: Any) -> Complete | None:
     file = _Limited()
     pickler = _Pickler(file)
     try:
         pickler.dump(value)
     except RAISED:  # too large, too deep, or an error of a user's class
         return None
-    return _Pickled(file.getvalue(), pickler.parts, plain=pickler.plain, looked=pickler.looked)
+    return Complete(file.getvalue(), pickler.parts, plain=pickler.plain, looked=pickler.looked)
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Return the attributes of a library's object that a user may set, to be compared."""
     if is_a(value, "pandas", "DataFrame") or is_a(value, "pandas", "Series"):
         inside = getattr(value, "_mgr", None)

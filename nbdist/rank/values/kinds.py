@@ -60,7 +60,7 @@ def is_open(kind: type) -> bool:
             and not hasattr(kind, "__getnewargs_ex__")
             and not _is_torchs(kind)
         )
-    return _is_value_of_library(kind)
+    return is_value_of_library(kind)
 
 
 def _is_torchs(kind: type) -> bool:
@@ -68,7 +68,8 @@ def _is_torchs(kind: type) -> bool:
     return torch is not None and issubclass(kind, (torch.Tensor, torch.nn.Module))
 
 
-def _is_value_of_library(kind: type) -> bool:
+def is_value_of_library(kind: type) -> bool:
+    """Return whether values of this type are numbers or settings of NumPy or torch."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)):
         return True

@@ -20,9 +20,11 @@ from nbdist.rank.values.overlaps import (
     root_of,
     span_of,
 )
+from nbdist.rank.values.parts_inside import follow
 from nbdist.rank.values.pickles import namespace
 
 CLOSURE = "__closure__"
+INSIDE = "inside"
 Way = tuple[str, str, str]
 """A name, and how to get a part of its value: the arguments of `find`."""
 
@@ -32,6 +34,8 @@ def find(name: str, how: str, path: str) -> Any:
     value = namespace()[name]
     if how == CLOSURE:
         return value.__closure__[int(path)]
+    if how == INSIDE:
+        return follow(value, path)
     return getattr(value, how)(path) if how else value
 
 

@@ -39,6 +39,8 @@ NEED_NOTHING = (
 IN_MODULES = (ModuleType, FunctionType, type)
 SHARED_BYTES = 1 << 18
 """From this size on buffers and streams go into shared memory; smaller ones into the message."""
+SEARCHED_BYTES = 1 << 21
+"""Up to this size the pickle of a value is searched for lists, dicts and sets."""
 TOLD_BYTES = 10_000
 """For smaller values, messages give the type instead of the size."""
 MOST_BLOCKS = 100
@@ -109,6 +111,15 @@ class Packing:
     def mentions(self) -> dict[str, None]:
         """Names that annotations mention, for whoever reads these."""
         return self._pickler.mentions
+
+    @property
+    def met(self) -> set[int]:
+        """The ids of the objects in the pickled values.
+
+        Of values that are pickled from very many objects, without lists, dicts and sets.
+        """
+        memo = self._pickler.memo.copy() if self._stream.tell() < SEARCHED_BYTES else {}
+        return self._pickler.reduced.union(memo)
 
     @property
     def modules(self) -> list[ModuleType]:
@@ -207,12 +218,15 @@ class _Packer(ByValue):
         self._trial = trial
         self._known: dict[type, Any] = {}
         self.modules: dict[str, ModuleType] = {}
+        self.reduced: set[int] = set()
+        """The ids of the objects that are not plain data."""
         self._dealing: set[type] = set()
         self.deals = False
         """Whether the present value holds what deals data out to ranks."""
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
+        self.reduced.add(id(obj))
         if kind not in self._known:
             self._known[kind] = self._reducer_of(kind)
             if deals_out(kind):

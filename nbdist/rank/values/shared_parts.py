@@ -5,14 +5,14 @@ For example, an optimizer that is sent after its model must update this model's 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
 from nbdist.rank.values.describe import is_a
-from nbdist.rank.values.memory_there import CLOSURE, Places, Way, find
+from nbdist.rank.values.memory_there import CLOSURE, INSIDE, Places, Way, find
 from nbdist.rank.values.overlaps import Overlaps
+from nbdist.rank.values.parts_inside import inside, is_model, of_model
 
 CONTAINERS = (list, dict, set)
 """Types that pickle copies without calling a reducer."""
@@ -29,6 +29,10 @@ class Parts:
         """Names of optimizers that pickled values hold, and of models that these update."""
         self.copied: set[str] = set()
         """Names to which nothing may refer."""
+        self.met_inside: dict[str, None] = {}
+        self.steered_inside: dict[str, None] = {}
+        self.copied_inside: set[str] = set()
+        """As above, of names for what is only inside of their values."""
         self._steers: dict[type, bool] = {}
         self.containers: set[int] = set()
         """The ids of those that are lists, dicts or sets."""
@@ -39,12 +43,28 @@ class Parts:
 
     def add(self, name: str, value: object) -> None:
         """Add the value of a name, with a model's parts and a function's closure cells."""
-        for part, how, path in ((value, "", ""), *_of_model(value), *_of_function(value)):
+        models = of_model(value) if is_model(value) else ()
+        for part, how, path in ((value, "", ""), *models, *_of_function(value)):
             # The object is kept, so that no other object can get its id.
-            self._found.setdefault(id(part), (part, (name, how, path)))
+            _, (_, known, _) = self._found.get(id(part), (None, (name, INSIDE, "")))
+            if known == INSIDE:  # its own name is better
+                self._found[id(part)] = part, (name, how, path)
             if type(part) in CONTAINERS:
                 self.containers.add(id(part))
         self._places = None
+
+    def add_inside(self, name: str, value: object) -> None:
+        """Add what the value of a name holds, after all values themselves."""
+        for part, path in inside(value):
+            self._found.setdefault(id(part), (part, (name, INSIDE, path)))
+            if type(part) in CONTAINERS:
+                self.containers.add(id(part))
+        self._places = None
+
+    def forget_met(self) -> None:
+        """Forget to what values have referred so far."""
+        for met in (self.met, self.met_inside, self.steered, self.steered_inside):
+            met.clear()
 
     def reduce(self, obj: object) -> Any:
         """Return a reduction of `obj` to a reference; NotImplemented if it must be copied."""
@@ -59,42 +79,39 @@ class Parts:
     def way_to(self, obj: object) -> Way | None:
         """Return the arguments of `find` for `obj`; None if the receiver does not have it."""
         found = self._found.get(id(obj))
-        if found is None or found[1][0] in self.copied:
+        if found is None or not self._may_refer(found[1]):
             return None
-        self.met[found[1][0]] = None
+        self._meet(found[1])
         return found[1]
+
+    def _may_refer(self, way: Way) -> bool:
+        name, how, _ = way
+        return name not in self.copied and not (how == INSIDE and name in self.copied_inside)
+
+    def _meet(self, way: Way) -> None:
+        name, how, _ = way
+        (self.met_inside if how == INSIDE else self.met)[name] = None
 
     def in_memory(self, obj: Any) -> Any:
         """Return a reduction of an array or a storage to memory that the receivers have."""
-        state = len(self._found), frozenset(self.copied)
+        state = len(self._found), frozenset(self.copied), frozenset(self.copied_inside)
         if self._places is None or self._places[0] != state:
-            there = (found for found in self._found.values() if found[1][0] not in self.copied)
+            there = (found for found in self._found.values() if self._may_refer(found[1]))
             self._places = state, Places(there)
         reduced, way = self._places[1].reduce(obj)
         if way is not None:
-            self.met[way[0]] = None
+            self._meet(way)
         return reduced
 
     def _steer(self, optimizer: Any) -> None:
         parameters = (one for group in optimizer.param_groups for one in group["params"])
         for part in (optimizer, *parameters):
             if found := self._found.get(id(part)):
-                self.steered[found[1][0]] = None
+                name, how, _ = found[1]
+                (self.steered_inside if how == INSIDE else self.steered)[name] = None
 
 
 def _of_function(value: Any) -> Iterator[tuple[object, str, str]]:
     if isinstance(value, FunctionType):
         for number, cell in enumerate(value.__closure__ or ()):
             yield cell, CLOSURE, str(number)
-
-
-def _of_model(value: Any) -> Iterator[tuple[object, str, str]]:
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.nn.Module):
-        return
-    for path, part in value.named_modules():
-        yield part, "get_submodule", path
-    for path, part in value.named_parameters():
-        yield part, "get_parameter", path
-    for path, part in value.named_buffers():
-        yield part, "get_buffer", path

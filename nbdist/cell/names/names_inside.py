@@ -1,0 +1,51 @@
+"""Finds the notebook's names whose objects are inside of values that are brought. Main thread.
+
+A later cell may use such a name: `net`, after `trainer = Trainer(net)` was brought. Sent only then,
+it would be a second copy, which the ranks' trainer does not train. So it is bound along.
+"""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any
+
+from nbdist.cell.names.sent_versions import FIXED, HOLD_NOTHING
+from nbdist.rank.values.kinds import VALUES, is_value_of_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from nbdist.cell.names.sent_versions import Known
+
+EQUAL_TO_COPIES = (*FIXED, *HOLD_NOTHING, *VALUES, BuiltinFunctionType)
+"""Types of values that need not be the same object."""
+
+
+class Inside:
+    """The notebook's names for what the values in one parcel hold."""
+
+    def __init__(self, space: Mapping[str, Any], has: Callable[[str], bool]) -> None:
+        self._ids = {
+            name: id(value)
+            for name, value in space.items()
+            if not isinstance(value, EQUAL_TO_COPIES)
+            and not is_value_of_library(type(value))
+            and has(name)
+        }
+        self.holder: dict[str, str] = {}
+        """For each such name, the name whose value holds its object."""
+
+    def meet(self, holder: str, ids: Container[int]) -> None:
+        """Take note of the objects of a value that was pickled."""
+        self.holder.update((name, holder) for name, one in self._ids.items() if one in ids)
+
+    def lacking(
+        self, known: Known, space: Mapping[str, Any], ask: Callable[[list[str]], list[Any]]
+    ) -> list[str]:
+        """Return the names that ranks lack, or have with earlier values of the notebook."""
+        tokens = {name: known.unchanged(name, space[name]) for name in self.holder}
+        names = [name for name, token in tokens.items() if token is not None]
+        answers = ask(names) if names else []
+        versions = {name: {answer.get(name) for answer in answers} for name in names}
+        # '' is the version of what a cell has bound there.
+        return [n for n, found in versions.items() if "" not in found and found != {tokens[n]}]

@@ -1,0 +1,85 @@
+"""Objects inside of plain values (lists, dicts, objects of the notebook's classes). Both ends.
+
+Only what `contents` compares is looked through: if such a value is the same at both ends, a path
+in it leads to the same object.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import OrderedDict, defaultdict, deque
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbdist.rank.values.contents import shown
+from nbdist.rank.values.kinds import PLAIN, VALUES, attribute, is_open, is_value_of_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ATTRIBUTE, ITEM = "attribute", "item"
+FIXED = (*PLAIN, *VALUES, tuple, frozenset, type, ModuleType, FunctionType, BuiltinFunctionType)
+"""Types whose objects need not be the same object."""
+MAPPINGS = (dict, OrderedDict, defaultdict)
+SEQUENCES = (list, tuple, deque)
+DEEPEST = 5
+
+
+def inside(value: object) -> Iterator[tuple[object, str]]:
+    """Yield the objects inside of a value, each with the path for `follow`."""
+    todo: list[tuple[object, list[tuple[str, Any]]]] = [(value, [])]
+    seen = {id(value)}
+    for holder, path in todo:  # which grows meanwhile
+        for step, part in _held_by(holder, first=holder is value):
+            if id(part) in seen or isinstance(part, PLAIN):
+                continue
+            seen.add(id(part))
+            way = [*path, step]
+            if len(way) < DEEPEST:
+                todo.append((part, way))
+            if not isinstance(part, FIXED) and not is_value_of_library(type(part)):
+                yield part, repr(way)
+
+
+def _held_by(holder: Any, *, first: bool) -> Iterator[tuple[tuple[str, Any], Any]]:
+    kind = type(holder)
+    if kind in MAPPINGS:
+        yield from (((ITEM, k), part) for k, part in holder.items() if type(k) in (str, int))
+    elif kind in SEQUENCES:
+        yield from (((ITEM, number), part) for number, part in enumerate(holder))
+    elif is_model(holder):
+        yield from (((how, path), part) for part, how, path in of_model(holder))
+    else:
+        held = attribute(holder, "__dict__") if is_open(kind) else shown(holder) if first else None
+        if isinstance(held, dict):
+            yield from (((ATTRIBUTE, name), part) for name, part in held.items())
+
+
+def is_model(value: object) -> bool:
+    """Return whether a value is a torch model."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def of_model(model: Any) -> Iterator[tuple[object, str, str]]:
+    """Yield a model's modules, parameters and buffers, each with the method that returns it."""
+    for path, part in model.named_modules():
+        yield part, "get_submodule", path
+    for path, part in model.named_parameters():
+        yield part, "get_parameter", path
+    for path, part in model.named_buffers():
+        yield part, "get_buffer", path
+
+
+def follow(value: Any, path: str) -> Any:
+    """Return the object inside of a value to which a path leads."""
+    for how, where in ast.literal_eval(path):
+        match how:
+            case "attribute":
+                value = vars(value)[where]
+            case "item":
+                value = value[where]
+            case _:
+                value = getattr(value, how)(where)
+    return value
