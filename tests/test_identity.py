@@ -123,6 +123,20 @@ def test_samplers_of_the_notebook_are_for_each_rank(three: Kernel) -> None:
     assert not re.search("Brought|changed", again), again
 
 
+def test_samplers_of_the_notebook_are_for_each_rank_of_a_script(three: Kernel) -> None:
+    three.run("""
+        from torch.utils.data import DataLoader, DistributedSampler
+        class Mine(DistributedSampler): pass
+        loaders = {"all": [DataLoader(range(6), sampler=Mine(range(6), 3, 0, shuffle=False))]}
+        two = DistributedSampler(range(6), 2, 0, shuffle=False)
+    """)
+    ours = "[int(i) for i in loaders['all'][0]] == [rank, rank + 3]"
+    cell = on_ranks(three, f"assert {ours} and two.rank == 0", "-np 3 --launcher torchrun")
+    told = shown(cell)
+    assert "Each rank has its own number as `loaders['all'][0].sampler.rank`, not" in told
+    assert "`two.rank` is the notebook's on every rank" in told
+
+
 class Unrepeated(DistributedSampler[Any]):
     """Counts its samples in advance, as Lightning's sampler does."""
 

@@ -45,11 +45,12 @@ async def put_right(
     told = given(await hub.call_all(living, TellMarks(), timeout=SECONDS))
     silent = sorted({source, *ranks} - told.keys())
     if silent:
-        new = name_ranks(ranks)
-        return [
-            f"What says which rank it is was not set for {new}, as {name_ranks(silent)} did not "
-            "answer: set `rank` in samplers there, or run the cells again that make them."
-        ]
+        note = (
+            f"What says which rank it is was not set for {name_ranks(ranks)}, as "
+            f"{name_ranks(silent)} did not answer: set `rank` in samplers there, or run the cells "
+            "again that make them."
+        )
+        return [note]
     others = [*before, *(one for rank, one in told.items() if rank not in (source, *ranks))]
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
     for rank in ranks:

@@ -94,7 +94,7 @@ def reached(namespace: Mapping[str, Any], names: Iterable[str]) -> Iterator[Foun
         ]
 
 
-def _is_leaf(value: object) -> bool:
+def _is_leaf(value: Any) -> bool:
     kind = type(value)
     if kind in (list, tuple):  # of numbers, of which there are many, none has a name
         return all(type(each) in PLAIN for each in value[:MOST_ITEMS])
@@ -214,6 +214,16 @@ def notes(namespace: Mapping[str, Any], names: Iterable[str], size: int) -> list
             "data: make it in a cell on the ranks."
         )
     return told
+
+
+def paths_by_size(namespace: Mapping[str, Any], names: Iterable[str]) -> dict[int, list[str]]:
+    """Return the ranks in objects that deal data out, by the number of ranks they deal to."""
+    by_size: dict[int, list[str]] = {}
+    for found in dealt(namespace, names):
+        size = _size(found)
+        if size is not None and size > 1:
+            by_size.setdefault(size, []).append(found.path)
+    return by_size
 
 
 def settle(namespace: dict[str, Any], names: Iterable[str], place: Place) -> None:
