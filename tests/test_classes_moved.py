@@ -91,3 +91,20 @@ def test_a_class_whose_definition_took_arguments_is_returned(notebook: Kernel) -
     notebook.run(REGISTRIES)
     on_ranks(notebook, "class Own(Tagged, tag='of a rank'): pass", "--return Own,names")
     assert notebook.run("print(Own.tag, names[-1] is Own)").stdout == "of a rank True\n"
+
+
+def test_classes_that_have_changed_alike_at_both_ends_are_not_told(notebook: Kernel) -> None:
+    notebook.run("""
+        import enum
+        class Either(enum.Flag): A = 1; B = 2
+        class Plug:
+            found = {}
+            def __init_subclass__(cls): cls.found[cls.__name__] = cls
+    """)
+    on_ranks(notebook, "Either.A | Either.B, Plug\nclass One(Plug): pass")
+    notebook.run("Either.A | Either.B\nclass One(Plug): pass")
+    cell = on_ranks(notebook, "print(Either.A, Plug.found['One'] is One)")
+    assert cell.stdout == "Either.A True\n"
+    assert "changed" not in cell.text
+    notebook.run("class Two(Plug): pass")
+    assert "cells have also changed `Plug`" in on_ranks(notebook, "print(Plug.found)").text
