@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
 REGISTRIES = """
-import abc, dataclasses, typing
+import abc, dataclasses, enum, typing
 names, described, kept = [], [], {}
 class Base:
     every = {}
@@ -53,9 +53,21 @@ def register(cls):
     return cls
 @register
 class Kept: pass
+class Planet(enum.Enum):
+    EARTH = 6, "blue"
+    MARS = 3, "red"
+    def __init__(self, radius, colour):
+        self.radius, self.colour = radius, colour
+class Twice(int, enum.Enum):
+    ONE = 1
+    def __new__(cls, value):
+        made = int.__new__(cls, value)
+        made._value_, made.twice = value, 2 * value
+        return made
 def look():
     print([each.__name__ for each in names], sorted(Base.every), Meta.made, described, sorted(kept))
     print(names[0] is Tagged, names[1] is First is Base.every["First"], kept["Kept"] is Kept)
+    print(Planet.MARS.colour, Planet((6, "blue")).radius, Twice.ONE.twice, Twice(1) is Twice.ONE)
     print(Second.tag, Row[int](4), Leaf.loud, Leaf().f(), isinstance(3, Root))
 look()
 """
