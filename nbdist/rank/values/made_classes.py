@@ -58,7 +58,7 @@ def note_members(cls: type, state: dict[str, Any]) -> None:
     if isinstance(cls, EnumMeta):
         state[MEMBERS] = {
             name: {key: value for key, value in vars(member).items() if key not in OF_ENUM}
-            for name, member in cls.__members__.items()
+            for name, member in dict[str, Any](cls.__members__).items()
         }
 
 
