@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.helpers.kernel import Kernel
 
 REGISTRIES = """
-import abc, dataclasses, typing
+import abc, dataclasses, enum, typing
 names, described, kept = [], [], {}
 class Base:
     every = {}
@@ -53,9 +53,21 @@ def register(cls):
     return cls
 @register
 class Kept: pass
+class Planet(enum.Enum):
+    EARTH = 6, "blue"
+    MARS = 3, "red"
+    def __init__(self, radius, colour):
+        self.radius, self.colour = radius, colour
+class Twice(int, enum.Enum):
+    ONE = 1
+    def __new__(cls, value):
+        made = int.__new__(cls, value)
+        made._value_, made.twice = value, 2 * value
+        return made
 def look():
     print([each.__name__ for each in names], sorted(Base.every), Meta.made, described, sorted(kept))
     print(names[0] is Tagged, names[1] is First is Base.every["First"], kept["Kept"] is Kept)
+    print(Planet.MARS.colour, Planet((6, "blue")).radius, Twice.ONE.twice, Twice(1) is Twice.ONE)
     print(Second.tag, Row[int](4), Leaf.loud, Leaf().f(), isinstance(3, Root))
 look()
 """
@@ -91,3 +103,20 @@ def test_a_class_whose_definition_took_arguments_is_returned(notebook: Kernel) -
     notebook.run(REGISTRIES)
     on_ranks(notebook, "class Own(Tagged, tag='of a rank'): pass", "--return Own,names")
     assert notebook.run("print(Own.tag, names[-1] is Own)").stdout == "of a rank True\n"
+
+
+def test_classes_that_have_changed_alike_at_both_ends_are_not_told(notebook: Kernel) -> None:
+    notebook.run("""
+        import enum
+        class Either(enum.Flag): A = 1; B = 2
+        class Plug:
+            found = {}
+            def __init_subclass__(cls): cls.found[cls.__name__] = cls
+    """)
+    on_ranks(notebook, "Either.A | Either.B, Plug\nclass One(Plug): pass")
+    notebook.run("Either.A | Either.B\nclass One(Plug): pass")
+    cell = on_ranks(notebook, "print(Either.A, Plug.found['One'] is One)")
+    assert cell.stdout == "Either.A True\n"
+    assert "changed" not in cell.text
+    notebook.run("class Two(Plug): pass")
+    assert "cells have also changed `Plug`" in on_ranks(notebook, "print(Plug.found)").text

@@ -29,7 +29,7 @@ def three(start_shared: KernelFactory) -> Kernel:
     on_ranks(
         kernel,
         """
-        import argparse, os, random
+        import os, random
         import torch, torch.distributed as dist
         from torch.utils.data import *
         data = TensorDataset(torch.arange(12))
@@ -84,20 +84,24 @@ def test_what_differs_on_purpose_is_named_and_what_is_equal_is_not(three: Kernel
         shards, part, told = Shards(), Subset(data, range(rank, 12, 3)), of(rank)
         half = Subset(data, range(6))
         own, common = torch.Generator().manual_seed(rank), torch.Generator().manual_seed(1)
-        py, seed, fixed_seed = random.Random(rank), 1234 + rank, 5
-        args = argparse.Namespace(rank=rank, lr=1)
-        half_rank, loss = rank // 2, torch.rand(1)
+        py, fixed_seed = random.Random(rank), 5
+        args = {"rank": rank, "lr": 1, "seed": rank}
+        loss = torch.rand(1)
+        class Listed(Sampler):
+            def __init__(self, own): self.own, self.files = own, ["a"] * 30_000
+            def __iter__(self): return iter(self.own)
+        listed = DataLoader(data, sampler=Listed([*range(rank * 50_000, (rank + 1) * 50_000)]))
         """,
     )
     told = three.run("%dist restart 2 --like 1").stdout
     named = re.findall("^Rank 2 now has rank 1's (.*), which may be meant", told, re.MULTILINE)
     paths = {*named[0].split(", ")}
     assert paths == {
-        "own", "py", "seed", "part", "half_rank", "args.rank", "shards.rank",
+        "own", "py", "part", "args['rank']", "args['seed']", "shards.rank", "listed.sampler",
         "told.__closure__[0].cell_contents",
     }, told  # fmt: skip
     assert "Set for" not in told
-    on_ranks(three, "del shards, part, told, own, py, seed, args, half_rank")
+    on_ranks(three, "del shards, part, told, own, py, args, listed")
     quiet = three.run("%dist restart 2 --like 1").stdout
     assert quiet.count("\n") == 2, quiet
 
@@ -117,6 +121,20 @@ def test_samplers_of_the_notebook_are_for_each_rank(three: Kernel) -> None:
     assert "Set for rank 1, as the copy had rank 0's: three.sampler.rank." in told
     again = shown(on_ranks(three, "assert three.sampler.rank == rank"))
     assert not re.search("Brought|changed", again), again
+
+
+def test_samplers_of_the_notebook_are_for_each_rank_of_a_script(three: Kernel) -> None:
+    three.run("""
+        from torch.utils.data import DataLoader, DistributedSampler
+        class Mine(DistributedSampler): pass
+        loaders = {"all": [DataLoader(range(6), sampler=Mine(range(6), 3, 0, shuffle=False))]}
+        two = DistributedSampler(range(6), 2, 0, shuffle=False)
+    """)
+    ours = "[int(i) for i in loaders['all'][0]] == [rank, rank + 3]"
+    cell = on_ranks(three, f"assert {ours} and two.rank == 0", "-np 3 --launcher torchrun")
+    told = shown(cell)
+    assert "Each rank has its own number as `loaders['all'][0].sampler.rank`, not" in told
+    assert "`two.rank` is the notebook's on every rank" in told
 
 
 class Unrepeated(DistributedSampler[Any]):
@@ -150,3 +168,12 @@ def test_what_libraries_hold_is_put_right_and_what_a_users_class_made_is_not() -
     rank_marks.put_right(space, [*space], paths, Place(1, 1, 2))
     assert (few.rank, few.num_samples, pair.rank) == (1, 1, 0)
     assert (state.process_index, of_two_of_four["inside"][0].rank) == (1, 1)
+
+
+def test_long_lists_of_data_are_no_reason_to_overlook_a_sampler() -> None:
+    space: dict[str, Any] = {f"documents{i}": [[0] * 500 for _ in range(1000)] for i in range(10)}
+    space |= {f"records{i}": [{"text": "a", "tags": [1]} for _ in range(2000)] for i in range(20)}
+    space["trainer"] = {"loader": [DistributedSampler(DATA, 2, 0)]}
+    found = [each.path for each in rank_marks.reached(space, space)]
+    assert "trainer['loader'][0].rank" in found
+    assert len(found) < 20_000

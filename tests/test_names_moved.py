@@ -201,6 +201,8 @@ def test_what_by_its_kind_is_never_returned_is_told_before_the_cell_runs(noteboo
             global unwrapped
             unwrapped = unwrapped.module
         unwrapped = wrapped
+        def part(n): pass
+        part.later = stream
     """
     on_ranks(notebook, body)
     before = on_ranks(notebook, "print('ran')", "--return wrapped,stream,log", check=False)
@@ -209,8 +211,8 @@ def test_what_by_its_kind_is_never_returned_is_told_before_the_cell_runs(noteboo
     assert "`wrapped.module` can be returned" in before.error
     assert "`stream` cannot be returned from rank 0: it is or holds a generator" in before.error
     assert before.error.strip().endswith("Nothing was brought or started.")
-    made = "unwrap()\nstream = [*stream]\nlog = 'closed'"
-    on_ranks(notebook, made, "--return stream,log,unwrapped,wrapped.module")
+    made = "unwrap()\nstream = [*stream]\nlog = 'closed'\npart.later = 1"
+    on_ranks(notebook, made, "--return stream,log,unwrapped,wrapped.module,part.later")
     assert notebook.run("print(stream, log, unwrapped, module)").stdout == (
         "[0, 1, 2] closed Linear(in_features=1, out_features=1, bias=True) "
         "Linear(in_features=1, out_features=1, bias=True)\n"

@@ -21,6 +21,7 @@ from nbdist.machine import gpus
 from nbdist.machine.amounts import counted
 from nbdist.magics.commands.attach_command import note_detached
 from nbdist.magics.parsing.arguments import LAUNCHER_FLAGS, UsageMistake
+from nbdist.magics.showing.job_output import notice
 from nbdist.notebook import current_cluster, script_cells
 from nbdist.notebook.detached_jobs import detach
 from nbdist.notebook.session import Wish, session
@@ -136,6 +137,8 @@ def submit_script(
         name=SCRIPT, saved=False, backend="own" if own else request.backend, np=wish.np,
         forced=args.bring, automatic=not args.no_bring, lines=lines, arguments=args.arguments,
     ))  # fmt: skip
+    for note in script.notes:
+        notice(note)
     plan = request.plan(script.cell_line, 1 if own else wish.np)
     plan = replace(
         plan, elastic=elastic, environ={**plan.environ, **_with_gpus(wish, request.hosts)},

@@ -11,6 +11,7 @@ from nbdist.cell.script.preamble import launch_line
 from nbdist.errors import NbdistError, UsageError
 from nbdist.machine.amounts import in_bytes
 from nbdist.magics.parsing.arguments import UsageMistake
+from nbdist.magics.showing.job_output import notice
 from nbdist.notebook import current_cluster
 from nbdist.notebook.session import Wish
 
@@ -63,6 +64,8 @@ def save(
     launch = launch_line(backend, now.np or 1, str(path), args.arguments)
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in (now.env or {}).items())
     print(_how_to_run(script, path, environ + launch))
+    for note in script.notes:
+        notice(note)
 
 
 def _check_alone(args: argparse.Namespace) -> None:

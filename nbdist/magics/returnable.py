@@ -55,12 +55,15 @@ def check_returned(shell: Any, cell: str, parsed: Parsed, paths: list[str]) -> N
 def kept_names(
     shell: Any, cell: str, parsed: Parsed, paths: list[str], brought: list[str]
 ) -> list[str]:
-    """Return those paths to whose names the cell binds nothing, and no function does."""
+    """Return those names to which the cell binds nothing, and no function does.
+
+    Not `trainer.model`: whoever has `trainer` may set its attribute.
+    """
     typed = _typed(shell, cell) if paths else ""
     if not typed or UNSEEN.search(cell):
         return []
     made = {*bound(parsed.code), *brought, *WORD.findall(" ".join(GLOBAL.findall(typed)))}
-    return [path for path in paths if not made.intersection(WORD.findall(path))]
+    return [path for path in paths if WORD.fullmatch(path) and path not in made]
 
 
 def _typed(shell: Any, cell: str) -> str:

@@ -226,6 +226,8 @@ class _Trip:
         self._drifted: set[str] = set()
         """Names of which a message says that only the notebook has changed their objects."""
         self._notes: list[str] = []
+        self._both: dict[str, str] = {}
+        """Names that have changed at both ends, each with a message, unless it has become equal."""
         self._first: list[str] = []
         """Names that the cell itself uses."""
         self.via: dict[str, str] = {}
@@ -370,7 +372,7 @@ class _Trip:
                 self._drifted.add(name)
             told_apart = name in self._wanted.forced or name in known.there
             if change in CHANGED and "" in versions and not told_apart:
-                self._notes.append(CHANGED[change].format(name))
+                self._both[name] = CHANGED[change].format(name)
         if lacking:
             self._references.look(self._wanted.forced)
         return lacking
@@ -404,7 +406,7 @@ class _Trip:
             self._notes += [DELETED.format(name) for name in there]
 
     def look_at_newer(self, look: LookAt) -> None:
-        """Add messages about names that the notebook has bound after cells bound them there."""
+        """Add messages about what the notebook has bound or changed after cells did so there."""
         wanted, there = self._wanted, self._known.there
         reads, todo = set[str](), [*wanted.read]
         if wanted.python is not None and wanted.automatic:
@@ -419,7 +421,11 @@ class _Trip:
         for name in self._drifted.intersection(free):
             there.settle(name, space)  # the change is told already
         newer = sorted(name for name in free if there.is_newer(name, space[name]))
-        looks = look(newer) if newer else []
+        looks = look([*newer, *self._both]) if newer or self._both else []
+        for name, message in self._both.items():
+            there_too = [each[name] for each in looks if name in each]
+            if not there_too or not all(same(space[name], each) for each in there_too):
+                self._notes.append(message)
         for name in newer if looks else ():
             found = [each[name] for each in looks if name in each and not each[name].version]
             if any(each.busy and not each.value for each in found):

@@ -29,6 +29,7 @@ from nbdist.cell.script.translate import Around, Translated, bound_names, shows_
 from nbdist.errors import UsageError
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.running.lines import MAGIC, align
+from nbdist.rank.values import rank_marks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,8 @@ class Script:
     """Whether the cell ends with an expression whose value a notebook displays."""
     saved: bool = False
     """Whether the user keeps the script; otherwise it belongs to a job and is private."""
+    notes: list[str] = field(default_factory=list)
+    """What becomes of values of the notebook, for the user."""
 
     @property
     def folder(self) -> str:
@@ -144,7 +147,9 @@ def make_script(shell: Any, parsed: Parsed, cell: str, options: ScriptOptions) -
     )  # fmt: skip
     text, line = made.text(cell_number(shell))
     shows = not options.saved and shows_value(parsed.source, cell)
-    return Script(options.name, text, made.data, line, shows, options.saved)
+    ranks = 1 if options.backend == "own" else options.np
+    notes = rank_marks.notes(parts.every, parts.dealing, ranks)
+    return Script(options.name, text, made.data, line, shows, options.saved, notes)
 
 
 def _futures_of(shell: Any) -> set[str]:

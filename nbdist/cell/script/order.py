@@ -50,6 +50,8 @@ class Parts:
     """All names, with their values in the notebook."""
     by_value: list[str] = field(default_factory=list)
     """Names of values that are, or contain, functions or classes without source."""
+    dealing: list[str] = field(default_factory=list)
+    """Names of values that contain what deals data out to ranks."""
 
 
 class Circle(Exception):

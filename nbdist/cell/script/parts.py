@@ -88,6 +88,7 @@ class Gathering:
         """For names that are only in the script: all names for the same definition."""
         self._extra: set[str] = set()
         self._by_value: list[str] = []
+        self._dealing: list[str] = []
 
     def gather(self) -> Parts:
         """Return the parts in order.
@@ -193,6 +194,8 @@ class Gathering:
         needs, _ = self.packer.look(value)
         if self.packer.by_value:
             self._by_value.append(name)
+        if self.packer.deals:
+            self._dealing.append(name)
         needs.pop(name, None)
         runs = {each for each in needs if _runs_when_loaded(self._space.get(each))}
         return Part(name, "value", at_once=needs, calls=runs, mentions=self.packer.mentions)
@@ -317,7 +320,7 @@ class Gathering:
         parts.imports += [f"import {name}" for name in self._extra]
         parts.imports = list(dict.fromkeys(parts.imports))
         parts.every = {name: self._values[name] for name in self._parts}
-        parts.by_value = self._by_value
+        parts.by_value, parts.dealing = self._by_value, self._dealing
         Order(self._parts, parts).order()
         parts.again += self._restored_attributes()
         return parts

@@ -13,6 +13,7 @@ from nbdist.cell.script.layout import INDENT, awaits, in_function, indented
 from nbdist.cell.script.preamble import Preamble, header, preamble
 from nbdist.errors import UsageError
 from nbdist.rank.running.lines import FILLER
+from nbdist.rank.values import rank_marks
 
 if TYPE_CHECKING:
     from nbdist.cell.script.order import Parts
@@ -102,7 +103,8 @@ class Assembly:
         return text, line
 
     def _with_cell(self, text: str, around: Preamble, number: int) -> tuple[str, int]:
-        joining, leaving = _step(around.joining), _step(around.leaving)
+        joining = _step(around.joining + self._own_parts())
+        leaving = _step(around.leaving)
         top = f"{INDENT}{FILLER.strip()}, In [{number}] of the notebook:\n"
         if awaits(self.cell.text):
             name = self._free(COROUTINE)
@@ -115,6 +117,17 @@ class Assembly:
             line = text.count("\n") + 1
             text += f"{indented(self.cell.text)}\n"
         return text + (leaving and f"\n{leaving}"), line
+
+    def _own_parts(self) -> str:
+        """Return code that lets each rank take its own part of the data, not the notebook's."""
+        if self.backend == "own":
+            return ""
+        found = rank_marks.paths_by_size(self.parts.every, self.parts.dealing)
+        return "".join(
+            f"if world_size == {size}:  # each rank takes its own part of the data\n"
+            + "".join(f"{INDENT}{path} = rank\n" for path in paths)
+            for size, paths in found.items()
+        )
 
     def _trees(self) -> list[ast.Module]:
         sources = [part.text for part in self.parts.ordered if part.kind == "source"]

@@ -17,6 +17,7 @@ from nbdist.cell.definitions.subclass_hooks import check_by_value
 from nbdist.rank.values import pickle_fixes
 from nbdist.rank.values.annotations import names_mentioned
 from nbdist.rank.values.overlaps import Overlaps, as_usual, may_overlap, overlapping, root_of
+from nbdist.rank.values.rank_marks import deals_out
 from nbdist.rank.values.refusals import look_at, why_not
 from nbdist.rank.values.user_errors import CannotTravel
 
@@ -70,10 +71,13 @@ class Packer:
         """For the id of a value that an earlier data file loads, its name."""
         self.by_value = False
         """Whether the last value tried contains functions or classes without source."""
+        self.deals = False
+        """Whether the last value tried contains what deals data out to ranks."""
         self.mentions: dict[str, None] = {}
         """Names that annotations of these mention."""
         self.gpu = False
         """Whether some tensors are on a GPU in the notebook."""
+        self._dealing: dict[type, bool] = {}
         self._memory: Callable[[Any], Any] = as_usual
         """Reduces arrays that share memory."""
 
@@ -85,7 +89,7 @@ class Packer:
         CannotTravel
             If the value cannot be pickled.
         """
-        self.by_value, self.mentions = False, {}
+        self.by_value, self.deals, self.mentions = False, False, {}
         needs: dict[str, None] = {}
         met: set[int] = set()
         watched = set(watched)
@@ -197,6 +201,12 @@ class Packer:
         on_gpu = isinstance(obj, torch.device) and obj.type == "cuda"
         return (lambda _: (torch.device, ("cuda",))) if on_gpu else None
 
+    def note_kind(self, kind: type) -> None:
+        """Record whether the objects of a type deal data out to ranks."""
+        if kind not in self._dealing:
+            self._dealing[kind] = deals_out(kind)
+        self.deals |= self._dealing[kind]
+
     def note_value(self, obj: Any, needs: dict[str, None]) -> None:
         """Record a function or class that is pickled by value."""
         if isinstance(obj, type):
@@ -219,6 +229,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how to rebuild `obj` (see `pickle.Pickler.reducer_override`)."""
+        self._packer.note_kind(type(obj))
         found = self._packer.reduce(obj, self._needs)
         if found is not None:
             return found

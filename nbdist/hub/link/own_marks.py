@@ -5,6 +5,7 @@ The other ranks tell what is meant to differ. If there is none, names do: `rank`
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from nbdist.hub.link.agent_connections import given
@@ -42,8 +43,14 @@ async def put_right(
     """
     living = [rank.rank for rank in hub.ranks.values() if rank.alive]
     told = given(await hub.call_all(living, TellMarks(), timeout=SECONDS))
-    if source not in told:
-        return []
+    silent = sorted({source, *ranks} - told.keys())
+    if silent:
+        note = (
+            f"What says which rank it is was not set for {name_ranks(ranks)}, as "
+            f"{name_ranks(silent)} did not answer: set `rank` in samplers there, or run the cells "
+            "again that make them."
+        )
+        return [note]
     others = [*before, *(one for rank, one in told.items() if rank not in (source, *ranks))]
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
     for rank in ranks:
@@ -99,8 +106,8 @@ def _lines(
 
 
 def _listed(paths: Iterable[str]) -> str:
-    """List paths; of many items of one container only the first."""
-    firsts = list({items(path): path for path in reversed([*paths])}.values())[::-1]
+    """List paths; of many items of one list only the first."""
+    firsts = list({re.sub(r"\[\d+\]", "[*]", p): p for p in reversed([*paths])}.values())[::-1]
     more = len(firsts) - MOST_NAMED
     told = ", ".join(f"`{path}`" for path in firsts[:MOST_NAMED])
     return f"{told} and {more} more" if more > 0 else told

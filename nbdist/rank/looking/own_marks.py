@@ -6,6 +6,7 @@ a part. Main thread, idle rank.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import pickle
 import random
@@ -29,6 +30,8 @@ GENERATORS = (
 )  # fmt: skip
 DATA_SECONDS = 1.0
 """Time limit for the digests of data sets."""
+ENDS = 16
+"""How many items at each end of data are compared: another part of them begins with others."""
 
 
 def marks(
@@ -67,7 +70,8 @@ def _compared(found: Found, digester: Digester) -> tuple[str, str]:
     try:
         if isinstance(value, random.Random) or any(is_a(value, *kind) for kind in GENERATORS):
             return "generator", _state_of(value)
-        if is_a(value, "torch.utils.data", "Dataset"):
+        is_data = any(is_a(value, "torch.utils.data", kind) for kind in ("Dataset", "Sampler"))
+        if is_data and not rank_marks.deals_out(type(value)):
             return "data", _data_of(value, digester)
     except RAISED:  # of the user's own class
         pass
@@ -76,20 +80,31 @@ def _compared(found: Found, digester: Digester) -> tuple[str, str]:
 
 def _state_of(generator: Any) -> str:
     if is_a(generator, "torch._C", "Generator"):
-        state = repr(generator.get_state().tolist()).encode()
+        held = generator.get_state()  # on the CPU, and read without NumPy
+        state = ctypes.string_at(held.data_ptr(), held.numel())
     else:
         state = pickle.dumps(generator)
     return hashlib.blake2b(state, digest_size=8).hexdigest()
 
 
 def _data_of(data: Any, digester: Digester) -> str:
-    """Return a digest of a data set's attributes, as far as they can be compared."""
+    """Return digests of a data set's or a sampler's attributes; '' if none can be compared."""
+    told = {name: _digest_of(_ends(value), digester) for name, value in vars(data).items()}
+    return repr(told) if any(told.values()) else ""
+
+
+def _digest_of(value: Any, digester: Digester) -> str:
     try:
-        own = [(name, digester.digests(_plain(value))[0]) for name, value in vars(data).items()]
+        return digester.digests(value)[0]
     except TooMuch:
         return ""
-    return repr(own) if any(digest for _, digest in own) else ""
 
 
-def _plain(value: Any) -> Any:
-    return (value.start, value.stop, value.step) if type(value) is range else value
+def _ends(value: Any) -> Any:
+    """Return what tells parts of data apart, and is soon compared."""
+    if type(value) is range:
+        return value.start, value.stop, value.step
+    arrays = is_a(value, "torch", "Tensor") or is_a(value, "numpy", "ndarray")
+    if type(value) in (list, tuple) or (arrays and value.ndim):
+        return len(value), value[:ENDS], value[-ENDS:]
+    return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from contextlib import ExitStack, contextmanager, suppress
+from enum import EnumMeta
 from typing import TYPE_CHECKING, Any
 
 from cloudpickle import cloudpickle as inside
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HOOK = "__init_subclass__"
+MEMBERS = "attributes of its members"
+OF_ENUM = ("_value_", "_name_", "__objclass__", "_sort_order_")
+"""What Python gives to each member of an enum."""
 
 
 def make_class(make: Callable[..., Any], runs_code: bool, *arguments: Any) -> Any:
@@ -44,6 +48,24 @@ def make_class(make: Callable[..., Any], runs_code: bool, *arguments: Any) -> An
             return make(*arguments)
         made = _without_metaclass(kind, name, bases, settings)
     return inside._lookup_class_or_track(tracker, made)
+
+
+def note_members(cls: type, state: dict[str, Any]) -> None:
+    """Add to a class's state what an enum's `__init__` or `__new__` has given to its members.
+
+    cloudpickle makes members before the class has its methods.
+    """
+    if isinstance(cls, EnumMeta):
+        state[MEMBERS] = {
+            name: {key: value for key, value in vars(member).items() if key not in OF_ENUM}
+            for name, member in dict[str, Any](cls.__members__).items()
+        }
+
+
+def set_members(cls: Any, state: dict[str, Any]) -> None:
+    """Give an enum's members these attributes."""
+    for name, own in state.get(MEMBERS, {}).items():
+        vars(cls[name]).update(own)
 
 
 def _is_own(cls: type) -> bool:

@@ -22,7 +22,7 @@ from cloudpickle import cloudpickle as inside
 
 from nbdist.rank.values import pickle_fixes
 from nbdist.rank.values.annotations import names_mentioned
-from nbdist.rank.values.made_classes import make_class
+from nbdist.rank.values.made_classes import make_class, note_members, set_members
 
 CELLS = "contents of its cells"
 
@@ -141,6 +141,7 @@ class ByValue(cloudpickle.Pickler):
         self._use(obj.__name__, obj)
         self.mentions.update(names_mentioned(obj))
         make, arguments, *state, _ = pickle_fixes.with_slots(obj, reduced)
+        note_members(obj, state[0][1])
         return make_class, (make, self.to_notebook, *arguments), *state, set_class_state
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
@@ -198,6 +199,7 @@ def set_class_state(cls: type, state: Any) -> None:
     if cls not in _sent:
         _received.add(cls)
         inside._class_setstate(cls, state)
+        set_members(cls, state[1])
         if type(state[0].get("__pydantic_validator__")).__name__ == "MockValSer":
             _await_names(cls)
 

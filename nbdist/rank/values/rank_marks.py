@@ -11,9 +11,12 @@ import os
 import re
 import sys
 from collections import deque
+from itertools import islice
 from operator import itemgetter
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbdist.rank.values.describe import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +45,9 @@ DEEPEST = 7
 """The most steps from a variable; a loader inside a trainer has five."""
 MOST_SEEN = 10_000
 """The most objects that are examined."""
+MOST_ITEMS = 100
+"""The most items that are examined in a list or the like: of data there may be millions."""
+CONTAINERS = (list, tuple, deque, dict)
 
 
 class Place(NamedTuple):
@@ -75,9 +81,11 @@ def reached(namespace: Mapping[str, Any], names: Iterable[str]) -> Iterator[Foun
     seen: set[int] = {id(namespace)}
     while todo and len(seen) < MOST_SEEN:
         found, depth = todo.popleft()
-        yield found
         value = found.value
-        if depth == DEEPEST or id(value) in seen or _is_leaf(value):
+        if id(value) in seen:
+            continue
+        yield found
+        if depth == DEEPEST or _is_leaf(value):
             continue
         seen.add(id(value))
         todo += [
@@ -86,8 +94,10 @@ def reached(namespace: Mapping[str, Any], names: Iterable[str]) -> Iterator[Foun
         ]
 
 
-def _is_leaf(value: object) -> bool:
+def _is_leaf(value: Any) -> bool:
     kind = type(value)
+    if kind in (list, tuple):  # of numbers, of which there are many, none has a name
+        return all(type(each) in PLAIN for each in value[:MOST_ITEMS])
     return (
         issubclass(kind, (str, bytes, int, float, complex, type(None), ModuleType))
         or (kind.__module__ or "").partition(".")[0] == "numpy"
@@ -106,7 +116,8 @@ def _steps(value: Any) -> Iterator[tuple[str, str, Any]]:
     elif "torch" in sys.modules:
         from nbdist.backends.models.trained_objects import inside  # needs torch
 
-        for step, inner in sorted(inside(value), key=itemgetter(0)):
+        most = MOST_ITEMS if type(value) in CONTAINERS else None
+        for step, inner in sorted(islice(inside(value), most), key=itemgetter(0)):
             yield step, step.strip(".[]'"), inner
 
 
@@ -203,6 +214,16 @@ def notes(namespace: Mapping[str, Any], names: Iterable[str], size: int) -> list
             "data: make it in a cell on the ranks."
         )
     return told
+
+
+def paths_by_size(namespace: Mapping[str, Any], names: Iterable[str]) -> dict[int, list[str]]:
+    """Return the ranks in objects that deal data out, by the number of ranks they deal to."""
+    by_size: dict[int, list[str]] = {}
+    for found in dealt(namespace, names):
+        size = _size(found)
+        if size is not None and size > 1:
+            by_size.setdefault(size, []).append(found.path)
+    return by_size
 
 
 def settle(namespace: dict[str, Any], names: Iterable[str], place: Place) -> None:
