@@ -142,9 +142,9 @@ def test_what_was_packed_is_let_go_at_once(*, trial: bool) -> None:
     gc.collect()
     gc.disable()
     try:
-        model = torch.nn.Linear(300, 300)
+        model: Any = torch.nn.Linear(300, 300)
         model(torch.ones(300)).sum().backward()
-        held = [weakref.ref(model), weakref.ref(model.weight.grad)]
+        held: list[weakref.ref[Any]] = [weakref.ref(model), weakref.ref(model.weight.grad)]
         packing, blocks = Packing(trial=trial), Blocks()
         packing.add("model", model)
         if not trial:

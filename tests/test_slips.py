@@ -178,3 +178,21 @@ def test_a_model_that_both_ends_have_changed_is_told_in_one_line(notebook: Kerne
     assert told.startswith("`net` was changed in place in the notebook")
     assert told.count("`--bring net`") == 1
     assert on_ranks(notebook, "print(net.weight.item() == 7)").text == "False\n", "it is told once"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["items.append(0)", "n = len(items)\nitems = [n]", "x = [*items]\ndel items[:]"],
+)
+def test_a_plain_cell_that_changes_what_it_has_read_is_told(notebook: Kernel, cell: str) -> None:
+    notebook.run("items = [5, 2]")
+    on_ranks(notebook, "items += [9, 0]")
+    assert "has read the notebook's own `items`" in notebook.run(cell).text
+
+
+def test_gradients_that_only_the_ranks_have_are_told(notebook: Kernel) -> None:
+    notebook.run("import torch\nnet = torch.nn.Linear(1, 1)")
+    on_ranks(notebook, "net(torch.ones(1)).backward()")
+    assert "has read the notebook's own `net`" in notebook.run("print(net.weight.grad)").text
+    on_ranks(notebook, "net.zero_grad()")
+    assert notebook.run("print(net.weight.grad)").text == "None\n"

@@ -39,14 +39,33 @@ LOOK_SECONDS = 0.05
 log = logging.getLogger("nbdist")
 
 
+_left_alone: set[str] = set()
+"""Names with plain data that were as the ranks had got them when the present plain cell began."""
+
+
 def add_look(shell: InteractiveShell) -> None:
-    """Look at each plain cell after it has run."""
+    """Look at each plain cell before and after it has run."""
+    shell.events.register("pre_run_cell", _before_a_cell)
     shell.events.register("post_run_cell", _after_a_cell)
 
 
 def remove_look(shell: InteractiveShell) -> None:
     """Look at cells no more."""
+    shell.events.unregister("pre_run_cell", _before_a_cell)
     shell.events.unregister("post_run_cell", _after_a_cell)
+
+
+def _before_a_cell(info: Any) -> None:  # IPython's ExecutionInfo
+    _left_alone.clear()
+    cluster, shell = session.cluster, get_ipython()
+    if shell is None or cluster is None or cluster.stopped or not _is_plain(info):
+        return
+    try:
+        between, space = cluster.names_between, shell.user_ns
+        names = between.unseen(_with_functions(WORD.findall(info.raw_cell), space))
+        _left_alone.update(between.left_alone(names, space))
+    except (Exception, KeyboardInterrupt) as err:  # the cell itself has yet to run
+        log.debug("names of a plain cell could not be looked at: %s", err)
 
 
 def _after_a_cell(result: ExecutionResult) -> None:
@@ -111,7 +130,7 @@ def _changed_there(shell: Any, raw: str, cluster: Cluster) -> str:
     looks = between.look(names, range(cluster.np), LOOK_SECONDS) if names else {}
     if 0 not in looks:
         return ""
-    found = between.overtaken(names, looks, space, idle=not cluster.unfinished())
+    found = between.overtaken(names, looks, space, _left_alone, idle=not cluster.unfinished())
     return _told(found, looks[0]) if found else ""
 
 

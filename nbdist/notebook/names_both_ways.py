@@ -25,7 +25,7 @@ from nbdist.wire.parcel_format import Offer
 from nbdist.wire.rank_calls import BindParcel, FindVersions, LookAtNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
     from nbdist.hub.hub import Hub
 
@@ -157,9 +157,13 @@ class Names:
         """Return those of these names that cells on the ranks may have changed unnoticed."""
         return self._known.there.unseen(names)
 
+    def left_alone(self, names: Iterable[str], space: Mapping[str, Any]) -> list[str]:
+        """Return those names whose plain data the notebook has not changed since ranks had them."""
+        return [n for n in names if n in space and self._known.left_alone(n, space[n])]
+
     def overtaken(
         self, names: Sequence[str], looks: Mapping[int, Mapping[str, Look]],
-        space: Mapping[str, Any], *, idle: bool,
+        space: Mapping[str, Any], left_alone: Collection[str], *, idle: bool,
     ) -> dict[str, str]:  # fmt: skip
         """Return the names whose values cells on the ranks have changed, unlike the notebook.
 
@@ -169,6 +173,8 @@ class Names:
         ----------
         names, looks, space
             The names, what ranks have under them, rank 0 first, and the notebook's namespace.
+        left_alone
+            Names which the notebook had left alone until the cell that reads them.
         idle
             Whether the ranks were idle, and so have compared the values.
         """
@@ -179,7 +185,7 @@ class Names:
             returned = any(not each.version and not each.changed for each in others)
             if (
                 not returned
-                and self._known.overtaken(name, space[name], mine)
+                and self._known.overtaken(name, space[name], mine, left_alone=name in left_alone)
                 and there.tells(name)
             ):
                 found[name] = text_of(space[name])

@@ -12,6 +12,7 @@ from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Complete, Contents, Held, contents
+from nbdist.rank.values.kinds import GROWING, PLAIN
 from nbdist.rank.values.own_modules import Read, with_imported
 
 if TYPE_CHECKING:
@@ -147,10 +148,23 @@ class Known:
             return ""
         return None if self.changed(name, value) else known.token
 
-    def overtaken(self, name: str, value: object, look: Look) -> bool:
-        """Whether a rank has a newer value, while the notebook's has stayed as it was."""
+    def left_alone(self, name: str, value: object) -> bool:
+        """Whether the notebook has plain data as it was when cells on the ranks last had it."""
+        if type(value) not in PLAIN and type(value) not in GROWING:
+            return False
+        if name in self.there:
+            return self.there.is_older(name, value)
+        return name in self._versions and not self.changed(name, value)
+
+    def overtaken(self, name: str, value: object, look: Look, *, left_alone: bool = False) -> bool:
+        """Whether a rank has a newer value, while the notebook's has stayed as it was.
+
+        It may have stayed only until the present cell (`left_alone`).
+        """
         if not look.changed or same(value, look):
             return False
+        if left_alone:
+            return True
         if not look.version:
             return self.there.is_older(name, value)
         known = self._versions.get(name)

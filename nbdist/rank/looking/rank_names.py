@@ -132,13 +132,16 @@ class Names:
             text = text_of(value) if type(value) in PLAIN else ""
             return Look(version, not version, value=text, busy=True)
         settled = gpu.settled()  # else to read it would wait for the GPU
-        changed = not version
-        if given is not None and given.held.holds(value):
-            changed = settled and given.contents is not None and not given.contents.same(value)
-        elif version:
-            changed = settled and not self._untouched(name)
+        changed, graded = not version, False
+        if given is None or not given.held.holds(value):
+            given = self._brought.get(name) if version else None
+        if given is not None:
+            known = given.contents if settled else None
+            changed = known is not None and not known.same(value)
+            graded = known is not None and known.gradients() == "other"
+        # Gradients are not compared: other ones are told if the parameters are alike, too.
         alike = likeness(value) if changed or not version else ""
-        return Look(version, changed, alike, text_of(value))
+        return Look(version, changed or graded, alike, text_of(value))
 
     def receive(self, parcel: Parcel) -> list[str]:
         """Unpickle a parcel without binding its names yet; return the names that will be bound."""
