@@ -190,6 +190,15 @@ def test_a_plain_cell_that_changes_what_it_has_read_is_told(notebook: Kernel, ce
     assert "has read the notebook's own `items`" in notebook.run(cell).text
 
 
+def test_classes_that_ranks_have_changed_are_told(notebook: Kernel) -> None:
+    notebook.run("class Net:\n    scale = 1\nnet = Net()")
+    on_ranks(notebook, "Net.scale += net.scale")
+    told = "has read the notebook's own `Net`"
+    assert told in notebook.run("print(net.scale)").text
+    on_ranks(notebook, "class Net:\n    scale = 7")
+    assert told in notebook.run("Net.more = 1\nprint(Net.scale)").text
+
+
 def test_gradients_that_only_the_ranks_have_are_told(notebook: Kernel) -> None:
     notebook.run("import torch\nnet = torch.nn.Linear(1, 1)")
     on_ranks(notebook, "net(torch.ones(1)).backward()")

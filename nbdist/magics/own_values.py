@@ -40,7 +40,7 @@ log = logging.getLogger("nbdist")
 
 
 _left_alone: set[str] = set()
-"""Names with plain data that were as the ranks had got them when the present plain cell began."""
+"""Names with code or plain data, which were as the ranks had them when the plain cell began."""
 
 
 def add_look(shell: InteractiveShell) -> None:
@@ -139,10 +139,13 @@ def _read_by(cell: Parsed) -> list[str]:
 
 
 def _with_functions(names: Iterable[str], space: Mapping[str, Any]) -> list[str]:
-    """Return these names, and those that the notebook's functions among them read."""
+    """Return these names, those that the notebook's functions among them read, and classes."""
     found = [*dict.fromkeys(names)]
     for name in found:  # which grows meanwhile
         value = space.get(name)
+        kind = type(value)
+        if kind.__module__ == "__main__" and space.get(kind.__name__) is kind:
+            found += [kind.__name__] if kind.__name__ not in found else []
         if type(value) is FunctionType and value.__module__ == "__main__":
             found += [each for each in read_later(value.__code__) if each not in found]
     return found

@@ -24,7 +24,7 @@ DRAWS = {
     "numpy": "numpy.random.randint(2**60)",
     "numpy generator": "int(numpy.random.default_rng().integers(2**60))",
     "uuid": "str(uuid.uuid4())",
-    "folder": "tempfile.mkdtemp(dir=folder).rpartition('/')[2]",
+    "folder": "folder()",
 }
 """What draws at random, by kind."""
 OTHERS = ("random", "numpy", "numpy generator", "uuid", "folder")
@@ -32,7 +32,9 @@ OTHERS = ("random", "numpy", "numpy generator", "uuid", "folder")
 NEEDS = """
 import os, random, tempfile, uuid, numpy, torch
 from torch.utils.data import DataLoader, random_split
-folder = tempfile.gettempdir()
+def folder():
+    with tempfile.TemporaryDirectory() as path:
+        return path
 def worker_seed(items):
     return [torch.initial_seed()]
 """

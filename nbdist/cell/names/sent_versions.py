@@ -12,7 +12,7 @@ from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
 from nbdist.rank.values.contents import Complete, Contents, Held, contents
-from nbdist.rank.values.kinds import GROWING, PLAIN
+from nbdist.rank.values.kinds import is_open
 from nbdist.rank.values.own_modules import Read, with_imported
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ class Known:
         return None if self.changed(name, value) else known.token
 
     def left_alone(self, name: str, value: object) -> bool:
-        """Whether the notebook has plain data as it was when cells on the ranks last had it."""
-        if type(value) not in PLAIN and type(value) not in GROWING:
+        """Whether the notebook has code or plain data as it was when cells there last had it."""
+        if not isinstance(value, (type, FunctionType)) and not is_open(type(value)):
             return False
         if name in self.there:
             return self.there.is_older(name, value)
