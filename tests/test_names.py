@@ -502,7 +502,7 @@ def test_an_interrupt_while_names_are_brought(
 
 def test_slow_pickles_are_told(notebook: Kernel) -> None:
     notebook.run("class Row:\n    pass\nrows = [Row() for _ in range(40_000)]")
-    notebook.run("import nbdist.cell.names.packed_names as bring\nlimit = bring.SLOW_SECONDS")
+    notebook.run("import nbdist.cell.names.bringing as bring\nlimit = bring.SLOW_SECONDS")
     notebook.run("bring.SLOW_SECONDS = 0.005  # some machine is fast")
     cell = on_ranks(notebook, "print(len(rows))")
     notebook.run("bring.SLOW_SECONDS = limit\ndel bring, limit")

@@ -27,6 +27,7 @@ from nbdist.wire.rank_calls import BindParcel, FindVersions, LookAtNames
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
+    from nbdist.cell.names.bringing import Bringing
     from nbdist.hub.hub import Hub
 
 ASK_SECONDS = 10.0
@@ -50,7 +51,7 @@ class Names:
         self._hub, self._gpus = hub, gpus
         self._known = Known()
 
-    def pack(self, wanted: bring.Wanted, ranks: Iterable[int]) -> bring.Bringing | None:
+    def pack(self, wanted: bring.Wanted, ranks: Iterable[int]) -> Bringing | None:
         """Pack the values that these ranks lack; return None if they lack none.
 
         Raises
@@ -108,7 +109,7 @@ class Names:
                 self._known.let_go(name)
         return [] if bringing is None else hub_loop().wait(self._push(bringing, ranks))
 
-    async def _push(self, bringing: bring.Bringing, ranks: Sequence[int]) -> list[str]:
+    async def _push(self, bringing: Bringing, ranks: Sequence[int]) -> list[str]:
         hub = self._hub
         try:
             async with hub.turns.take(ranks, "names that are pushed"):

@@ -10,13 +10,12 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names.bound_on_ranks import note_on, same
+from nbdist.cell.names.bringing import Bringing
 from nbdist.cell.names.names_inside import Inside
 from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import bound_anywhere, mentioned
 from nbdist.errors import UsageError
-from nbdist.job.named_ranks import show_ranks
-from nbdist.machine.amounts import in_bytes, in_time
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.annotations import is_data
 from nbdist.rank.values.culprits import explained
@@ -29,13 +28,9 @@ from nbdist.wire import shared_memory
 
 if TYPE_CHECKING:
     from nbdist.wire.inspection import Look
-    from nbdist.wire.parcel_format import Parcel
 
 IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
 """Names that IPython and Python themselves bind."""
-SLOW_SECONDS = 0.5
-MOST_NAMED = 12
-"""The most names that are listed one by one."""
 CHANGED = {
     "bound": "`{0}` got a new value in the notebook, but cells have also assigned `{0}` on the "
     "ranks. The ranks keep their value; `--bring {0}` brings the notebook's value.",
@@ -86,64 +81,6 @@ class Wanted:
         if name not in self.space or name in OURS or IPYTHONS.fullmatch(name):
             return False
         return name not in self.hidden or self.hidden[name] is not self.space[name]
-
-
-@dataclass
-class Bringing:
-    """Names and values, packed for the ranks."""
-
-    parcel: Parcel
-    blocks: shared_memory.Blocks
-    items: dict[str, Item]
-    """The names, in the order in which the cell uses them."""
-    notes: list[str]
-    """Messages about names that were changed in the notebook but stay unchanged on the ranks."""
-    along: set[str]
-    """Of the names, those that are bound only because other values hold their objects."""
-
-    def close(self) -> None:
-        """Release the shared memory; the ranks keep what they have mapped."""
-        self.blocks.close()
-
-    def told(self, bound: Mapping[int, list[str]]) -> list[str]:
-        """Return the messages for the user.
-
-        Parameters
-        ----------
-        bound
-            The names that were new to each rank.
-        """
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for rank, names in bound.items():
-            if names:
-                new = set(names) - self.along
-                groups.setdefault(tuple(n for n in self.items if n in new), []).append(rank)
-        lines = [
-            f"Brought to {_ranks(ranks, len(bound))}: {self._listed(names)}."
-            for names, ranks in groups.items()
-            if names
-        ]
-        lines += self.notes
-        lines += [
-            f"`{item.name}` took {in_time(item.seconds)} to pickle object by object "
-            f"({in_bytes(item.objects)}); as an array or a tensor it would take no time."
-            for item in self.items.values()
-            if item.seconds > SLOW_SECONDS and item.objects > item.size / 2
-        ]
-        return lines
-
-    def _listed(self, names: tuple[str, ...]) -> str:
-        told = [str(self.items[name]) for name in names[:MOST_NAMED]]
-        rest = [self.items[name].size for name in names[MOST_NAMED:]]
-        if rest:
-            told.append(f"and {len(rest)} more ({in_bytes(sum(rest))})")
-        return ", ".join(told)
-
-
-def _ranks(ranks: list[int], of: int) -> str:
-    if len(ranks) == of > 1:
-        return f"{of} ranks"
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {show_ranks(ranks)}"
 
 
 def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> Bringing | None:
