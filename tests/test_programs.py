@@ -12,9 +12,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
-from tests.helpers.program_draws import notebooks, slips
+from tests.helpers.program_draws import BY_HAND, DRAWN, notebooks, slips
 from tests.helpers.program_kept import KEPT
 from tests.helpers.programs import program
 from tests.helpers.ways import KEEP, Ways
@@ -27,19 +27,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.repeats
 
-BY_HAND = int(os.environ.get("NBDIST_PROGRAMS", "0"))
-"""How many programs to draw that nobody has seen; 0 draws those of the suite."""
 SHARES = range(len(os.sched_getaffinity(0)) if BY_HAND else 1)
 """By hand, each core draws as many programs as the others."""
 EACH = BY_HAND // len(SHARES)
-DRAWN = settings(
-    database=None,
-    deadline=None,
-    derandomize=not BY_HAND,
-    phases=(Phase.generate, Phase.shrink),
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
 REFUSED_AT_MOST = 0.15
 
 

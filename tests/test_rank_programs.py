@@ -6,13 +6,13 @@ A few programs, always the same; `make programs N=2000` draws others.
 from __future__ import annotations
 
 import ast
-import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from tests.helpers.notebook import on_ranks, plain
+from tests.helpers.program_draws import BY_HAND, DRAWN
 from tests.helpers.rank_programs import BELIEFS, NOTEBOOKS, beliefs, drawings
 
 if TYPE_CHECKING:
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.repeats
 
-BY_HAND = int(os.environ.get("NBDIST_PROGRAMS", "0"))
-DRAWN = settings(
-    database=None,
-    deadline=None,
-    derandomize=not BY_HAND,
-    phases=(Phase.generate, Phase.shrink),
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
 ENGINES = "-np 2 --backend ddp --launcher engines"
 TOLD = """import torch.distributed as dist
 of_all = [None] * world_size

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.helpers import program_sharing, programs
 from tests.helpers.program_forms import NAMES
 from tests.helpers.programs import Cell, Program, Writer
 
+BY_HAND = int(os.environ.get("NBDIST_PROGRAMS", "0"))
+"""How many programs to draw that nobody has seen; 0 draws those of the suite."""
+DRAWN = settings(
+    database=None,
+    deadline=None,
+    derandomize=not BY_HAND,
+    phases=(Phase.generate, Phase.shrink),
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
 MOST_CELLS = 14
 SLIPS = (
     programs.number, programs.count_on, programs.a_list, programs.edit_list, programs.a_dict,

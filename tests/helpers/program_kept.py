@@ -394,4 +394,17 @@ model = Model(3)
 print(sorted(n for n in vars(Model) if n[0] != "_"), hasattr(model, "__dict__"), model.value())
 """,
     ),
+    "a lambda with a name that something else holds": (
+        "script: the other one held a copy of it",
+        """
+# %%
+k = 3
+f = lambda x: x + k
+# %%
+box = (f,)
+table = {"f": f, "g": lambda x: f(x)}
+# %% observes
+print(box[0] is f, table["f"] is f, table["g"](1), f(1))
+""",
+    ),
 }

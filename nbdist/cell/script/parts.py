@@ -297,13 +297,16 @@ class Gathering:
 
     def _stands(self, obj: Any) -> str:
         """Return the name of a function or class whose source is or will be in the script."""
-        name = str(attribute(obj, "__qualname__", "")).partition(".")[0]
+        path = str(attribute(obj, "__qualname__", ""))
+        if path == "<lambda>":
+            path = next((name for name, value in self._space.items() if value is obj), "")
+        name = path.partition(".")[0]
         if attribute(obj, "__module__") != "__main__" or name not in self._space:
             return ""
         if not (name in self._wanted.forced or self._has(name)):
             return ""  # such as `_`, which is IPython's: `@f.register` functions are called so
         found: Any = self._values[name]
-        if _reached(found, obj.__qualname__) is not obj:
+        if _reached(found, path) is not obj:
             return ""
         if id(found) in self._sources:
             return name if self._sources[id(found)] == name else ""

@@ -179,6 +179,8 @@ class Packer:
             name = self._stands(obj)
             if name:
                 needs[name] = None
+                if obj.__qualname__ == "<lambda>":
+                    return getattr, (_MAIN, name)
                 return NotImplemented  # by name in __main__, which will be the script
         if type(obj) is CACHE and obj.__module__ == "__main__":
             return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
