@@ -179,9 +179,8 @@ class Packer:
             name = self._stands(obj)
             if name:
                 needs[name] = None
-                if obj.__qualname__ == "<lambda>":
-                    return getattr, (_MAIN, name)
-                return NotImplemented  # by name in __main__, which will be the script
+                # By name in `__main__`, which will be the script; a lambda's own name is another.
+                return (getattr, (_MAIN, name)) if _is_lambda(obj) else NotImplemented
         if type(obj) is CACHE and obj.__module__ == "__main__":
             return CACHE, (obj.__wrapped__, *obj.cache_parameters().values(), INFO), vars(obj)
         if isinstance(obj, CellType):
@@ -258,6 +257,10 @@ class _Pickler(cloudpickle.Pickler):
             slots["__globals__"], space = {}, _THERE
         arguments = code, space, name, defaults, func.__closure__
         return make, arguments, (attributes, slots), *others
+
+
+def _is_lambda(obj: Any) -> bool:
+    return bool(obj.__qualname__ == "<lambda>")
 
 
 def _reduced_cell(cell: CellType) -> Any:
