@@ -199,6 +199,15 @@ def test_classes_that_ranks_have_changed_are_told(notebook: Kernel) -> None:
     assert told in notebook.run("Net.more = 1\nprint(Net.scale)").text
 
 
+def test_what_methods_read_is_told(notebook: Kernel) -> None:
+    notebook.run(
+        "lr = 1\ndef rate():\n    return lr\nclass Base:\n    @property\n    def now(self):\n"
+        "        return rate()\nclass Net(Base):\n    pass\nnet = Net()"
+    )
+    on_ranks(notebook, "lr = 2 + net.now")
+    assert "has read the notebook's own `lr` (1 here, 3 on rank 0)" in notebook.run("net.now").text
+
+
 def test_gradients_that_only_the_ranks_have_are_told(notebook: Kernel) -> None:
     notebook.run("import torch\nnet = torch.nn.Linear(1, 1)")
     on_ranks(notebook, "net(torch.ones(1)).backward()")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
@@ -22,9 +22,10 @@ from nbdist.magics.showing.job_output import notice
 from nbdist.notebook.session import session
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.running.plain_cells import transformed
+from nbdist.rank.values.contents import WRAPS, members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
@@ -139,16 +140,29 @@ def _read_by(cell: Parsed) -> list[str]:
 
 
 def _with_functions(names: Iterable[str], space: Mapping[str, Any]) -> list[str]:
-    """Return these names, those that the notebook's functions among them read, and classes."""
-    found = [*dict.fromkeys(names)]
-    for name in found:  # which grows meanwhile
-        value = space.get(name)
+    """Return these names, and those that the notebook's functions and classes among them read."""
+    found = dict.fromkeys(names)
+    todo = [*found]
+    while todo:
+        value = space.get(todo.pop())
         kind = type(value)
-        if kind.__module__ == "__main__" and space.get(kind.__name__) is kind:
-            found += [kind.__name__] if kind.__name__ not in found else []
-        if type(value) is FunctionType and value.__module__ == "__main__":
-            found += [each for each in read_later(value.__code__) if each not in found]
-    return found
+        own = [kind.__name__] if space.get(kind.__name__) is kind else []
+        new = [*own, *(name for code in _codes_of(value) for name in read_later(code))]
+        todo += [name for name in new if name not in found]
+        found.update(dict.fromkeys(new))
+    return [*found]
+
+
+def _codes_of(value: Any) -> Iterator[CodeType]:
+    """Yield the code of a function of the notebook, or of a class and its bases."""
+    if type(value) is FunctionType and value.__module__ == "__main__":
+        yield value.__code__
+    elif isinstance(value, type):
+        for kind in value.__mro__:
+            for _, member in members(kind) if kind.__module__ == "__main__" else ():
+                inside = WRAPS[type(member)](member) if type(member) in WRAPS else member
+                for one in inside if isinstance(inside, tuple) else (inside,):
+                    yield from _codes_of(one) if type(one) is FunctionType else ()
 
 
 def _told(found: Mapping[str, str], looks: Mapping[str, Look]) -> str:
