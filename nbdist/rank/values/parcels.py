@@ -9,6 +9,7 @@ import pickle
 import secrets
 import time
 import warnings
+import weakref
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -92,12 +93,13 @@ class Packing:
     ) -> None:
         self._stream = io.BytesIO()
         self._buffers: list[list[memoryview]] = []
-        self._trial = trial
         self._shared = 0  # bytes in them
         self.parts = parts or Parts()
         kind = _PackerOfContainers if self.parts.containers else _Packer
+        # Weak: the pickler holds the user's objects, and is not to outlive this one in a cycle.
+        me = weakref.proxy(self)
         self._pickler = kind(
-            self._stream, self._keep, devices, self.parts,
+            self._stream, lambda buffer: me._keep(buffer), devices, self.parts,  # noqa: PLW0108
             carry_globals=carry_globals, trial=trial,
         )  # fmt: skip
         self.items: dict[str, Item] = {}
@@ -147,9 +149,6 @@ class Packing:
             self._pickler.dump(value if state is None else state)
         except RAISED as err:  # a user's __reduce__ may raise anything
             raise CannotTravel(why_not(err)) from err
-        finally:
-            if self._trial:
-                self._let_go()
         stream = self._stream.tell() - start
         size, seconds = stream + self._shared - shared, time.monotonic() - began
         deals = self._pickler.deals
@@ -180,7 +179,6 @@ class Packing:
         if len(stream) >= SHARED_BYTES:
             parts.insert(0, [memoryview(stream)])
             stream = b""
-        self._let_go()
         shared_memory.check_room(sum(buffer.nbytes for part in parts for buffer in part))
         return Parcel(
             id=secrets.token_hex(4),
@@ -193,11 +191,6 @@ class Packing:
             sources=cell_sources.taken(self._pickler.files),
             dealing=[item.name for item in self.items.values() if item.deals],
         )
-
-    def _let_go(self) -> None:
-        """Let go of the user's objects: this object and its pickler are garbage only together."""
-        self._pickler.clear_memo()
-        self._buffers = []
 
 
 class _Packer(ByValue):
