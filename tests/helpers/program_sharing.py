@@ -11,10 +11,10 @@ from tests.helpers.programs import Writer, a_class, a_dict, an_array, rule
 # -- memory that several names share ---------------------------------------------------------------
 
 VIEWS = {
-    "array": ["{1}[:2]", "{1}[::-1]", "{1}.reshape(-1)", "{1}[None].T", "{1}.view()"],
-    "tensor": ["{1}[:2]", "{1}.view(-1)", "{1}[None].T", "{1}.detach()", "{1}.numpy()"],
+    "array": ["{0}[:2]", "{0}[::-1]", "{0}.reshape(-1)", "{0}[None].T", "{0}.view()"],
+    "tensor": ["{0}[:2]", "{0}.view(-1)", "{0}[None].T", "{0}.detach()", "{0}.numpy()"],
 }
-"""For each kind, expressions that share the memory of the name {1}."""
+"""For each kind, expressions that share the memory of the name {0}."""
 
 
 @rule("array", weight=3)
@@ -45,9 +45,8 @@ def _view(w: Writer, kind: str) -> str:
     bases = w.having(kind, but=name)
     if not bases:
         return an_array(w)
-    return w.bind(
-        name, "view", w.one_of(VIEWS[kind]).join(("{0} = ", "")).format(name, w.one_of(bases))
-    )
+    view = w.one_of(VIEWS[kind]).format(w.one_of(bases))
+    return w.bind(name, "view", f"{name} = {view}")
 
 
 @rule("view", "tensor")
