@@ -179,6 +179,37 @@ def test_an_optimizer_trains_the_ranks_model(notebook: Kernel) -> None:
     assert on_ranks(notebook, use, "--bring net,new").stdout == "True 9.0\n"
 
 
+def test_an_optimizer_gets_the_settings_that_the_notebook_has_changed(notebook: Kernel) -> None:
+    notebook.run(
+        "import torch.optim.lr_scheduler as lrs\nnew = torch.optim.SGD(net.parameters(), lr=1.0)"
+    )
+    use = "g = new.param_groups[0]\nprint(g['lr'], net.weight.item(), g['params'][0] is net.weight)"
+    on_ranks(notebook, "torch.nn.init.constant_(net.weight, 5)")
+    assert on_ranks(notebook, use).stdout == "1.0 5.0 True\n"
+    notebook.run("cycle = lrs.OneCycleLR(new, 0.5, total_steps=10)")
+    lr = "print(round(cycle.optimizer.param_groups[0]['lr'], 3), cycle.optimizer is new)"
+    made = on_ranks(notebook, lr)
+    assert made.stdout == "0.02 True\n"
+    assert "`new`" not in made.text, "it follows"
+    notebook.run("new.param_groups[0]['momentum'] = 0.5")
+    on_ranks(notebook, "holder = Holder(new)")
+    notebook.run("new.param_groups[0].update(lr=0.25, momentum=0)")
+    held = on_ranks(notebook, "print(holder.held[0].param_groups[0]['lr'])")
+    assert held.stdout == "0.25\n", "what cells have made of it follows, too"
+    assert on_ranks(notebook, use).stdout == "0.25 5.0 True\n"
+    on_ranks(notebook, "new.param_groups[0]['lr'] = 0.125")
+    notebook.run("new.param_groups[0]['lr'] = 7.0")
+    both = on_ranks(notebook, use)
+    assert both.stdout == "0.125 5.0 True\n"
+    assert "cells have also changed `new` on the ranks" in both.text
+    notebook.run("last = torch.optim.SGD(net.parameters(), lr=1.0)")
+    on_ranks(notebook, "last.param_groups")
+    notebook.run("net(torch.ones(1)).backward(); last.param_groups[0]['lr'] = 7.0")
+    later = on_ranks(notebook, "print(last.param_groups[0]['lr'])")
+    assert later.stdout == "1.0\n"
+    assert "`last` was changed in place in the notebook" in later.text, "its gradients, too"
+
+
 def test_an_optimizer_of_a_model_that_the_ranks_have_replaced_says_so(notebook: Kernel) -> None:
     on_ranks(notebook, "net = line(5.0)")
     notebook.run("new = torch.optim.SGD(net.parameters(), lr=1.0)")

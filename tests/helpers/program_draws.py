@@ -27,20 +27,39 @@ SLIPS = (
     programs.number, programs.count_on, programs.a_list, programs.edit_list, programs.a_dict,
     programs.edit_dict, programs.function, programs.a_class, programs.edit_class,
     programs.an_object, programs.edit_object, programs.an_array, programs.edit_array,
-    program_sharing.a_module, program_sharing.train_module,
+    program_sharing.a_module, program_sharing.train_module, program_sharing.a_holder,
 )  # fmt: skip
 """What people write in a cell of either kind, and at times in the wrong one."""
+SHARING = (
+    programs.a_list, programs.edit_list, programs.a_dict, programs.edit_dict, programs.an_array,
+    programs.edit_array, programs.a_class, programs.an_object, programs.edit_object,
+    programs.alias, program_sharing.a_view, program_sharing.a_tensor,
+    program_sharing.a_tensors_view, program_sharing.edit_view, program_sharing.a_module,
+    program_sharing.train_module, program_sharing.an_optimizer, program_sharing.wrapped_module,
+    program_sharing.a_holder,
+)  # fmt: skip
+"""What shares memory or an object with other names."""
+MADE = (
+    programs.number, programs.a_list, programs.edit_list, programs.a_dict, programs.edit_dict,
+    programs.a_class, programs.edit_class, programs.a_subclass, programs.an_object,
+    programs.edit_object, programs.function, program_sharing.annotated,
+)  # fmt: skip
+"""Classes and settings, from which cells make objects."""
 
 
 @st.composite
 def notebooks(draw: Any) -> Program:
-    """Draw a program: cells, one that observes, more cells, another that observes, perhaps more."""
+    """Draw a program: cells, one that observes, more cells, another that observes, perhaps more.
+
+    Half of the programs have statements of all kinds, the others those of one subject.
+    """
     w = Writer(draw)
+    only = draw(st.sampled_from([(), (), SHARING, MADE]))
     cells: list[Cell] = []
     for last in draw(st.sampled_from([(False, True), (False, False, True)])):
         begun: list[str] = []
         while len(cells) <= MOST_CELLS and (len(w.things) < 2 or draw(st.integers(0, 7)) > 0):
-            begun.append(w.statement())
+            begun.append(w.statement(only))
             if draw(st.integers(0, 2)) == 0:
                 cells.append(Cell("\n".join(begun)))
                 begun = []

@@ -268,6 +268,20 @@ HELD = {
 }
 """What can be held, with an expression that reads it."""
 
+IN_PLACE = {
+    "list": "{0}.append(7)",
+    "dict": "{0}['lr'] = 8",
+    "obj": "{0}.n = 6",
+    "array": "{0}[...] = 9",
+    "view": "{0}[...] = 9",
+    "tensor": "{0}[...] = 9",
+    "module": "{0}.weight.data.fill_(5)",
+    "optimizer": (
+        "{0}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1)\n{0}.step()"
+    ),
+}
+"""For each kind, a statement that changes a value in place."""
+
 NAMES = {
     "int": ["n", "lr", "width", "seed"],
     "list": ["items", "layers", "log"],

@@ -407,4 +407,21 @@ table = {"f": f, "g": lambda x: f(x)}
 print(box[0] is f, table["f"] is f, table["g"](1), f(1))
 """,
     ),
+    "a name that a function of the ranks reads, which a class of the notebook calls": (
+        "ranks: the function read the old value",
+        """
+# %%
+n = 3
+# %% observes
+def read(x):
+    return x + n
+# %%
+class Net:
+    def value(self):
+        return read(0)
+n = 0
+# %% observes
+print(Net().value())
+""",
+    ),
 }

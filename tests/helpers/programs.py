@@ -19,7 +19,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.helpers.program_forms import HELD, MISC, NAMES, READ, SHOW
+from tests.helpers.program_forms import HELD, IN_PLACE, MISC, NAMES, READ, SHOW
 
 
 @dataclass(frozen=True)
@@ -168,15 +168,25 @@ class Writer:
 
     def observation(self, *, last: bool) -> str:
         """Draw a cell that observes; the last one may change whatever it observes."""
-        lines = [self.change() if last else self.change_in_place()] if self.chance(3) else []
+        changed, line = ("", "")
+        if self.chance(3):
+            changed, line = self.change() if last else self.change_in_place()
+        lines = [line] if line else []
         if not last and self.chance(2):
             lines.append(self.own())
         names = [n for n in self.having(pure=False) if last or not self.changes(n)]
+        near = [n for n in names if n != changed and self.near(n, changed)]
+        own = [n for n in names if n not in self.not_own()]
         for _ in range(self.draw(st.integers(1, 4))):
             if not names:
                 break
-            lines.append(self.observe(self.one_of(names[::-1])))
+            among = self.one_of([names, near or names, own or names])
+            lines.append(self.observe(self.one_of(among[::-1])))
         return "\n".join(lines) or "print(1)"
+
+    def near(self, name: str, other: str) -> bool:
+        """Return whether the values of two names may share something."""
+        return bool(self.reach(name) & self.reach(other))
 
     def own(self) -> str:
         """Draw a statement that binds a name where it is observed, for later cells."""
@@ -276,38 +286,33 @@ class Writer:
             return f"print(len({name}))"
         return f"print({self.one_of(READ[kind]).format(part, number)})"
 
-    def change(self) -> str:
-        """Draw a statement that changes something, for the last cell."""
-        ways = ["pass"]
-        ways += [f"{n} = 9" for n in self.having("int", pure=False)]
+    def change(self) -> tuple[str, str]:
+        """Draw a statement that changes something, for the last cell, and the name that it has."""
+        ways = [(n, "{0} = 9") for n in self.having("int", pure=False)]
         ways += [
-            f"{n}[0].n = 4"
+            (n, "{0}[0].n = 4")
             for n in self.having("box", pure=False)
             if self.things[n].parts[0] == "obj"
         ]
-        ways += [f"if {n} > 4:\n    {n} = 3" for n in self.having("int", pure=False)]
-        ways += [f"del {n}" for n in self.not_own()]
-        ways += [f"{n} = None" for n in self.not_own()]
-        ways += [f"{n}.scale = 5" for n in self.having("class", pure=False)]
-        ways += [f"def {n}(x, k=2):\n    return x + 50" for n in self.having("func", pure=False)]
-        ways += self._in_place()
-        return str(self.one_of(ways))
-
-    def change_in_place(self) -> str:
-        """Draw a statement that changes a value in place, so that its names stay as they are."""
-        return str(self.one_of(self._in_place() or ["pass"]))
-
-    def _in_place(self) -> list[str]:
-        ways = [f"{n}.append(7)" for n in self.having("list")]
-        ways += [f"{n}['lr'] = 8" for n in self.having("dict")]
-        ways += [f"{n}.n = 6" for n in self.having("obj")]
-        ways += [f"{n}[...] = 9" for n in self.having("array", "view", "tensor")] * 2
-        ways += [f"{n}.weight.data.fill_(5)" for n in self.having("module")]
+        ways += [(n, "if {0} > 4:\n    {0} = 3") for n in self.having("int", pure=False)]
+        ways += [(n, "del {0}") for n in self.not_own()]
+        ways += [(n, "{0} = None") for n in self.not_own()]
+        ways += [(n, "{0}.scale = 5") for n in self.having("class", pure=False)]
         ways += [
-            f"{n}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1)\n{n}.step()"
-            for n in self.having("optimizer")
-        ] * 2
-        return ways
+            (n, "def {0}(x, k=2):\n    return x + 50") for n in self.having("func", pure=False)
+        ]
+        return self._one_change(ways + self._in_place())
+
+    def change_in_place(self) -> tuple[str, str]:
+        """Draw a statement that changes a value in place, so that its names stay as they are."""
+        return self._one_change(self._in_place())
+
+    def _one_change(self, ways: list[tuple[str, str]]) -> tuple[str, str]:
+        name, text = self.one_of([("", "pass"), *ways])
+        return name, text.format(name)
+
+    def _in_place(self) -> list[tuple[str, str]]:
+        return [(name, text) for kind, text in IN_PLACE.items() for name in self.having(kind)]
 
 
 def _names(text: str) -> set[str]:

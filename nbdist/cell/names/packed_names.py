@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -265,9 +265,11 @@ class _Trip:
             return str(err)
         return ""
 
-    def _new(self, name: str, reads: Iterable[str]) -> list[str]:
+    def _new(self, name: str, reads: Collection[str]) -> list[str]:
         self._read.update(reads)
-        new = [each for each in reads if each not in self._seen]
+        space, known = self._wanted.space, self._known
+        there = [each for one in reads for each in known.read_there(one, space)]
+        new = [each for each in (*reads, *there) if each not in self._seen]
         for each in new:
             self.via.setdefault(each, name)
         return new

@@ -266,6 +266,14 @@ class Known:
             self._ran.update(dict.fromkeys(bound(code), after))
         return before
 
+    def read_there(self, name: str, space: Mapping[str, Any]) -> list[str]:
+        """Return which names the ranks' own functions under `name` may read, if they have changed.
+
+        Changed in the notebook, that is.
+        """
+        reads = self._ran.get(name, ())
+        return [each for each in reads if each in space and self.changed(each, space[each])]
+
     def made_before(self, code: CodeType) -> set[str]:
         """Return the notebook's names from which earlier cells made what this cell mentions."""
         if not self._made:

@@ -70,7 +70,8 @@ class Contents(ABC):
     """The contents of a value at some time."""
 
     plain = False
-    """Whether the value consists of plain data, settings and code only, so a copy is equivalent."""
+    """Whether the value consists of plain data, settings and code only, so a copy is equivalent;
+    of an optimizer, whether the rest of it is as it was."""
 
     @abstractmethod
     def same(self, value: Any) -> bool:
@@ -215,19 +216,26 @@ class _Optimizer(Contents):
     """An optimizer's settings, and the tensors of its state."""
 
     def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
         self._settings = _settings(optimizer)
         self._ids, tensors = _state_of(optimizer)
         self._tensors = _Tensors(tensors)
         self._gradients = GradientMarks(optimizer)
 
+    @property
+    def plain(self) -> bool:  # type: ignore[override]
+        """Whether only settings may have changed since, which can be sent by themselves."""
+        optimizer = self._optimizer()
+        return optimizer is not None and self._same_state(optimizer) and self.gradients() == "same"
+
     def gradients(self) -> Compared:
         return self._gradients.compared()
 
     def same(self, value: Any) -> bool:
-        now = _settings(value)
-        if now != self._settings or _state_of(value)[0] != self._ids:
-            return False
-        return self._tensors.same()
+        return _settings(value) == self._settings and self._same_state(value)
+
+    def _same_state(self, value: Any) -> bool:
+        return _state_of(value)[0] == self._ids and self._tensors.same()
 
 
 def _settings(optimizer: Any) -> tuple[bytes, list[Held]] | None:

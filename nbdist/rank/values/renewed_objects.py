@@ -7,6 +7,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.kinds import GROWING
 
 PYTHONS = 1 << 9
@@ -25,6 +26,8 @@ class State:
     @classmethod
     def of(cls, value: Any) -> State | None:
         """Return the state of a value; None if only the whole value can be sent."""
+        if is_a(value, "torch.optim", "Optimizer"):
+            return Settings.of(value)
         kind = type(value)
         if kind in GROWING or kind is bytearray:
             return cls(dict(value) if issubclass(kind, dict) else [*value])
@@ -45,6 +48,23 @@ class State:
         inside = value if is_container else vars(value)
         inside.clear()
         (inside.extend if isinstance(inside, deque) else inside.update)(self._content)
+
+
+class Settings(State):
+    """The settings of an optimizer; its parameters and their states stay."""
+
+    @classmethod
+    def of(cls, value: Any) -> Settings:
+        """Return the present settings of each group of parameters."""
+        groups = value.param_groups
+        return cls([{name: group[name] for name in group if name != "params"} for group in groups])
+
+    def give_to(self, value: Any) -> None:
+        """Give `value`, which has as many groups, these settings."""
+        for group, settings in zip(value.param_groups, self._content, strict=True):
+            parameters = group["params"]
+            group.clear()
+            group.update({"params": parameters, **settings})
 
 
 def _has_only_dict(value: Any) -> bool:
