@@ -350,3 +350,27 @@ def test_what_the_ranks_do_not_have_alike_is_copied_from_what_holds_it(notebook:
     assert "`old` was brought" not in cell.text, "its value is right"
     notebook.run("trainer.conf['n'].append(2)\nn = trainer.conf['n']")
     assert on_ranks(notebook, "print(n)").stdout == "[1, 2]\n", "the ranks' trainer has no such one"
+
+
+def test_each_change_of_what_is_brought_once_is_told(notebook: Kernel) -> None:
+    notebook.run("held = Holder(net, conf); use = lambda: held.best\nheld.best = 0")
+    code = "print(held.best, held.held[1]['lr'])"
+    on_ranks(notebook, code)
+    told = "`held` was changed in place in the notebook after it was brought"
+    notebook.run("held.best = 1")
+    cell = on_ranks(notebook, code)
+    assert cell.stdout == "0 1\n"
+    assert told in cell.text
+    assert told not in on_ranks(notebook, code).text
+    notebook.run("held.best = 2")
+    assert told in on_ranks(notebook, code).text, "another change"
+    notebook.run("held.best = 3")
+    assert told in on_ranks(notebook, "print(use())").text, "which a function reads"
+
+
+def test_what_holds_settings_is_not_said_to_be_changed_by_cells(notebook: Kernel) -> None:
+    notebook.run("held = Holder(net, conf)")
+    on_ranks(notebook, "print(held.held[1], conf)")
+    notebook.run("conf['lr'] = 2")
+    assert on_ranks(notebook, "print(held.held[1]['lr'], conf['lr'])").stdout == "2 2\n"
+    assert "cells have changed it" not in notebook.run("held.held[1]").text

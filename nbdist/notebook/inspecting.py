@@ -51,7 +51,7 @@ def names(hub: Hub) -> list[str]:
 
 def known_there(hub: Hub, names: list[str]) -> set[str]:
     """Return which of these names some rank has, also one that is busy."""
-    return {name for found in _from_living(hub, FindVersions(names, [])).values() for name in found}
+    return {name for found in _from_living(hub, FindVersions(names)).values() for name in found}
 
 
 def _from_living(hub: Hub, call: Call[Answer]) -> dict[int, Answer]:

@@ -20,7 +20,7 @@ from nbdist.rank.values import rank_marks
 from nbdist.rank.values.parcels import unpacked
 from nbdist.rank.values.pickles import namespace
 from nbdist.wire import messages
-from nbdist.wire.inspection import Look
+from nbdist.wire.inspection import Edited, Look
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.rank_calls import BindParcel, FindVersions, LookAtNames
 
@@ -63,12 +63,12 @@ class Names:
         chosen = list(ranks)
 
         def ask(
-            names: list[str], edited: Iterable[str] = (), *, compared: bool = False
+            names: list[str], edited: Mapping[str, Edited] | None = None, *, compared: bool = False
         ) -> list[Mapping[str, str]]:
             if not names:
                 return [{} for _ in chosen]
             living = [rank for rank in chosen if self._hub.ranks[rank].sound]
-            question = FindVersions(names, [*edited], compared)
+            question = FindVersions(names, dict(edited or {}), compared)
             answers = hub_loop().wait(self._hub.call_all(living, question, timeout=ASK_SECONDS))
             silent = [rank for rank in living if isinstance(answers[rank], NoAnswer)]
             if silent:

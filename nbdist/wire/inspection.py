@@ -41,6 +41,14 @@ class Look(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the rank was busy, and has compared nothing."""
 
 
+class Edited(msgspec.Struct, frozen=True):
+    """The notebook's new state of an object that it has changed in place."""
+
+    version: str
+    likeness: str
+    """Equal on a rank if the value is equal; empty if that was not decided."""
+
+
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether a rank could be asked on its main thread."""
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from nbdist.wire.group_reports import Digest, GroupInfo, Outline, Standing
-from nbdist.wire.inspection import Completions, Condition, Freed, Holdings, Look, Marks
+from nbdist.wire.inspection import Completions, Condition, Edited, Freed, Holdings, Look, Marks
 from nbdist.wire.messages import Message, Run
 from nbdist.wire.parcel_format import Offer, Parcel
 
@@ -137,7 +137,7 @@ class FindVersions(Call[dict[str, str]], frozen=True):
     """Return the versions of the notebook's names on this rank, see `Names.holds`."""
 
     names: list[str]
-    edited: list[str] = []
+    edited: dict[str, Edited] = {}
     compared: bool = False
 
 

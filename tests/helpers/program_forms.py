@@ -269,15 +269,16 @@ HELD = {
 """What can be held, with an expression that reads it."""
 
 IN_PLACE = {
-    "list": "{0}.append(7)",
-    "dict": "{0}['lr'] = 8",
-    "obj": "{0}.n = 6",
-    "array": "{0}[...] = 9",
-    "view": "{0}[...] = 9",
-    "tensor": "{0}[...] = 9",
-    "module": "{0}.weight.data.fill_(5)",
+    "list": "{0}.append({1})",
+    "dict": "{0}['lr'] = {1}",
+    "class": "{0}.scale = {1}",
+    "obj": "{0}.n = {1}",
+    "array": "{0}[...] = {1}",
+    "view": "{0}[...] = {1}",
+    "tensor": "{0}[...] = {1}",
+    "module": "{0}.weight.data.fill_({1})",
     "optimizer": (
-        "{0}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1)\n{0}.step()"
+        "{0}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1) * {1}\n{0}.step()"
     ),
 }
 """For each kind, a statement that changes a value in place."""

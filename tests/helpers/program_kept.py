@@ -424,4 +424,40 @@ n = 0
 print(Net().value())
 """,
     ),
+    "an object that both ends have changed in the same way, and what holds it": (
+        "ranks: what held it got a copy",
+        """
+# %%
+class Net:
+    def __init__(self, n):
+        self.n = n
+net = Net(6)
+# %% observes
+print(net.n)
+# %%
+holder = [net, 0]
+# %% observes
+net.n = 8
+print(net.n)
+# %% observes
+net.n = 1
+print(holder[0].n, holder[0] is net)
+""",
+    ),
+    "parameters that are read by their optimizer": (
+        "ranks: no word that the notebook had changed them",
+        """
+# %%
+import torch
+net = torch.nn.Linear(1, 1, bias=False)
+net.weight.data.fill_(1)
+opt = torch.optim.SGD(net.parameters(), lr=1.0)
+# %% observes
+print(int(opt.param_groups[0]["params"][0].item()))
+# %%
+net.weight.data.fill_(2)
+# %% observes
+print(int(opt.param_groups[0]["params"][0].item()))
+""",
+    ),
 }

@@ -169,14 +169,14 @@ class Writer:
     def observation(self, *, last: bool) -> str:
         """Draw a cell that observes; the last one may change whatever it observes."""
         changed, line = ("", "")
-        if self.chance(3):
+        if self.chance(2):
             changed, line = self.change() if last else self.change_in_place()
         lines = [line] if line else []
         if not last and self.chance(2):
             lines.append(self.own())
         names = [n for n in self.having(pure=False) if last or not self.changes(n)]
         near = [n for n in names if n != changed and self.near(n, changed)]
-        own = [n for n in names if n not in self.not_own()]
+        own = [n for n in self.made_there() if n in names]
         for _ in range(self.draw(st.integers(1, 4))):
             if not names:
                 break
@@ -191,9 +191,10 @@ class Writer:
     def own(self) -> str:
         """Draw a statement that binds a name where it is observed, for later cells."""
         name = f"own_{len(self.things)}"
-        way = self.one_of(["int", "func", "obj", "lambda", "class", "holder"])
         classes, settings = self.having("class"), self.having("dict", "list")
-        if settings and way == "holder":
+        ways = ["obj", "class"] * bool(classes) + ["holder"] * bool(settings)
+        way = self.one_of(["int", "func", "lambda", *ways * 2])
+        if way == "holder":
             held = self.one_of(settings)
             reads = HELD[self.things[held].kind].format("self.held")
             return self.bind(
@@ -212,11 +213,11 @@ class Writer:
             return self.bind(
                 name, "own_func", f"{name} = lambda x: x + {self.number(name, argument='x')}"
             )
-        if classes and way == "obj":
+        if way == "obj":
             return self.bind(
                 name, "own_obj", f"{name} = {self.one_of(classes)}({self.number(name)})"
             )
-        if classes and way == "class":
+        if way == "class":
             base = self.one_of(classes)
             return self.bind(
                 name,
@@ -297,22 +298,29 @@ class Writer:
         ways += [(n, "if {0} > 4:\n    {0} = 3") for n in self.having("int", pure=False)]
         ways += [(n, "del {0}") for n in self.not_own()]
         ways += [(n, "{0} = None") for n in self.not_own()]
-        ways += [(n, "{0}.scale = 5") for n in self.having("class", pure=False)]
         ways += [
             (n, "def {0}(x, k=2):\n    return x + 50") for n in self.having("func", pure=False)
         ]
-        return self._one_change(ways + self._in_place())
+        name, text = self.one_of([("", ""), *ways])
+        return (name, text.format(name)) if name and self.chance(2) else self.change_in_place()
 
     def change_in_place(self) -> tuple[str, str]:
-        """Draw a statement that changes a value in place, so that its names stay as they are."""
-        return self._one_change(self._in_place())
+        """Draw a statement that changes a value in place, so that its names stay as they are.
 
-    def _one_change(self, ways: list[tuple[str, str]]) -> tuple[str, str]:
-        name, text = self.one_of([("", "pass"), *ways])
-        return name, text.format(name)
+        Mostly it changes what other values hold, most of all those that cells on the ranks made.
+        """
+        names = self.having(*IN_PLACE)
+        if not names:
+            return "", "pass"
+        held = [n for n in names if any(n in self.reach(o) for o in self.things if o != n)]
+        own = [n for n in names if any(n in self.reach(o) for o in self.made_there())]
+        name = self.one_of(self.one_of([names, held or names, own or held or names]))
+        number = self.draw(st.integers(0, 9))
+        return name, IN_PLACE[self.things[name].kind].format(name, number)
 
-    def _in_place(self) -> list[tuple[str, str]]:
-        return [(name, text) for kind, text in IN_PLACE.items() for name in self.having(kind)]
+    def made_there(self) -> list[str]:
+        """Return the names that observing cells have bound."""
+        return [name for name in self.things if name not in self.not_own()]
 
 
 def _names(text: str) -> set[str]:
@@ -451,6 +459,12 @@ def alias(w: Writer) -> str:
     if new == old or new in w.reach(old):
         return number(w)
     return w.bind(new, thing.kind, f"{new} = {old}", changes=thing.changes, parts=thing.parts)
+
+
+@rule(*IN_PLACE, weight=4)
+def edit_in_place(w: Writer) -> str:
+    name, text = w.change_in_place()
+    return w.touch(name, text) if name else text
 
 
 @rule("list", "dict")

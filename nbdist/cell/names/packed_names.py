@@ -16,6 +16,7 @@ from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import bound_anywhere, mentioned
 from nbdist.errors import UsageError
+from nbdist.rank.looking.likeness import likeness
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.annotations import is_data
 from nbdist.rank.values.culprits import explained
@@ -25,6 +26,7 @@ from nbdist.rank.values.pickles import submodules
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire import shared_memory
+from nbdist.wire.inspection import Edited
 
 if TYPE_CHECKING:
     from nbdist.wire.inspection import Look
@@ -294,7 +296,7 @@ class _Trip:
             self._tokens[name], changes[name] = known.version(name, space[name])
             if name in self._wanted.forced:
                 self._tokens[name] = known.renew(name, space[name])
-        answers = self._ask(names, [name for name, how in changes.items() if how == "edited"])
+        answers = self._ask_about(names, [n for n, how in changes.items() if how == "edited"])
         answers = self._ask_who_is_behind(changes, answers)
         lacking = []
         for name, change in changes.items():
@@ -316,6 +318,11 @@ class _Trip:
             self._references.look(self._wanted.forced)
         return lacking
 
+    def _ask_about(self, names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
+        """Ask ranks for their versions, which may have the same edits as the notebook."""
+        space, tokens = self._wanted.space, self._tokens
+        return self._ask(names, {n: Edited(tokens[n], likeness(space[n])) for n in edited})
+
     def _ask_who_is_behind(
         self, changes: dict[str, Change], answers: list[Mapping[str, str]]
     ) -> list[Mapping[str, str]]:
@@ -331,7 +338,7 @@ class _Trip:
         if not behind:
             return answers
         changes.update(dict.fromkeys(behind, "edited"))
-        told = self._ask(behind, behind)
+        told = self._ask_about(behind, behind)
         return [{**before, **now} for before, now in zip(answers, told, strict=True)]
 
     def _look_at_deleted(self) -> None:

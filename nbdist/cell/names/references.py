@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from nbdist.cell.names.sent_versions import Known
+    from nbdist.wire.inspection import Edited
 
 COPIED = (
     "`{0}` was brought with the notebook's `{1}`, but cells have changed `{1}` on the ranks, so "
@@ -34,7 +35,11 @@ class Ask(Protocol):
     """Returns for each rank its versions of names; see `rank_names.Names.holds`."""
 
     def __call__(
-        self, names: list[str], edited: Iterable[str] = (), *, compared: bool = False
+        self,
+        names: list[str],
+        edited: Mapping[str, Edited] | None = None,
+        *,
+        compared: bool = False,
     ) -> list[Mapping[str, str]]:
         """Ask the ranks."""
 

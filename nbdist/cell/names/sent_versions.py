@@ -83,12 +83,12 @@ class Known:
                 next(self._objects), Held(value), contents(value)
             )
             return made.token, "" if known is None else "bound"
-        if known.contents is None or known.drifted:
+        if not self._moved(known, value):
             return known.token, ""
-        if known.contents.same(value):
-            return known.token, "graded" if known.contents.gradients() == "other" else ""
-        if not known.contents.plain:
-            known.drifted = True
+        if known.contents is not None and known.contents.same(value):
+            return known.token, "graded"
+        if known.drifted or not self.follows(name):
+            known.drifted, known.contents = True, contents(value)
             return known.token, "drifted"
         self.renew(name, value)
         return known.token, "edited"
@@ -128,15 +128,16 @@ class Known:
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
         known = self._versions.get(name)
-        return (
-            known is None
-            or not known.held.holds(value)
-            or not (
-                known.contents is None
-                or known.drifted
-                or (known.contents.same(value) and known.contents.gradients() != "other")
-            )
-        )
+        return known is None or not known.held.holds(value) or self._moved(known, value)
+
+    @staticmethod
+    def _moved(known: _Version, value: object) -> bool:
+        """Return whether the notebook has changed an object since it was sent or last told of."""
+        if known.contents is None:
+            return False
+        if not known.contents.same(value):
+            return True
+        return not known.drifted and known.contents.gradients() == "other"
 
     def unchanged(self, name: str, value: object) -> str | None:
         """Return the version sent last if the name still has it; '' if it has another object.

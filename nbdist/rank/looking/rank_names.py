@@ -17,7 +17,7 @@ from nbdist.rank.looking.digests import between_processes
 from nbdist.rank.looking.likeness import likeness, text_of
 from nbdist.rank.metrics import gpu
 from nbdist.rank.values import cell_sources, keras_models, rank_marks
-from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.contents import Complete, Contents, Held, contents
 from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.kinds import PLAIN
@@ -28,12 +28,12 @@ from nbdist.rank.values.refusals import look_at
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.shared_parts import Parts
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
-from nbdist.wire.inspection import Look, Marks
+from nbdist.wire.inspection import Edited, Look, Marks
 from nbdist.wire.parcel_format import Offer
 from nbdist.wire.shared_memory import Blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -79,7 +79,11 @@ class Names:
     # -- brought from the notebook -------------------------------------------------------------
 
     def holds(
-        self, names: list[str], edited: list[str] | None = None, *, compared: bool = False
+        self,
+        names: list[str],
+        edited: Mapping[str, Edited] | None = None,
+        *,
+        compared: bool = False,
     ) -> dict[str, str]:
         """Return this rank's versions of these names, '' if a cell here bound them. Any thread.
 
@@ -89,15 +93,24 @@ class Names:
             The names.
         edited
             Names that the notebook has changed in place: if cells here have changed them, too, they
-            count as bound here from now on.
+            count as bound here from now on, unless both changes were the same.
         compared
             Whether to return a digest, '' if there is none, for what cells here have changed.
         """
-        for name in edited or ():
-            if not self._untouched(name):
-                self._brought.pop(name, None)
+        for name, change in (edited or {}).items():
+            if not self._may_get(name):
+                self._settle(name, change)
         version = self._compared if compared else self._version
         return {name: version(name) for name in names if name in self._shell.user_ns}
+
+    def _settle(self, name: str, edited: Edited) -> None:
+        """Settle which version a name has that the notebook and cells here have changed."""
+        mine, value = self._version(name), self._shell.user_ns.get(name)
+        is_same = mine.partition(":")[0] == edited.version.partition(":")[0]
+        if is_same and edited.likeness and likeness(value) == edited.likeness:
+            self._note(name, edited.version, value)
+        else:
+            self._brought.pop(name, None)
 
     def _compared(self, name: str) -> str:
         """Return the version of a name, or a digest if cells here have changed the object."""
@@ -115,6 +128,13 @@ class Names:
         if brought is None or not token or brought.contents is None:
             return token
         return token if brought.contents.same(self._shell.user_ns[name]) else ""
+
+    def _may_get(self, name: str) -> bool:
+        """Return whether the notebook's new state of an object would undo no change of a cell."""
+        brought, value = self._brought.get(name), self._shell.user_ns.get(name)
+        if brought is None or not self._version(name):
+            return False
+        return brought.contents is None or brought.contents.may_get(value)
 
     def _may_have_gradients(self, name: str) -> bool:
         """Return whether cells here have not trained a model: else its own gradients stay."""
@@ -174,7 +194,7 @@ class Names:
             return
         (received, values), self._waiting = self._waiting, None
         space = self._shell.user_ns
-        holding = self._plain_ones() if any(isinstance(v, State) for v in values.values()) else []
+        holding = self._holders() if any(isinstance(v, State) for v in values.values()) else []
         for name, value in values.items():
             if isinstance(value, State):
                 value.give_to(space[name])
@@ -183,15 +203,17 @@ class Names:
         for name in holding:  # the notebook, not a cell here, has changed what they hold
             self._note(name, self._brought[name].token, space[name])
         rank_marks.settle(space, [name for name in received.dealing if name in values], self._place)
-        for name in values:
-            self._note(name, received.names[name], space[name])
+        for name, value in values.items():
+            was = self._brought[name].contents if isinstance(value, State) else None
+            now = contents(space[name]) if was is None else was.got(space[name])
+            self._brought[name] = _Brought(received.names[name], Held(space[name]), now)
 
-    def _plain_ones(self) -> list[str]:
-        """Return the names of plain values that cells here have not changed."""
+    def _holders(self) -> list[str]:
+        """Return the names of values that may hold others, and that cells here have not changed."""
         return [
             name
             for name, brought in self._brought.items()
-            if brought.contents is not None and brought.contents.plain and self._untouched(name)
+            if isinstance(brought.contents, Complete) and self._untouched(name)
         ]
 
     def _note(self, name: str, token: str, value: object) -> None:

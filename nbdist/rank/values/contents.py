@@ -7,6 +7,7 @@ checksums of their memory.
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import itertools
@@ -22,7 +23,7 @@ from typing import Any
 
 from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.describe import is_a
-from nbdist.rank.values.gradients import Compared, GradientMarks
+from nbdist.rank.values.gradients import Compared, GradientMarks, parameters_of
 from nbdist.rank.values.kinds import GROWING, PLAIN, is_open
 from nbdist.rank.values.own_modules import Read, is_replaced, module_of, with_imported
 from nbdist.rank.values.user_errors import RAISED
@@ -80,6 +81,14 @@ class Contents(ABC):
     def gradients(self) -> Compared:
         """Return whether a model's or optimizer's parameters have other gradients or values."""
         return "same"
+
+    def may_get(self, value: Any) -> bool:
+        """Return whether the other end's new state would undo no change of the same object."""
+        return self.same(value)
+
+    def got(self, value: Any) -> Contents | None:
+        """Return the contents of the same object after it got such a state."""
+        return contents(value)
 
 
 def contents(value: Any) -> Contents | None:
@@ -213,7 +222,7 @@ class _Model(Contents):
 
 
 class _Optimizer(Contents):
-    """An optimizer's settings, and the tensors of its state."""
+    """An optimizer's settings, its parameters and the tensors of its state."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer)
@@ -232,7 +241,15 @@ class _Optimizer(Contents):
         return self._gradients.compared()
 
     def same(self, value: Any) -> bool:
-        return _settings(value) == self._settings and self._same_state(value)
+        return self.may_get(value) and self._same_state(value)
+
+    def may_get(self, value: Any) -> bool:
+        return _settings(value) == self._settings
+
+    def got(self, value: Any) -> Contents:
+        renewed = copy.copy(self)
+        renewed._settings = _settings(value)
+        return renewed
 
     def _same_state(self, value: Any) -> bool:
         return _state_of(value)[0] == self._ids and self._tensors.same()
@@ -245,14 +262,14 @@ def _settings(optimizer: Any) -> tuple[bytes, list[Held]] | None:
 
 
 def _state_of(optimizer: Any) -> tuple[list[int], list[Any]]:
-    """Return the ids of an optimizer's parameters, and the tensors of its state."""
+    """Return an optimizer's parameters and the tensors of its state, and the ids of all."""
     torch = sys.modules["torch"]
-    ids = [id(one) for group in optimizer.param_groups for one in group["params"]]
     inside = [
         one for state in optimizer.state.values() if type(state) is dict for one in state.values()
     ]
-    tensors = [one for one in inside if isinstance(one, torch.Tensor)]
-    return [*ids, *map(id, tensors)], tensors
+    tensors = parameters_of(optimizer)
+    tensors += [one for one in inside if isinstance(one, torch.Tensor)]
+    return [*map(id, tensors)], tensors
 
 
 def _parts_of(module: Any) -> list[int]:
