@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 
-from tests.helpers.program_draws import BY_HAND, DRAWN, notebooks, slips
+from tests.helpers.program_draws import BY_HAND, DRAWN, bundles, notebooks, slips
 from tests.helpers.program_kept import KEPT
 from tests.helpers.programs import program
 from tests.helpers.ways import KEEP, Ways
@@ -85,5 +85,16 @@ def test_a_cell_in_the_wrong_place_is_told(ways: Ways, kernel: Kernel, share: in
     @given(slips())
     def check(drawn: Program) -> None:
         ways.slips(drawn, kernel)
+
+    check()
+
+
+@pytest.mark.timeout(0 if BY_HAND else 300)
+@pytest.mark.parametrize("share", SHARES)
+def test_what_is_brought_holds_what_the_notebook_has(ways: Ways, share: int) -> None:
+    @settings(DRAWN, max_examples=max(30, EACH // 10))
+    @given(bundles())
+    def check(drawn: Program) -> None:
+        ways.bundles(drawn)
 
     check()

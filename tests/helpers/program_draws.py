@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.helpers import program_sharing, programs
-from tests.helpers.program_forms import NAMES
+from tests.helpers.program_forms import HELD, NAMES
 from tests.helpers.programs import Cell, Program, Writer
 
 BY_HAND = int(os.environ.get("NBDIST_PROGRAMS", "0"))
@@ -88,4 +88,29 @@ def slips(draw: Any) -> Program:
         if names and (not lines or draw(st.booleans())):
             lines.append(w.observe(w.one_of(names)))
         cells.append(Cell("\n".join(lines) or "pass", observes=draw(st.booleans())))
+    return tuple(cells)
+
+
+@st.composite
+def bundles(draw: Any) -> Program:
+    """Draw a program that changes a value at either end, and then makes something that holds it.
+
+    The last cell reads what holds it, and runs at both ends.
+    """
+    w = Writer(draw, {kind: names[:1] for kind, names in NAMES.items()})
+    make = {
+        programs.a_list, programs.a_dict, programs.an_array, program_sharing.a_tensor,
+        program_sharing.a_module, programs.an_object,
+    }  # fmt: skip
+    cells = [Cell(w.statement(make))]
+    while not w.having(*HELD):  # the class of an object
+        cells.append(Cell(w.statement({programs.an_object})))
+    held = w.having(*HELD)[-1]
+    for _ in range(draw(st.integers(1, 5))):
+        changes, there = draw(st.booleans()), draw(st.booleans())
+        text = w.change_in_place()[1] if changes else w.observe(held)
+        cells.append(Cell(text, observes=there))
+    while not w.having("holder"):
+        cells.append(Cell(program_sharing.a_holder(w)))
+    cells.append(Cell(f"print({w.having('holder')[0]}())", observes=True))
     return tuple(cells)

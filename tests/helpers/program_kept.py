@@ -460,4 +460,32 @@ net.weight.data.fill_(2)
 print(int(opt.param_groups[0]["params"][0].item()))
 """,
     ),
+    "an attribute of a class that is the same in its base": (
+        "ranks, script: it was the base's",
+        """
+# %%
+class Base:
+    lr = 3
+class Net(Base):
+    lr = Base.lr
+# %% observes
+Base.lr = 6
+print(Net.lr)
+""",
+    ),
+    "a name for what a cell has made, in both ends": (
+        "ranks: it was a copy",
+        """
+# %%
+class Net:
+    n = 3
+# %% observes
+net = Net()
+print(net.n)
+# %%
+other = [net]
+# %% observes
+print(other[0] is net)
+""",
+    ),
 }

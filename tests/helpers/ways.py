@@ -180,6 +180,20 @@ class Ways:
                 [shown(program), str(Difference("slip", number, expected, seen))]
             )
 
+    def bundles(self, program: Program) -> None:
+        """Run the cells that observe on the ranks, the others in the notebook, the last in both.
+
+        It must print the same, whatever is said.
+        """
+        self._kernel.start(f"{ENGINES} --no-bring\n{FORGET}")
+        self._kernel.start(FORGET + FORGET_CELLS)
+        for cell in program:
+            there = self._kernel.start(f"{ENGINES}\n{cell.text}" if cell.observes else cell.text)
+        here = self._kernel.start(program[-1].text)
+        self._kernel.wait()
+        self.counts["bundles"] += 1
+        assert _seen(there).lines == here.stdout, f"{shown(program)}\n\n{there.text}\n{here.text}"
+
     def _is_right(self, way: str, seen: Seen, expected: Seen, *, said: bool) -> bool:
         if seen.refused:
             self.counts[f"{way}, refused"] += 1

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbdist.rank.looking.digests import between_processes
-from nbdist.rank.looking.rank_names import DIGEST_SECONDS
+from nbdist.rank.looking.likeness import alike
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.shared_parts import Parts
 
@@ -56,6 +55,8 @@ class References:
         """Whether the notebook has changed an object since; of the names looked at so far."""
         self._touched: set[str] = set()
         """Names whose objects cells have changed on the ranks."""
+        self._theirs: set[str] = set()
+        """Of the names to whose objects values may refer, those that cells have bound there."""
         self._steered: set[str] = set()
         self._told: dict[tuple[str, str], str] = {}
 
@@ -67,11 +68,14 @@ class References:
         others = []
         for name, token in kept.items():
             found = [each.get(name) for each in answers]
-            if name not in forced and all(version == token for version in found):
+            theirs = all(version == "" for version in found)
+            if "" in found and is_a(self._space[name], "torch.nn", "Module"):
+                others.append(name)
+            elif name not in forced and (theirs or all(version == token for version in found)):
                 self._versions[name] = token
                 self.parts.add(name, self._space[name])
-            elif "" in found and is_a(self._space[name], "torch.nn", "Module"):
-                others.append(name)
+                if theirs:
+                    self._theirs.add(name)
         for name in self._versions:
             if self._known.compares_all(name):
                 self.parts.add_inside(name, self._space[name])
@@ -99,7 +103,10 @@ class References:
         self._compare([name for name in names if name not in self._stale])
         changed = []
         for name in names:
-            if name in self._steered or isinstance(self._space[name], type):
+            if name in self._theirs:
+                if name in self._touched:
+                    parts.copied.add(name)
+            elif name in self._steered or isinstance(self._space[name], type):
                 changed += [name] if self._stale[name] else []
             elif name in self._touched:
                 self._told[user, name] = COPIED
@@ -130,7 +137,7 @@ class References:
             if found == {self._versions[name]}:
                 continue
             # Cells have changed it on the ranks; the notebook may have got it back from there.
-            if len(found) == 1 and found == {between_processes(value, DIGEST_SECONDS) or None}:
+            if len(found) == 1 and found == {alike(value) or None}:
                 self._stale[name] = False
             else:
                 self._touched.add(name)

@@ -243,7 +243,7 @@ class _Pickler(cloudpickle.Pickler):
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and reduced[-1] is inside._class_setstate:  # noqa: SLF001
             self._packer.note_value(obj, self._needs)
-            return pickle_fixes.with_slots(obj, reduced)
+            return pickle_fixes.whole_class(obj, reduced)
         return reduced
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:

@@ -143,17 +143,6 @@ class Digester:
         return hashed("array", head, whole.reshape(-1).view("uint8").data)
 
 
-def between_processes(value: Any, seconds: float) -> str:
-    """Return what is the same for equal values of two processes; '' if that cannot be decided."""
-    try:
-        found = Digester(seconds).digests(value)
-    except TooMuch:
-        return ""
-    modules = value.modules() if is_a(value, "torch.nn", "Module") else ()
-    modes = "".join("ft"[one.training] for one in modules)
-    return f"{'/'.join(found)} {modes}" if found[0] else ""
-
-
 def _is_plain(tensor: Any) -> bool:
     """Return whether a tensor's bits can be read as numbers.
 

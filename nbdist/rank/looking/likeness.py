@@ -15,6 +15,8 @@ from nbdist.rank.values.kinds import VALUES, is_open
 
 SECONDS = 0.05
 """How long one value may take."""
+DIGEST_SECONDS = 1.0
+"""The longest that a value may take for which the packing of names waits."""
 WIDE = 40
 """The most characters of a container that is shown."""
 
@@ -25,6 +27,20 @@ def likeness(value: Any) -> str:
         return "/".join(_Likeness(SECONDS).digests(value)).strip("/")
     except TooMuch:
         return ""
+
+
+def alike(value: Any) -> str:
+    """Return what is the same for equal values of two processes; '' if that cannot be decided.
+
+    Takes up to a second: the packing of names waits for it.
+    """
+    try:
+        found = _Likeness(DIGEST_SECONDS).digests(value)
+    except TooMuch:
+        return ""
+    modules = value.modules() if is_a(value, "torch.nn", "Module") else ()
+    modes = "".join("ft"[one.training] for one in modules)
+    return f"{'/'.join(found)} {modes}" if found[0] else ""
 
 
 def text_of(value: Any) -> str:

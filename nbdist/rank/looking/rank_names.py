@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbdist.backends.models.variable_paths import at
 from nbdist.errors import UsageError
 from nbdist.rank.looking import own_marks
-from nbdist.rank.looking.digests import between_processes
-from nbdist.rank.looking.likeness import likeness, text_of
+from nbdist.rank.looking.likeness import alike, likeness, text_of
 from nbdist.rank.metrics import gpu
 from nbdist.rank.values import cell_sources, keras_models, rank_marks
 from nbdist.rank.values.contents import Complete, Contents, Held, contents
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
 OURS = frozenset({"rank", "local_rank", "world_size", "device"})
 """Names that nbdist defines on every rank; they are never sent between ranks."""
-DIGEST_SECONDS = 1.0
-"""The longest that a digest may take, for which the packing of names waits."""
 ABSENT = object()
 
 
@@ -114,9 +111,7 @@ class Names:
 
     def _compared(self, name: str) -> str:
         """Return the version of a name, or a digest if cells here have changed the object."""
-        return self._untouched(name) or between_processes(
-            self._shell.user_ns.get(name), DIGEST_SECONDS
-        )
+        return self._untouched(name) or alike(self._shell.user_ns.get(name))
 
     def _version(self, name: str) -> str:
         brought, value = self._brought.get(name), self._shell.user_ns.get(name, ABSENT)

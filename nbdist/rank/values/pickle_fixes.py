@@ -1,9 +1,9 @@
 """Pickles objects that plain pickle or cloudpickle gets wrong.
 
 Torch's optimizers and sparsifiers would lose attributes, tensors their gradients, classes their
-slots, and exceptions their message; sentinels of dataclasses would be copied. Others could not be
-pickled at all: modules with computed tensors (`weight_norm`, a sparsifier's masks), pruned Keras
-models, tensors of new dtypes (float8, uint16), and a `NewType` of the notebook.
+slots and attributes, and exceptions their message; sentinels of dataclasses would be copied. Others
+could not be pickled at all: modules with computed tensors (`weight_norm`, a sparsifier's masks),
+pruned Keras models, tensors of new dtypes (float8, uint16), and a `NewType` of the notebook.
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ MARKS = {
 }
 """Sentinels that must stay unique: a subclass of a dataclass with a copy has other defaults."""
 
+OF_EACH_CLASS = (
+    "__slots__",
+    "__dict__",
+    "__weakref__",
+    "__module__",
+    "__doc__",
+    "__abstractmethods__",
+)
+"""Attributes that Python gives each class."""
 _PLAIN_STATE = getattr(object, "__getstate__", None)  # since Python 3.11
 
 
@@ -74,13 +83,19 @@ def _of_error(obj: Any) -> Any:
     return _new, (kind,), {**vars(obj), "args": obj.args}
 
 
-def with_slots(kind: type, reduced: Any) -> Any:
-    """Return cloudpickle's reduction of a class, with its slots.
+def whole_class(kind: type, reduced: Any) -> Any:
+    """Return cloudpickle's reduction of a class, with its slots and all of its own attributes.
 
-    cloudpickle sets `__slots__` after the class is created, when it has no effect.
+    cloudpickle sets `__slots__` after the class is created, when it has no effect, and leaves out
+    what is the same in a base class, which may change there (`lr = Base.lr`).
     """
-    if "__slots__" in vars(kind) and not issubclass(kind, tuple):
-        reduced[1][3]["__slots__"] = vars(kind)["__slots__"]
+    own, (_, arguments, (attributes, _), *_) = vars(kind), reduced
+    if "__slots__" in own and not issubclass(kind, tuple):
+        arguments[3]["__slots__"] = own["__slots__"]
+    for base in kind.__bases__:
+        for name, inherited in vars(base).items():
+            if name in own and own[name] is inherited and name not in OF_EACH_CLASS:
+                attributes.setdefault(name, inherited)
     return reduced
 
 

@@ -140,7 +140,7 @@ class ByValue(cloudpickle.Pickler):
             _sent.add(obj)
         self._use(obj.__name__, obj)
         self.mentions.update(names_mentioned(obj))
-        make, arguments, *state, _ = pickle_fixes.with_slots(obj, reduced)
+        make, arguments, *state, _ = pickle_fixes.whole_class(obj, reduced)
         note_members(obj, state[0][1])
         return make_class, (make, self.to_notebook, *arguments), *state, set_class_state
 
