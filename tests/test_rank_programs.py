@@ -47,7 +47,7 @@ def test_unseeded_draws_differ_between_ranks_and_runs(notebook: Kernel) -> None:
             for _ in range(2):
                 cell = on_ranks(notebook, f"{drawing.text}\n{TOLD.format('drawn')}", flag)
                 runs += _of_all(cell.stdout)
-            notebook.run("%dist restart")
+                notebook.run("%dist restart")
         for kind in drawing.kinds:
             values = [run[kind] for run in runs]
             different = len(set(map(str, values)))

@@ -34,6 +34,8 @@ class Parcel(msgspec.Struct, frozen=True):
     """The pickles, empty if they are the first buffer."""
     blocks: list[Block]
     """All buffers, in the order in which they were pickled."""
+    classes: int = 0
+    """How many classes without a name come before the names."""
     imports: list[str] = []
     """Modules to import first: submodules that are used through their package's name."""
     reloads: dict[str, int] = {}

@@ -488,4 +488,25 @@ other = [net]
 print(other[0] is net)
 """,
     ),
+    "a class that was edited before its name was bound to another one": (
+        "ranks: the old object's class was not edited",
+        """
+# %%
+class Net:
+    lr = 9
+net = Net()
+# %% observes
+print(net.lr)
+# %%
+Net.lr = 6
+class Net:
+    lr = 1
+# %% observes
+print(net.lr)
+# %%
+type(net).lr = 7
+# %% observes
+print(net.lr, Net.lr)
+""",
+    ),
 }

@@ -52,7 +52,7 @@ def _view(w: Writer, kind: str) -> str:
 @rule("view", "tensor")
 def edit_view(w: Writer) -> str:
     name = w.one_of(w.having("view", "tensor"))
-    return w.touch(name, f"{name}[...] = {w.number(name)}")
+    return w.touch(name, f"{name}[...] = {w.new_number()}")
 
 
 # -- models, gradients, optimizers -----------------------------------------------------------------
@@ -74,14 +74,15 @@ def train_module(w: Writer) -> str:
     name = w.one_of(w.having("module"))
     form = w.one_of(
         [
-            "with torch.no_grad():\n    {0}.weight.fill_({1})",
+            "with torch.no_grad():\n    {0}.weight.fill_({2})",
             "with torch.no_grad():\n    {0}.weight += 1",
             "{0}(torch.ones(1) * {1}).backward()",
             "{0}.weight.grad = torch.full((1, 1), float({1}))",
             "{0}.requires_grad_(False).requires_grad_(True)",
         ]
     )
-    return w.touch(name, "import torch\n" + form.format(name, w.number(name)))
+    text = form.format(name, w.number(name), w.new_number())
+    return w.touch(name, f"import torch\n{text}")
 
 
 @rule("module")

@@ -71,6 +71,7 @@ class Writer:
     names: Mapping[str, list[str]] = field(default_factory=lambda: NAMES)
     """For each kind, the names that its values may get."""
     things: dict[str, Thing] = field(default_factory=dict)
+    edits: int = 0
 
     # -- choices -----------------------------------------------------------------------------
 
@@ -127,6 +128,14 @@ class Writer:
             return literal
         read = self.read(self.one_of(names), argument or literal)
         return f"{read} + {argument or literal}" if way == "sum" else read
+
+    def new_number(self) -> int:
+        """Return a number that no value has had so far.
+
+        If the notebook changes a value back to what it has sent, the change is not noticed.
+        """
+        self.edits += 1
+        return 100 * self.edits
 
     def read(self, name: str, number: str) -> str:
         """Draw an expression that reads `name`."""
@@ -315,8 +324,7 @@ class Writer:
         held = [n for n in names if any(n in self.reach(o) for o in self.things if o != n)]
         own = [n for n in names if any(n in self.reach(o) for o in self.made_there())]
         name = self.one_of(self.one_of([names, held or names, own or held or names]))
-        number = self.draw(st.integers(0, 9))
-        return name, IN_PLACE[self.things[name].kind].format(name, number)
+        return name, IN_PLACE[self.things[name].kind].format(name, self.new_number())
 
     def made_there(self) -> list[str]:
         """Return the names that observing cells have bound."""

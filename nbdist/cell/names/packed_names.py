@@ -203,6 +203,8 @@ class _Trip:
                     self._parts.add(name, space[name])
                     self._parts.copied.discard(name)
             self._packing = Packing(self._devices, self._parts)
+            for kind in self._known.edited_earlier():
+                self._packing.add_class(kind)
             for name in by_need(packed, space, self._read):
                 self._packing.add(name, space[name], states.get(name))
         return refused
@@ -383,7 +385,7 @@ class _Trip:
     def leave(self) -> Bringing | None:
         """Write everything into shared memory, for the ranks."""
         items = self._packing.items
-        if not items and not self._notes:
+        if not items and not self._notes and not self._packing.classes:
             return None
         wanted, blocks = self._wanted, shared_memory.Blocks()
         try:

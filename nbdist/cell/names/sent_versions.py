@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
@@ -71,6 +72,8 @@ class Known:
         """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
         """Names that were deleted in the notebook, without a message so far."""
+        self._earlier: WeakKeyDictionary[type, Contents] = WeakKeyDictionary()
+        """The sent classes whose names have got other values since: objects may still have them."""
         self.there = BoundOnRanks()
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
@@ -79,6 +82,7 @@ class Known:
         """Return the version of `name` with this value, and how it changed in the notebook."""
         known = self._versions.get(name)
         if known is None or not known.held.holds(value):
+            self._keep_class(known)
             made = self._versions[name] = _Version(
                 next(self._objects), Held(value), contents(value)
             )
@@ -218,9 +222,11 @@ class Known:
         """
         for name, version in list(self._versions.items()):
             if name not in space:
+                self._keep_class(version)
                 del self._versions[name]
                 self._deleted.add(name)
             elif not version.held.holds(space[name]):
+                self._keep_class(version)
                 version.held, version.contents = _REPLACED, None
         self.there.forget(space)
         if not self._deleted:
@@ -229,6 +235,20 @@ class Known:
         gone = self._deleted.intersection(used)
         self._deleted -= gone
         return sorted(gone)
+
+    def _keep_class(self, known: _Version | None) -> None:
+        """Remember a class whose name has got another value, while objects have it."""
+        kind = None if known is None else known.held.value()
+        if isinstance(kind, type) and known is not None and known.contents is not None:
+            self._earlier[kind] = known.contents
+
+    def edited_earlier(self) -> list[type]:
+        """Return the edited ones of the sent classes whose names have got other values."""
+        edited = [kind for kind, known in self._earlier.items() if not known.same(kind)]
+        for kind in edited:
+            if (now := contents(kind)) is not None:
+                self._earlier[kind] = now
+        return edited
 
     def reloads(self, modules: Iterable[ModuleType]) -> dict[str, int]:
         """Return how often the notebook has reloaded modules, and those that they import."""

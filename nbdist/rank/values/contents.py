@@ -61,6 +61,10 @@ class Held:
         """Return whether `value` is this object; a dead reference does not equal None."""
         return self._get() is value and not (value is None and self._weak)
 
+    def value(self) -> object:
+        """Return the object; None if it is gone."""
+        return self._get()
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Held) and other.holds(self._get())
 

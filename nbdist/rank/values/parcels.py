@@ -103,6 +103,8 @@ class Packing:
             carry_globals=carry_globals, trial=trial,
         )  # fmt: skip
         self.items: dict[str, Item] = {}
+        self.classes = 0
+        """How many classes without a name come first."""
 
     @property
     def uses(self) -> dict[str, None]:
@@ -154,6 +156,12 @@ class Packing:
         deals = self._pickler.deals
         self.items[name] = Item(name, _kind(value), size, seconds, stream, deals)
 
+    def add_class(self, kind: type) -> None:
+        """Pickle a class without a name that the receivers have, before all names."""
+        self.add("", kind)
+        del self.items[""]
+        self.classes += 1
+
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep a large buffer apart; return True to leave a small one in the stream."""
         raw = buffer.raw()
@@ -183,6 +191,7 @@ class Packing:
         return Parcel(
             id=secrets.token_hex(4),
             names={name: tokens.get(name, "") for name in self.items},
+            classes=self.classes,
             stream=stream,
             blocks=[blocks.write(part) for part in parts],
             imports=list(imports),
@@ -301,7 +310,7 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
     NbdistError
         If there is not enough memory.
     """
-    if not parcel.names:
+    if not parcel.names and not parcel.classes:
         return
     buffers = map_blocks(parcel) if buffers is None else list(buffers)
     with _reporting_shortage(parcel):
@@ -312,6 +321,8 @@ def unpack(parcel: Parcel, buffers: list[memoryview] | None = None) -> Iterator[
         reload_like_notebook(parcel.reloads)
         # The sender is this cluster's notebook or a rank, on a channel that only they can use.
         unpickler = _Unpacker(io.BytesIO(stream), buffers=iter(buffers))
+        for _ in range(parcel.classes):
+            unpickler.load()  # which gives the class its new state
         for name in parcel.names:
             with _without_torchs_warnings():
                 value = unpickler.load()
