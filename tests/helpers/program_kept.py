@@ -509,4 +509,20 @@ type(net).lr = 7
 print(net.lr, Net.lr)
 """,
     ),
+    "a name that a function reads, which a function of the ranks calls": (
+        "ranks: the function read the old value",
+        """
+# %%
+log = [1]
+def length():
+    return len(log)
+# %% observes
+own = lambda: length()
+print(own())
+# %%
+log = [8, 2]
+# %% observes
+print(own())
+""",
+    ),
 }

@@ -289,7 +289,8 @@ class Writer:
     def _observe_box(self, name: str, thing: Thing, number: str) -> str:
         at = self.draw(st.integers(0, len(thing.parts) - 1))
         part, kind = f"{name}[{at}]", thing.parts[at]
-        holder = next((u for u in sorted(thing.uses) if self.things[u].kind == kind), "")
+        uses = sorted(thing.uses & self.things.keys())
+        holder = next((u for u in uses if self.things[u].kind == kind), "")
         if holder and self.chance(2):
             return f"print({part} is {holder})"
         if kind not in READ:

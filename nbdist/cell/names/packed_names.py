@@ -101,7 +101,7 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     if wanted.code and wanted.automatic:
         ranks_use, held = known.ran(wanted.code), known.made_before(wanted.code)
     followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
-    changed = [name for name in ranks_use if wanted.has(name) and known.changed(name, space[name])]
+    changed = [name for name in known.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
     left_out: set[str] = set()
@@ -272,7 +272,7 @@ class _Trip:
     def _new(self, name: str, reads: Collection[str]) -> list[str]:
         self._read.update(reads)
         space, known = self._wanted.space, self._known
-        there = [each for one in reads for each in known.read_there(one, space)]
+        there = known.changed_behind(known.read_there(reads), space)
         new = [each for each in (*reads, *there) if each not in self._seen]
         for each in new:
             self.via.setdefault(each, name)

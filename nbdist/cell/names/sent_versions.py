@@ -287,13 +287,22 @@ class Known:
             self._ran.update(dict.fromkeys(bound(code), after))
         return before
 
-    def read_there(self, name: str, space: Mapping[str, Any]) -> list[str]:
-        """Return which names the ranks' own functions under `name` may read, if they have changed.
+    def read_there(self, names: Iterable[str]) -> dict[str, None]:
+        """Return the names that the ranks' own functions under these names may read."""
+        return {each: None for name in names for each in self._ran.get(name, ())}
 
-        Changed in the notebook, that is.
+    def changed_behind(self, names: Iterable[str], space: Mapping[str, Any]) -> list[str]:
+        """Return those of these names, and of what their code reads, that the notebook has changed.
+
+        Code of the ranks reads them, so that others need not be sent.
         """
-        reads = self._ran.get(name, ())
-        return [each for each in reads if each in space and self.changed(each, space[each])]
+        found, todo = dict[str, None](), [*names]
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found[name] = None
+                todo += [*self.reads(name), *self._ran.get(name, ())]
+        return [name for name in found if name in space and self.changed(name, space[name])]
 
     def made_before(self, code: CodeType) -> set[str]:
         """Return the notebook's names from which earlier cells made what this cell mentions."""
