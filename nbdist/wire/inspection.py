@@ -111,7 +111,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """A value that may be a rank's own."""
 
     means: str
-    """See `nbdist.rank.values.rank_marks.meaning`; or "generator", "seed", "data"."""
+    """See `nbdist.rank.values.rank_marks.meaning`; or "generator", "seed", "data",
+    "value"."""
     value: str
     """The value or a digest."""
     can_be_set: bool = False

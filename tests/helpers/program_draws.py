@@ -110,7 +110,13 @@ def bundles(draw: Any) -> Program:
         changes, there = draw(st.booleans()), draw(st.booleans())
         text = w.change_in_place()[1] if changes else w.observe(held)
         cells.append(Cell(text, observes=there))
-    while not w.having("holder"):
-        cells.append(Cell(program_sharing.a_holder(w)))
-    cells.append(Cell(f"print({w.having('holder')[0]}())", observes=True))
+    while not w.having("holder", "view"):
+        holds = [program_sharing.a_holder]
+        holds += [program_sharing.a_view] * 2 * bool(w.having("array"))
+        holds += [program_sharing.a_tensors_view] * 2 * bool(w.having("tensor"))
+        cells.append(Cell(draw(st.sampled_from(holds))(w)))
+    (holder, *_) = w.having("holder", "view")
+    changes = w.change_in_place()[1] if draw(st.booleans()) else "pass"
+    reads = "print({}())" if w.having("holder") else "print({}.tolist())"
+    cells.append(Cell(f"{changes}\n{reads.format(holder)}", observes=True))
     return tuple(cells)

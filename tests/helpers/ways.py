@@ -183,16 +183,21 @@ class Ways:
     def bundles(self, program: Program) -> None:
         """Run the cells that observe on the ranks, the others in the notebook, the last in both.
 
-        It must print the same, whatever is said.
+        It must print the same, unless it changes what a word says is separate.
         """
         self._kernel.start(f"{ENGINES} --no-bring\n{FORGET}")
         self._kernel.start(FORGET + FORGET_CELLS)
-        for cell in program:
-            there = self._kernel.start(f"{ENGINES}\n{cell.text}" if cell.observes else cell.text)
+        runs = [
+            self._kernel.start(f"{ENGINES}\n{cell.text}" if cell.observes else cell.text)
+            for cell in program
+        ]
         here = self._kernel.start(program[-1].text)
         self._kernel.wait()
         self.counts["bundles"] += 1
-        assert _seen(there).lines == here.stdout, f"{shown(program)}\n\n{there.text}\n{here.text}"
+        texts = [_seen(run).text for run in runs]
+        if program[-1].text.startswith("pass") or not any(map(SAID.search, texts)):
+            right = _seen(runs[-1]).lines == here.stdout
+            assert right, "\n\n".join([shown(program), *texts, here.text])
 
     def _is_right(self, way: str, seen: Seen, expected: Seen, *, said: bool) -> bool:
         if seen.refused:

@@ -23,7 +23,7 @@ SECONDS = 20.0
 """Time limit for a rank's answer: it takes milliseconds, with data sets a second."""
 MOST_NAMED = 8
 """The most paths that are listed one by one."""
-COMPARED = ("generator", "seed", "data")
+COMPARED = ("generator", "seed", "data", "value")
 """What can only be compared."""
 
 

@@ -1,7 +1,7 @@
 """Tells what in a rank's variables may be this rank's own, so that ranks can be compared.
 
-Besides its number these are random generators, seeds, and the data sets of which each rank may have
-a part. Main thread, idle rank.
+Besides its number these are random generators, seeds, the data sets of which each rank may have a
+part, and plain numbers, texts and indices. Main thread, idle rank.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _compared(found: Found, digester: Digester) -> tuple[str, str]:
     value = found.value
     if type(value) is int and IS_SEED.fullmatch(found.name):
         return "seed", str(value)
+    if found.path == found.name and _tells_apart(value):
+        return "value", hashlib.blake2b(repr(_ends(value)).encode(), digest_size=8).hexdigest()
     try:
         if isinstance(value, random.Random) or any(is_a(value, *kind) for kind in GENERATORS):
             return "generator", _state_of(value)
@@ -76,6 +78,16 @@ def _compared(found: Found, digester: Digester) -> tuple[str, str]:
     except RAISED:  # of the user's own class
         pass
     return "", ""
+
+
+def _tells_apart(value: Any) -> bool:
+    """Return whether a variable may say what is a rank's own: a number, a folder, indices.
+
+    Not one of floats, which are mostly results.
+    """
+    if type(value) in (list, tuple):
+        return bool(value) and all(type(each) in (int, str) for each in value[:ENDS])
+    return type(value) in (int, str, range)
 
 
 def _state_of(generator: Any) -> str:

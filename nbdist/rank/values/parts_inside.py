@@ -1,4 +1,4 @@
-"""Objects inside of plain values (lists, dicts, objects of the notebook's classes). Both ends.
+"""Objects inside of plain values: lists, dicts, functions, objects of own classes. Both ends.
 
 Only what `contents` compares is looked through: if such a value is the same at both ends, a path
 in it leads to the same object.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections import OrderedDict, defaultdict, deque
+from contextlib import suppress
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,9 @@ from nbdist.rank.values.kinds import PLAIN, VALUES, attribute, is_open, is_value
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ATTRIBUTE, ITEM = "attribute", "item"
+ATTRIBUTE, ITEM, MEMBER, CELL = "attribute", "item", "member", "cell"
+OF_PARTIAL = ("func", "args", "keywords")
+OF_FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__")
 FIXED = (*PLAIN, *VALUES, tuple, frozenset, type, ModuleType, FunctionType, BuiltinFunctionType)
 """Types whose objects need not be the same object."""
 MAPPINGS = (dict, OrderedDict, defaultdict)
@@ -48,6 +52,13 @@ def _held_by(holder: Any, *, first: bool) -> Iterator[tuple[tuple[str, Any], Any
         yield from (((ITEM, k), part) for k, part in holder.items() if type(k) in (str, int))
     elif kind in SEQUENCES:
         yield from (((ITEM, number), part) for number, part in enumerate(holder))
+    elif kind is partial:
+        yield from (((MEMBER, name), getattr(holder, name)) for name in OF_PARTIAL)
+    elif kind is FunctionType:
+        yield from (((MEMBER, name), getattr(holder, name)) for name in OF_FUNCTION)
+        for number, cell in enumerate(holder.__closure__ or ()):
+            with suppress(ValueError):  # not bound yet
+                yield (CELL, number), cell.cell_contents
     elif is_model(holder):
         yield from (((how, path), part) for part, how, path in of_model(holder))
     else:
@@ -80,6 +91,10 @@ def follow(value: Any, path: str) -> Any:
                 value = vars(value)[where]
             case "item":
                 value = value[where]
+            case "member":
+                value = getattr(value, where)
+            case "cell":
+                value = value.__closure__[where].cell_contents
             case _:
                 value = getattr(value, how)(where)
     return value
