@@ -1,4 +1,4 @@
-"""Runs scripts as `python FILE` does, each in a fork of this process, which has imported NumPy.
+"""Runs scripts as `python FILE` does, each in a fork of this process, which has imported torch.
 
 Each line of the input is a path. When a script has ended, its output is in FILE.out and FILE.err,
 and one line with its exit status is printed.
@@ -14,6 +14,7 @@ import traceback
 # Imports that take most of a small script's time. Nothing of nbdist is imported.
 import cloudpickle  # noqa: F401
 import numpy as np  # noqa: F401
+import torch  # noqa: F401
 
 
 def run(path: str) -> int:
