@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 
-from tests.helpers.program_draws import BY_HAND, DRAWN, bundles, notebooks, slips
+from tests.helpers.program_draws import BY_HAND, DRAWN, bundles, made_there, notebooks, slips
 from tests.helpers.program_kept import KEPT
 from tests.helpers.programs import program
 from tests.helpers.ways import KEEP, Ways
@@ -82,7 +82,7 @@ def test_a_cell_in_the_wrong_place_is_told(ways: Ways, kernel: Kernel, share: in
     kernel.run(KEEP)
 
     @settings(DRAWN, max_examples=max(40, EACH // 5))
-    @given(slips())
+    @given(slips() | made_there())
     def check(drawn: Program) -> None:
         ways.slips(drawn, kernel)
 

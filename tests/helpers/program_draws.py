@@ -92,6 +92,21 @@ def slips(draw: Any) -> Program:
 
 
 @st.composite
+def made_there(draw: Any) -> Program:
+    """Draw a slip: ranks make something of classes and settings, which the notebook changes then."""
+    w = Writer(draw, {kind: names[:1] for kind, names in NAMES.items()})
+    makes = [programs.a_class, programs.a_list, programs.a_dict]
+    cells = [Cell(w.statement({draw(st.sampled_from(makes))}))]
+    cells.append(Cell(w.own(), observes=True))
+    (own,) = w.made_there()
+    for _ in range(draw(st.integers(1, 4))):
+        changes = draw(st.booleans())
+        cells.append(Cell(w.change_in_place()[1] if changes else w.observe(own), not changes))
+    cells.append(Cell(w.observe(own), observes=True))
+    return tuple(cells)
+
+
+@st.composite
 def bundles(draw: Any) -> Program:
     """Draw a program that changes a value at either end, and then makes something that holds it.
 
