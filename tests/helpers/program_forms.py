@@ -34,7 +34,10 @@ READ = {
     "meter": ["{0}.count"],
     "view": ["int({0}.sum())", "len({0})"],
     "tensor": ["int({0}.sum())", "len({0})"],
-    "module": ["int({0}.weight.item())"],
+    "module": [
+        "int({0}.weight.item())",
+        "int(0 if {0}.weight.grad is None else {0}.weight.grad.item())",
+    ],
     "optimizer": ["int({0}.param_groups[0]['params'][0].item())"],
     "holder": ["{0}()"],
     "own_int": ["{0}"],
@@ -251,7 +254,7 @@ SHOW = {
     "view": ["{0}.tolist()"],
     "tensor": ["{0}.tolist()"],
     "module": [
-        "{0}.weight.grad is None or {0}.weight.grad.tolist()",
+        *["{0}.weight.grad is None or {0}.weight.grad.tolist()"] * 2,
         "[each.requires_grad for each in {0}.parameters()]",
     ],
     "typed": ["__import__('typing').get_type_hints({0})", "sorted({0}.__annotations__)"],

@@ -283,8 +283,11 @@ class Known:
             for name in mentioned(code):
                 before |= self._ran.get(name, {})
         after = {**before, **dict.fromkeys(read_later(code))}
-        if after:
-            self._ran.update(dict.fromkeys(bound(code), after))
+        for name in bound(code) if after or self._ran else ():
+            if after:
+                self._ran[name] = after
+            else:
+                self._ran.pop(name, None)
         return before
 
     def read_there(self, names: Iterable[str]) -> dict[str, None]:
