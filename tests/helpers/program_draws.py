@@ -51,6 +51,7 @@ SUBJECTS = {
         programs.edit_object, programs.function, program_sharing.annotated,
         programs.edit_in_place,
     ),
+    "odd": (programs.number, programs.anything),
 }  # fmt: skip
 """Statements about one subject: what shares memory, models, what holds others, what is made."""
 
@@ -59,7 +60,7 @@ SUBJECTS = {
 def notebooks(draw: Any) -> Program:
     """Draw a program: cells, one that observes, more cells, another that observes, perhaps more.
 
-    A third of the programs have statements of all kinds, the others those of one subject.
+    Some programs have statements of all kinds, the others those of one subject.
     """
     w = Writer(draw)
     only = draw(st.sampled_from([(), (), *SUBJECTS.values()]))
