@@ -86,7 +86,7 @@ def test_what_differs_on_purpose_is_named_and_what_is_equal_is_not(three: Kernel
         own, common = torch.Generator().manual_seed(rank), torch.Generator().manual_seed(1)
         py, fixed_seed = random.Random(rank), 5
         args = {"rank": rank, "lr": 1, "seed": rank}
-        loss = torch.rand(1)
+        loss, mean, epochs = torch.rand(1), 0.5 + rank, 3
         class Listed(Sampler):
             def __init__(self, own): self.own, self.files = own, ["a"] * 30_000
             def __iter__(self): return iter(self.own)
@@ -104,6 +104,10 @@ def test_what_differs_on_purpose_is_named_and_what_is_equal_is_not(three: Kernel
     on_ranks(three, "del shards, part, told, own, py, args, listed")
     quiet = three.run("%dist restart 2 --like 1").stdout
     assert quiet.count("\n") == 2, quiet
+    on_ranks(three, "folder, ends, mine = f'out/{rank}', (rank * 4, rank * 4 + 4), 7 * rank")
+    plain = three.run("%dist restart 2 --like 1").stdout
+    assert "Rank 2 now has rank 1's ends, folder, mine, which may be meant" in plain
+    on_ranks(three, "del folder, ends, mine")
 
 
 def test_samplers_of_the_notebook_are_for_each_rank(three: Kernel) -> None:

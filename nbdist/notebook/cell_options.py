@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nbdist.cell.names.packed_names import Wanted
+    from nbdist.cell.names.wanted_names import Wanted
 
 
 @dataclass(frozen=True)

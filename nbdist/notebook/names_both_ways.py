@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.backends.models.variable_paths import last_name
 from nbdist.cell.names import packed_names as bring
 from nbdist.cell.names.sent_versions import ABSENT, Known
+from nbdist.cell.names.wanted_names import Wanted
 from nbdist.errors import NbdistError, UsageError
 from nbdist.hub.asking.names_sent import ask_for, hand_over, not_returned
 from nbdist.hub.link.agent_connections import NoAnswer, given
@@ -51,7 +52,7 @@ class Names:
         self._hub, self._gpus = hub, gpus
         self._known = Known()
 
-    def pack(self, wanted: bring.Wanted, ranks: Iterable[int]) -> Bringing | None:
+    def pack(self, wanted: Wanted, ranks: Iterable[int]) -> Bringing | None:
         """Pack the values that these ranks lack; return None if they lack none.
 
         Raises
@@ -102,7 +103,7 @@ class Names:
     def push(self, values: dict[str, Any], ranks: Sequence[int]) -> list[str]:
         """Bind values on ranks, whatever their names hold there; return messages for the user."""
         notebook = namespace()
-        wanted = bring.Wanted({**notebook, **values}, forced=list(values), automatic=False)
+        wanted = Wanted({**notebook, **values}, forced=list(values), automatic=False)
         bringing = self.pack(wanted, ranks)
         for name, value in values.items():
             if notebook.get(name, ABSENT) is not value:

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
-from nbdist.rank.looking.rank_names import Pickler
+from nbdist.rank.looking.copied_names import Pickler
 from nbdist.rank.values.overlaps import Overlaps
 
 if TYPE_CHECKING:

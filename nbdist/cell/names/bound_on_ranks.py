@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names.used_names import definitions
 from nbdist.rank.looking.likeness import likeness, text_of
-from nbdist.rank.values.contents import Contents, Held, contents
+from nbdist.rank.values.contents import contents
+from nbdist.rank.values.held import Contents, Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

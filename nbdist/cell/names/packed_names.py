@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 from nbdist.cell.names.bound_on_ranks import note_on, same
 from nbdist.cell.names.bringing import Bringing
@@ -17,9 +15,9 @@ from nbdist.cell.names.sent_versions import Change, Known
 from nbdist.cell.names.used_names import bound_anywhere, mentioned
 from nbdist.errors import UsageError
 from nbdist.rank.looking.likeness import likeness
-from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.annotations import is_data
 from nbdist.rank.values.culprits import explained
+from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
@@ -29,10 +27,9 @@ from nbdist.wire import shared_memory
 from nbdist.wire.inspection import Edited
 
 if TYPE_CHECKING:
+    from nbdist.cell.names.wanted_names import Wanted
     from nbdist.wire.inspection import Look
 
-IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
-"""Names that IPython and Python themselves bind."""
 CHANGED = {
     "bound": "`{0}` got a new value in the notebook, but cells have also assigned `{0}` on the "
     "ranks. The ranks keep their value; `--bring {0}` brings the notebook's value.",
@@ -51,38 +48,6 @@ DELETED = (
 
 LookAt = Callable[[list[str]], "list[Mapping[str, Look]]"]
 """Returns for each rank that answers at once what it has under these names."""
-
-
-@dataclass
-class Wanted:
-    """The names that a cell needs from the notebook."""
-
-    space: Mapping[str, Any]
-    """The namespace in which the names are looked up."""
-    surely: Iterable[str] = ()
-    maybe: Iterable[str] = ()
-    """Names that are left out if their values cannot be pickled."""
-    mentions: Iterable[str] = ()
-    """Names in annotations that Python does not evaluate; left out, too, with what they use."""
-    forced: Iterable[str] = ()
-    """Names that are sent even if the ranks already have values for them."""
-    code: CodeType | None = None
-    source: str = ""
-    """The text of this code."""
-    python: CodeType | None = None
-    """The same code, or the Python below its magic (`%%time`)."""
-    read: Iterable[str] = ()
-    """Names that this Python surely reads."""
-    hidden: Mapping[str, Any] = field(default_factory=dict)
-    """Names in the notebook that IPython defined, with their values."""
-    automatic: bool = True
-    """Whether to send names other than `forced`, too."""
-
-    def has(self, name: str) -> bool:
-        """Return whether the user defined `name`, so that it can be sent."""
-        if name not in self.space or name in OURS or IPYTHONS.fullmatch(name):
-            return False
-        return name not in self.hidden or self.hidden[name] is not self.space[name]
 
 
 def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> Bringing | None:
@@ -204,7 +169,8 @@ class _Trip:
                     self._parts.copied.discard(name)
             self._packing = Packing(self._devices, self._parts)
             for kind in self._known.edited_earlier():
-                self._packing.add_class(kind)
+                if not self.refuses(kind):
+                    self._packing.add_class(kind)
             for name in by_need(packed, space, self._read):
                 self._packing.add(name, space[name], states.get(name))
         return refused
@@ -322,8 +288,13 @@ class _Trip:
 
     def _ask_about(self, names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
         """Ask ranks for their versions, which may have the same edits as the notebook."""
-        space, tokens = self._wanted.space, self._tokens
-        return self._ask(names, {n: Edited(tokens[n], likeness(space[n])) for n in edited})
+        told = {}
+        for name in edited:
+            value = self._wanted.space[name]
+            # Of an optimizer only the settings count, and to read its parameters may take long.
+            alike = "" if is_a(value, "torch.optim", "Optimizer") else likeness(value)
+            told[name] = Edited(self._tokens[name], alike)
+        return self._ask(names, told)
 
     def _ask_who_is_behind(
         self, changes: dict[str, Change], answers: list[Mapping[str, str]]

@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later
-from nbdist.rank.values.contents import Complete, Contents, Held, contents
+from nbdist.rank.values.contents import contents
+from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import is_open
 from nbdist.rank.values.own_modules import Read, with_imported
+from nbdist.rank.values.small_contents import Complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,23 +6,59 @@ import __future__
 import ast
 import functools
 import operator
+import re
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbdist.cell.names.packed_names import Wanted
 from nbdist.cell.names.used_names import annotating, mentioned, used
+from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.running.lines import PYTHON_MAGICS
 from nbdist.rank.running.plain_cells import transformed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
+IPYTHONS = re.compile(r"_{1,3}|_(i{1,3}|oh|dh|sh|ih|exit_code)|_i?\d+|__\w+__|In|Out")
+"""Names that IPython and Python themselves bind."""
 FUTURES: int = functools.reduce(
     operator.or_, (getattr(__future__, each).compiler_flag for each in __future__.all_feature_names)
 )
 """The compiler's flags of all that a cell can import from `__future__`."""
+
+
+@dataclass
+class Wanted:
+    """The names that a cell needs from the notebook."""
+
+    space: Mapping[str, Any]
+    """The namespace in which the names are looked up."""
+    surely: Iterable[str] = ()
+    maybe: Iterable[str] = ()
+    """Names that are left out if their values cannot be pickled."""
+    mentions: Iterable[str] = ()
+    """Names in annotations that Python does not evaluate; left out, too, with what they use."""
+    forced: Iterable[str] = ()
+    """Names that are sent even if the ranks already have values for them."""
+    code: CodeType | None = None
+    source: str = ""
+    """The text of this code."""
+    python: CodeType | None = None
+    """The same code, or the Python below its magic (`%%time`)."""
+    read: Iterable[str] = ()
+    """Names that this Python surely reads."""
+    hidden: Mapping[str, Any] = field(default_factory=dict)
+    """Names in the notebook that IPython defined, with their values."""
+    automatic: bool = True
+    """Whether to send names other than `forced`, too."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the user defined `name`, so that it can be sent."""
+        if name not in self.space or name in OURS or IPYTHONS.fullmatch(name):
+            return False
+        return name not in self.hidden or self.hidden[name] is not self.space[name]
 
 
 class Parsed(NamedTuple):

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.definitions.defined import Notebook, cell_number
-from nbdist.cell.names.packed_names import IPYTHONS
 from nbdist.cell.names.used_names import used
-from nbdist.cell.names.wanted_names import Parsed, wanted_by
+from nbdist.cell.names.wanted_names import IPYTHONS, Parsed, wanted_by
 from nbdist.cell.script import script_files
 from nbdist.cell.script.definition_reads import flags_of
 from nbdist.cell.script.order import Parts

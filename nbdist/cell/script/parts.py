@@ -37,7 +37,7 @@ from nbdist.rank.values.user_errors import CannotTravel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbdist.cell.names.packed_names import Wanted
+    from nbdist.cell.names.wanted_names import Wanted
 
 
 class Gathering:

@@ -82,6 +82,7 @@ def _judged(new: Marks, giver: Marks, others: list[Marks]) -> tuple[list[str], l
         if is_place and (_at(new, mark) == mark.value or (not theirs and items(path) in several)):
             continue
         (right if is_place and mark.can_be_set else named).append(path)
+    named.sort(key=lambda path: new.found[path].means == "value")  # the likeliest come first
     within = tuple(named)
     return right, [path for path in named if not any(p.startswith(f"{path}.") for p in within)]
 

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbdist.backends.models.variable_paths import at
 from nbdist.errors import UsageError
 from nbdist.rank.looking import own_marks
+from nbdist.rank.looking.copied_names import Pickler
 from nbdist.rank.looking.likeness import alike, likeness, text_of
 from nbdist.rank.metrics import gpu
-from nbdist.rank.values import cell_sources, keras_models, rank_marks
-from nbdist.rank.values.contents import Complete, Contents, Held, contents
+from nbdist.rank.values import cell_sources, rank_marks
+from nbdist.rank.values.contents import contents
 from nbdist.rank.values.culprits import explained
 from nbdist.rank.values.gradients import Gradients
+from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import PLAIN
-from nbdist.rank.values.overlaps import Overlaps, may_overlap, overlapping
+from nbdist.rank.values.overlaps import Overlaps
 from nbdist.rank.values.parcels import Packing, by_need, unpack
-from nbdist.rank.values.pickles import ByValue
 from nbdist.rank.values.refusals import look_at
 from nbdist.rank.values.renewed_objects import State
 from nbdist.rank.values.shared_parts import Parts
+from nbdist.rank.values.small_contents import Complete
 from nbdist.rank.values.user_errors import RAISED, CannotTravel
 from nbdist.wire.inspection import Edited, Look, Marks
 from nbdist.wire.parcel_format import Offer
@@ -200,7 +202,7 @@ class Names:
         rank_marks.settle(space, [name for name in received.dealing if name in values], self._place)
         for name, value in values.items():
             was = self._brought[name].contents if isinstance(value, State) else None
-            now = contents(space[name]) if was is None else was.got(space[name])
+            now = (None if was is None else was.got(space[name])) or contents(space[name])
             self._brought[name] = _Brought(received.names[name], Held(space[name]), now)
 
     def _holders(self) -> list[str]:
@@ -363,64 +365,3 @@ def cannot_travel(values: dict[str, Any], new: Callable[[], Packing]) -> dict[st
 
 def _for_notebook(parts: Parts | None = None, *, trial: bool = False) -> Packing:
     return Packing(parts=parts, carry_globals=True, trial=trial)
-
-
-class Pickler(ByValue):
-    """Pickles for another rank: process groups by name, GPU data for that rank's own GPU."""
-
-    def __init__(self, file: Any, overlaps: Overlaps, *, trial: bool = False) -> None:
-        super().__init__(file, carry_globals=False)
-        self._memory = overlapping(_to_own_gpu, overlaps, trial=trial)
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Return how to rebuild `obj` (see `pickle.Pickler.reducer_override`)."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and isinstance(obj, distributed.ProcessGroup):
-            return _group_named, (_ddp().name_of(obj),)
-        parallel = sys.modules.get("torch.nn.parallel")
-        if parallel is not None and isinstance(obj, parallel.DistributedDataParallel):
-            return _blank, (type(obj),), _ddp().take_apart(obj), None, None, _set_ddp_state
-        tensors = sys.modules.get("torch.distributed.tensor")
-        if tensors is not None and isinstance(obj, tensors.DTensor):
-            msg = "it holds shards, which differ between ranks: those of the replaced rank are lost"
-            raise pickle.PicklingError(msg)
-        moved = self._memory(obj) if may_overlap(type(obj)) else _to_own_gpu(obj)
-        if moved is not NotImplemented:
-            return moved
-        if keras_models.trained_by_horovod(obj):
-            raise pickle.PicklingError(f"{keras_models.LIVES_THERE}: compile the model there")
-        return super().reducer_override(obj)
-
-
-def _to_own_gpu(obj: Any) -> Any:
-    """Return how to rebuild an object on this rank's GPU on the other rank's own GPU."""
-    torch = sys.modules.get("torch")
-    if torch is None or not type(obj).__module__.startswith("torch"):
-        return NotImplemented
-    from nbdist.rank.values import storages
-
-    if isinstance(obj, torch.storage.TypedStorage):
-        return storages.reduce_typed(obj)
-    if isinstance(obj, torch.UntypedStorage):
-        return storages.reduce_for_rank(obj)
-    return storages.reduce_device_for_rank(obj) if isinstance(obj, torch.device) else NotImplemented
-
-
-def _ddp() -> Any:  # the rank's `Ddp`
-    from nbdist.backends.ddp import rank_group  # needs torch
-
-    if rank_group.current is None:
-        raise pickle.PicklingError("it holds a process group, which only --backend ddp supports")
-    return rank_group.current
-
-
-def _group_named(name: str) -> Any:  # a ProcessGroup
-    return _ddp().group_named(name)
-
-
-def _blank(cls: Any) -> Any:
-    return cls.__new__(cls)
-
-
-def _set_ddp_state(model: Any, state: dict[str, Any]) -> None:
-    _ddp().put_together(model, state)

@@ -13,6 +13,7 @@ import sys
 import zlib
 from typing import Any
 
+from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.user_errors import RAISED
 
 MOST_SUMMED = 1 << 23
@@ -102,3 +103,15 @@ def _is_block(torch: Any, tensor: Any) -> bool:
     )
     there = tensor.untyped_storage().nbytes() >= (last + 1) * tensor.itemsize
     return tensor.device.type in READ_FROM and there
+
+
+def memory_of(value: Any, sums: Checksums) -> Any:
+    """Return what tells whether a tensor, array or model has other values; None for others."""
+    if is_a(value, "torch.nn", "Module"):
+        return [memory_of(one, sums) for one in (*value.parameters(), *value.buffers())]
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return count_of(value), sums.of_tensor(value)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return sums.of_array(value)
+    return None

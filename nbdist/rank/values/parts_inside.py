@@ -14,8 +14,8 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.rank.values.contents import shown
 from nbdist.rank.values.kinds import PLAIN, VALUES, attribute, is_open, is_value_of_library
+from nbdist.rank.values.small_contents import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,139 @@
+"""What a model or an optimizer holds. Kernel and ranks.
+
+Tensors are compared by torch's count of in-place changes; if it has not moved, by checksums.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any
+
+from nbdist.rank.values.checksums import Checksums, count_of
+from nbdist.rank.values.gradients import Compared, GradientMarks, parameters_of
+from nbdist.rank.values.held import Contents, Held
+from nbdist.rank.values.kinds import PLAIN
+from nbdist.rank.values.small_contents import dumped
+
+
+class _Tensors:
+    """The values of tensors at some time."""
+
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        sums = Checksums()
+        self._known = [(weakref.ref(one), count_of(one), sums.of_tensor(one)) for one in tensors]
+
+    def same(self) -> bool:
+        tensors = []
+        for ref, count, _ in self._known:
+            tensor = ref()
+            if tensor is None or count_of(tensor) != count:
+                return False
+            tensors.append(tensor)
+        sums = Checksums()
+        return all(
+            sums.of_tensor(tensor) == known
+            for tensor, (*_, known) in zip(tensors, self._known, strict=True)
+        )
+
+
+class ModelContents(Contents):
+    """A model's submodules, tensors and plain attributes."""
+
+    def __init__(self, model: Any) -> None:
+        self._tensors = _Tensors([*model.parameters(), *model.buffers()])
+        self._modules = [
+            (weakref.ref(one), _parts_of(one), _plain_of(one)) for one in model.modules()
+        ]
+        self._gradients = GradientMarks(model)
+
+    def same(self, value: Any) -> bool:  # noqa: ARG002 - its parts are known
+        """Return whether the model still has these contents."""
+        # While all these objects exist, no other object can have their ids.
+        for part, parts, plain in self._modules:
+            module = part()
+            if module is None or _parts_of(module) != parts:
+                return False
+            get, was = plain
+            try:
+                if get(vars(module)) != was:
+                    return False
+            except KeyError:
+                return False
+        return self._tensors.same()
+
+    def gradients(self) -> Compared:
+        """Return whether its parameters have other gradients or values."""
+        return self._gradients.compared()
+
+
+class OptimizerContents(Contents):
+    """An optimizer's settings, its parameters and the tensors of its state."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._settings = _settings(optimizer)
+        self._ids, tensors = _state_of(optimizer)
+        self._tensors = _Tensors(tensors)
+        self._gradients = GradientMarks(optimizer)
+
+    @property
+    def plain(self) -> bool:  # type: ignore[override]
+        """Whether only settings may have changed since, which can be sent by themselves."""
+        optimizer = self._optimizer()
+        return optimizer is not None and self._same_state(optimizer) and self.gradients() == "same"
+
+    def gradients(self) -> Compared:
+        """Return whether its parameters have other gradients or values."""
+        return self._gradients.compared()
+
+    def same(self, value: Any) -> bool:
+        """Return whether the optimizer still has these contents."""
+        return self.may_get(value) and self._same_state(value)
+
+    def may_get(self, value: Any) -> bool:
+        """Return whether it still has these settings: no others are sent alone."""
+        return _settings(value) == self._settings
+
+    def got(self, value: Any) -> Contents:
+        """Return the contents after it got other settings."""
+        renewed = copy.copy(self)
+        renewed._settings = _settings(value)
+        return renewed
+
+    def _same_state(self, value: Any) -> bool:
+        return _state_of(value)[0] == self._ids and self._tensors.same()
+
+
+def _settings(optimizer: Any) -> tuple[bytes, list[Held]] | None:
+    groups = optimizer.param_groups
+    found = dumped([{name: group[name] for name in group if name != "params"} for group in groups])
+    return None if found is None else found.told()
+
+
+def _state_of(optimizer: Any) -> tuple[list[int], list[Any]]:
+    """Return an optimizer's parameters and the tensors of its state, and the ids of all."""
+    torch = sys.modules["torch"]
+    inside = [
+        one for state in optimizer.state.values() if type(state) is dict for one in state.values()
+    ]
+    tensors = parameters_of(optimizer)
+    tensors += [one for one in inside if isinstance(one, torch.Tensor)]
+    return [*map(id, tensors)], tensors
+
+
+def _parts_of(module: Any) -> list[int]:
+    parts = *module._modules.values(), *module._parameters.values(), *module._buffers.values()
+    return list(map(id, parts))
+
+
+def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
+    """Return a getter for a module's plain attributes, and their present values."""
+    found = vars(module)
+    names = [name for name in found if type(found[name]) in PLAIN]
+    # A module that wraps another one, compiled or scripted, may have none of its own.
+    get: Callable[[Any], Any] = itemgetter(*names) if names else lambda _: ()
+    return get, get(found)
