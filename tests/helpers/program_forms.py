@@ -172,7 +172,7 @@ MISC: list[tuple[str, list[str]]] = [
     (
         (
             "class {0}:\n    def __init__(self, n):\n        self.n, self.cache = n, {{}}\n    def __getstate__(self):\n"
-            "        return {{'n': self.n}}\n    def __setstate__(self, state):\n        self.n, self.cache = state['n'], {{'k': {1}}}\n"
+            "        return {{'n': self.n}}\n    def __setstate__(self, state):\n        self.n, self.cache = state['n'], {{'k': self}}\n"
             "{0}_one = {0}({1})"
         ),
         ["{0}_one.n", "{0}(2).n"],

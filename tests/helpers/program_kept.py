@@ -525,4 +525,21 @@ log = [8, 2]
 print(own())
 """,
     ),
+    "an array that lies in the memory of a tensor": (
+        "script: it was a copy",
+        """
+# %%
+import torch, numpy as np
+one = torch.arange(6)
+of_one = one[1:].numpy()[:2]
+array = np.arange(6.0)
+over = torch.from_numpy(array)
+part = array[2:4]
+# %% observes
+one[...] = 8
+over[2] = 9
+part[1] = 7
+print(of_one.tolist(), array.tolist(), over.tolist(), part.tolist())
+""",
+    ),
 }

@@ -14,8 +14,10 @@ import cloudpickle
 from cloudpickle import cloudpickle as inside
 
 from nbdist.cell.definitions.subclass_hooks import check_by_value
+from nbdist.cell.script.tensor_memory import TensorMemory
 from nbdist.rank.values import pickle_fixes
 from nbdist.rank.values.annotations import names_mentioned
+from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.overlaps import Overlaps, as_usual, may_overlap, overlapping, root_of
 from nbdist.rank.values.rank_marks import deals_out
 from nbdist.rank.values.refusals import look_at, why_not
@@ -137,9 +139,10 @@ class Packer:
         owner, file = self, io.BytesIO()
         overlaps = Overlaps()
         self._memory = overlapping(as_usual, overlaps, trial=True)
-        with_storages = self._with_storages(values)
-        self._memory = overlapping(as_usual, overlaps, trial=False)
-        if not with_storages:
+        storages = self._storages_in(values)
+        in_tensors = TensorMemory(storages)
+        self._memory = overlapping(in_tensors.reduce, overlaps, trial=False)
+        if not storages:
             _Pickler(file, self, {}).dump(values)
             return "pkl", file.getvalue()
         import torch
@@ -153,9 +156,9 @@ class Packer:
         torch.save(values, file, pickle_module=ways, pickle_protocol=PROTOCOL)
         return "pt", file.getvalue()
 
-    def _with_storages(self, values: dict[str, Any]) -> bool:
-        """Return whether values contain tensors: only `torch.save` keeps shared storages shared."""
-        found: list[object] = []
+    def _storages_in(self, values: dict[str, Any]) -> list[Any]:
+        """Return the storages of tensors in values: only `torch.save` keeps shared ones shared."""
+        found: list[Any] = []
         is_storage = _storages()
 
         class Looking(_Pickler):
@@ -166,7 +169,7 @@ class Packer:
                 return "storage"
 
         Looking(io.BytesIO(), self, {}, buffer_callback=lambda _: False).dump(values)
-        return bool(found)
+        return found
 
     # -- used by `_Pickler` ------------------------------------------------------------------
 
@@ -276,7 +279,8 @@ def _itself(obj: Any) -> Any:
     """Return the untyped storage inside a typed storage, an array's memory; others unchanged."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(obj, numpy.ndarray):
-        return root_of(obj)
+        root = root_of(obj)
+        return root.base.untyped_storage() if is_a(root.base, "torch", "Tensor") else root
     return obj._untyped_storage if type(obj).__name__ == "TypedStorage" else obj  # noqa: SLF001
 
 
