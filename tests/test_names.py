@@ -794,9 +794,11 @@ opt = torch.optim.SGD(net.parameters(), lr=0.5)
     assert on_ranks(notebook, "opt.step(); print(net.weight.tolist())").stdout == "[[-0.5, -0.5]]\n"
     notebook.run("net.zero_grad()\n(5 * net(torch.ones(2))).sum().backward()")
     own = on_ranks(notebook, "print(net.weight.grad.tolist(), len(opt.param_groups))")
-    assert own.text == "[[1.0, 1.0]] 1\n", (
-        "ranks that have trained keep their own, and nothing is told"
-    )
+    assert own.stdout == "[[1.0, 1.0]] 1\n", "ranks that have trained keep their own"
+    told = "`net` has got other gradients in the notebook, but cells have trained it on the ranks"
+    assert told in own.text
+    assert own.text.count("gradients") == 1
+    assert told not in on_ranks(notebook, "print(net.weight)").text, "it is told once"
     on_ranks(notebook, "print(net, opt)", "--bring net,opt")
     notebook.run("net.zero_grad()")
     assert on_ranks(notebook, "print(net.weight.grad)").stdout == "None\n"

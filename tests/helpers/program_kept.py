@@ -542,4 +542,21 @@ part[1] = 7
 print(of_one.tolist(), array.tolist(), over.tolist(), part.tolist())
 """,
     ),
+    "gradients of a model that has another name, and that both ends have changed": (
+        "ranks: they had none, without a word",
+        """
+# %%
+import torch
+net = torch.nn.Linear(1, 1, bias=False)
+net.weight.data.fill_(6)
+# %% observes
+net.weight.data.fill_(200)
+print(net.weight.grad is None)
+# %%
+head = torch.nn.ModuleList([net])[0]
+net(torch.ones(1) * 3).backward()
+# %% observes
+print(head.weight.grad is None)
+""",
+    ),
 }

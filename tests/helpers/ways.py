@@ -51,7 +51,8 @@ REFUSALS = re.compile(
 SAID = re.compile(
     r"`\w+` (was (deleted in the notebook; the ranks keep|changed in place in the notebook after|"
     r"changed in the notebook, but cells have|defined again in the notebook after|"
-    r"brought with the notebook's)|got .*? in the notebook(, but cells have|\s+after a cell had))|"
+    r"brought with the notebook's)|has got other gradients|"
+    r"got .*? in the notebook(, but cells have|\s+after a cell had))|"
     r"This cell has read the notebook's own"
 )
 """The notes with which a value may differ from the notebook's."""

@@ -41,6 +41,10 @@ DRIFTED = (
     "value. `--bring {0}` replaces it by the notebook's present value. Objects that cells have "
     "made from `{0}` (an optimizer, a DDP model) must be brought, too, or re-created."
 )
+GRADED = (
+    "`{0}` has got other gradients in the notebook, but cells have trained it on the ranks, which "
+    "keep theirs. `--bring {0}` replaces it by the notebook's."
+)
 DELETED = (
     "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
     "a cell deletes it on the ranks, too."
@@ -274,8 +278,7 @@ class _Trip:
                 if change == "edited" and all(map(known.are_same(name), versions - {""})):
                     self._edited.add(name)
             elif change == "graded" and versions == {token}:
-                lacking.append(name)
-                self._graded.add(name)
+                lacking += self._take_gradients(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
                 self._drifted.add(name)
@@ -285,6 +288,17 @@ class _Trip:
         if lacking:
             self._references.look(self._wanted.forced)
         return lacking
+
+    def _take_gradients(self, name: str) -> list[str]:
+        """Return a model's name if ranks can get only its gradients; else add a message."""
+        if {each.get(name) for each in self._ask([name], compared=True)} == {self._tokens[name]}:
+            self._graded.add(name)
+            return [name]
+        value = self._wanted.space[name]
+        if not is_a(value, "torch.optim", "Optimizer"):  # it is told of its model
+            self._notes.append(GRADED.format(name))
+        self._known.sent_gradients(name, value)
+        return []
 
     def _ask_about(self, names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
         """Ask ranks for their versions, which may have the same edits as the notebook."""

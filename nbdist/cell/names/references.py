@@ -115,6 +115,8 @@ class References:
                 changed.append(name)
             elif self._stale[name]:
                 parts.copied.add(name)
+            elif self._known.changed(name, self._space[name]):  # only its gradients
+                changed.append(name)
         self._judge_inside(user)
         return changed, (parts.copied, parts.copied_inside) == before
 
