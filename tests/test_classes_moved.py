@@ -119,4 +119,10 @@ def test_classes_that_have_changed_alike_at_both_ends_are_not_told(notebook: Ker
     assert cell.stdout == "Either.A True\n"
     assert "changed" not in cell.text
     notebook.run("class Two(Plug): pass")
+    after = on_ranks(
+        notebook, "print([*Plug.found], Plug.found['One'] is One, Plug is One.__base__)"
+    )
+    assert after.stdout == "['One', 'Two'] True True\n", "alike, so that the change is followed"
+    on_ranks(notebook, "class Three(Plug): pass")
+    notebook.run("class Four(Plug): pass")
     assert "cells have also changed `Plug`" in on_ranks(notebook, "print(Plug.found)").text

@@ -61,6 +61,7 @@ def test_a_cell_that_waits_for_its_ranks_says_so_until_they_are_there(kernel: Ke
     cell = kernel.run(distributed("print('ran')", "-np 2"), timeout=120)
     told = [out.text for out in cell.events if out.kind in ("display", "update")]
     assert told == ["Waits for ranks 0-1, which start.", ""]
+    kernel.run("starting.START_PATIENCE = 0.5")  # less than a start takes
     again = kernel.run(distributed("print('ran')"))
     assert not [out for out in again.events if "Waits" in out.text], "they were there"
 

@@ -32,10 +32,11 @@ def likeness(value: Any) -> str:
 def alike(value: Any) -> str:
     """Return what is the same for equal values of two processes; '' if that cannot be decided.
 
-    Takes up to a second: the packing of names waits for it.
+    Takes up to a second: the packing of names waits for it. A class is compared without its bases,
+    which have names of their own.
     """
     try:
-        found = _Likeness(DIGEST_SECONDS).digests(value)
+        found = _Likeness(DIGEST_SECONDS, bases=not isinstance(value, type)).digests(value)
     except TooMuch:
         return ""
     modules = value.modules() if is_a(value, "torch.nn", "Module") else ()
@@ -57,9 +58,11 @@ def text_of(value: Any) -> str:
 class _Likeness(Digester):
     """Also digests functions, classes, modules, and objects that consist of their attributes."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, bases: bool = True) -> None:
         super().__init__(seconds)
         self._met: set[int] = set()
+        self._bases = bases
+        """Whether a class is digested with its bases, not only with their names."""
 
     def _of_data(self, value: Any) -> bytes:
         kind = type(value)
@@ -93,7 +96,8 @@ class _Likeness(Digester):
             inside = (
                 part for pair in sorted(members(value), key=lambda one: one[0]) for part in pair
             )
-            return hashed(name, self._of_parts((*value.__bases__, *inside)))
+            bases = [base if self._bases else base.__qualname__ for base in value.__bases__]
+            return hashed(name, self._of_parts((*bases, *inside)))
         return hashed(name, self._of_function(value))
 
     def _of_function(self, function: FunctionType) -> bytes:
