@@ -29,6 +29,8 @@ FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleTy
 HOLD_NOTHING = (ModuleType, FunctionType, type)
 """Types to which cells rarely add what the notebook may change."""
 ABSENT = object()
+MOST_EARLIER = 20
+"""The most classes that are watched after their names have got other values, the latest."""
 
 Change = Literal["", "bound", "edited", "drifted", "graded"]
 """The change of a name since the last look. "bound": bound to another object. "edited": the object
@@ -243,6 +245,8 @@ class Known:
         kind = None if known is None else known.held.value()
         if isinstance(kind, type) and known is not None and known.contents is not None:
             self._earlier[kind] = known.contents
+            if len(self._earlier) > MOST_EARLIER:
+                self._earlier.pop(next(iter(self._earlier)))
 
     def edited_earlier(self) -> list[type]:
         """Return the edited ones of the sent classes whose names have got other values."""
