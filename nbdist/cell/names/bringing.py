@@ -14,6 +14,10 @@ from nbdist.wire import shared_memory
 if TYPE_CHECKING:
     from nbdist.wire.parcel_format import Parcel
 
+GRADED = (
+    "`{0}` has got other gradients in the notebook, but cells have trained it on the ranks, which "
+    "keep theirs. `--bring {0}` replaces it by the notebook's."
+)
 SLOW_SECONDS = 0.5
 MOST_NAMED = 12
 """The most names that are listed one by one."""
@@ -31,6 +35,8 @@ class Bringing:
     """Messages about names that were changed in the notebook but stay unchanged on the ranks."""
     along: set[str]
     """Of the names, those that are bound only because other values hold their objects."""
+    graded: set[str]
+    """Models of which the ranks get only the gradients, unless cells there have trained them."""
 
     def close(self) -> None:
         """Release the shared memory; the ranks keep what they have mapped."""
@@ -54,6 +60,8 @@ class Bringing:
             for names, ranks in groups.items()
             if names
         ]
+        kept = (n for n in self.items if any(n not in names for names in bound.values()))
+        lines += [GRADED.format(name) for name in kept if name in self.graded]
         lines += self.notes
         lines += [
             f"`{item.name}` took {in_time(item.seconds)} to pickle object by object "

@@ -41,10 +41,6 @@ DRIFTED = (
     "value. `--bring {0}` replaces it by the notebook's present value. Objects that cells have "
     "made from `{0}` (an optimizer, a DDP model) must be brought, too, or re-created."
 )
-GRADED = (
-    "`{0}` has got other gradients in the notebook, but cells have trained it on the ranks, which "
-    "keep theirs. `--bring {0}` replaces it by the notebook's."
-)
 DELETED = (
     "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
     "a cell deletes it on the ranks, too."
@@ -278,7 +274,8 @@ class _Trip:
                 if change == "edited" and all(map(known.are_same(name), versions - {""})):
                     self._edited.add(name)
             elif change == "graded" and versions == {token}:
-                lacking += self._take_gradients(name)
+                lacking.append(name)
+                self._graded.add(name)
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
                 self._drifted.add(name)
@@ -289,24 +286,13 @@ class _Trip:
             self._references.look(self._wanted.forced)
         return lacking
 
-    def _take_gradients(self, name: str) -> list[str]:
-        """Return a model's name if ranks can get only its gradients; else add a message."""
-        if {each.get(name) for each in self._ask([name], compared=True)} == {self._tokens[name]}:
-            self._graded.add(name)
-            return [name]
-        value = self._wanted.space[name]
-        if not is_a(value, "torch.optim", "Optimizer"):  # it is told of its model
-            self._notes.append(GRADED.format(name))
-        self._known.sent_gradients(name, value)
-        return []
-
     def _ask_about(self, names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
         """Ask ranks for their versions, which may have the same edits as the notebook."""
         told = {}
         for name in edited:
             value = self._wanted.space[name]
             # Of an optimizer only the settings count, and to read its parameters may take long.
-            alike = "" if is_a(value, "torch.optim", "Optimizer") else likeness(value)
+            alike = "" if _is_optimizer(value) else likeness(value)
             told[name] = Edited(self._tokens[name], alike)
         return self._ask(names, told)
 
@@ -387,7 +373,10 @@ class _Trip:
         for name in self._graded:
             self._known.sent_gradients(name, wanted.space[name])
         self._known.there.brought(items)
-        return Bringing(parcel, blocks, self._as_used(items), self._notes, self._along)
+        # An optimizer has the gradients of its model, which is told of.
+        models = {n for n in self._graded if not _is_optimizer(wanted.space[n])}
+        graded = models or self._graded
+        return Bringing(parcel, blocks, self._as_used(items), self._notes, self._along, graded)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
         """Return the packed names in the order in which the cell and its functions use them.
@@ -402,6 +391,10 @@ class _Trip:
                 used[name] = None
                 todo += reversed([*self._known.reads(name), *self._known.mentions(name)])
         return {name: items[name] for name in (*used, *items) if name in items}
+
+
+def _is_optimizer(value: object) -> bool:
+    return is_a(value, "torch.optim", "Optimizer")
 
 
 def devices(gpus: Iterable[int] | None) -> int:

@@ -68,7 +68,7 @@ def _compared(found: Found, digester: Digester) -> tuple[str, str]:
     if type(value) is int and IS_SEED.fullmatch(found.name):
         return "seed", str(value)
     if found.path == found.name and _tells_apart(value):
-        return "value", hashlib.blake2b(repr(_ends(value)).encode(), digest_size=8).hexdigest()
+        return "value", _digest_of(_ends(value), digester)
     try:
         if isinstance(value, random.Random) or any(is_a(value, *kind) for kind in GENERATORS):
             return "generator", _state_of(value)

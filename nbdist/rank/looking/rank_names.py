@@ -112,11 +112,8 @@ class Names:
             self._brought.pop(name, None)
 
     def _compared(self, name: str) -> str:
-        """Return the version of a name, or a digest if cells here have changed or trained it."""
-        token = self._untouched(name)
-        known = self._brought[name].contents if token else None
-        trained = known is not None and known.gradients() != "same"
-        return token if token and not trained else alike(self._shell.user_ns.get(name))
+        """Return the version of a name, or a digest if cells here have changed the object."""
+        return self._untouched(name) or alike(self._shell.user_ns.get(name))
 
     def _version(self, name: str) -> str:
         brought, value = self._brought.get(name), self._shell.user_ns.get(name, ABSENT)
