@@ -329,6 +329,13 @@ def test_the_users_init_process_group_is_given_the_formed_group_or_its_own(
     assert ranks.run(jobs.all_reduce) == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("kind", ["world", "group"])
+def test_a_group_may_be_destroyed_as_soon_as_it_is_made(
+    start: Callable[..., Ranks], kind: str
+) -> None:
+    assert start(2).run(jobs.make_and_destroy, kind) == [jobs.MADE] * 2
+
+
 @pytest.mark.parametrize("how", ["anew", "anew after all"])
 def test_what_cannot_be_made_anew_is_named(start: Callable[..., Ranks], how: str) -> None:
     ranks = start(2, how)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Kept = dict[str, Any]
 
+MADE = 200
+"""How many groups `make_and_destroy` makes."""
+
 
 class Broken(Exception):
     """The error of a rank that fails."""
@@ -493,6 +496,18 @@ def user_inits(kept: Kept) -> list[str]:
     seen = [f"{alone} of {dist.get_world_size()}", str(kept["ddp"].formed())]
     dist.destroy_process_group()
     return seen
+
+
+def make_and_destroy(kept: Kept, kind: str) -> int:
+    """Create groups and destroy each at once; return how many."""
+    ranks = list(range(dist.get_world_size()))
+    for _ in range(MADE):
+        if kind == "world":
+            dist.destroy_process_group()
+            dist.init_process_group("gloo")
+        else:
+            dist.destroy_process_group(dist.new_group(ranks))
+    return MADE
 
 
 def accelerate_twice(kept: Kept) -> float:

@@ -141,6 +141,9 @@ class Joining:
                 self.meet(range(self._ranks), asked.get("timeout"))
                 asked["device_id"] = device
         self._begin(**asked)
+        if self.store is not None and ours:
+            # A rank that destroys the group at once would break a slower one's connection.
+            self.meet(range(self._ranks), asked.get("timeout"))
 
     def _begin(self, **asked: Any) -> None:
         size = asked.get("world_size", -1)

@@ -178,7 +178,7 @@ class Made:
         setattr(model_type, BUILTIN, register)
 
     def _meet(self, asked: dict[str, Any]) -> None:
-        """Wait for the other members of a group before NCCL connects them."""
+        """Wait for the other members of a group: before NCCL connects them, and afterwards."""
         ranks = asked.get("ranks")
         everyone = set(range(dist.get_world_size()))
         members = sorted(everyone if ranks is None else ranks)
@@ -203,6 +203,8 @@ class Made:
             ranks = asked.arguments.get("ranks")
             everyone = list(range(dist.get_world_size())) if ranks is None else sorted(ranks)
             self.groups.append(Group(number, everyone, dict(asked.arguments), group))
+            # A member that destroys the group at once would break a slower one's connection.
+            self._meet(asked.arguments)
             return group
 
         @functools.wraps(end)
