@@ -305,6 +305,54 @@ def test_what_cannot_travel_is_named_before_anything_starts(notebook: Kernel) ->
     notebook.run("line.close(); log.close()")
 
 
+REFUSED = "`guard` cannot be brought to the ranks"
+
+
+@pytest.mark.parametrize(
+    ("change", "use", "said"),
+    [
+        ("shift[0] = 5", "int(shift.sum())", "`shift` was changed in place in the notebook"),
+        ("steps.append(3)", "len(steps)", "`steps` was changed in the notebook, but cells have"),
+        ("del steps", "len(steps)", "`steps` was deleted in the notebook"),
+        ("rate = 9", "rate", "`rate` got the value 9 in the notebook after a cell had"),
+    ],
+)
+def test_what_a_refused_cell_would_have_told_the_next_one_tells(
+    notebook: Kernel, change: str, use: str, said: str
+) -> None:
+    notebook.run("import threading, torch\nshift, steps, rate = torch.zeros(2), [1], 2")
+    on_ranks(notebook, "steps.append(2)\nrate += 1\nbefore = int(shift.sum())")
+    notebook.run(f"guard = threading.Lock()\n{change}")
+    refused = on_ranks(notebook, f"print(guard, {use})", check=False)
+    assert REFUSED in plain(refused.text)
+    assert said not in plain(refused.text)
+    assert said in plain(on_ranks(notebook, f"print({use})").text)
+    assert said not in plain(on_ranks(notebook, f"print({use})").text), "once is enough"
+
+
+def test_what_a_cell_tells_does_not_depend_on_names_that_it_may_do_without(
+    notebook: Kernel,
+) -> None:
+    notebook.run("import threading, torch\nshift = torch.zeros(2)\nguard = threading.Lock()")
+    on_ranks(notebook, "print(shift.sum())")
+    notebook.run("shift[0] = 5")
+    code = "if shift.sum() > 9:\n    guard = 1\nif shift.sum() > 9:\n    print(guard)"
+    assert "`shift` was changed in place" in plain(on_ranks(notebook, code).text)
+
+
+def test_a_function_that_a_cell_defines_again_needs_no_more_what_it_needed(
+    notebook: Kernel,
+) -> None:
+    notebook.run("import threading\nguard = 3")
+    assert on_ranks(notebook, "def check():\n    return guard\nprint(check())").stdout == "3\n"
+    notebook.run("guard = threading.Lock()")
+    assert REFUSED in plain(on_ranks(notebook, "print(check())", check=False).text)
+    code = "def check():\n    return guard is None\nprint(guard, check())"
+    assert REFUSED in plain(on_ranks(notebook, code, check=False).text)
+    assert on_ranks(notebook, "def check():\n    return 4\nprint(check())").stdout == "4\n"
+    assert on_ranks(notebook, "print(check())").stdout == "4\n"
+
+
 def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:
     shared = shared_by(notebook)
     notebook.run(

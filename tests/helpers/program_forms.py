@@ -5,6 +5,7 @@ The writer replaces braces: {0} is the name, {1} and {2} are numbers.
 
 from __future__ import annotations
 
+INFINITE = ["int({0} > 5)"]
 READ = {
     "int": ["{0}"],
     "list": ["sum({0})", "len({0})", "max({0}, default=0)"],
@@ -123,7 +124,7 @@ MISC: list[tuple[str, list[str]]] = [
         ["{0}[1, 2]", "len({0}['a'])", "len({0}[None])"],
     ),
     ("{0} = range({1} % 9)", ["len({0})"]),
-    ("{0} = float('inf')", ["int({0} > 5)"]),
+    ("{0} = float('inf')", INFINITE),
     ("{0} = bytearray(b'abc')", ["len({0})", "{0}[0]"]),
     ("{0} = [{1}]\n{0}.append({0})", ["len({0}[1][1])", "int({0}[1] is {0})"]),
     (

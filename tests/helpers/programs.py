@@ -19,7 +19,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.helpers.program_forms import HELD, IN_PLACE, MISC, NAMES, READ, SHOW
+from tests.helpers.program_forms import HELD, IN_PLACE, INFINITE, MISC, NAMES, READ, SHOW
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Writer:
         if way == "literal" or not names:
             return literal
         read = self.read(self.one_of(names), argument or literal)
-        return f"{read} + {argument or literal}" if way == "sum" else read
+        return f"({read} + {argument or literal})" if way == "sum" else read
 
     def new_number(self) -> int:
         """Return a number that no value has had so far.
@@ -252,6 +252,8 @@ class Writer:
                 "isinstance({0}, " + o + ")" for o in self.having("class", "configs", "points")
             ]
             forms += ["type({0}) is " + o for o in self.having("class", "configs", "points")]
+            if list(thing.parts) == INFINITE:  # which float object it is has no meaning
+                forms = []
             forms = forms or ["{0} is None"]
         if thing.kind == "dict":
             forms += [f"{{0}}.get({key!r})" for key in thing.parts]

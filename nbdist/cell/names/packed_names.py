@@ -64,7 +64,8 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
     ranks_use, held = dict[str, None](), set[str]()
     if wanted.code and wanted.automatic:
-        ranks_use, held = known.ran(wanted.code), known.made_before(wanted.code)
+        ranks_use = known.read_by(wanted.source, wanted.code)
+        held = known.made_before(wanted.code)
     followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
     changed = [name for name in known.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
@@ -72,16 +73,15 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     left_out: set[str] = set()
     while True:
         trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
-        refused = trip.load([*sure, *wanted.maybe, *followed])
-        if not refused:
-            if wanted.code and wanted.automatic:
-                known.made(wanted.source, wanted.code, space)
-            trip.look_at_newer(look)
-            bringing = trip.leave()
-            if wanted.python is not None:
-                uses = {*mentioned(wanted.python), *trip.via, *ranks_use}
-                known.there.ran(wanted.python, bound_anywhere(wanted.python), uses, space)
-            return bringing
+        known.begin()
+        try:
+            refused = trip.load([*sure, *wanted.maybe, *followed])
+            if not refused:
+                return trip.end(look)
+        except BaseException:  # a rank is silent, or an interrupt
+            known.take_back()
+            raise
+        known.take_back()  # what has changed is told by the attempt that succeeds
         needed = {name: why for name, why in refused.items() if name in sure or name in trip.needed}
         if needed:
             told = {
@@ -113,7 +113,7 @@ class _Trip:
 
     def __init__(
         self, wanted: Wanted, known: Known, ask: Ask, devices: int, left_out: set[str],
-        ranks_use: Iterable[str],
+        ranks_use: Mapping[str, None],
     ) -> None:  # fmt: skip
         self._wanted, self._known, self._ask, self._devices = wanted, known, ask, devices
         self._ranks_use = ranks_use
@@ -324,7 +324,20 @@ class _Trip:
             there = [name for name in gone if any(answer.get(name) for answer in answers)]
             self._notes += [DELETED.format(name) for name in there]
 
-    def look_at_newer(self, look: LookAt) -> None:
+    def end(self, look: LookAt) -> Bringing | None:
+        """Write what is packed for the ranks, with the notes, and record the cell."""
+        wanted, known = self._wanted, self._known
+        if wanted.code and wanted.automatic:
+            known.ran(wanted.code, self._ranks_use)
+            known.made(wanted.source, wanted.code, wanted.space)
+        self._look_at_newer(look)
+        bringing = self._leave()
+        if wanted.python is not None:
+            uses = {*mentioned(wanted.python), *self.via, *self._ranks_use}
+            known.there.ran(wanted.python, bound_anywhere(wanted.python), uses, wanted.space)
+        return bringing
+
+    def _look_at_newer(self, look: LookAt) -> None:
         """Add messages about what the notebook has bound or changed after cells did so there."""
         wanted, there = self._wanted, self._known.there
         reads, todo = set[str](), [*wanted.read]
@@ -353,7 +366,7 @@ class _Trip:
                 self._notes.append(note_on(name, space[name], found))
             there.settle(name, space)
 
-    def leave(self) -> Bringing | None:
+    def _leave(self) -> Bringing | None:
         """Write everything into shared memory, for the ranks."""
         items = self._packing.items
         if not items and not self._notes and not self._packing.classes:

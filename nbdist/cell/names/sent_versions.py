@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.made_from import made_from
-from nbdist.cell.names.used_names import bound, mentioned, read_later
+from nbdist.cell.names.used_names import bound, mentioned, read_later, used
 from nbdist.rank.values.contents import contents
 from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import is_open
@@ -78,13 +78,33 @@ class Known:
         """Names that were deleted in the notebook, without a message so far."""
         self._earlier: WeakKeyDictionary[type, Contents] = WeakKeyDictionary()
         """The sent classes whose names have got other values since: objects may still have them."""
+        self._before: dict[str, _Version | None] = {}
+        """What was recorded of names before this attempt at packing; None for a new name."""
+        self._told_deleted: set[str] = set()
+        """The deleted names of which this attempt says it."""
         self.there = BoundOnRanks()
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
 
+    def begin(self) -> None:
+        """Begin an attempt at packing."""
+        self._before.clear()
+        self._told_deleted.clear()
+
+    def take_back(self) -> None:
+        """Undo what the attempt has recorded, so that the next one finds the same changes."""
+        for name, known in self._before.items():
+            if known is None:
+                del self._versions[name]
+            else:
+                self._versions[name] = known
+        self._deleted |= self._told_deleted
+        self.begin()
+
     def version(self, name: str, value: object) -> tuple[str, Change]:
         """Return the version of `name` with this value, and how it changed in the notebook."""
         known = self._versions.get(name)
+        self._before.setdefault(name, None if known is None else replace(known))
         if known is None or not known.held.holds(value):
             self._keep_class(known)
             made = self._versions[name] = _Version(
@@ -238,6 +258,7 @@ class Known:
         self._deleted -= space.keys()
         gone = self._deleted.intersection(used)
         self._deleted -= gone
+        self._told_deleted |= gone
         return sorted(gone)
 
     def _keep_class(self, known: _Version | None) -> None:
@@ -282,19 +303,26 @@ class Known:
         known = self._versions.get(name)
         return {} if known is None else known.mentions
 
-    def ran(self, code: CodeType) -> dict[str, None]:
-        """Record a cell for the ranks; return the names that their own functions in it may read."""
+    def read_by(self, source: str, code: CodeType) -> dict[str, None]:
+        """Return the names that the ranks' own functions in a cell for them may read."""
         before: dict[str, None] = {}
-        if self._ran:
-            for name in mentioned(code):
-                before |= self._ran.get(name, {})
+        theirs = [name for name in mentioned(code) if name in self._ran] if self._ran else []
+        if theirs:
+            found = used(source, code)
+            own = {*bound(code)} - found.surely.keys() - found.maybe.keys()
+            for name in theirs:
+                if name not in own:  # else the cell defines it before it uses it
+                    before |= self._ran[name]
+        return before
+
+    def ran(self, code: CodeType, before: Mapping[str, None]) -> None:
+        """Record a cell for the ranks, and the names that their own functions in it may read."""
         after = {**before, **dict.fromkeys(read_later(code))}
         for name in bound(code) if after or self._ran else ():
             if after:
                 self._ran[name] = after
             else:
                 self._ran.pop(name, None)
-        return before
 
     def read_there(self, names: Iterable[str]) -> dict[str, None]:
         """Return the names that the ranks' own functions under these names may read."""
