@@ -330,6 +330,23 @@ def test_what_a_refused_cell_would_have_told_the_next_one_tells(
     assert said not in plain(on_ranks(notebook, f"print({use})").text), "once is enough"
 
 
+def test_what_a_cell_would_have_told_that_is_stopped_before_its_turn_it_tells(
+    notebook: Kernel,
+) -> None:
+    notebook.run("import nbdist, time, torch\nshift = torch.zeros(2)")
+    on_ranks(notebook, "print(shift.sum())")
+    notebook.run("shift[0] = 5")
+    on_ranks(notebook, "import time\ntime.sleep(60)", "--async")
+    on_ranks(notebook, "print(shift.sum())", "--async")
+    stopped = notebook.run(
+        "last, first = nbdist.cluster().jobs()[:-3:-1]\n"
+        "for job in (last, first):\n    job.cancel()\n"
+        "while not (first.done and last.done):\n    time.sleep(0.05)\nprint(*last.told_of)"
+    )
+    assert "`shift` was changed in place in the notebook" in stopped.stdout
+    assert on_ranks(notebook, "print(shift.sum())").stdout == "tensor(0.)\n"
+
+
 def test_what_a_cell_tells_does_not_depend_on_names_that_it_may_do_without(
     notebook: Kernel,
 ) -> None:

@@ -21,7 +21,7 @@ from nbdist.wire.rank_calls import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nbdist.hub.hub import Hub
     from nbdist.hub.link.agent_connections import Line
@@ -32,7 +32,11 @@ LONG_SECONDS = 3600.0
 
 
 class Packed(Protocol):
-    """Packed names of the notebook; see `nbdist.cell.names.packed_names.Bringing`."""
+    """Packed names of the notebook; see `nbdist.cell.names.bringing.Bringing`."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is to be said of names, also of those that are not sent."""
 
     @property
     def parcel(self) -> Parcel:

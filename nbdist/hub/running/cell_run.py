@@ -58,6 +58,8 @@ class Run(JobRun):
         self._kept = list(kept)
         self._arguments, self._autoreload = list(arguments), autoreload
         self._futures = futures
+        self._untold = [] if bringing is None else [*bringing.notes]
+        """What is to be said also if the cell does not get to run; no other cell says it."""
         self._pending: set[int] = set(job.ranks)
         self._unformed = False
         self._trouble = asyncio.Event()
@@ -154,7 +156,9 @@ class Run(JobRun):
         if self._bringing is not None:
             ranks, run = self._job.ranks, self._message()
             work = names_sent.hand_over(self._hub, ranks, self._bringing, run)
-            for line in await self._press.unless(work):
+            lines = await self._press.unless(work)
+            self._untold.clear()
+            for line in lines:
                 self._job.tell(line, line)
 
     async def _work(self) -> None:
@@ -215,3 +219,5 @@ class Run(JobRun):
     def _clear_away(self) -> None:
         if self._bringing is not None:
             self._bringing.close()
+        for note in self._untold:
+            self._job.tell(note, note)
