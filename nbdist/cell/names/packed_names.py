@@ -73,11 +73,12 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     left_out: set[str] = set()
     while True:
         trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
-        known.begin()
         try:
             refused = trip.load([*sure, *wanted.maybe, *followed])
             if not refused:
-                return trip.end(look)
+                bringing = trip.end(look)
+                known.keep()
+                return bringing
         except BaseException:  # a rank is silent, or an interrupt
             known.take_back()
             raise

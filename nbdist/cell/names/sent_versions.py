@@ -86,20 +86,20 @@ class Known:
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
 
-    def begin(self) -> None:
-        """Begin an attempt at packing."""
+    def keep(self) -> None:
+        """Keep what an attempt at packing has recorded."""
         self._before.clear()
         self._told_deleted.clear()
 
     def take_back(self) -> None:
-        """Undo what the attempt has recorded, so that the next one finds the same changes."""
+        """Undo what an attempt has recorded, so that the next one finds the same changes."""
         for name, known in self._before.items():
             if known is None:
-                del self._versions[name]
+                self._versions.pop(name, None)
             else:
                 self._versions[name] = known
         self._deleted |= self._told_deleted
-        self.begin()
+        self.keep()
 
     def version(self, name: str, value: object) -> tuple[str, Change]:
         """Return the version of `name` with this value, and how it changed in the notebook."""
