@@ -91,7 +91,7 @@ coverage-report: ## report the coverage of all that ran with COVERAGE=1 (lines: 
 	$(BIN)/coverage report
 
 programs: env ## make random notebooks (N=2000), compare what they compute here, on ranks and as scripts
-	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -n logical -rP tests/test_programs.py tests/test_rank_programs.py $(ARGS)
+	NBDIST_PROGRAMS=$(or $(N),2000) $(BIN)/python -m pytest -n logical --dist worksteal -rP tests/test_programs.py tests/test_rank_programs.py $(ARGS)
 
 storm: env ## throw faults into N random trainings (N=300 SEED=1), list those that do not recover
 	$(BIN)/python -m pytest tests/test_storm.py -k by_hand -s --timeout 0 --storm $(or $(N),300) --storm-seed $(or $(SEED),1) \

@@ -559,4 +559,36 @@ net(torch.ones(1) * 3).backward()
 print(head.weight.grad is None)
 """,
     ),
+    "settings in a partial that both ends have changed": (
+        "ranks: the partial had theirs, without a word",
+        """
+# %%
+from functools import partial
+stats = {"lr": 0, "width": 4}
+trainer = partial(lambda held: sum(held.values()), stats)
+# %% observes
+stats["lr"] = 100
+print(trainer())
+# %%
+stats["lr"] = 200
+# %% observes
+print(trainer())
+""",
+    ),
+    "a list of a class of one's own that both ends have changed": (
+        "ranks: it was theirs, without a word",
+        """
+# %%
+class Rows(list):
+    pass
+rows = Rows([1])
+# %% observes
+rows.append(2)
+print(sum(rows))
+# %%
+rows.append(3)
+# %% observes
+print(sum(rows))
+""",
+    ),
 }

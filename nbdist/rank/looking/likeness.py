@@ -5,6 +5,7 @@ Main thread, of the kernel or of an idle rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -78,15 +79,26 @@ class _Likeness(Digester):
                 for group in value.param_groups
             ]
             return hashed(super()._of_data(value), self._of(settings, 4))
-        if not is_open(kind) or not hasattr(value, "__dict__"):
+        if is_a(value, "numpy", "generic") or not is_open(kind):
             return super()._of_data(value)
-        return hashed(self._of_definition(kind), self._of(vars(value), 8))
+        return self._of_pickled(value)
+
+    def _of_pickled(self, value: Any) -> bytes:
+        """Digest what a pickle of an object would hold, which is more than its attributes."""
+        found = value.__reduce_ex__(4)
+        if isinstance(found, str):
+            return hashed("global", found)
+        parts = [[*part] if isinstance(part, Iterator) else part for part in found]
+        return self._of(parts, 10)
 
     def _of_definition(self, value: Any) -> bytes:
         name = getattr(value, "__qualname__", "")
         if id(value) in self._met:
             return hashed("again", name)
         self._met.add(id(value))
+        owner = getattr(value, "__self__", None)
+        if owner is not None and not isinstance(owner, ModuleType):
+            return hashed("method", name, self._of(owner, 8))
         if type(value) in WRAPS:
             inner = WRAPS[type(value)](value)
             return self._of_parts(inner if isinstance(inner, tuple) else (inner,))
@@ -108,7 +120,8 @@ class _Likeness(Digester):
             except ValueError:  # not bound yet
                 cells.append(None)
         defaults = function.__defaults__, function.__kwdefaults__
-        return hashed(self._of_code(function.__code__), self._of_parts((*defaults, *cells)))
+        parts = (*defaults, *cells, *sorted(vars(function).items()))
+        return hashed(self._of_code(function.__code__), self._of_parts(parts))
 
     def _of_code(self, code: CodeType) -> bytes:
         names = " ".join((*code.co_names, "", *code.co_varnames, "", *code.co_freevars))
