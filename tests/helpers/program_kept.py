@@ -591,4 +591,69 @@ rows.append(3)
 print(sum(rows))
 """,
     ),
+    "gradients of a model that an object holds": (
+        "ranks: they had none, without a word",
+        """
+# %%
+import torch
+class Holder:
+    def __init__(self, held):
+        self.held = held
+layer = torch.nn.Linear(1, 1, bias=False)
+layer.weight.data.fill_(6)
+holder = Holder(layer)
+weight = torch.ones(1, requires_grad=True)
+# %% observes
+print(holder.held.weight.grad, weight.grad)
+# %%
+layer(torch.ones(1) * 3).backward()
+(2 * weight).sum().backward()
+# %% observes
+print(holder.held.weight.grad, weight.grad)
+""",
+    ),
+    "gradients of a model that only a function's default value holds": (
+        "ranks: under its new name it had none, without a word",
+        """
+# %%
+import torch
+layer = torch.nn.Linear(1, 1, bias=False)
+layer.weight.data.fill_(6)
+def bundle(held=layer):
+    return held.weight.item()
+# %% observes
+print(bundle())
+# %%
+head, layer = layer, None
+head(torch.ones(1) * 3).backward()
+# %% observes
+print(head.weight.grad)
+""",
+    ),
+    "a value that the class of a function's default value needs": (
+        "script: the list in it was another one, as the value was loaded earlier",
+        """
+# %%
+items = [0, 2]
+class Total:
+    def __init__(self, held):
+        self.held = held
+    def __call__(self):
+        return sum(self.held)
+total = Total(items)
+class Scaled:
+    def __init__(self, n):
+        self.n = n
+    def value(self):
+        return self.n * total()
+three, four = Scaled(3), Scaled(4)
+four.n = 600
+def bundle(held=four):
+    return held.n
+# %% observes
+items.append(800)
+print(three.value())
+print(bundle())
+""",
+    ),
 }

@@ -117,11 +117,14 @@ class References:
                 parts.copied.add(name)
             elif self._known.changed(name, self._space[name]):  # only its gradients
                 changed.append(name)
-        self._judge_inside(user)
+        changed += self._judge_inside(user)
         return changed, (parts.copied, parts.copied_inside) == before
 
-    def _judge_inside(self, user: str) -> None:
-        """Let nothing refer to what is inside of values that are not the same at both ends."""
+    def _judge_inside(self, user: str) -> list[str]:
+        """Let nothing refer to what is inside of values that are not the same at both ends.
+
+        Returns the names of those that are the same but for the gradients inside.
+        """
         parts = self.parts
         names = {**parts.met_inside, **parts.steered_inside}
         self._compare([name for name in names if name not in self._stale])
@@ -130,6 +133,8 @@ class References:
                 parts.copied_inside.add(name)
                 if name in parts.steered_inside:  # a scheduler, which would steer a copy
                     self._told[user, name] = COPIED
+        met = (name for name in names if name not in parts.copied_inside)
+        return [name for name in met if self._known.changed(name, self._space[name])]
 
     def _compare(self, names: list[str]) -> None:
         answers = self._ask(names, compared=True) if names else []

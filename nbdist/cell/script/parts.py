@@ -35,7 +35,7 @@ from nbdist.rank.values.pickles import global_names
 from nbdist.rank.values.user_errors import CannotTravel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nbdist.cell.names.wanted_names import Wanted
 
@@ -226,19 +226,38 @@ class Gathering:
             self._parts[n] for part in values.values() for n in part.calls if n in self._parts
         )
         early |= {n for part in called for n in (*part.at_once, *part.later)}
-        for name in sorted(early & values.keys()):
+        names = sorted(early & values.keys())
+        for name in names:  # which grows meanwhile
             if values[name].together:
                 continue
-            group = list(self._siblings.get(name, [name]))
-            todo, held = list(group), dict[int, object]()
-            while todo:
-                held.update(self.packer.held(self._values[todo.pop()]))
-                for other in values.keys() - set(group):
-                    if self.packer.look(self._values[other], held)[1]:
-                        group.append(other)
-                        todo.append(other)
+            group = self._sharing(name, values)
             for each in group if len(group) > 1 else ():
                 values[each].together = group
+            # Code of these may run while the values are loaded, or soon after.
+            found = self._needed_by(each for one in group for each in values[one].at_once)
+            names += sorted((found & values.keys()).difference(names))
+
+    def _sharing(self, name: str, values: Mapping[str, Part]) -> list[str]:
+        """Return the names of all values that share objects with one, also through others."""
+        group = list(self._siblings.get(name, [name]))
+        todo, held = list(group), dict[int, object]()
+        while todo:
+            held.update(self.packer.held(self._values[todo.pop()]))
+            for other in values.keys() - set(group):
+                if self.packer.look(self._values[other], held)[1]:
+                    group.append(other)
+                    todo.append(other)
+        return group
+
+    def _needed_by(self, names: Iterable[str]) -> set[str]:
+        """Return the names of the parts that the code under these names may need, and these."""
+        found, todo = set[str](), [*names]
+        while todo:
+            name = todo.pop()
+            if name in self._parts and name not in found:
+                found.add(name)
+                todo += [*self._parts[name].at_once, *self._parts[name].later]
+        return found
 
     def _definition(self, name: str, value: Any) -> Remade | None:
         if name in self._no_source or not (callable(value) or attribute(value, "__wrapped__")):

@@ -7,17 +7,21 @@ larger containers a sample is compared.
 from __future__ import annotations
 
 import itertools
+import sys
 from array import array
+from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any
 
 from nbdist.rank.values.checksums import Checksums, memory_of
 from nbdist.rank.values.describe import is_a
+from nbdist.rank.values.gradients import GradientMarks
 from nbdist.rank.values.held import Contents
 from nbdist.rank.values.kinds import GROWING, PLAIN
 from nbdist.rank.values.model_contents import ModelContents, OptimizerContents
 from nbdist.rank.values.own_modules import Read, is_replaced, module_of, with_imported
 from nbdist.rank.values.small_contents import pickled
+from nbdist.rank.values.user_errors import RAISED
 from nbdist.rank.values.wrapped_functions import dispatches
 
 SAMPLES = 1000
@@ -38,6 +42,9 @@ def contents(value: Any) -> Contents | None:
     found: Contents | None = _Registered(value) if dispatches(value) else None
     if found is None and kind is not ModuleType:
         found = pickled(value)
+        if found is not None and not found.plain and "torch" in sys.modules:
+            with suppress(*RAISED):  # an error of the user's class
+                found.marks = GradientMarks(value)
     if found is not None:
         return found
     sampled = _Buffer if kind in (bytearray, array) else _Sample if kind in GROWING else None

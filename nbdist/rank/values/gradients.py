@@ -1,7 +1,7 @@
-"""The gradients of a model's or an optimizer's parameters: compared, and sent by themselves.
+"""The gradients of the parameters in a value: compared, and sent by themselves.
 
-Ranks whose cells have not trained a model get the gradients that the notebook has computed since
-the model was brought, in place. Kernel and ranks.
+The value is a model, an optimizer, a tensor, or holds such. Ranks whose cells have not trained it
+get the gradients that the notebook has computed since it was brought, in place. Kernel and ranks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import weakref
 from typing import Any, Literal
 
 from nbdist.rank.values.checksums import count_of
+from nbdist.rank.values.parts_inside import inside
 from nbdist.rank.values.renewed_objects import State
 
 Compared = Literal["same", "other", "trained"]
@@ -18,7 +19,7 @@ Compared = Literal["same", "other", "trained"]
 
 
 class Gradients(State):
-    """The gradients of the parameters of a model or an optimizer, which get these in place."""
+    """The gradients of the parameters in a value, which get these in place."""
 
     @classmethod
     def of(cls, value: Any) -> Gradients:
@@ -32,10 +33,15 @@ class Gradients(State):
 
 
 def parameters_of(value: Any) -> list[Any]:
-    """Return the parameters of a model or an optimizer, in their order."""
-    if isinstance(value, sys.modules["torch"].nn.Module):
+    """Return the parameters in a value, in an order that is the same for equal values."""
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.nn.Module):
         return list(value.parameters())
-    return [one for group in value.param_groups for one in group["params"]]
+    if isinstance(value, torch.optim.Optimizer):
+        return [one for group in value.param_groups for one in group["params"]]
+    held = (value, *(part for part, _ in inside(value)))
+    tensors = (one for one in held if isinstance(one, torch.Tensor))
+    return [one for one in tensors if one.requires_grad and one.is_leaf]
 
 
 class GradientMarks:

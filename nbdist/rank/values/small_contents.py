@@ -10,13 +10,16 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.checksums import Checksums, memory_of
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import is_open
 from nbdist.rank.values.user_errors import RAISED
+
+if TYPE_CHECKING:
+    from nbdist.rank.values.gradients import Compared, GradientMarks
 
 MOST_BYTES = 1 << 16
 """The largest pickle that is compared, in bytes: every cell waits for the comparison."""
@@ -37,6 +40,12 @@ class Complete(Contents):
 
     def __init__(self, data: bytes, parts: list[Held], *, plain: bool, looked: bool) -> None:
         self._data, self._parts, self.plain, self._looked = data, parts, plain, looked
+        self.marks: GradientMarks | None = None
+        """The gradients of the parameters in the value; None if it has none."""
+
+    def gradients(self) -> Compared:
+        """Return whether parameters in the value have other gradients or values."""
+        return "same" if self.marks is None else self.marks.compared()
 
     def is_mark_of(self, value: Any) -> bool:
         """Return whether this pickle only identifies the object, without contents."""
