@@ -656,4 +656,27 @@ print(three.value())
 print(bundle())
 """,
     ),
+    "what the methods of an object read that a cell has made": (
+        "ranks: they had the value and the class from before, without a word",
+        """
+# %%
+rate = 1
+class Scaled:
+    scale = 0
+    def value(self):
+        return Scaled.scale, rate
+# %% observes
+own = Scaled()
+print(own.value())
+# %%
+rate = 5
+# %% observes
+print(own.value())
+# %%
+class Scaled:
+    scale = 6
+# %% observes
+print(own.value())
+""",
+    ),
 }

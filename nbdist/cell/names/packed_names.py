@@ -62,11 +62,12 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     for name in wanted.forced:
         if name not in space:
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
-    ranks_use, held = dict[str, None](), set[str]()
+    ranks_use, followed = dict[str, None](), list[str]()
     if wanted.code and wanted.automatic:
         ranks_use = known.read_by(wanted.source, wanted.code)
-        held = known.made_before(wanted.code)
-    followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
+        held = sorted(known.made_before(wanted.code))
+        followed = [name for name in held if _can_follow(wanted, known, name)]
+        followed += filter(wanted.has, known.read_by_made(wanted.code, space))
     changed = [name for name in known.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
@@ -196,7 +197,8 @@ class _Trip:
         along = self._lacking([name for name in along if name not in self._seen])
         for name in along:
             holder = inside.holder[name]
-            known.found(name, known.reads(holder), known.mentions(holder))
+            reads, mentions = known.reads(holder), known.mentions(holder)
+            known.found(name, reads, mentions, known.by_code(holder))
         self._along.update(along)
         self._packed += along
 
@@ -218,13 +220,14 @@ class _Trip:
             changed, final = self._references.judge(name)
         if name not in self._graded:
             self._inside.meet(name, trial.met)
-        reads, mentions = dict(trial.uses), dict(trial.mentions)
+        reads, mentions, by_code = dict(trial.uses), dict(trial.mentions), {*trial.read}
         for part in self._parts.met:
             reads |= known.reads(part)
+            by_code |= known.by_code(part)
             mentions |= known.mentions(part)
             if isinstance(space[part], (FunctionType, type)):
                 reads[part] = None
-        known.found(name, reads, mentions)
+        known.found(name, reads, mentions, by_code)
         self._mentioned |= mentions
         return self._new(name, [*reads, *changed])
 

@@ -48,7 +48,10 @@ class _Version:
     edits: int = 0
     drifted: bool = False
     reads: dict[str, None] = field(default_factory=dict)
-    """Names that code in the value reads, found by pickling it."""
+    """Names that the value needs, as its code reads them or it has their classes: found by
+    pickling it."""
+    by_code: set[str] = field(default_factory=set)
+    """Of these, the names that code reads."""
     mentions: dict[str, None] = field(default_factory=dict)
     """Names that annotations in the value mention."""
 
@@ -72,6 +75,8 @@ class Known:
         self._made: dict[str, set[str]] = {}
         """For each name that cells on the ranks have bound or changed, the notebook's names that
         were read for it."""
+        self._read_behind: dict[str, set[str]] = {}
+        """Likewise, the names that the code behind what was made may read."""
         self._modules: dict[str, tuple[Read, int]] = {}
         """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
@@ -125,7 +130,7 @@ class Known:
         """Make and return a new version of the same object in its present state."""
         known = self._versions[name]
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
-        known.reads, known.mentions = {}, {}
+        known.reads, known.mentions, known.by_code = {}, {}, set()
         return known.token
 
     def sent_gradients(self, name: str, value: object) -> None:
@@ -142,6 +147,7 @@ class Known:
             0 if known is None else known.edits,
             reads={} if known is None else known.reads,
             mentions={} if known is None else known.mentions,
+            by_code=set() if known is None else known.by_code,
         )
         self.there.returned(name, {name: value})
 
@@ -288,15 +294,23 @@ class Known:
 
     # -- what code reads -----------------------------------------------------------------------
 
-    def found(self, name: str, reads: Iterable[str], mentions: Iterable[str]) -> None:
-        """Record which names the code in this version of `name` reads, and its annotations."""
-        self._versions[name].reads = dict.fromkeys(reads)
-        self._versions[name].mentions = dict.fromkeys(mentions)
+    def found(
+        self, name: str, reads: Iterable[str], mentions: Iterable[str], by_code: Iterable[str]
+    ) -> None:
+        """Record which names this version of `name` needs, and which its annotations mention."""
+        known = self._versions[name]
+        known.reads, known.mentions = dict.fromkeys(reads), dict.fromkeys(mentions)
+        known.by_code = set(by_code)
 
     def reads(self, name: str) -> dict[str, None]:
-        """Return the names that the code in the sent value of `name` reads."""
+        """Return the names that the sent value of `name` needs."""
         known = self._versions.get(name)
         return {} if known is None else known.reads
+
+    def by_code(self, name: str) -> set[str]:
+        """Return the names that only code in the sent value of `name` reads."""
+        known = self._versions.get(name)
+        return set() if known is None else known.by_code
 
     def mentions(self, name: str) -> dict[str, None]:
         """Return the names that annotations in the sent value of `name` mention."""
@@ -347,6 +361,16 @@ class Known:
             return set()
         return {each for name in mentioned(code) for each in self._made.get(name, ())}
 
+    def read_by_made(self, code: CodeType, space: Mapping[str, Any]) -> list[str]:
+        """Return the changed names that code behind what cells have made and this cell uses reads.
+
+        It may be a class of which a cell has made an object: its methods read the present values.
+        """
+        if not self._read_behind:
+            return []
+        reads = {each for name in mentioned(code) for each in self._read_behind.get(name, ())}
+        return self.changed_behind(sorted(reads), space)
+
     def made(self, source: str, code: CodeType, space: Mapping[str, Any]) -> None:
         """Record what a cell for the ranks makes from the notebook's names, and from its own."""
         if not any(name in self._versions or name in self._made for name in mentioned(code)):
@@ -357,6 +381,8 @@ class Known:
                 for name in made:
                     if not isinstance(space.get(name), HOLD_NOTHING):  # as in `torch.save(net)`
                         self._made.setdefault(name, set()).update(found)
+                        reads = {one for each in found for one in self.by_code(each)}
+                        self._read_behind.setdefault(name, set()).update(reads)
 
     def _behind(self, name: str) -> set[str]:
         """Return the notebook's names that the value of a name may hold, or that its code reads."""

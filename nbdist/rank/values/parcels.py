@@ -112,6 +112,11 @@ class Packing:
         return self._pickler.uses
 
     @property
+    def read(self) -> dict[str, None]:
+        """Of these, the names that code reads."""
+        return self._pickler.read
+
+    @property
     def mentions(self) -> dict[str, None]:
         """Names that annotations mention, for whoever reads these."""
         return self._pickler.mentions

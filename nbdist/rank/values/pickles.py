@@ -115,6 +115,8 @@ class ByValue(cloudpickle.Pickler):
         self._carry_globals = carry_globals
         self.uses: dict[str, None] = {}
         """Names that the pickled values need at the receiver."""
+        self.read: dict[str, None] = {}
+        """Of these, the names that the pickled functions' code reads."""
         self.mentions: dict[str, None] = {}
         """Names that only annotations mention."""
         self.files: dict[str, None] = {}
@@ -154,7 +156,8 @@ class ByValue(cloudpickle.Pickler):
             self.files[func.__code__.co_filename] = None
             self.codes.append(func.__code__)
             # Also globals that do not exist yet.
-            self.uses.update(dict.fromkeys(global_names(func.__code__)))
+            self.read.update(dict.fromkeys(global_names(func.__code__)))
+            self.uses.update(self.read)
             self._use(func.__name__, func)
             self.mentions.update(names_mentioned(func))
             if not self._carry_globals:
