@@ -171,7 +171,8 @@ class Names:
                 # '' if a cell here bound the name: the rank's value stays.
                 version = self._version(name) if name in before else None
                 if isinstance(value, Gradients):
-                    new = version == parcel.names[name] and self._may_have_gradients(name)
+                    same = version == parcel.names[name] and self._may_have_gradients(name)
+                    new = same and value.fits(before[name])
                 else:
                     new = version not in ("", parcel.names[name])
                 if name in parcel.forced or new:

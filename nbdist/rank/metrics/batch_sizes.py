@@ -39,7 +39,7 @@ class Pass:
         """The last item's indices in the dataset; None if they are unknown."""
         try:
             self.items: Iterator[Any] = iter(iterable)
-        except BaseException:
+        except BaseException:  # whatever the user's `__iter__` raises, also an interrupt
             self.close()
             raise
 

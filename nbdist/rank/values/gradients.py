@@ -26,6 +26,10 @@ class Gradients(State):
         """Return the present gradients."""
         return cls([one.grad for one in parameters_of(value)])
 
+    def fits(self, value: Any) -> bool:
+        """Return whether `value` has as many parameters."""
+        return len(parameters_of(value)) == len(self._content)
+
     def give_to(self, value: Any) -> None:
         """Put the gradients into the parameters of `value`."""
         for parameter, gradient in zip(parameters_of(value), self._content, strict=True):
