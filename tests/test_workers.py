@@ -110,6 +110,29 @@ def test_a_cell_that_spawns_is_one_program(program: Kernel) -> None:
     assert on_ranks(program, "print(x, world_size)").stdout == "0 2\n"
 
 
+LEAVES = """
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    def leave(rank, size):
+        store = dist.TCPStore("localhost", port, size, is_master=rank == 0)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        dist.barrier()
+        for _ in range(10):
+            dist.all_reduce(torch.ones(20000), async_op=True)
+
+    for _ in range(3):
+        mp.spawn(leave, args=(2,), nprocs=2)
+    print("all have ended")
+"""
+
+
+def test_workers_that_leave_gloo_at_work_end_well(program: Kernel) -> None:
+    """In plain torch, Gloo's threads abort most of such workers while Python ends (SIGABRT)."""
+    assert "all have ended" in shown(on_ranks(program, LEAVES, timeout=120))
+
+
 PYTHON = "--launcher python"
 SPAWNED = """
     import multiprocessing, os

@@ -679,4 +679,31 @@ class Scaled:
 print(own.value())
 """,
     ),
+    "a class edited in the same way at both ends": (
+        "ranks: what its methods read was no longer followed once a cell had made an object of it",
+        """
+# %%
+layers = [3, 2]
+# %%
+dataset = (lambda inside: lambda: sum(inside[0]))([layers])
+class Net:
+    made = 0
+    def __init__(self, n):
+        Net.made += 1
+        self.n = n
+    def value(self):
+        return self.n + dataset()
+# %% observes
+own = Net(max(layers))
+# %% observes
+def twice(x):
+    return x + x
+def check():
+    return own.scale
+# %%
+layers.insert(0, twice(7))
+# %% observes
+print(Net(1).value())
+""",
+    ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from nbdist.rank.values.gradients import Gradients
 from nbdist.rank.values.parcels import Item, Packing, by_need
 from nbdist.rank.values.pickles import submodules
 from nbdist.rank.values.renewed_objects import State
+from nbdist.rank.values.shared_parts import Parts
 from nbdist.rank.values.user_errors import CannotTravel
 from nbdist.wire import shared_memory
 from nbdist.wire.inspection import Edited
@@ -127,6 +129,8 @@ class _Trip:
         self._tokens: dict[str, str] = {}
         self._edited: set[str] = set()
         """Packed names whose object the ranks have in an older state."""
+        self._alike: list[str] = []
+        """Names whose objects both ends have edited in the same way, to be read anew."""
         self._graded: set[str] = set()
         """Packed names of which the ranks lack only the gradients."""
         self._drifted: set[str] = set()
@@ -187,6 +191,9 @@ class _Trip:
                     names += self._try(name)
                 except CannotTravel as err:
                     refused[name] = str(err)
+            for name in self._alike:
+                names += self._read_anew(name)
+            self._alike.clear()
             self._packed += lacking
         return refused
 
@@ -230,6 +237,18 @@ class _Trip:
         known.found(name, reads, mentions, by_code)
         self._mentioned |= mentions
         return self._new(name, [*reads, *changed])
+
+    def _read_anew(self, name: str) -> list[str]:
+        """Return the new names that code in an edited value reads, which ranks have as it is."""
+        known = self._known
+        trial = Packing(self._devices, Parts(), trial=True)
+        with suppress(CannotTravel):
+            trial.add(name, self._wanted.space[name])
+        reads = {**known.reads(name), **trial.uses}
+        mentions = {**known.mentions(name), **trial.mentions}
+        known.found(name, reads, mentions, {*known.by_code(name), *trial.read})
+        self._mentioned |= mentions
+        return self._new(name, reads)
 
     def refuses(self, value: object) -> str:
         """Return why a part of a value cannot be pickled alone; '' if it can be."""
@@ -283,6 +302,8 @@ class _Trip:
             elif change == "drifted":
                 self._notes.append(DRIFTED.format(name))
                 self._drifted.add(name)
+            elif change == "edited":
+                self._alike.append(name)
             told_apart = name in self._wanted.forced or name in known.there
             if change in CHANGED and "" in versions and not told_apart:
                 self._both[name] = CHANGED[change].format(name)

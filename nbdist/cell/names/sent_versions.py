@@ -127,10 +127,12 @@ class Known:
         return known.token, "edited"
 
     def renew(self, name: str, value: object) -> str:
-        """Make and return a new version of the same object in its present state."""
+        """Make and return a new version of the same object in its present state.
+
+        What its code was found to read stands until it is packed or read anew.
+        """
         known = self._versions[name]
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
-        known.reads, known.mentions, known.by_code = {}, {}, set()
         return known.token
 
     def sent_gradients(self, name: str, value: object) -> None:

@@ -68,6 +68,10 @@ if torch.distributed.is_initialized():
 LINGER = """\
     time.sleep(0.1)  # let gloo's threads finish: while Python ends, they could abort it
 """
+WORKERS_LINGER = """
+if __name__ == "__mp_main__":  # a spawned worker: gloo's threads could abort it while Python ends
+    atexit.register(time.sleep, 0.1)
+"""
 JOIN_XLA = """\
 torch.distributed.init_process_group("xla", init_method="xla://")
 rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -130,7 +134,7 @@ def preamble(
             imports, leaving = [*imports, "import time"], LEAVE + LINGER
         return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, leaving)
     if backend == "own":
-        return Preamble([], "", "")
+        return Preamble(["import atexit", "import time"], WORKERS_LINGER, "")
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
     if backend == "xla":
