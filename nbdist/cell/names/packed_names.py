@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
-from nbdist.cell.names.bound_on_ranks import note_on, same
 from nbdist.cell.names.bringing import Bringing
+from nbdist.cell.names.kept_values import KeptValues
 from nbdist.cell.names.names_inside import Inside
 from nbdist.cell.names.references import Ask, References
 from nbdist.cell.names.sent_versions import Change, Known
@@ -29,27 +29,8 @@ from nbdist.wire import shared_memory
 from nbdist.wire.inspection import Edited
 
 if TYPE_CHECKING:
+    from nbdist.cell.names.kept_values import LookAt
     from nbdist.cell.names.wanted_names import Wanted
-    from nbdist.wire.inspection import Look
-
-CHANGED = {
-    "bound": "`{0}` got a new value in the notebook, but cells have also assigned `{0}` on the "
-    "ranks. The ranks keep their value; `--bring {0}` brings the notebook's value.",
-    "edited": "`{0}` was changed in the notebook, but cells have also changed `{0}` on the ranks. "
-    "The ranks keep their value; `--bring {0}` brings the notebook's value.",
-}
-DRIFTED = (
-    "`{0}` was changed in place in the notebook after it was brought; the ranks keep their "
-    "value. `--bring {0}` replaces it by the notebook's present value. Objects that cells have "
-    "made from `{0}` (an optimizer, a DDP model) must be brought, too, or re-created."
-)
-DELETED = (
-    "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
-    "a cell deletes it on the ranks, too."
-)
-
-LookAt = Callable[[list[str]], "list[Mapping[str, Look]]"]
-"""Returns for each rank that answers at once what it has under these names."""
 
 
 def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> Bringing | None:
@@ -133,11 +114,7 @@ class _Trip:
         """Names whose objects both ends have edited in the same way, to be read anew."""
         self._graded: set[str] = set()
         """Packed names of which the ranks lack only the gradients."""
-        self._drifted: set[str] = set()
-        """Names of which a message says that only the notebook has changed their objects."""
-        self._notes: list[str] = []
-        self._both: dict[str, str] = {}
-        """Names that have changed at both ends, each with a message, unless it has become equal."""
+        self._kept = KeptValues(wanted, known)
         self._first: list[str] = []
         """Names that the cell itself uses."""
         self.via: dict[str, str] = {}
@@ -154,32 +131,38 @@ class _Trip:
 
     def load(self, names: list[str]) -> dict[str, str]:
         """Pack everything; return the names that cannot be packed, each with the reason."""
-        space, packed = self._wanted.space, self._packed
-        self._first = [*names, *self._wanted.mentions]
+        wanted, packed = self._wanted, self._packed
+        self._first = [*names, *wanted.mentions]
         refused = self._try_all(names)
         self.needed = set(self.via)
         while names := self._worth_mentioning():
             refused |= self._try_all(names)
         self._pack_along()
-        self._look_at_deleted()
+        used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
+        self._kept.look_at_deleted(self._ask, (*self._ranks_use, *self.via, *used))
         if not refused:
-            states = {name: State.of(space[name]) for name in packed if name in self._edited}
-            states |= {name: Gradients.of(space[name]) for name in packed if name in self._graded}
-            self._notes += self._references.notes(packed)
-            self._parts.copied.update(packed)
-            self._parts.copied_inside.update(packed)
-            for name, state in states.items():
-                if state is not None:
-                    # Other values in the parcel that hold this object refer to the ranks' object.
-                    self._parts.add(name, space[name])
-                    self._parts.copied.discard(name)
-            self._packing = Packing(self._devices, self._parts)
-            for kind in self._known.edited_earlier():
-                if not self.refuses(kind):
-                    self._packing.add_class(kind)
-            for name in by_need(packed, space, self._read):
-                self._packing.add(name, space[name], states.get(name))
+            self._kept.notes += self._references.notes(packed)
+            self._pack()
         return refused
+
+    def _pack(self) -> None:
+        """Pack for the ranks what has been tried."""
+        space, packed = self._wanted.space, self._packed
+        states = {name: State.of(space[name]) for name in packed if name in self._edited}
+        states |= {name: Gradients.of(space[name]) for name in packed if name in self._graded}
+        self._parts.copied.update(packed)
+        self._parts.copied_inside.update(packed)
+        for name, state in states.items():
+            if state is not None:
+                # Other values in the parcel that hold this object refer to the ranks' object.
+                self._parts.add(name, space[name])
+                self._parts.copied.discard(name)
+        self._packing = Packing(self._devices, self._parts)
+        for kind in self._known.edited_earlier():
+            if not self.refuses(kind):
+                self._packing.add_class(kind)
+        for name in by_need(packed, space, self._read):
+            self._packing.add(name, space[name], states.get(name))
 
     def _try_all(self, names: list[str]) -> dict[str, str]:
         """Try to pickle what ranks lack of these names, and of what their code uses."""
@@ -291,25 +274,31 @@ class _Trip:
         answers = self._ask_who_is_behind(changes, answers)
         lacking = []
         for name, change in changes.items():
-            token, versions = self._tokens[name], {answer.get(name) for answer in answers}
-            if name in self._wanted.forced or versions - {"", token}:
+            versions = {answer.get(name) for answer in answers}
+            if self._lacks(name, change, versions):
                 lacking.append(name)
-                if change == "edited" and all(map(known.are_same(name), versions - {""})):
-                    self._edited.add(name)
-            elif change == "graded" and versions == {token}:
-                lacking.append(name)
-                self._graded.add(name)
-            elif change == "drifted":
-                self._notes.append(DRIFTED.format(name))
-                self._drifted.add(name)
-            elif change == "edited":
-                self._alike.append(name)
             told_apart = name in self._wanted.forced or name in known.there
-            if change in CHANGED and "" in versions and not told_apart:
-                self._both[name] = CHANGED[change].format(name)
+            if "" in versions and change != "drifted" and not told_apart:
+                self._kept.found(name, change)
         if lacking:
             self._references.look(self._wanted.forced)
         return lacking
+
+    def _lacks(self, name: str, change: Change, versions: set[str | None]) -> bool:
+        """Return whether ranks with these versions lack ours; record what they lack of it."""
+        token = self._tokens[name]
+        if name in self._wanted.forced or versions - {"", token}:
+            if change == "edited" and all(map(self._known.are_same(name), versions - {""})):
+                self._edited.add(name)
+            return True
+        if change == "graded" and versions == {token}:
+            self._graded.add(name)
+            return True
+        if change == "edited" and token in versions:
+            self._alike.append(name)
+        elif change == "drifted":
+            self._kept.found(name, change)
+        return False
 
     def _ask_about(self, names: list[str], edited: list[str]) -> list[Mapping[str, str]]:
         """Ask ranks for their versions, which may have the same edits as the notebook."""
@@ -339,62 +328,23 @@ class _Trip:
         told = self._ask_about(behind, behind)
         return [{**before, **now} for before, now in zip(answers, told, strict=True)]
 
-    def _look_at_deleted(self) -> None:
-        """Add messages about names that the cell uses and that were deleted in the notebook."""
-        wanted, known = self._wanted, self._known
-        used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
-        gone = known.forget(wanted.space, (*self._ranks_use, *self.via, *used))
-        if gone:
-            answers = self._ask(gone)
-            there = [name for name in gone if any(answer.get(name) for answer in answers)]
-            self._notes += [DELETED.format(name) for name in there]
-
     def end(self, look: LookAt) -> Bringing | None:
         """Write what is packed for the ranks, with the notes, and record the cell."""
         wanted, known = self._wanted, self._known
         if wanted.code and wanted.automatic:
             known.ran(wanted.code, self._ranks_use)
             known.made(wanted.source, wanted.code, wanted.space)
-        self._look_at_newer(look)
+        self._kept.look_at_newer(look)
         bringing = self._leave()
         if wanted.python is not None:
             uses = {*mentioned(wanted.python), *self.via, *self._ranks_use}
             known.there.ran(wanted.python, bound_anywhere(wanted.python), uses, wanted.space)
         return bringing
 
-    def _look_at_newer(self, look: LookAt) -> None:
-        """Add messages about what the notebook has bound or changed after cells did so there."""
-        wanted, there = self._wanted, self._known.there
-        reads, todo = set[str](), [*wanted.read]
-        if wanted.python is not None and wanted.automatic:
-            todo += [n for name in mentioned(wanted.python) for n in there.reads(name)]
-        while todo:
-            name = todo.pop()
-            if name not in reads:
-                reads.add(name)
-                todo += [*self._known.reads(name), *there.reads(name)]
-        space = wanted.space
-        free = [name for name in reads if wanted.has(name) and name not in wanted.forced]
-        for name in self._drifted.intersection(free):
-            there.settle(name, space)  # the change is told already
-        newer = sorted(name for name in free if there.is_newer(name, space[name]))
-        looks = look([*newer, *self._both]) if newer or self._both else []
-        for name, message in self._both.items():
-            there_too = [each[name] for each in looks if name in each]
-            if not there_too or not all(same(space[name], each) for each in there_too):
-                self._notes.append(message)
-        for name in newer if looks else ():
-            found = [each[name] for each in looks if name in each and not each[name].version]
-            if any(each.busy and not each.value for each in found):
-                continue  # a later cell says so
-            if not all(same(space[name], each) for each in found):
-                self._notes.append(note_on(name, space[name], found))
-            there.settle(name, space)
-
     def _leave(self) -> Bringing | None:
         """Write everything into shared memory, for the ranks."""
         items = self._packing.items
-        if not items and not self._notes and not self._packing.classes:
+        if not items and not self._kept.notes and not self._packing.classes:
             return None
         wanted, blocks = self._wanted, shared_memory.Blocks()
         try:
@@ -414,7 +364,7 @@ class _Trip:
         # An optimizer has the gradients of its model, which is told of.
         models = {n for n in self._graded if not _is_optimizer(wanted.space[n])}
         graded = models or self._graded
-        return Bringing(parcel, blocks, self._as_used(items), self._notes, self._along, graded)
+        return Bringing(parcel, blocks, self._as_used(items), self._kept.notes, self._along, graded)
 
     def _as_used(self, items: dict[str, Item]) -> dict[str, Item]:
         """Return the packed names in the order in which the cell and its functions use them.
