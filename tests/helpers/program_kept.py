@@ -706,4 +706,27 @@ layers.insert(0, twice(7))
 print(Net(1).value())
 """,
     ),
+    "a holder that is found edited only behind new code": (
+        "ranks: it was thought to be there as it is, and what it holds stayed old",
+        """
+# %%
+class B:
+    def __init__(self, n):
+        self.n = n
+b = B(3)
+box = [b]
+class Model:
+    scale = 0
+    def value(self, x=1):
+        return box[0].n + x
+a = Model()
+# %% observes
+print(Model.scale)
+print(box[0].n)
+# %%
+b.n += 3
+# %% observes
+print(a.value())
+""",
+    ),
 }

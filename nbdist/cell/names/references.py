@@ -76,6 +76,9 @@ class References:
                 self.parts.add(name, self._space[name])
                 if theirs:
                     self._theirs.add(name)
+            elif self._versions.pop(name, None):  # it is brought anew, as has been found since
+                self.parts.copied.add(name)
+                self.parts.copied_inside.add(name)
         for name in self._versions:
             if self._known.compares_all(name):
                 self.parts.add_inside(name, self._space[name])
