@@ -9,7 +9,8 @@ from __future__ import annotations
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.names.sent_versions import FIXED, HOLD_NOTHING
+from nbdist.cell.names.earlier_cells import HOLD_NOTHING
+from nbdist.cell.names.sent_versions import FIXED
 from nbdist.rank.values.kinds import VALUES, is_value_of_library
 
 if TYPE_CHECKING:

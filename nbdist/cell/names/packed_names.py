@@ -47,11 +47,11 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
     ranks_use, followed = dict[str, None](), list[str]()
     if wanted.code and wanted.automatic:
-        ranks_use = known.read_by(wanted.source, wanted.code)
-        held = sorted(known.made_before(wanted.code))
+        ranks_use = known.cells.read_by(wanted.source, wanted.code)
+        held = sorted(known.cells.made_before(wanted.code))
         followed = [name for name in held if _can_follow(wanted, known, name)]
-        followed += filter(wanted.has, known.read_by_made(wanted.code, space))
-    changed = [name for name in known.changed_behind(ranks_use, space) if wanted.has(name)]
+        followed += filter(wanted.has, known.cells.read_by_made(wanted.code, space))
+    changed = [name for name in known.cells.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
     left_out: set[str] = set()
@@ -244,7 +244,7 @@ class _Trip:
     def _new(self, name: str, reads: Collection[str]) -> list[str]:
         self._read.update(reads)
         space, known = self._wanted.space, self._known
-        there = known.changed_behind(known.read_there(reads), space)
+        there = known.cells.changed_behind(known.cells.read_there(reads), space)
         new = [each for each in (*reads, *there) if each not in self._seen]
         for each in new:
             self.via.setdefault(each, name)
@@ -332,8 +332,8 @@ class _Trip:
         """Write what is packed for the ranks, with the notes, and record the cell."""
         wanted, known = self._wanted, self._known
         if wanted.code and wanted.automatic:
-            known.ran(wanted.code, self._ranks_use)
-            known.made(wanted.source, wanted.code, wanted.space)
+            known.cells.ran(wanted.code, self._ranks_use)
+            known.cells.made(wanted.source, wanted.code, wanted.space)
         self._kept.look_at_newer(look)
         bringing = self._leave()
         if wanted.python is not None:

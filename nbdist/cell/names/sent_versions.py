@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import secrets
 from dataclasses import dataclass, field, replace
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
-from nbdist.cell.names.made_from import made_from
-from nbdist.cell.names.used_names import bound, mentioned, read_later, used
+from nbdist.cell.names.earlier_cells import EarlierCells
 from nbdist.rank.values.contents import contents
 from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import is_open
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 FIXED = (int, float, complex, str, bytes, type(None), tuple, frozenset, ModuleType)
 """Types whose objects are equivalent to their copies."""
-HOLD_NOTHING = (ModuleType, FunctionType, type)
-"""Types to which cells rarely add what the notebook may change."""
 ABSENT = object()
 MOST_EARLIER = 20
 """The most classes that are watched after their names have got other values, the latest."""
@@ -69,14 +66,6 @@ class Known:
 
     def __init__(self) -> None:
         self._versions: dict[str, _Version] = {}
-        self._ran: dict[str, dict[str, None]] = {}
-        """For each name that a cell on the ranks has bound, the names that its functions may
-        read."""
-        self._made: dict[str, set[str]] = {}
-        """For each name that cells on the ranks have bound or changed, the notebook's names that
-        were read for it."""
-        self._read_behind: dict[str, set[str]] = {}
-        """Likewise, the names that the code behind what was made may read."""
         self._modules: dict[str, tuple[Read, int]] = {}
         """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
@@ -88,6 +77,7 @@ class Known:
         self._told_deleted: set[str] = set()
         """The deleted names of which this attempt says it."""
         self.there = BoundOnRanks()
+        self.cells = EarlierCells(self)
         series = secrets.token_hex(3)
         self._objects = (f"{series}.{n}" for n in itertools.count(1))
 
@@ -105,6 +95,9 @@ class Known:
                 self._versions[name] = known
         self._deleted |= self._told_deleted
         self.keep()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._versions
 
     def version(self, name: str, value: object) -> tuple[str, Change]:
         """Return the version of `name` with this value, and how it changed in the notebook."""
@@ -159,7 +152,7 @@ class Known:
         It is the ranks' own from now on: the notebook cannot delete it. What its code reads of the
         notebook is still followed, as for functions that cells have defined on the ranks.
         """
-        self._ran[name] = self._versions.pop(name).reads
+        self.cells.defined(name, self._versions.pop(name).reads)
 
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
@@ -318,81 +311,3 @@ class Known:
         """Return the names that annotations in the sent value of `name` mention."""
         known = self._versions.get(name)
         return {} if known is None else known.mentions
-
-    def read_by(self, source: str, code: CodeType) -> dict[str, None]:
-        """Return the names that the ranks' own functions in a cell for them may read."""
-        before: dict[str, None] = {}
-        theirs = [name for name in mentioned(code) if name in self._ran] if self._ran else []
-        if theirs:
-            found = used(source, code)
-            own = {*bound(code)} - found.surely.keys() - found.maybe.keys()
-            for name in theirs:
-                if name not in own:  # else the cell defines it before it uses it
-                    before |= self._ran[name]
-        return before
-
-    def ran(self, code: CodeType, before: Mapping[str, None]) -> None:
-        """Record a cell for the ranks, and the names that their own functions in it may read."""
-        after = {**before, **dict.fromkeys(read_later(code))}
-        for name in bound(code) if after or self._ran else ():
-            if after:
-                self._ran[name] = after
-            else:
-                self._ran.pop(name, None)
-
-    def read_there(self, names: Iterable[str]) -> dict[str, None]:
-        """Return the names that the ranks' own functions under these names may read."""
-        return {each: None for name in names for each in self._ran.get(name, ())}
-
-    def changed_behind(self, names: Iterable[str], space: Mapping[str, Any]) -> list[str]:
-        """Return those of these names, and of what their code reads, that the notebook has changed.
-
-        Code of the ranks reads them, so that others need not be sent.
-        """
-        found, todo = dict[str, None](), [*names]
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found[name] = None
-                todo += [*self.reads(name), *self._ran.get(name, ())]
-        return [name for name in found if name in space and self.changed(name, space[name])]
-
-    def made_before(self, code: CodeType) -> set[str]:
-        """Return the notebook's names from which earlier cells made what this cell mentions."""
-        if not self._made:
-            return set()
-        return {each for name in mentioned(code) for each in self._made.get(name, ())}
-
-    def read_by_made(self, code: CodeType, space: Mapping[str, Any]) -> list[str]:
-        """Return the changed names that code behind what cells have made and this cell uses reads.
-
-        It may be a class of which a cell has made an object: its methods read the present values.
-        """
-        if not self._read_behind:
-            return []
-        reads = {each for name in mentioned(code) for each in self._read_behind.get(name, ())}
-        return self.changed_behind(sorted(reads), space)
-
-    def made(self, source: str, code: CodeType, space: Mapping[str, Any]) -> None:
-        """Record what a cell for the ranks makes from the notebook's names, and from its own."""
-        if not any(name in self._versions or name in self._made for name in mentioned(code)):
-            return
-        for made, read in made_from(source):
-            found = {each for name in read for each in self._behind(name)}
-            if found:
-                for name in made:
-                    if not isinstance(space.get(name), HOLD_NOTHING):  # as in `torch.save(net)`
-                        self._made.setdefault(name, set()).update(found)
-                        reads = {one for each in found for one in self.by_code(each)}
-                        self._read_behind.setdefault(name, set()).update(reads)
-
-    def _behind(self, name: str) -> set[str]:
-        """Return the notebook's names that the value of a name may hold, or that its code reads."""
-        found, todo = set[str](), [name, *self._ran.get(name, ())]
-        while todo:
-            each = todo.pop()
-            found |= self._made.get(each, set())
-            if each in self._versions and each not in found:
-                found.add(each)
-                todo += self._versions[each].reads
-        return found
