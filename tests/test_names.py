@@ -12,6 +12,7 @@ import IPython
 import psutil
 import pytest
 
+from tests.helpers.faults import shown
 from tests.helpers.notebook import on_ranks, plain, printed_by
 from tests.helpers.processes import family
 
@@ -368,6 +369,21 @@ def test_a_function_that_a_cell_defines_again_needs_no_more_what_it_needed(
     assert REFUSED in plain(on_ranks(notebook, code, check=False).text)
     assert on_ranks(notebook, "def check():\n    return 4\nprint(check())").stdout == "4\n"
     assert on_ranks(notebook, "print(check())").stdout == "4\n"
+
+
+def test_what_cannot_follow_to_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
+    notebook.run("""
+scale = 5
+class Scaled:
+    def value(self):
+        return type(scale).__name__
+    """)
+    on_ranks(notebook, "own = Scaled()")
+    notebook.run("import threading\nscale = threading.Lock()")
+    told = shown(on_ranks(notebook, "print(own.value())"))
+    assert "`scale` was changed in the notebook, but cannot be brought" in told
+    assert told.endswith("int\n"), told
+    assert on_ranks(notebook, "print(own.value())").stdout == "int\n"
 
 
 def test_large_data_is_each_ranks_own(notebook: Kernel) -> None:

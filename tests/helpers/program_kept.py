@@ -729,4 +729,22 @@ b.n += 3
 print(a.value())
 """,
     ),
+    "a lock that new code needs, and that a class behind an object read before": (
+        "ranks: it was left out without a word, as what such objects read may be, and f saw the 5",
+        """
+# %%
+lock = 5
+class Net:
+    def value(self): return lock
+# %% observes
+own = Net()
+print(own.value())
+# %%
+import threading
+lock = threading.Lock()
+def f(): return isinstance(lock, int)
+# %% observes
+print(own is None, f())
+""",
+    ),
 }

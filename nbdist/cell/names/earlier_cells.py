@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.cell.names.made_from import made_from
 from nbdist.cell.names.used_names import bound, mentioned, read_later, used
+from nbdist.rank.values.held import Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,6 +37,14 @@ class EarlierCells:
         were read for it."""
         self._read_behind: dict[str, set[str]] = {}
         """Likewise, the names that the code behind what was made may read."""
+        self._left_out: dict[str, Held] = {}
+        """The notebook's last values that could not follow to what cells have made."""
+
+    def left_out(self, name: str, value: object) -> bool:
+        """Record a changed value that cannot be sent; return whether it is news."""
+        before = self._left_out.get(name)
+        self._left_out[name] = Held(value)
+        return before is None or not before.holds(value)
 
     def defined(self, name: str, reads: dict[str, None]) -> None:
         """Record a name that became the ranks' own, and what its code reads."""

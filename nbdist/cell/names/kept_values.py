@@ -33,6 +33,10 @@ DELETED = (
     "`{0}` was deleted in the notebook; the ranks keep the value that was brought. `del {0}` in "
     "a cell deletes it on the ranks, too."
 )
+LEFT_OUT = (
+    "`{0}` was changed in the notebook, but cannot be brought to the ranks: {1}. What cells there "
+    "have made may still use the `{0}` that was brought before."
+)
 
 
 class KeptValues:
@@ -52,6 +56,10 @@ class KeptValues:
             self._drifted.add(name)
         elif change in CHANGED:
             self._both[name] = CHANGED[change].format(name)
+
+    def left_out(self, name: str, why: str) -> None:
+        """Take a name that has changed in the notebook, and whose new value cannot travel."""
+        self.notes.append(LEFT_OUT.format(name, why))
 
     def look_at_deleted(self, ask: Ask, used: Iterable[str]) -> None:
         """Add messages about names in `used` that were deleted in the notebook."""

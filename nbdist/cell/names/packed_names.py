@@ -54,12 +54,13 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     changed = [name for name in known.cells.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
-    left_out: set[str] = set()
+    left_out: dict[str, str] = {}
     while True:
-        trip = _Trip(wanted, known, ask, devices, left_out, ranks_use)
+        trip = _Trip(wanted, known, ask, devices, {*left_out}, ranks_use)
         try:
             refused = trip.load([*sure, *wanted.maybe, *followed])
             if not refused:
+                trip.leave_out({n: why for n, why in left_out.items() if n in followed})
                 bringing = trip.end(look)
                 known.keep()
                 return bringing
@@ -73,8 +74,9 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
                 name: explained(name, space[name], why, trip.refuses)
                 for name, why in needed.items()
             }
-            raise UsageError(_cannot(told, trip.via))
-        left_out |= set(refused)
+            behind = {name: by for name, by in trip.via.items() if name not in sure}
+            raise UsageError(_cannot(told, behind))
+        left_out |= refused
 
 
 def _can_follow(wanted: Wanted, known: Known, name: str) -> bool:
@@ -118,7 +120,7 @@ class _Trip:
         self._first: list[str] = []
         """Names that the cell itself uses."""
         self.via: dict[str, str] = {}
-        """For names that the cell itself does not use: the name that uses them."""
+        """For names that brought values use: one of these."""
         self.needed: set[str] = set()
         """Of these, the names that code uses which is not only mentioned by annotations."""
         self._mentioned: dict[str, None] = dict.fromkeys(wanted.mentions)
@@ -245,10 +247,10 @@ class _Trip:
         self._read.update(reads)
         space, known = self._wanted.space, self._known
         there = known.cells.changed_behind(known.cells.read_there(reads), space)
-        new = [each for each in (*reads, *there) if each not in self._seen]
-        for each in new:
+        found = (*reads, *there)
+        for each in found:
             self.via.setdefault(each, name)
-        return new
+        return [each for each in found if each not in self._seen]
 
     def _with_what_they_use(self, names: list[str]) -> list[str]:
         """Return the names not seen before, and the names that their code uses in turn."""
@@ -327,6 +329,13 @@ class _Trip:
         changes.update(dict.fromkeys(behind, "edited"))
         told = self._ask_about(behind, behind)
         return [{**before, **now} for before, now in zip(answers, told, strict=True)]
+
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        """Say which changed names, which what cells have made may read, cannot be brought."""
+        for name, why in refused.items():
+            value = self._wanted.space[name]
+            if name in self._known and self._known.cells.left_out(name, value):
+                self._kept.left_out(name, explained(name, value, why, self.refuses))
 
     def end(self, look: LookAt) -> Bringing | None:
         """Write what is packed for the ranks, with the notes, and record the cell."""
