@@ -747,4 +747,20 @@ def f(): return isinstance(lock, int)
 print(own is None, f())
 """,
     ),
+    "an optimizer that is brought before its model": (
+        "ranks: the model that came later was a copy, which the optimizer did not train",
+        """
+# %%
+import torch
+net = torch.nn.Linear(1, 1, bias=False)
+with torch.no_grad():
+    net.weight.fill_(9)
+opt = torch.optim.SGD(net.parameters(), lr=1.0)
+# %% observes
+print(int(opt.param_groups[0]['params'][0].item()))
+# %% observes
+net.weight.data.fill_(600)
+print(int(opt.param_groups[0]['params'][0].item()))
+""",
+    ),
 }

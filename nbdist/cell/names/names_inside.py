@@ -1,7 +1,8 @@
 """Finds the notebook's names whose objects are inside of values that are brought. Main thread.
 
 A later cell may use such a name: `net`, after `trainer = Trainer(net)` was brought. Sent only then,
-it would be a second copy, which the ranks' trainer does not train. So it is bound along.
+it would be a second copy, which the ranks' trainer does not train. So it is bound along. Likewise
+the model of an optimizer, which holds only the model's parameters.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from nbdist.cell.names.earlier_cells import HOLD_NOTHING
 from nbdist.cell.names.sent_versions import FIXED
 from nbdist.rank.values.kinds import VALUES, is_value_of_library
+from nbdist.rank.values.parts_inside import is_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
     from nbdist.cell.names.sent_versions import Known
 
@@ -26,6 +28,7 @@ class Inside:
     """The notebook's names for what the values in one parcel hold."""
 
     def __init__(self, space: Mapping[str, Any], has: Callable[[str], bool]) -> None:
+        self._space = space
         self._ids = {
             name: id(value)
             for name, value in space.items()
@@ -40,13 +43,23 @@ class Inside:
         """Take note of the objects of a value that was pickled."""
         self.holder.update((name, holder) for name, one in self._ids.items() if one in ids)
 
+    def trained(self, updated: Collection[int]) -> list[str]:
+        """Return the other models with parameters that optimizers update, given by their ids."""
+        others = [name for name in self._ids if name not in self.holder] if updated else []
+        models = {name: value for name in others if is_model(value := self._space[name])}
+        return [
+            name
+            for name, model in models.items()
+            if any(id(parameter) in updated for parameter in model.parameters())
+        ]
+
     def lacking(
-        self, known: Known, space: Mapping[str, Any], ask: Callable[[list[str]], list[Any]]
+        self, names: Iterable[str], known: Known, ask: Callable[[list[str]], list[Any]]
     ) -> list[str]:
-        """Return the names that ranks lack, or have with earlier values of the notebook."""
-        tokens = {name: known.unchanged(name, space[name]) for name in self.holder}
-        names = [name for name, token in tokens.items() if token is not None]
-        answers = ask(names) if names else []
-        versions = {name: {answer.get(name) for answer in answers} for name in names}
+        """Return those of these names that ranks lack, or have with earlier values."""
+        tokens = {name: known.unchanged(name, self._space[name]) for name in names}
+        asked = [name for name, token in tokens.items() if token is not None]
+        answers = ask(asked) if asked else []
+        versions = {name: {answer.get(name) for answer in answers} for name in asked}
         # '' is the version of what a cell has bound there.
         return [n for n, found in versions.items() if "" not in found and found != {tokens[n]}]

@@ -139,6 +139,7 @@ class _Trip:
         self.needed = set(self.via)
         while names := self._worth_mentioning():
             refused |= self._try_all(names)
+        refused |= self._try_all(self._trained_along())
         self._pack_along()
         used = mentioned(wanted.code) if wanted.code and wanted.automatic else ()
         self._kept.look_at_deleted(self._ask, (*self._ranks_use, *self.via, *used))
@@ -182,10 +183,17 @@ class _Trip:
             self._packed += lacking
         return refused
 
+    def _trained_along(self) -> list[str]:
+        """Return the models that ranks lack and that optimizers in the parcel train."""
+        models = self._inside.trained(self._parts.updated)
+        models = self._inside.lacking(models, self._known, self._ask)
+        self._along.update(name for name in models if name not in self._seen)
+        return models
+
     def _pack_along(self) -> None:
         """Pack the names whose objects are pickled anyway, inside of other values."""
         known, inside = self._known, self._inside
-        along = inside.lacking(known, self._wanted.space, self._ask)
+        along = inside.lacking(inside.holder, known, self._ask)
         along = self._lacking([name for name in along if name not in self._seen])
         for name in along:
             holder = inside.holder[name]

@@ -27,6 +27,8 @@ class Parts:
         """Names to which pickled values referred."""
         self.steered: dict[str, None] = {}
         """Names of optimizers that pickled values hold, and of models that these update."""
+        self.updated: set[int] = set()
+        """The ids of the parameters that optimizers in pickled values update."""
         self.copied: set[str] = set()
         """Names to which nothing may refer."""
         self.met_inside: dict[str, None] = {}
@@ -104,7 +106,8 @@ class Parts:
         return reduced
 
     def _steer(self, optimizer: Any) -> None:
-        parameters = (one for group in optimizer.param_groups for one in group["params"])
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self.updated.update(map(id, parameters))
         for part in (optimizer, *parameters):
             if found := self._found.get(id(part)):
                 name, how, _ = found[1]
