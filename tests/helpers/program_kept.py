@@ -763,4 +763,98 @@ net.weight.data.fill_(600)
 print(int(opt.param_groups[0]['params'][0].item()))
 """,
     ),
+    "new code inside of a named part": (
+        "ranks: what code reads that was put into a part of an object was not followed",
+        """
+# %%
+k = 1; cbs = []
+class Trainer:
+    def __init__(self, cbs): self.cbs = cbs
+    def run(self): return [c() for c in self.cbs]
+trainer = Trainer(cbs)
+# %% observes
+print(trainer.run())
+# %%
+cbs.append(lambda: k)
+# %% observes
+print(trainer.run())
+# %%
+k = 5
+# %% observes
+print(trainer.run())
+""",
+    ),
+    "new code inside of named parts of parts": (
+        "ranks: the same, deeper",
+        """
+# %%
+k = 1
+class Net: pass
+net = Net()
+box = {"n": net}
+top = [box]
+# %% observes
+print(len(top))
+# %%
+net.fn = lambda: k
+# %% observes
+print(top[0]["n"].fn())
+# %%
+k = 2
+# %% observes
+print(top[0]["n"].fn())
+# %%
+class More:
+    def __call__(self): return k + 1
+box["m"] = More()
+# %% observes
+print(top[0]["m"]())
+# %%
+k = 10
+# %% observes
+print(top[0]["m"]())
+""",
+    ),
+    "names that only seem bound": (
+        "ranks: names that a cell binds on some ways only were old on the others",
+        """
+# %%
+from contextlib import suppress
+k = m = n = o = p = q = r = s = t = 1; debug = 0; xs = [1]
+# %% observes
+print(k, m, n, o, p, q, r, s, t)
+# %%
+k = m = n = o = p = q = r = s = t = 2
+# %% observes
+with suppress(ValueError):
+    k = int("x")
+for x in xs: break
+else: m = 7
+if debug and (n := 7): pass
+assert True or (o := 3)
+assert True, (p := 3)
+(q := 7) if debug else 0
+5 < 3 < (r := 9)
+while debug == 0:
+    break
+else: t = 8
+print(k, m, n, o, p, q, r, t)
+""",
+    ),
+    "a name that a finally clause reads": (
+        "ranks: the same, if the block has failed before it binds the name",
+        """
+# %%
+s = 1
+# %% observes
+print(s)
+# %%
+s = 2
+# %% observes
+try:
+    try: s = int("x")
+    finally: print(s)
+except ValueError: pass
+""",
+    ),
 }

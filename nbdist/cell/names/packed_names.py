@@ -227,7 +227,7 @@ class _Trip:
             mentions |= known.mentions(part)
             if isinstance(space[part], (FunctionType, type)):
                 reads[part] = None
-        known.found(name, reads, mentions, by_code)
+        known.found(name, reads, mentions, by_code, {*self._parts.met} - {name})
         self._mentioned |= mentions
         return self._new(name, [*reads, *changed])
 

@@ -51,6 +51,9 @@ class _Version:
     """Of these, the names that code reads."""
     mentions: dict[str, None] = field(default_factory=dict)
     """Names that annotations in the value mention."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """The names of objects inside of the value, with the ids of these objects: what their code
+    reads is found when they are sent themselves."""
 
     @property
     def token(self) -> str:
@@ -143,6 +146,7 @@ class Known:
             reads={} if known is None else known.reads,
             mentions={} if known is None else known.mentions,
             by_code=set() if known is None else known.by_code,
+            parts={} if known is None else known.parts,
         )
         self.there.returned(name, {name: value})
 
@@ -152,7 +156,8 @@ class Known:
         It is the ranks' own from now on: the notebook cannot delete it. What its code reads of the
         notebook is still followed, as for functions that cells have defined on the ranks.
         """
-        self.cells.defined(name, self._versions.pop(name).reads)
+        self.cells.defined(name, self.reads(name))
+        del self._versions[name]
 
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
@@ -290,24 +295,36 @@ class Known:
     # -- what code reads -----------------------------------------------------------------------
 
     def found(
-        self, name: str, reads: Iterable[str], mentions: Iterable[str], by_code: Iterable[str]
-    ) -> None:
-        """Record which names this version of `name` needs, and which its annotations mention."""
+        self, name: str, reads: Iterable[str], mentions: Iterable[str], by_code: Iterable[str],
+        parts: Iterable[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Record what this version of `name` needs, and the names of objects inside of it."""
         known = self._versions[name]
         known.reads, known.mentions = dict.fromkeys(reads), dict.fromkeys(mentions)
         known.by_code = set(by_code)
+        if parts is not None:
+            known.parts = {part: self._versions[part].object for part in parts}
 
     def reads(self, name: str) -> dict[str, None]:
         """Return the names that the sent value of `name` needs."""
-        known = self._versions.get(name)
-        return {} if known is None else known.reads
+        return {each: None for known in self._with_parts(name) for each in known.reads}
 
     def by_code(self, name: str) -> set[str]:
         """Return the names that only code in the sent value of `name` reads."""
-        known = self._versions.get(name)
-        return set() if known is None else known.by_code
+        return {each for known in self._with_parts(name) for each in known.by_code}
 
     def mentions(self, name: str) -> dict[str, None]:
         """Return the names that annotations in the sent value of `name` mention."""
-        known = self._versions.get(name)
-        return {} if known is None else known.mentions
+        return {each: None for known in self._with_parts(name) for each in known.mentions}
+
+    def _with_parts(self, name: str) -> list[_Version]:
+        """Return what was sent under a name, and under the names of objects inside of it."""
+        found = {name: self._versions[name]} if name in self._versions else {}
+        todo = [*found.values()]
+        while todo:
+            for part, made in todo.pop().parts.items():
+                known = self._versions.get(part)
+                if known is not None and known.object == made and part not in found:
+                    found[part] = known
+                    todo.append(known)
+        return [*found.values()]

@@ -26,6 +26,9 @@ EXTENDED = dis.opmap["EXTENDED_ARG"]
 GLOBAL = dis.opmap["STORE_GLOBAL"]
 STORES = frozenset({dis.opmap["STORE_NAME"], GLOBAL})
 
+SWALLOW = {"suppress", "raises"}
+"""Functions whose context managers end errors in their blocks."""
+
 
 @dataclass
 class Used:
@@ -50,7 +53,7 @@ def used(source: str, code: CodeType) -> Used:
     """
     found = Used()
     lazy = bool(code.co_flags & __future__.annotations.compiler_flag)
-    reader = _Reader(found, evaluates_annotations=not lazy)
+    reader = _Reader(found, definitions(code), evaluates_annotations=not lazy)
     try:
         tree = ast.parse(source)
         reader.visit(tree)
@@ -135,8 +138,12 @@ def definitions(code: CodeType) -> dict[str, list[str]]:
 class _Reader(ast.NodeVisitor):
     """Visits the code that a cell runs at once, in order, without the bodies of functions."""
 
-    def __init__(self, found: Used, *, evaluates_annotations: bool) -> None:
+    def __init__(
+        self, found: Used, defined: dict[str, list[str]], *, evaluates_annotations: bool
+    ) -> None:
         self._found, self._evaluates = found, evaluates_annotations
+        self._defined = defined
+        """The functions and classes of the cell, with the globals that they read when called."""
         self._bound: set[str] = set()
         """Names bound on all branches so far."""
         self._perhaps: set[str] = set()
@@ -146,6 +153,18 @@ class _Reader(ast.NodeVisitor):
         """Record that `name` is read here."""
         if name not in self._bound:
             (self._found.maybe if name in self._perhaps else self._found.surely)[name] = None
+
+    def _read_behind(self, name: str) -> None:
+        """Record what a function of the cell reads that may be called here."""
+        todo, seen = [name], {name}
+        while todo:
+            each = todo.pop()
+            if each not in self._bound:
+                self._found.maybe[each] = None
+            else:
+                new = [one for one in self._defined.get(each, ()) if one not in seen]
+                seen.update(new)
+                todo += new
 
     def _bind(self, name: str) -> None:
         self._bound.add(name)
@@ -177,6 +196,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
             self.read(node.id)
+            self._read_behind(node.id)
         elif isinstance(node.ctx, ast.Store):
             self._bind(node.id)
         else:
@@ -215,6 +235,18 @@ class _Reader(ast.NodeVisitor):
 
     def visit_DictComp(self, node: ast.DictComp) -> None:
         self._comprehension(node, node.key, node.value)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self.visit(node.values[0])
+        self._ways(node.values[1:], [])
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        self._ways([node.body], [node.orelse])
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self._all([node.left, node.comparators[0]])
+        self._ways(node.comparators[1:], [])
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -260,26 +292,40 @@ class _Reader(ast.NodeVisitor):
         self.visit(node.test)
         self._ways(node.body, node.orelse)
 
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self.visit(node.test)
+        self._ways([node.msg], [])
+
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
         self._ways([node.target, *node.body], [])
-        self._all(node.orelse)
+        self._else_of_loop(node)
 
     visit_AsyncFor = visit_For  # noqa: N815
 
     def visit_While(self, node: ast.While) -> None:
         self.visit(node.test)
         self._ways(node.body, [])
-        self._all(node.orelse)
+        self._else_of_loop(node)
+
+    def _else_of_loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+        leaves = any(isinstance(each, ast.Break) for part in node.body for each in ast.walk(part))
+        self._ways(node.orelse, *([[]] if leaves else []))
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
-        self._all([*node.items, *node.body])
+        self._all(node.items)
+        managers = [getattr(item.context_expr, "func", None) for item in node.items]
+        names = {getattr(each, "attr", getattr(each, "id", "")) for each in managers}
+        self._ways(node.body, *([[]] if names & SWALLOW else []))
 
     visit_AsyncWith = visit_With  # noqa: N815
 
     def visit_Try(self, node: Any) -> None:
+        before = set(self._bound)
         self._ways([*node.body, *node.orelse], *([handler] for handler in node.handlers))
+        after, self._bound = self._bound, before
         self._all(node.finalbody)
+        self._bound |= after
 
     visit_TryStar = visit_Try  # noqa: N815
 
