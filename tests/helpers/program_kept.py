@@ -857,4 +857,25 @@ try:
 except ValueError: pass
 """,
     ),
+    "names in strings that code evaluates": (
+        "ranks: what only such strings read was old, or not there",
+        """
+# %%
+import pandas as pd
+df = pd.DataFrame({"a": [1, 2, 3]})
+thr = 1; k = 1; unused = 5
+def rows(): return len(df.query("a > @thr"))
+def value(): return eval("k + 1")
+# %% observes
+print(len(df.query("a > @thr")), rows(), eval("k"), value())
+# %%
+thr = 2; k = 5
+# %% observes
+print(rows(), value())
+# %%
+thr = 3; k = 6
+# %% observes
+print(len(df.query("a > @thr")), eval("k"))
+""",
+    ),
 }

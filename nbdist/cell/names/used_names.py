@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.running.lines import PYTHON_MAGICS
 from nbdist.rank.values.annotations import names_in_expression
+from nbdist.rank.values.evaluated_texts import read_in_call
 from nbdist.rank.values.pickles import global_names
 
 if TYPE_CHECKING:
@@ -213,6 +214,9 @@ class _Reader(ast.NodeVisitor):
                 # A word of a magic's text may not be a variable: no error if it cannot be sent.
                 if name not in self._bound:
                     self._found.maybe[name] = None
+        for name in read_in_call(node):
+            if name not in self._bound:
+                self._found.maybe[name] = None
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._all([*node.args.defaults, *node.args.kw_defaults])

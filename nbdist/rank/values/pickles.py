@@ -22,6 +22,7 @@ from cloudpickle import cloudpickle as inside
 
 from nbdist.rank.values import pickle_fixes
 from nbdist.rank.values.annotations import names_mentioned
+from nbdist.rank.values.evaluated_texts import read_in_code
 from nbdist.rank.values.made_classes import make_class, note_members, set_members
 
 CELLS = "contents of its cells"
@@ -222,7 +223,8 @@ def _await_names(cls: Any) -> None:
 
 def global_names(code: CodeType) -> list[str]:
     """Return the globals that a function's code and its inner functions use."""
-    return list(inside._extract_code_globals(code))
+    names = list(inside._extract_code_globals(code))
+    return [*names, *read_in_code(code, names)]
 
 
 def submodules(code: CodeType, modules: list[ModuleType]) -> list[str]:
