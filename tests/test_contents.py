@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from nbdist.rank.values.contents import contents
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MADE = """
 import copy, enum, functools, logging, math, random
@@ -111,6 +114,11 @@ USES = {
         "x.get_last_lr(); x.state_dict()",
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # else the first optimizer sets it
 
 
 @pytest.mark.parametrize(("make", "edit"), EDITS.values(), ids=EDITS)
