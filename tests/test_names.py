@@ -736,6 +736,26 @@ def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> 
     assert "`--bring vector`" in on_ranks(notebook, code).text
 
 
+def test_what_follows_by_itself_is_not_told_of_what_holds_it(notebook: Kernel) -> None:
+    notebook.run(
+        "import torch\nclass Own:\n    def __init__(self): self.k = 1\n"
+        "    def __len__(self): return 1\n    def __getitem__(self, i): return self.k\n"
+        "own, part = Own(), Own()\nloader = torch.utils.data.DataLoader(own)\n"
+        "net = torch.nn.Linear(1, 1); net.part = part\nholder = Own()\n"
+        "holder.opt = opt = torch.optim.SGD(net.parameters(), lr=0.5)"
+    )
+    use = "print(int(*loader), net.part.k, holder.opt.param_groups[0]['lr']"
+    assert on_ranks(notebook, f"own, part, opt; {use})").stdout == "1 1 0.5\n"
+    notebook.run("own.k = part.k = 2; opt.param_groups[0]['lr'] = 0.25")
+    seen = on_ranks(notebook, f"own, part, opt; {use})")
+    assert seen.stdout == "2 2 0.25\n"
+    assert "in place" not in seen.text
+    assert "separate" not in seen.text
+    notebook.run("own.k = 3")
+    assert "`--bring loader`" in on_ranks(notebook, f"{use})").text
+    notebook.run("del own, part, loader, net, holder, opt, Own")
+
+
 UNCOUNTED = {
     "fused": "fused = torch.optim.SGD(fused_net.parameters(), lr=1.0, momentum=0.9, fused=True)",
     "fused_net": "fused_net = torch.nn.Linear(2, 2)",

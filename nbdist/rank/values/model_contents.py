@@ -13,9 +13,9 @@ from typing import Any
 
 from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.gradients import Compared, GradientMarks, parameters_of
-from nbdist.rank.values.held import Contents, Held
+from nbdist.rank.values.held import Contents
 from nbdist.rank.values.opened_objects import attributes_of_model, settings_of
-from nbdist.rank.values.small_contents import dumped
+from nbdist.rank.values.small_contents import Recorded, dumped
 
 
 class _Tensors:
@@ -50,12 +50,24 @@ class ModelContents(Contents):
 
     def same(self, value: Any) -> bool:
         """Return whether the model still has these contents."""
+        if not self._same_parts():
+            return False
+        was, now = self._attributes, _attributes_of(value)
+        return now is was if now is None or was is None else now.told() == was.told()
+
+    def differing(self, value: Any) -> list[object]:
+        """Return the objects that have changed: some inside, or the model itself."""
+        if self._attributes is None or not self._same_parts():
+            return [value]
+        return self._attributes.differs(_attributes_of(value)) or [value]
+
+    def _same_parts(self) -> bool:
         # While all these objects exist, no other object can have their ids.
         for part, parts in self._modules:
             module = part()
             if module is None or _parts_of(module) != parts:
                 return False
-        return self._tensors.same() and _attributes_of(value) == self._attributes
+        return self._tensors.same()
 
     def gradients(self) -> Compared:
         """Return whether its parameters have other gradients or values."""
@@ -100,7 +112,7 @@ class OptimizerContents(Contents):
         return _state_of(value)[0] == self._ids and self._tensors.same()
 
 
-def _settings(optimizer: Any) -> tuple[bytes, list[Held]] | None:
+def _settings(optimizer: Any) -> tuple[Any, ...] | None:
     found = dumped(settings_of(optimizer))
     return None if found is None else found.told()
 
@@ -121,6 +133,5 @@ def _parts_of(module: Any) -> list[int]:
     return list(map(id, parts))
 
 
-def _attributes_of(model: Any) -> tuple[bytes, list[Held]] | None:
-    found = dumped(attributes_of_model(model), map(id, model.modules()))
-    return None if found is None else found.told()
+def _attributes_of(model: Any) -> Recorded | None:
+    return dumped(attributes_of_model(model), map(id, model.modules()))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nbdist.rank.values.checksums import Checksums, memory_of
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.held import Contents, Held
-from nbdist.rank.values.kinds import GROWING, is_open
+from nbdist.rank.values.kinds import GROWING, VALUES, is_open
 from nbdist.rank.values.opened_objects import FIXED, WRAPS, members, opened
 from nbdist.rank.values.user_errors import RAISED
 
@@ -44,7 +44,7 @@ class Recorded(Contents):
     """What a value holds; other objects in it are marked, each with its checksum."""
 
     def __init__(self, data: bytes, pickler: _Pickler, samples: int | None) -> None:
-        self._digest, self._parts = _digest(data), pickler.parts
+        self._digest, self._parts, self._inside = _digest(data), pickler.parts, pickler.inside
         self._looked, self._samples = pickler.looked, samples
         self.plain = pickler.plain and samples is None
         self.marks: GradientMarks | None = None
@@ -63,14 +63,25 @@ class Recorded(Contents):
         """Return whether this pickle only identifies the object, without contents."""
         return not self._looked and bool(self._parts) and self._parts[0].holds(value)
 
-    def told(self) -> tuple[bytes, list[Held]]:
+    def told(self) -> tuple[bytes, list[Held], list[tuple[Held, bytes]]]:
         """Return all by which two pickles are compared."""
-        return self._digest, self._parts
+        return self._digest, self._parts, self._inside
 
     def same(self, value: Any) -> bool:
         """Return whether the same object still has these contents."""
         now = _dumped(*_in(value), self._samples)
         return now is not None and now.told() == self.told()
+
+    def differing(self, value: Any) -> list[object]:
+        """Return the objects that have changed: some inside, or the value itself."""
+        return self.differs(_dumped(*_in(value), self._samples)) or [value]
+
+    def differs(self, now: Recorded | None) -> list[object]:
+        """Return the objects inside that alone differ; none if more does."""
+        if now is None or now.told()[:2] != self.told()[:2]:
+            return []
+        pairs = zip(now._inside, self._inside, strict=False)
+        return [held.value() for (held, digest), (_, was) in pairs if digest != was]
 
 
 class Complete(Recorded):
@@ -143,10 +154,12 @@ class _Pickler(pickle.Pickler):
         self.looked = False
         """Whether the value contains something that can change in place."""
         self.parts: list[Held] = []
+        self.inside: list[tuple[Held, bytes]] = []
+        """Digests of what is in some of these."""
         self._most = most
         self._met = {*met}
         self._sums = Checksums()
-        self._depth = 0
+        self._depth = 1 if self._met else 0
 
     def reducer_override(self, obj: Any) -> Any:  # pickle's protocol
         kind = type(obj)
@@ -160,8 +173,18 @@ class _Pickler(pickle.Pickler):
             return self._class(obj) if isinstance(obj, type) else self._mark(obj)
         if is_open(kind):
             self.looked = True
-            return NotImplemented
+            return self._own(obj) if self._depth else NotImplemented
         return self._opaque(obj)
+
+    def _own(self, obj: Any) -> Any:
+        """Keep an own object in a library's by itself: it may be brought under its own name."""
+        if type(obj).__module__ != "__main__" or isinstance(obj, VALUES):
+            return NotImplemented
+        if id(obj) in self._met:
+            return self._mark(obj)
+        self._met.add(id(obj))
+        kept = self._look_into(obj, obj.__reduce_ex__(4))
+        return self._mark(obj) if kept else NotImplemented
 
     def _opaque(self, obj: Any) -> Any:
         """Mark an object that is not plain, with what is compared of it."""
@@ -171,31 +194,30 @@ class _Pickler(pickle.Pickler):
         self._met.add(id(obj))
         memory = memory_of(obj, self._sums)
         is_model = is_a(obj, "torch.nn", "Module")
-        inside = self._inside(obj, is_model) if memory is None or is_model else None
-        if memory is None and inside is None:
-            return self._mark(obj)
-        self.looked = True
-        return self._mark(obj, memory, inside)
+        found = opened(obj) if memory is None or is_model else None
+        looked = found is not None and self._look_into(obj, found, is_model)
+        self.looked = self.looked or looked or memory is not None
+        return self._mark(obj, *([] if memory is None else [memory]))
 
-    def _inside(self, obj: Any, is_model: bool) -> bytes | None:
-        """Return a digest of what is compared of a library's object; None if it is too much."""
-        found = opened(obj) if self._depth < DEEPEST else None
-        if found is None:
-            return None
-        count, file = len(self.parts), _Limited()
+    def _look_into(self, obj: Any, found: Any, is_model: bool = False) -> bool:
+        """Keep a digest of what is compared of an object; return whether it is not too much."""
+        count, file = (len(self.parts), len(self.inside)), _Limited()
         below = type(self)(file, (), self._most)
-        below.parts, below._met, below._sums = self.parts, self._met, self._sums
-        below._depth = self._depth + 1
+        below.parts, below.inside = self.parts, self.inside
+        below._met, below._sums, below._depth = self._met, self._sums, self._depth + 1
         if is_model:
             modules = [*obj.modules()]
             self.parts += map(Held, modules)
             self._met.update(map(id, modules))
         try:
+            if self._depth == DEEPEST:
+                raise ValueError("too deep")
             below.dump(found)
         except RAISED:
-            del self.parts[count:]
-            return None
-        return _digest(file.getvalue())
+            del self.parts[count[0] :], self.inside[count[1] :]
+            return False
+        self.inside.append((Held(obj), _digest(file.getvalue())))
+        return True
 
     def _class(self, cls: type) -> Any:
         """Mark a class; one without a name of its own is compared here."""
