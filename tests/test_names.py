@@ -709,7 +709,7 @@ def test_ranks_that_were_left_out_of_a_change_keep_the_object_that_others_hold(
 def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> None:
     notebook.run(
         "import numpy as np, torch\nvector, array = torch.zeros(2), np.zeros(2)\n"
-        "layer = torch.nn.Linear(1, 1)\nlong = list(range(100_000))\n"
+        "layer = torch.nn.Linear(1, 1)\nlong = list(range(2_000_000))\n"
         "held = {'layer': torch.nn.Linear(1, 1), 'best': 0}\n"
         "frozen, replaced = torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Dropout(0.5))"
     )
@@ -718,7 +718,7 @@ def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> 
         "frozen.bias.requires_grad, replaced[0].p)"
     )
     before = on_ranks(notebook, code).stdout
-    assert before == "0.0 0.0 False 100000 0 True 0.5\n"
+    assert before == "0.0 0.0 False 2000000 0 True 0.5\n"
     notebook.run(
         "vector += 1; array += 1; long.append(1); held['best'] = 1\n"
         "layer.load_state_dict({'weight': torch.ones(1, 1), 'bias': torch.full((1,), 5.)})\n"
@@ -731,9 +731,29 @@ def test_of_what_is_brought_once_changes_in_place_are_told(notebook: Kernel) -> 
         assert f"`--bring {name}` replaces it by the notebook's present value" in told.text
     assert on_ranks(notebook, code).text == before, "it is told once"
     again = on_ranks(notebook, code, f"--bring {','.join(names)}")
-    assert again.stdout == "2.0 2.0 True 100001 1 False 0.1\n"
+    assert again.stdout == "2.0 2.0 True 2000001 1 False 0.1\n"
     notebook.run("vector += 1")
     assert "`--bring vector`" in on_ranks(notebook, code).text
+
+
+def test_what_follows_by_itself_is_not_told_of_what_holds_it(notebook: Kernel) -> None:
+    notebook.run(
+        "import torch\nclass Own:\n    def __init__(self): self.k = 1\n"
+        "    def __len__(self): return 1\n    def __getitem__(self, i): return self.k\n"
+        "own, part = Own(), Own()\nloader = torch.utils.data.DataLoader(own)\n"
+        "net = torch.nn.Linear(1, 1); net.part = part\nholder = Own()\n"
+        "holder.opt = opt = torch.optim.SGD(net.parameters(), lr=0.5)"
+    )
+    use = "print(int(*loader), net.part.k, holder.opt.param_groups[0]['lr']"
+    assert on_ranks(notebook, f"own, part, opt; {use})").stdout == "1 1 0.5\n"
+    notebook.run("own.k = part.k = 2; opt.param_groups[0]['lr'] = 0.25")
+    seen = on_ranks(notebook, f"own, part, opt; {use})")
+    assert seen.stdout == "2 2 0.25\n"
+    assert "in place" not in seen.text
+    assert "separate" not in seen.text
+    notebook.run("own.k = 3")
+    assert "`--bring loader`" in on_ranks(notebook, f"{use})").text
+    notebook.run("del own, part, loader, net, holder, opt, Own")
 
 
 UNCOUNTED = {
@@ -749,7 +769,7 @@ UNCOUNTED = {
     "signs": "signs = np.ones(2)",
     "mapped": "mapped = np.memmap(tempfile.TemporaryFile(), float, 'w+', shape=4)",
     "masked": "masked = np.ma.array([1, 2], mask=[False, False])",
-    "octets": "octets = bytearray(100_000)",
+    "octets": "octets = bytearray(2_000_000)",
 }
 """What the notebook changes without a move of torch's count, and how it is made."""
 

@@ -22,7 +22,7 @@ from nbdist.magics.showing.job_output import notice
 from nbdist.notebook.session import session
 from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.running.plain_cells import transformed
-from nbdist.rank.values.small_contents import WRAPS, members
+from nbdist.rank.values.opened_objects import WRAPS, members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

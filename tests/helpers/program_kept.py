@@ -876,6 +876,217 @@ print(rows(), value())
 thr = 3; k = 6
 # %% observes
 print(len(df.query("a > @thr")), eval("k"))
+    "an object with more in it than is small": (
+        "ranks: above 64 kB nothing of it was compared, and the old scale was used",
+        """
+# %%
+class DS:
+    def __init__(self): self.items = [str(i) for i in range(20000)]; self.scale = 1
+class Huge:
+    def __init__(self): self.items = [str(i) for i in range(400000)]; self.scale = 1
+ds, huge = DS(), Huge()
+table = list(range(300000))
+def f(): return len(table), ds.scale, huge.scale
+# %% observes
+print(ds.scale, f())
+# %%
+ds.scale = 5
+# %% observes
+print(ds.scale)
+# %%
+huge.scale = 6
+# %% observes
+print(huge.scale)
+# %%
+data = {"train": [1], "test": list(range(400000))}
+# %% observes
+print(data["train"])
+# %%
+data["train"].append(2)
+# %% observes
+print(data["train"])
+""",
+    ),
+    "classes with large tables, and with what is no data": (
+        "ranks: only functions and plain data of a class were compared",
+        """
+# %%
+import math, torch, numpy as np
+class Inner: x = 1
+class Other: x = 2
+def base():
+    class Base:
+        z = 1
+    return Base
+class Config(base()):
+    vocab = [str(i) for i in range(20000)]
+    class optim:
+        lr = 1
+    act = math.floor
+    loss = torch.nn.L1Loss()
+    w = np.array([1, 2])
+    Inner = Inner
+    def v(self): return 1
+# %% observes
+print(Config.optim.lr, Config.act(1.5), type(Config.loss).__name__, Config.w.tolist(), Config().v(), Config.z)
+# %%
+Config.optim.lr = 2
+# %% observes
+print(Config.optim.lr)
+# %%
+Config.act = math.ceil
+# %% observes
+print(Config.act(1.5))
+# %%
+Config.loss = torch.nn.MSELoss()
+# %% observes
+print(type(Config.loss).__name__)
+# %%
+Config.w[0] = 9
+# %% observes
+print(Config.w.tolist())
+# %%
+Config.Inner = Other
+# %% observes
+print(Config.Inner.x)
+# %%
+Config.v = lambda self: 2
+# %% observes
+print(Config().v())
+# %%
+Config.__bases__[0].z = 3
+# %% observes
+print(Config.z)
+# %%
+class Late(Config.__bases__[0]):
+    late = 4
+Config.__bases__ = (Late,)
+# %% observes
+print(Config.late)
+""",
+    ),
+    "attributes of models": (
+        "ranks: only numbers and texts that a model had had were compared",
+        """
+# %%
+import torch
+class Cfg:
+    k = 1
+class Net(torch.nn.Module):
+    scale = 1
+    def __init__(self, cfg):
+        super().__init__(); self.cfg = cfg; self.act = torch.relu; self.dims = [1, 2]
+nets = [Net(Cfg()) for _ in range(4)]; a, b, c, d = nets
+# %% observes
+print(a.scale, b.cfg.k, c.act(torch.tensor(-1.0)).item(), d.dims)
+# %%
+a.scale = 5
+# %% observes
+print(a.scale)
+# %%
+b.cfg.k = 7
+# %% observes
+print(b.cfg.k)
+# %%
+c.act = torch.abs
+# %% observes
+print(c.act(torch.tensor(-1.0)).item())
+# %%
+d.dims.append(3)
+# %% observes
+print(d.dims)
+""",
+    ),
+    "libraries' objects in others": (
+        "ranks: each was only known to be the same object",
+        """
+# %%
+import torch, pandas as pd
+from torch.utils.data import DataLoader, Subset, TensorDataset
+from typing import NamedTuple
+class P(NamedTuple):
+    xs: list
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout(0.5))
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+class DS:
+    s = 1
+    def __len__(self): return 2
+    def __getitem__(self, i): return self.s
+    def __getstate__(self): return dict(vars(self))
+ds = DS()
+ds.s = 2
+X = torch.ones(2)
+ts = [Trainer() for _ in range(3)]; t, u, v = ts
+loader, other, third = DataLoader(Subset(ds, [0, 1])), DataLoader(TensorDataset(X)), DataLoader([1])
+frames = {"a": pd.DataFrame({"a": [1, 2]})}
+p = P([1])
+# %% observes
+print(t.opt.param_groups[0]["lr"], u.net.training, v.net[1].p, [x.item() for x in loader], next(iter(other)))
+print(list(frames["a"].columns), p.xs, next(iter(third)))
+# %%
+t.opt.param_groups[0]["lr"] = 0.5
+# %% observes
+print(t.opt.param_groups[0]["lr"])
+# %%
+u.net.eval()
+# %% observes
+print(u.net.training)
+# %%
+v.net[1] = torch.nn.Dropout(0.1)
+# %% observes
+print(v.net[1].p)
+# %%
+ds.s = 3
+# %% observes
+print([x.item() for x in loader])
+# %%
+X += 1
+# %% observes
+print(next(iter(other)))
+# %%
+third.collate_fn = list
+# %% observes
+print(next(iter(third)))
+# %%
+frames["a"]["b"] = 0
+# %% observes
+print(list(frames["a"].columns))
+# %%
+p.xs.append(2)
+# %% observes
+print(p.xs)
+""",
+    ),
+    "shapes, and what a defaultdict makes": (
+        "ranks: only the bytes of arrays and the items of dicts counted",
+        """
+# %%
+import numpy as np, torch
+from collections import defaultdict
+a = np.arange(4)
+b = np.zeros(2, [("x", "i4")])
+m = torch.nn.Linear(4, 1, bias=False)
+d = defaultdict(int)
+# %% observes
+print(a.shape, b.dtype.names, m.weight.shape, d[0])
+# %%
+a.shape = (2, 2)
+# %% observes
+print(a.shape)
+# %%
+b.dtype.names = ("y",)
+# %% observes
+print(b.dtype.names)
+# %%
+m.weight.data = m.weight.data.view(4)
+# %% observes
+print(m.weight.shape)
+# %%
+d.default_factory = list
+# %% observes
+print(d["b"])
 """,
     ),
 }

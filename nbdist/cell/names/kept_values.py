@@ -73,6 +73,8 @@ class KeptValues:
         """Add messages about what the notebook has bound or changed after cells did so there."""
         wanted, there, space = self._wanted, self._known.there, self._wanted.space
         free = [n for n in self._reads() if wanted.has(n) and n not in wanted.forced]
+        for name in filter(self._known.moved_with_others, self._drifted):
+            self.notes.remove(DRIFTED.format(name))
         for name in self._drifted.intersection(free):
             there.settle(name, space)  # the change is told already
         newer = sorted(name for name in free if there.is_newer(name, space[name]))

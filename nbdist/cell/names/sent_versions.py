@@ -44,6 +44,8 @@ class _Version:
     contents: Contents | None
     edits: int = 0
     drifted: bool = False
+    differing: list[Held] = field(default_factory=list)
+    """What in the value has changed without being sent with it."""
     reads: dict[str, None] = field(default_factory=dict)
     """Names that the value needs, as its code reads them or it has their classes: found by
     pickling it."""
@@ -117,6 +119,10 @@ class Known:
         if known.contents is not None and known.contents.same(value):
             return known.token, "graded"
         if known.drifted or not self.follows(name):
+            moved = [] if known.contents is None else known.contents.differing(value)
+            told = known.differing
+            new = [Held(one) for one in moved if not any(each.holds(one) for each in told)]
+            known.differing = [*told, *new]
             known.drifted, known.contents = True, contents(value)
             return known.token, "drifted"
         self.renew(name, value)
@@ -129,6 +135,7 @@ class Known:
         """
         known = self._versions[name]
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
+        known.differing = []
         return known.token
 
     def sent_gradients(self, name: str, value: object) -> None:
@@ -216,7 +223,9 @@ class Known:
     def stale(self, name: str, value: object) -> bool:
         """Return whether the ranks may have this object of the notebook in an older state."""
         known = self._versions[name]
-        return known.drifted or not (known.contents is None or known.contents.same(value))
+        if known.drifted:
+            return not self.moved_with_others(name)
+        return not (known.contents is None or known.contents.same(value))
 
     def edited(self, name: str, value: object) -> bool:
         """Return whether ranks have this object in an older state, and can get its new one."""
@@ -232,6 +241,20 @@ class Known:
         """Return whether ranks that have an object get its new state once it has changed here."""
         known = self._versions[name].contents
         return known is None or known.plain
+
+    def moved_with_others(self, name: str) -> bool:
+        """Return whether ranks have all that has changed in a value, under names of its own."""
+        differing = [held.value() for held in self._versions[name].differing]
+        return bool(differing) and all(
+            any(
+                known.held.holds(one)
+                and not known.drifted
+                and self.follows(other)
+                and not self.stale(other, one)
+                for other, known in self._versions.items()
+            )
+            for one in differing
+        )
 
     def compares_all(self, name: str) -> bool:
         """Return whether all that a plain value holds is compared."""

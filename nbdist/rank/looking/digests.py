@@ -72,7 +72,8 @@ class Digester:
             return hashed(kind.__name__, value if kind is bytes else repr(value).encode())
         if kind in MAPPINGS and depth:
             pairs = [self._of(k, depth - 1) + self._of(v, depth - 1) for k, v in value.items()]
-            return hashed("dict", *sorted(pairs))
+            made = getattr(getattr(value, "default_factory", None), "__qualname__", "")
+            return hashed("dict", *sorted(pairs), *([made] if made else []))
         if kind in ORDERED and depth:
             return hashed(kind.__name__, *(self._of(one, depth - 1) for one in value))
         if kind in (set, frozenset) and depth:

@@ -12,7 +12,7 @@ from typing import Any
 from nbdist.rank.looking.digests import Digester, TooMuch, Unknown, hashed
 from nbdist.rank.values.describe import PLAIN, describe, is_a
 from nbdist.rank.values.kinds import VALUES, is_open
-from nbdist.rank.values.small_contents import WRAPS, members
+from nbdist.rank.values.opened_objects import WRAPS, members
 
 SECONDS = 0.05
 """How long one value may take."""

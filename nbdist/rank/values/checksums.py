@@ -54,7 +54,7 @@ class Checksums:
         plain = array.view(numpy.ndarray)
         if not self._takes(plain.nbytes):
             plain = plain.flat[:: plain.size // SAMPLES + 1]
-        found = zlib.crc32(plain.tobytes())
+        found = zlib.crc32(plain.tobytes(), _start(array))
         mask = numpy.ma.getmask(array)
         return found if mask is numpy.ma.nomask else zlib.crc32(mask.tobytes(), found)
 
@@ -79,7 +79,7 @@ class Checksums:
             return zlib.crc32(repr(sums).encode())
         if not _is_block(torch, tensor):
             return 0
-        flat = tensor.detach().as_subclass(torch.Tensor)
+        start, flat = _start(tensor), tensor.detach().as_subclass(torch.Tensor)
         if not self._takes(flat.nbytes):
             step = flat.numel() // SAMPLES + 1
             if flat.is_contiguous():
@@ -90,7 +90,12 @@ class Checksums:
         flat = flat.cpu().contiguous()
         # Not by `numpy()`, after which torch refuses to resize the user's tensor.
         size = flat.numel() * flat.itemsize
-        return zlib.crc32((ctypes.c_char * size).from_address(flat.data_ptr()))
+        return zlib.crc32((ctypes.c_char * size).from_address(flat.data_ptr()), start)
+
+
+def _start(value: Any) -> int:
+    """Return the checksum of a tensor's or array's shape and dtype."""
+    return hash((tuple(value.shape), value.dtype)) & 0xFFFFFFFF
 
 
 def _is_block(torch: Any, tensor: Any) -> bool:

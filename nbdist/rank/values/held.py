@@ -48,6 +48,10 @@ class Contents(ABC):
     def same(self, value: Any) -> bool:
         """Return whether the same object still has these contents."""
 
+    def differing(self, value: Any) -> list[object]:
+        """Return the objects that have changed: some inside, or the value itself."""
+        return [value]
+
     def gradients(self) -> Compared:
         """Return whether a model's or optimizer's parameters have other gradients or values."""
         return "same"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HOOK = "__init_subclass__"
 MEMBERS = "attributes of its members"
+BASES = "its bases, if they were set again"
 OF_ENUM = ("_value_", "_name_", "__objclass__", "_sort_order_")
 """What Python gives to each member of an enum."""
 
@@ -51,10 +52,11 @@ def make_class(make: Callable[..., Any], runs_code: bool, *arguments: Any) -> An
 
 
 def note_members(cls: type, state: dict[str, Any]) -> None:
-    """Add to a class's state what an enum's `__init__` or `__new__` has given to its members.
+    """Add to a class's state its bases, and what an enum's `__init__` has given to its members.
 
     cloudpickle makes members before the class has its methods.
     """
+    state[BASES] = cls.__bases__
     if isinstance(cls, EnumMeta):
         state[MEMBERS] = {
             name: {key: value for key, value in vars(member).items() if key not in OF_ENUM}
@@ -63,7 +65,10 @@ def note_members(cls: type, state: dict[str, Any]) -> None:
 
 
 def set_members(cls: Any, state: dict[str, Any]) -> None:
-    """Give an enum's members these attributes."""
+    """Give a class the bases, and an enum's members the attributes, that it has there."""
+    if state[BASES] != cls.__bases__:
+        with suppress(TypeError):  # of another layout
+            cls.__bases__ = state[BASES]
     for name, own in state.get(MEMBERS, {}).items():
         vars(cls[name]).update(own)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Iterable
-from operator import itemgetter
+from collections.abc import Iterable
 from typing import Any
 
 from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.gradients import Compared, GradientMarks, parameters_of
-from nbdist.rank.values.held import Contents, Held
-from nbdist.rank.values.kinds import PLAIN
-from nbdist.rank.values.small_contents import dumped
+from nbdist.rank.values.held import Contents
+from nbdist.rank.values.opened_objects import attributes_of_model, settings_of
+from nbdist.rank.values.small_contents import Recorded, dumped
 
 
 class _Tensors:
@@ -41,27 +40,32 @@ class _Tensors:
 
 
 class ModelContents(Contents):
-    """A model's submodules, tensors and plain attributes."""
+    """A model's submodules, tensors and attributes."""
 
     def __init__(self, model: Any) -> None:
         self._tensors = _Tensors([*model.parameters(), *model.buffers()])
-        self._modules = [
-            (weakref.ref(one), _parts_of(one), _plain_of(one)) for one in model.modules()
-        ]
+        self._modules = [(weakref.ref(one), _parts_of(one)) for one in model.modules()]
+        self._attributes = _attributes_of(model)
         self._gradients = GradientMarks(model)
 
-    def same(self, value: Any) -> bool:  # noqa: ARG002 - its parts are known
+    def same(self, value: Any) -> bool:
         """Return whether the model still has these contents."""
+        if not self._same_parts():
+            return False
+        was, now = self._attributes, _attributes_of(value)
+        return now is was if now is None or was is None else now.told() == was.told()
+
+    def differing(self, value: Any) -> list[object]:
+        """Return the objects that have changed: some inside, or the model itself."""
+        if self._attributes is None or not self._same_parts():
+            return [value]
+        return self._attributes.differs(_attributes_of(value)) or [value]
+
+    def _same_parts(self) -> bool:
         # While all these objects exist, no other object can have their ids.
-        for part, parts, plain in self._modules:
+        for part, parts in self._modules:
             module = part()
             if module is None or _parts_of(module) != parts:
-                return False
-            get, was = plain
-            try:
-                if get(vars(module)) != was:
-                    return False
-            except KeyError:
                 return False
         return self._tensors.same()
 
@@ -108,9 +112,8 @@ class OptimizerContents(Contents):
         return _state_of(value)[0] == self._ids and self._tensors.same()
 
 
-def _settings(optimizer: Any) -> tuple[bytes, list[Held]] | None:
-    groups = optimizer.param_groups
-    found = dumped([{name: group[name] for name in group if name != "params"} for group in groups])
+def _settings(optimizer: Any) -> tuple[Any, ...] | None:
+    found = dumped(settings_of(optimizer))
     return None if found is None else found.told()
 
 
@@ -130,10 +133,5 @@ def _parts_of(module: Any) -> list[int]:
     return list(map(id, parts))
 
 
-def _plain_of(module: Any) -> tuple[Callable[[Any], Any], Any]:
-    """Return a getter for a module's plain attributes, and their present values."""
-    found = vars(module)
-    names = [name for name in found if type(found[name]) in PLAIN]
-    # A module that wraps another one, compiled or scripted, may have none of its own.
-    get: Callable[[Any], Any] = itemgetter(*names) if names else lambda _: ()
-    return get, get(found)
+def _attributes_of(model: Any) -> Recorded | None:
+    return dumped(attributes_of_model(model), map(id, model.modules()))

@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.kinds import PLAIN, VALUES, attribute, is_open, is_value_of_library
-from nbdist.rank.values.small_contents import shown
+from nbdist.rank.values.opened_objects import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

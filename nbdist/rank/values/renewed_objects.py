@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import deque
+from collections import defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,8 @@ class State:
 
     def __init__(self, content: Any, kind: type | None = None) -> None:
         self._content, self._kind = content, kind
+        self._factory: Any = None
+        """What makes the values that a `defaultdict` lacks."""
 
     @classmethod
     def of(cls, value: Any) -> State | None:
@@ -30,7 +32,9 @@ class State:
             return Settings.of(value)
         kind = type(value)
         if kind in GROWING or kind is bytearray:
-            return cls(dict(value) if issubclass(kind, dict) else [*value])
+            state = cls(dict(value) if issubclass(kind, dict) else [*value])
+            state._factory = getattr(value, "default_factory", None)
+            return state
         is_own = kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__")
         settings = is_own or kind in (SimpleNamespace, Namespace)
         if settings and not isinstance(value, type) and _has_only_dict(value):
@@ -44,6 +48,8 @@ class State:
             return
         if self._kind is not None and type(value) is not self._kind:
             value.__class__ = self._kind
+        if isinstance(value, defaultdict):
+            value.default_factory = self._factory
         is_container = isinstance(value, (dict, set, deque))
         inside = value if is_container else vars(value)
         inside.clear()
