@@ -251,10 +251,64 @@ def test_what_cells_have_made_follows_the_notebook(notebook: Kernel) -> None:
     assert on_ranks(notebook, f"print({uses[0]})").text == f"{number}\n", "nothing twice"
 
 
+KEPT_THERE = {
+    "own = Net(conf)": "own.c",
+    "own, made = None, []\nfor _ in '12':\n    made.append(own)\n    own = Net(conf)": "made[1].c",
+    "made = {}\ngroup = made.setdefault('a', [])\ngroup.append(Net(conf))": "made['a'][0].c",
+    "made = {}\nmade.setdefault('a', []).append(Net(conf))": "made['a'][0].c",
+    "def make(): return Net(conf)\n---\nmade = []\n---\nmade.append(make())": "made[0].c",
+    "made = [Net(0), Net(0)]\n---\nfor one in made:\n    one.c = conf": "made[0].c",
+    "box = Net(0)\nmade = Net(box)\n---\nbox.c = conf": "made.c.c",
+    "made = []\n---\n[made.append(Net(conf)) for _ in range(2)]": "made[0].c",
+    "match Net(conf):\n    case own: pass": "own.c",
+    "class Own:\n    c = conf": "Own().c",
+    "made = []\n---\nregister(made, Net, conf)": "made[0].c",
+    "def make():\n    global own\n    own = Net(conf)\n---\nmake()": "own.c",
+    "Net.default = conf": "Net(0).default",
+    "get_ipython().run_cell_magic('capture', '', 'own = Net(conf)')": "own.c",
+    "own = Net(0)\n---\nown.f = lambda: {'lr': rate}": "own.f()",
+    "notes.f = lambda: {'lr': rate}": "notes.f()",
+    "made = []\n---\nmade.append(lambda: {'lr': rate})": "made[0]()",
+    "def f(): return {'lr': rate}\n---\nmade = {}\n---\nmade['f'] = f": "made['f']()",
+    "import torch\nown = torch.nn.Identity()\n---\n"
+    "own.register_forward_hook(lambda m, i, o: {'lr': rate})": "own(1)",
+}  # fmt: skip
+"""Cells that keep what the notebook changes, in some way, and a use of it."""
+
+
+@pytest.mark.parametrize("cells", KEPT_THERE)
+def test_what_cells_have_kept_in_any_way_follows_the_notebook(notebook: Kernel, cells: str) -> None:
+    notebook.run("""
+conf, rate, notes = {'lr': 1}, 1, types.SimpleNamespace()
+class Net:
+    def __init__(self, c):
+        self.c = c
+def register(nets, kind, *held):
+    nets.append(kind(*held))
+    """)
+    for cell in cells.split("---\n"):
+        on_ranks(notebook, cell)
+    use = f"print({KEPT_THERE[cells]}['lr'])"
+    assert on_ranks(notebook, use).stdout == "1\n"
+    notebook.run("conf['lr'] = rate = 2")
+    assert on_ranks(notebook, use).stdout == "2\n"
+
+
+def test_what_a_method_reads_that_was_put_into_a_class_later_follows(notebook: Kernel) -> None:
+    notebook.run("first, second = 1, 2\nclass Net:\n    def value(self):\n        return first")
+    on_ranks(notebook, "own = Net()")
+    notebook.run("Net.value = lambda self: second")
+    assert on_ranks(notebook, "print(own.value())").stdout == "2\n"
+    notebook.run("second = 7")
+    assert on_ranks(notebook, "print(own.value())").stdout == "7\n"
+
+
 def test_what_the_notebook_binds_anew_is_not_in_what_cells_have_made(notebook: Kernel) -> None:
-    on_ranks(notebook, "one, two = Patched(), Holder(conf)")
-    notebook.run("class Patched:\n    def f(self):\n        return 7\nconf = {'lr': 7}")
-    cell = on_ranks(notebook, "print(one.f(), two.held[0])")
+    # Names of this test alone: cells of others have put `conf` together with much else.
+    notebook.run("class Alone:\n    def f(self):\n        return 1\napart = {'lr': 1}")
+    on_ranks(notebook, "alone, aside = Alone(), Holder(apart)")
+    notebook.run("class Alone:\n    def f(self):\n        return 7\napart = {'lr': 7}")
+    cell = on_ranks(notebook, "print(alone.f(), aside.held[0])")
     assert cell.text == "1 {'lr': 1}\n"
 
 

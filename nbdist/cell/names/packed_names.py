@@ -48,9 +48,9 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     ranks_use, followed = dict[str, None](), list[str]()
     if wanted.code and wanted.automatic:
         ranks_use = known.cells.read_by(wanted.source, wanted.code)
-        held = sorted(known.cells.made_before(wanted.code))
-        followed = [name for name in held if _can_follow(wanted, known, name)]
-        followed += filter(wanted.has, known.cells.read_by_made(wanted.code, space))
+        held, read = known.cells.behind(wanted.code)
+        followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
+        followed += filter(wanted.has, known.cells.changed_behind(sorted(read), space))
     changed = [name for name in known.cells.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
@@ -350,7 +350,7 @@ class _Trip:
         wanted, known = self._wanted, self._known
         if wanted.code and wanted.automatic:
             known.cells.ran(wanted.code, self._ranks_use)
-            known.cells.made(wanted.source, wanted.code, wanted.space)
+            known.cells.made(wanted.source, wanted.space)
         self._kept.look_at_newer(look)
         bringing = self._leave()
         if wanted.python is not None:
