@@ -294,6 +294,45 @@ def register(nets, kind, *held):
     assert on_ranks(notebook, use).stdout == "2\n"
 
 
+INNER = {
+    "conf = {'opt': {'lr': 1}}": ("conf['opt']", "conf['opt']['lr'] = 2", "own.c['lr']"),
+    "conf = [notes(k=1), notes(k=1)]": ("conf[0]", "conf[0].k = 2", "own.c.k"),
+    "conf = [[1], [5]]": ("conf[0]", "conf.insert(0, [0]); conf[1][0] = 2", "own.c[0]"),
+    "conf = {'a': [1]}": ("conf['a']", "conf['a'][0] = 2; gone = conf.pop('a')", "own.c[0]"),
+    "conf = {'a': array.array('i', [1])}": ("conf", "conf['a'][0] = 2", "own.c['a'][0]"),
+}
+"""What the notebook has, what cells make from its inside, an edit, and a use: 1, then 2."""
+
+
+@pytest.mark.parametrize("given", INNER)
+def test_what_is_inside_of_what_the_notebook_edits_stays_one_object(
+    notebook: Kernel, given: str
+) -> None:
+    part, edit, use = INNER[given]
+    notebook.run(
+        "import array\nnotes = types.SimpleNamespace\nclass Net:\n    def __init__(self, c):\n"
+        f"        self.c = c\n{given}"
+    )
+    on_ranks(notebook, f"own = Net({part})")
+    assert on_ranks(notebook, f"print({use})").stdout == "1\n"
+    notebook.run(edit)
+    assert on_ranks(notebook, f"print({use})").stdout == "2\n"
+    assert on_ranks(notebook, "print(conf)").stdout == notebook.run("print(conf)").stdout
+
+
+def test_what_the_notebook_puts_in_the_place_of_something_inside_is_another_object(
+    notebook: Kernel,
+) -> None:
+    notebook.run("conf = {'opt': {'lr': 1}, 'more': [1]}")
+    on_ranks(notebook, "own, more = conf['opt'], conf['more']")
+    notebook.run("conf['opt'], conf['two'] = {'lr': 2}, conf['more']; conf['two'].append(2)")
+    use = "print(own, more, conf, conf['two'] is conf['more'] is more)"
+    for last in (2, 3):
+        right = f"{{'opt': {{'lr': {last}}}, 'more': [1, 2], 'two': [1, 2]}}"
+        assert on_ranks(notebook, use).stdout == f"{{'lr': 1}} [1, 2] {right} True\n"
+        notebook.run("conf['opt']['lr'] = 3")
+
+
 def test_what_a_method_reads_that_was_put_into_a_class_later_follows(notebook: Kernel) -> None:
     notebook.run("first, second = 1, 2\nclass Net:\n    def value(self):\n        return first")
     on_ranks(notebook, "own = Net()")

@@ -110,8 +110,9 @@ class _Trip:
         self._parts = self._references.parts
         self._packing = Packing(devices, self._parts)
         self._tokens: dict[str, str] = {}
-        self._edited: set[str] = set()
-        """Packed names whose object the ranks have in an older state."""
+        self._edited: dict[str, list[tuple[object, str]]] = {}
+        """Packed names whose object the ranks have in an older state, with what they hold there,
+        each with its path."""
         self._alike: list[str] = []
         """Names whose objects both ends have edited in the same way, to be read anew."""
         self._graded: set[str] = set()
@@ -160,6 +161,10 @@ class _Trip:
                 # Other values in the parcel that hold this object refer to the ranks' object.
                 self._parts.add(name, space[name])
                 self._parts.copied.discard(name)
+        for name, parts in self._edited.items():
+            if (state := states[name]) is not None:
+                renewed = [part for part in parts if State.of(part[0]) is not None]
+                state.hold(self._parts.add_earlier(name, renewed))
         self._packing = Packing(self._devices, self._parts)
         for kind in self._known.edited_earlier():
             if not self.refuses(kind):
@@ -299,7 +304,7 @@ class _Trip:
         token = self._tokens[name]
         if name in self._wanted.forced or versions - {"", token}:
             if change == "edited" and all(map(self._known.are_same(name), versions - {""})):
-                self._edited.add(name)
+                self._edited[name] = self._known.inside_before(name, versions)
             return True
         if change == "graded" and versions == {token}:
             self._graded.add(name)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.kinds import GROWING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PYTHONS = 1 << 9
 """The type flag of classes that were defined in Python."""
@@ -22,6 +25,12 @@ class State:
 
     def __init__(self, content: Any, kind: type | None = None) -> None:
         self._content, self._kind = content, kind
+        self._inside: list[tuple[Any, State]] = []
+
+    def hold(self, parts: Iterable[Any]) -> None:
+        """Give their new states also to these objects, which have states and are or were inside."""
+        states = [(part, State.of(part)) for part in parts]
+        self._inside = [(part, state) for part, state in states if state is not None]
 
     @classmethod
     def of(cls, value: Any) -> State | None:
@@ -39,6 +48,8 @@ class State:
 
     def give_to(self, value: Any) -> None:
         """Update `value` in place."""
+        for part, state in self._inside:
+            state.give_to(part)
         if isinstance(value, (list, bytearray)):
             value[:] = self._content
             return
