@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.notebook import on_ranks, printed_by
+from tests.helpers.notebook import on_ranks, plain, printed_by
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -299,6 +299,14 @@ INNER = {
     "conf = [notes(k=1), notes(k=1)]": ("conf[0]", "conf[0].k = 2", "own.c.k"),
     "conf = [[1], [5]]": ("conf[0]", "conf.insert(0, [0]); conf[1][0] = 2", "own.c[0]"),
     "conf = {'a': [1]}": ("conf['a']", "conf['a'][0] = 2; gone = conf.pop('a')", "own.c[0]"),
+    "class Conf(dict):\n    __getattr__ = dict.__getitem__\nconf = Conf(lr=1)": (
+        "conf",
+        "conf['lr'] = 2",
+        "own.c.lr",
+    ),
+    "class Conf(list):\n    pass\nconf = Conf([1])": ("conf", "conf[0] = 2", "own.c[0]"),
+    "class Conf:\n    __slots__ = ['lr', '_more']\n    __repr__ = lambda self: str(self.lr)\n"
+    "conf = Conf(); conf.lr = 1": ("conf", "conf.lr = 2", "own.c.lr"),
     "conf = {'a': array.array('i', [1])}": ("conf", "conf['a'][0] = 2", "own.c['a'][0]"),
 }
 """What the notebook has, what cells make from its inside, an edit, and a use: 1, then 2."""
@@ -318,6 +326,21 @@ def test_what_is_inside_of_what_the_notebook_edits_stays_one_object(
     notebook.run(edit)
     assert on_ranks(notebook, f"print({use})").stdout == "2\n"
     assert on_ranks(notebook, "print(conf)").stdout == notebook.run("print(conf)").stdout
+
+
+def test_what_cannot_follow_into_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
+    notebook.run("class Net:\n    def __init__(self, c):\n        self.c = c")
+    for given, edit in {
+        "fixed = ([1], 2)": "fixed[0].append(3)",
+        "fixed = {'t': torch.zeros(1)}": "fixed['t'] += 1",
+    }.items():
+        notebook.run(given)
+        on_ranks(notebook, "own = Net(fixed)")
+        notebook.run(edit)
+        assert "`fixed` was changed in place in the notebook. What cells" in plain(
+            on_ranks(notebook, "print(own.c)").text
+        )
+        assert "changed" not in on_ranks(notebook, "print(own.c)").text
 
 
 def test_what_the_notebook_puts_in_the_place_of_something_inside_is_another_object(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbdist.cell.names.used_names import WORD, read_later
+from nbdist.cell.names.used_names import read_later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +42,19 @@ def statements(source: str) -> Iterator[Statement]:
                 yield _statement(node)
             if not isinstance(node, DEFINITIONS):
                 todo += [part for part in _inside(node) if isinstance(part, ast.stmt)]
+            todo += _in_magic(node)
     except RecursionError:  # an expression of a thousand terms
         return
+
+
+def _in_magic(node: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statements in the text of a magic, as of `%%time`."""
+    match node:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Call(ast.Name("get_ipython"))), args=texts)):
+            for text in texts:
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    with suppress(SyntaxError, ValueError):  # text of another kind
+                        yield from ast.parse(text.value).body
 
 
 def _only_shows(node: ast.stmt) -> bool:
@@ -56,20 +68,19 @@ def _only_shows(node: ast.stmt) -> bool:
 
 def _statement(node: ast.stmt) -> Statement:
     names, binds, later = set[str](), set[str](), set[str]()
-    is_definition = isinstance(node, DEFINITIONS)
-    if is_definition:
+    if isinstance(node, DEFINITIONS):
         later.update(_read_later(ast.Module([node], [])))
-    for part in (node, *(ast.walk(node) if is_definition else _inside(node))):
-        if isinstance(part, ast.Name):
-            names.add(part.id)
-        elif isinstance(part, (ast.Lambda, ast.GeneratorExp)) and not is_definition:
-            later.update(_read_later(ast.Expression(part)))
-        if part is node or not is_definition:
-            binds.update(_bound(part))
-    if "get_ipython" in names:  # a magic, whose text may be code
-        texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-        later.update(WORD.findall(" ".join(text for text in texts if isinstance(text, str))))
-        names.discard("get_ipython")
+        binds.add(node.name)
+        names.update(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+    else:
+        for part in (node, *_inside(node)):
+            if isinstance(part, ast.Name):
+                names.add(part.id)
+            elif isinstance(part, (ast.Lambda, ast.GeneratorExp)):
+                later.update(_read_later(ast.Expression(part)))
+            if part is node or not isinstance(part, ast.stmt):
+                binds.update(_bound(part))
+    names.discard("get_ipython")
     is_code = isinstance(node, (*IMPORTS, *FUNCTIONS))
     return Statement(frozenset(names | binds | later), frozenset(binds), frozenset(later), is_code)
 
@@ -89,13 +100,9 @@ def _bound(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Import(names) | ast.ImportFrom(names=names):
             yield from (each.asname or each.name.partition(".")[0] for each in names)
-        case ast.MatchMapping(rest=str(name)):
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
             yield name
-        case (
-            ast.FunctionDef(name=str(name)) | ast.AsyncFunctionDef(name=str(name))
-            | ast.ClassDef(name=str(name)) | ast.ExceptHandler(name=str(name))
-            | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name))
-        ):  # fmt: skip
+        case ast.MatchMapping(rest=str(name)) | ast.ExceptHandler(name=str(name)):
             yield name
         case ast.Name() | ast.Attribute() | ast.Subscript() if isinstance(node.ctx, ast.Store):
             inner: ast.AST = node

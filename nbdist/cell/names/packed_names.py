@@ -45,11 +45,13 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     for name in wanted.forced:
         if name not in space:
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
-    ranks_use, followed = dict[str, None](), list[str]()
+    ranks_use, followed, stay = dict[str, None](), list[str](), list[str]()
     if wanted.code and wanted.automatic:
         ranks_use = known.cells.read_by(wanted.source, wanted.code)
         held, read = known.cells.behind(wanted.code)
         followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
+        others = sorted(filter(wanted.has, held.difference(followed)))
+        stay = [name for name in others if known.stays(name, space[name])]
         followed += filter(wanted.has, known.cells.changed_behind(sorted(read), space))
     changed = [name for name in known.cells.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
@@ -61,6 +63,7 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
             refused = trip.load([*sure, *wanted.maybe, *followed])
             if not refused:
                 trip.leave_out({n: why for n, why in left_out.items() if n in followed})
+                trip.tell_of(stay)
                 bringing = trip.end(look)
                 known.keep()
                 return bringing
@@ -349,6 +352,12 @@ class _Trip:
             value = self._wanted.space[name]
             if name in self._known and self._known.cells.left_out(name, value):
                 self._kept.left_out(name, explained(name, value, why, self.refuses))
+
+    def tell_of(self, stay: Iterable[str]) -> None:
+        """Say once which changed names do not follow to what cells have made from them."""
+        for name in stay:
+            if self._known.cells.left_out(name, self._wanted.space[name]):
+                self._kept.stays(name)
 
     def end(self, look: LookAt) -> Bringing | None:
         """Write what is packed for the ranks, with the notes, and record the cell."""

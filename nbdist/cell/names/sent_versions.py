@@ -246,6 +246,20 @@ class Known:
             and (self.stale(name, value))
         )
 
+    def stays(self, name: str, value: object) -> bool:
+        """Return whether an object has changed that holders on the ranks keep as it was.
+
+        Of models and arrays this is usual, and takes longer.
+        """
+        known = self._versions.get(name)
+        return (
+            known is not None
+            and known.held.holds(value)
+            and isinstance(known.contents, Complete)
+            and not hasattr(type(value), "__array__")
+            and not known.contents.same(value)
+        )
+
     def follows(self, name: str) -> bool:
         """Return whether ranks that have an object get its new state once it has changed here."""
         known = self._versions[name].contents
