@@ -328,6 +328,16 @@ def test_what_is_inside_of_what_the_notebook_edits_stays_one_object(
     assert on_ranks(notebook, "print(conf)").stdout == notebook.run("print(conf)").stdout
 
 
+def test_what_was_only_shown_together_does_not_follow(notebook: Kernel) -> None:
+    notebook.run("shown, seen = {'lr': 1}, [1]")
+    on_ranks(notebook, "print(shown, len(seen), rank)")
+    notebook.run("shown['lr'] = 2")
+    assert on_ranks(notebook, "print(seen)").text == "[1]\n"
+    assert on_ranks(notebook, "both = [shown, seen]").text
+    notebook.run("shown['lr'] = 3")
+    assert "Brought to 2 ranks: shown" in on_ranks(notebook, "print(both)").text
+
+
 def test_what_cannot_follow_into_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
     notebook.run("class Net:\n    def __init__(self, c):\n        self.c = c")
     for given, edit in {
