@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.notebook import on_ranks, printed_by
+from tests.helpers.notebook import on_ranks, plain, printed_by
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -251,10 +251,136 @@ def test_what_cells_have_made_follows_the_notebook(notebook: Kernel) -> None:
     assert on_ranks(notebook, f"print({uses[0]})").text == f"{number}\n", "nothing twice"
 
 
+KEPT_THERE = {
+    "own = Net(conf)": "own.c",
+    "own, made = None, []\nfor _ in '12':\n    made.append(own)\n    own = Net(conf)": "made[1].c",
+    "made = {}\ngroup = made.setdefault('a', [])\ngroup.append(Net(conf))": "made['a'][0].c",
+    "made = {}\nmade.setdefault('a', []).append(Net(conf))": "made['a'][0].c",
+    "def make(): return Net(conf)\n---\nmade = []\n---\nmade.append(make())": "made[0].c",
+    "made = [Net(0), Net(0)]\n---\nfor one in made:\n    one.c = conf": "made[0].c",
+    "box = Net(0)\nmade = Net(box)\n---\nbox.c = conf": "made.c.c",
+    "made = []\n---\n[made.append(Net(conf)) for _ in range(2)]": "made[0].c",
+    "match Net(conf):\n    case own: pass": "own.c",
+    "class Own:\n    c = conf": "Own().c",
+    "made = []\n---\nregister(made, Net, conf)": "made[0].c",
+    "def make():\n    global own\n    own = Net(conf)\n---\nmake()": "own.c",
+    "Net.default = conf": "Net(0).default",
+    "get_ipython().run_cell_magic('capture', '', 'own = Net(conf)')": "own.c",
+    "own = Net(0)\n---\nown.f = lambda: {'lr': rate}": "own.f()",
+    "notes.f = lambda: {'lr': rate}": "notes.f()",
+    "made = []\n---\nmade.append(lambda: {'lr': rate})": "made[0]()",
+    "def f(): return {'lr': rate}\n---\nmade = {}\n---\nmade['f'] = f": "made['f']()",
+    "import torch\nown = torch.nn.Identity()\n---\n"
+    "own.register_forward_hook(lambda m, i, o: {'lr': rate})": "own(1)",
+}  # fmt: skip
+"""Cells that keep what the notebook changes, in some way, and a use of it."""
+
+
+@pytest.mark.parametrize("cells", KEPT_THERE)
+def test_what_cells_have_kept_in_any_way_follows_the_notebook(notebook: Kernel, cells: str) -> None:
+    notebook.run("""
+conf, rate, notes = {'lr': 1}, 1, types.SimpleNamespace()
+class Net:
+    def __init__(self, c):
+        self.c = c
+def register(nets, kind, *held):
+    nets.append(kind(*held))
+    """)
+    for cell in cells.split("---\n"):
+        on_ranks(notebook, cell)
+    use = f"print({KEPT_THERE[cells]}['lr'])"
+    assert on_ranks(notebook, use).stdout == "1\n"
+    notebook.run("conf['lr'] = rate = 2")
+    assert on_ranks(notebook, use).stdout == "2\n"
+
+
+INNER = {
+    "conf = {'opt': {'lr': 1}}": ("conf['opt']", "conf['opt']['lr'] = 2", "own.c['lr']"),
+    "conf = [notes(k=1), notes(k=1)]": ("conf[0]", "conf[0].k = 2", "own.c.k"),
+    "conf = [[1], [5]]": ("conf[0]", "conf.insert(0, [0]); conf[1][0] = 2", "own.c[0]"),
+    "conf = {'a': [1]}": ("conf['a']", "conf['a'][0] = 2; gone = conf.pop('a')", "own.c[0]"),
+    "class Conf(dict):\n    __getattr__ = dict.__getitem__\nconf = Conf(lr=1)": (
+        "conf",
+        "conf['lr'] = 2",
+        "own.c.lr",
+    ),
+    "class Conf(list):\n    pass\nconf = Conf([1])": ("conf", "conf[0] = 2", "own.c[0]"),
+    "class Conf:\n    __slots__ = ['lr', '_more']\n    __repr__ = lambda self: str(self.lr)\n"
+    "conf = Conf(); conf.lr = 1": ("conf", "conf.lr = 2", "own.c.lr"),
+    "conf = {'a': array.array('i', [1])}": ("conf", "conf['a'][0] = 2", "own.c['a'][0]"),
+}
+"""What the notebook has, what cells make from its inside, an edit, and a use: 1, then 2."""
+
+
+@pytest.mark.parametrize("given", INNER)
+def test_what_is_inside_of_what_the_notebook_edits_stays_one_object(
+    notebook: Kernel, given: str
+) -> None:
+    part, edit, use = INNER[given]
+    notebook.run(
+        "import array\nnotes = types.SimpleNamespace\nclass Net:\n    def __init__(self, c):\n"
+        f"        self.c = c\n{given}"
+    )
+    on_ranks(notebook, f"own = Net({part})")
+    assert on_ranks(notebook, f"print({use})").stdout == "1\n"
+    notebook.run(edit)
+    assert on_ranks(notebook, f"print({use})").stdout == "2\n"
+    assert on_ranks(notebook, "print(conf)").stdout == notebook.run("print(conf)").stdout
+
+
+def test_what_was_only_shown_together_does_not_follow(notebook: Kernel) -> None:
+    notebook.run("shown, seen = {'lr': 1}, [1]")
+    on_ranks(notebook, "print(shown, len(seen), rank)")
+    notebook.run("shown['lr'] = 2")
+    assert on_ranks(notebook, "print(seen)").text == "[1]\n"
+    assert on_ranks(notebook, "both = [shown, seen]").text
+    notebook.run("shown['lr'] = 3")
+    assert "Brought to 2 ranks: shown" in on_ranks(notebook, "print(both)").text
+
+
+def test_what_cannot_follow_into_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
+    notebook.run("class Net:\n    def __init__(self, c):\n        self.c = c")
+    for given, edit in {
+        "fixed = ([1], 2)": "fixed[0].append(3)",
+        "fixed = {'t': torch.zeros(1)}": "fixed['t'] += 1",
+    }.items():
+        notebook.run(given)
+        on_ranks(notebook, "own = Net(fixed)")
+        notebook.run(edit)
+        assert "`fixed` was changed in place in the notebook. What cells" in plain(
+            on_ranks(notebook, "print(own.c)").text
+        )
+        assert "changed" not in on_ranks(notebook, "print(own.c)").text
+
+
+def test_what_the_notebook_puts_in_the_place_of_something_inside_is_another_object(
+    notebook: Kernel,
+) -> None:
+    notebook.run("conf = {'opt': {'lr': 1}, 'more': [1]}")
+    on_ranks(notebook, "own, more = conf['opt'], conf['more']")
+    notebook.run("conf['opt'], conf['two'] = {'lr': 2}, conf['more']; conf['two'].append(2)")
+    use = "print(own, more, conf, conf['two'] is conf['more'] is more)"
+    for last in (2, 3):
+        right = f"{{'opt': {{'lr': {last}}}, 'more': [1, 2], 'two': [1, 2]}}"
+        assert on_ranks(notebook, use).stdout == f"{{'lr': 1}} [1, 2] {right} True\n"
+        notebook.run("conf['opt']['lr'] = 3")
+
+
+def test_what_a_method_reads_that_was_put_into_a_class_later_follows(notebook: Kernel) -> None:
+    notebook.run("first, second = 1, 2\nclass Net:\n    def value(self):\n        return first")
+    on_ranks(notebook, "own = Net()")
+    notebook.run("Net.value = lambda self: second")
+    assert on_ranks(notebook, "print(own.value())").stdout == "2\n"
+    notebook.run("second = 7")
+    assert on_ranks(notebook, "print(own.value())").stdout == "7\n"
+
+
 def test_what_the_notebook_binds_anew_is_not_in_what_cells_have_made(notebook: Kernel) -> None:
-    on_ranks(notebook, "one, two = Patched(), Holder(conf)")
-    notebook.run("class Patched:\n    def f(self):\n        return 7\nconf = {'lr': 7}")
-    cell = on_ranks(notebook, "print(one.f(), two.held[0])")
+    # Names of this test alone: cells of others have put `conf` together with much else.
+    notebook.run("class Alone:\n    def f(self):\n        return 1\napart = {'lr': 1}")
+    on_ranks(notebook, "alone, aside = Alone(), Holder(apart)")
+    notebook.run("class Alone:\n    def f(self):\n        return 7\napart = {'lr': 7}")
+    cell = on_ranks(notebook, "print(alone.f(), aside.held[0])")
     assert cell.text == "1 {'lr': 1}\n"
 
 

@@ -876,6 +876,8 @@ print(rows(), value())
 thr = 3; k = 6
 # %% observes
 print(len(df.query("a > @thr")), eval("k"))
+""",
+    ),
     "an object with more in it than is small": (
         "ranks: above 64 kB nothing of it was compared, and the old scale was used",
         """

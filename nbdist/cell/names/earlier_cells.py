@@ -6,12 +6,15 @@ and of what its code reads, have to follow. Kernel's main thread.
 
 from __future__ import annotations
 
-from types import FunctionType, ModuleType
+import builtins
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.names.made_from import made_from
+from nbdist.cell.names.made_from import Statement, statements
 from nbdist.cell.names.used_names import bound, mentioned, read_later, used
+from nbdist.rank.looking.rank_names import OURS
 from nbdist.rank.values.held import Held
+from nbdist.rank.values.kinds import GROWING, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from nbdist.cell.names.sent_versions import Known
 
 
-HOLD_NOTHING = (ModuleType, FunctionType, type)
-"""Types to which cells rarely add what the notebook may change."""
+HOLD_NOTHING = (ModuleType, FunctionType, BuiltinFunctionType, *PLAIN[:-1])
+"""Types to which statements rarely add what the notebook may change."""
 
 
 class EarlierCells:
@@ -32,11 +35,10 @@ class EarlierCells:
         self._ran: dict[str, dict[str, None]] = {}
         """For each name that a cell on the ranks has bound, the names that its functions may
         read."""
-        self._made: dict[str, set[str]] = {}
-        """For each name that cells on the ranks have bound or changed, the notebook's names that
-        were read for it."""
-        self._read_behind: dict[str, set[str]] = {}
-        """Likewise, the names that the code behind what was made may read."""
+        self._statements: dict[str, set[Statement]] = {}
+        """For each name that may hold what such cells have made: the statements of it."""
+        self._code = set(OURS)
+        """The names of modules and functions of the ranks."""
         self._left_out: dict[str, Held] = {}
         """The notebook's last values that could not follow to what cells have made."""
 
@@ -88,42 +90,42 @@ class EarlierCells:
                 todo += [*self._known.reads(name), *self._ran.get(name, ())]
         return [name for name in found if name in space and self._known.changed(name, space[name])]
 
-    def made_before(self, code: CodeType) -> set[str]:
-        """Return the notebook's names from which earlier cells made what this cell mentions."""
-        if not self._made:
-            return set()
-        return {each for name in mentioned(code) for each in self._made.get(name, ())}
+    def made(self, source: str, space: Mapping[str, Any]) -> None:
+        """Record what each statement of a cell for the ranks brings together."""
+        for statement in statements(source):
+            self._code -= statement.binds
+            if statement.is_code:
+                self._code |= statement.binds
+            for name in statement.names if len(statement.names) > 1 else ():
+                if name in statement.binds or self._may_hold(name, space):
+                    self._statements.setdefault(name, set()).add(statement)
 
-    def read_by_made(self, code: CodeType, space: Mapping[str, Any]) -> list[str]:
-        """Return the changed names that code behind what cells have made and this cell uses reads.
+    def _may_hold(self, name: str, space: Mapping[str, Any]) -> bool:
+        """Return whether a statement may put something into the value of a name that it reads."""
+        if name in self._code or name in self._statements:
+            return name not in self._code
+        value = space.get(name, vars(builtins).get(name))
+        if isinstance(value, type):  # as in `Net.made.append(net)`
+            return any(type(part) in GROWING for part in vars(value).values())
+        return not isinstance(value, HOLD_NOTHING)
 
-        It may be a class of which a cell has made an object: its methods read the present values.
+    def behind(self, code: CodeType) -> tuple[set[str], set[str]]:
+        """Return what may be behind the names that a cell mentions, and what code there reads.
+
+        Objects that cells have made from the notebook's values hold these. Code may be a class of
+        which a cell has made an object: its methods read the present values.
         """
-        if not self._read_behind:
-            return []
-        reads = {each for name in mentioned(code) for each in self._read_behind.get(name, ())}
-        return self.changed_behind(sorted(reads), space)
-
-    def made(self, source: str, code: CodeType, space: Mapping[str, Any]) -> None:
-        """Record what a cell for the ranks makes from the notebook's names, and from its own."""
-        if not any(name in self._known or name in self._made for name in mentioned(code)):
-            return
-        for made, read in made_from(source):
-            found = {each for name in read for each in self._behind(name)}
-            if found:
-                for name in made:
-                    if not isinstance(space.get(name), HOLD_NOTHING):  # as in `torch.save(net)`
-                        self._made.setdefault(name, set()).update(found)
-                        reads = {one for each in found for one in self._known.by_code(each)}
-                        self._read_behind.setdefault(name, set()).update(reads)
-
-    def _behind(self, name: str) -> set[str]:
-        """Return the notebook's names that the value of a name may hold, or that its code reads."""
-        found, todo = set[str](), [name, *self._ran.get(name, ())]
+        found, read, seen = set[str](), set[str](), set[Statement]()
+        todo = [*mentioned(code)] if self._statements else []
         while todo:
-            each = todo.pop()
-            found |= self._made.get(each, set())
-            if each in self._known and each not in found:
-                found.add(each)
-                todo += self._known.reads(each)
-        return found
+            name = todo.pop()
+            if name in found:
+                continue
+            found.add(name)
+            read |= self._known.by_code(name)
+            todo += [*self._known.reads(name), *self._ran.get(name, ())]
+            for statement in self._statements.get(name, set()) - seen:
+                seen.add(statement)
+                read |= statement.later
+                todo += statement.names
+        return found, read

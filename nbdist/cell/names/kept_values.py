@@ -37,6 +37,10 @@ LEFT_OUT = (
     "`{0}` was changed in the notebook, but cannot be brought to the ranks: {1}. What cells there "
     "have made may still use the `{0}` that was brought before."
 )
+STAYS = (
+    "`{0}` was changed in place in the notebook. What cells on the ranks have made from `{0}` may "
+    "still have it as it was, as it cannot follow: bring `{0}` and make that again."
+)
 
 
 class KeptValues:
@@ -60,6 +64,11 @@ class KeptValues:
     def left_out(self, name: str, why: str) -> None:
         """Take a name that has changed in the notebook, and whose new value cannot travel."""
         self.notes.append(LEFT_OUT.format(name, why))
+
+    def stays(self, name: str) -> None:
+        """Take a name that has changed in the notebook, and that objects there hold as it was."""
+        if name not in self._drifted:  # else it is told
+            self.notes.append(STAYS.format(name))
 
     def look_at_deleted(self, ask: Ask, used: Iterable[str]) -> None:
         """Add messages about names in `used` that were deleted in the notebook."""

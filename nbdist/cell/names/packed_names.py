@@ -45,12 +45,14 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
     for name in wanted.forced:
         if name not in space:
             raise UsageError(f"there is no `{name}` in the notebook that could be brought")
-    ranks_use, followed = dict[str, None](), list[str]()
+    ranks_use, followed, stay = dict[str, None](), list[str](), list[str]()
     if wanted.code and wanted.automatic:
         ranks_use = known.cells.read_by(wanted.source, wanted.code)
-        held = sorted(known.cells.made_before(wanted.code))
-        followed = [name for name in held if _can_follow(wanted, known, name)]
-        followed += filter(wanted.has, known.cells.read_by_made(wanted.code, space))
+        held, read = known.cells.behind(wanted.code)
+        followed = [name for name in sorted(held) if _can_follow(wanted, known, name)]
+        others = sorted(filter(wanted.has, held.difference(followed)))
+        stay = [name for name in others if known.stays(name, space[name])]
+        followed += filter(wanted.has, known.cells.changed_behind(sorted(read), space))
     changed = [name for name in known.cells.changed_behind(ranks_use, space) if wanted.has(name)]
     used = [*wanted.forced, *wanted.surely, *changed]
     sure = dict.fromkeys(name for name in used if name in space)
@@ -61,6 +63,7 @@ def pack(wanted: Wanted, known: Known, ask: Ask, look: LookAt, devices: int) -> 
             refused = trip.load([*sure, *wanted.maybe, *followed])
             if not refused:
                 trip.leave_out({n: why for n, why in left_out.items() if n in followed})
+                trip.tell_of(stay)
                 bringing = trip.end(look)
                 known.keep()
                 return bringing
@@ -110,8 +113,9 @@ class _Trip:
         self._parts = self._references.parts
         self._packing = Packing(devices, self._parts)
         self._tokens: dict[str, str] = {}
-        self._edited: set[str] = set()
-        """Packed names whose object the ranks have in an older state."""
+        self._edited: dict[str, list[tuple[object, str]]] = {}
+        """Packed names whose object the ranks have in an older state, with what they hold there,
+        each with its path."""
         self._alike: list[str] = []
         """Names whose objects both ends have edited in the same way, to be read anew."""
         self._graded: set[str] = set()
@@ -160,6 +164,10 @@ class _Trip:
                 # Other values in the parcel that hold this object refer to the ranks' object.
                 self._parts.add(name, space[name])
                 self._parts.copied.discard(name)
+        for name, parts in self._edited.items():
+            if (state := states[name]) is not None:
+                renewed = [part for part in parts if State.of(part[0]) is not None]
+                state.hold(self._parts.add_earlier(name, renewed))
         self._packing = Packing(self._devices, self._parts)
         for kind in self._known.edited_earlier():
             if not self.refuses(kind):
@@ -299,7 +307,7 @@ class _Trip:
         token = self._tokens[name]
         if name in self._wanted.forced or versions - {"", token}:
             if change == "edited" and all(map(self._known.are_same(name), versions - {""})):
-                self._edited.add(name)
+                self._edited[name] = self._known.inside_before(name, versions)
             return True
         if change == "graded" and versions == {token}:
             self._graded.add(name)
@@ -345,12 +353,18 @@ class _Trip:
             if name in self._known and self._known.cells.left_out(name, value):
                 self._kept.left_out(name, explained(name, value, why, self.refuses))
 
+    def tell_of(self, stay: Iterable[str]) -> None:
+        """Say once which changed names do not follow to what cells have made from them."""
+        for name in stay:
+            if self._known.cells.left_out(name, self._wanted.space[name]):
+                self._kept.stays(name)
+
     def end(self, look: LookAt) -> Bringing | None:
         """Write what is packed for the ranks, with the notes, and record the cell."""
         wanted, known = self._wanted, self._known
         if wanted.code and wanted.automatic:
             known.cells.ran(wanted.code, self._ranks_use)
-            known.cells.made(wanted.source, wanted.code, wanted.space)
+            known.cells.made(wanted.source, wanted.space)
         self._kept.look_at_newer(look)
         bringing = self._leave()
         if wanted.python is not None:

@@ -15,6 +15,7 @@ from nbdist.rank.values.contents import contents
 from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import is_open
 from nbdist.rank.values.own_modules import Read, with_imported
+from nbdist.rank.values.parts_inside import inside
 from nbdist.rank.values.small_contents import Complete
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class _Version:
     parts: dict[str, str] = field(default_factory=dict)
     """The names of objects inside of the value, with the ids of these objects: what their code
     reads is found when they are sent themselves."""
+    inside: list[tuple[Held, str]] = field(default_factory=list)
+    """What plain data holds, each with its path."""
+    inside_before: list[tuple[Held, str]] = field(default_factory=list)
+    """The same, of the version before."""
 
     @property
     def token(self) -> str:
@@ -113,6 +118,7 @@ class Known:
             made = self._versions[name] = _Version(
                 next(self._objects), Held(value), contents(value)
             )
+            made.inside = self._inside(made, value)
             return made.token, "" if known is None else "bound"
         if not self._moved(known, value):
             return known.token, ""
@@ -135,8 +141,23 @@ class Known:
         """
         known = self._versions[name]
         known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
+        known.inside_before, known.inside = known.inside, self._inside(known, value)
         known.differing = []
         return known.token
+
+    @staticmethod
+    def _inside(known: _Version, value: object) -> list[tuple[Held, str]]:
+        """Return the objects inside of plain data that ranks can find again by their paths."""
+        found = isinstance(known.contents, Complete) and known.contents.plain
+        return [(Held(part), path) for part, path in inside(value)] if found else []
+
+    def inside_before(self, name: str, versions: set[str | None]) -> list[tuple[object, str]]:
+        """Return what an edited object held in the version before, if all ranks have that."""
+        known = self._versions[name]
+        if versions != {f"{known.object}:{known.edits - 1}"}:
+            return []
+        found = [(held.value(), path) for held, path in known.inside_before]
+        return [(part, path) for part, path in found if part is not None]
 
     def sent_gradients(self, name: str, value: object) -> None:
         """Record that the ranks that have not trained this model get its present gradients."""
@@ -145,7 +166,7 @@ class Known:
     def returned(self, name: str, value: object) -> None:
         """Record that a name's value came from the ranks, so that it need not be sent to them."""
         known = self._versions.get(name)
-        self._versions[name] = _Version(
+        made = self._versions[name] = _Version(
             next(self._objects) if known is None else known.object,
             Held(value),
             contents(value),
@@ -155,6 +176,7 @@ class Known:
             by_code=set() if known is None else known.by_code,
             parts={} if known is None else known.parts,
         )
+        made.inside = self._inside(made, value)
         self.there.returned(name, {name: value})
 
     def let_go(self, name: str) -> None:
@@ -237,6 +259,20 @@ class Known:
             and (self.stale(name, value))
         )
 
+    def stays(self, name: str, value: object) -> bool:
+        """Return whether an object has changed that holders on the ranks keep as it was.
+
+        Of models and arrays this is usual, and takes longer.
+        """
+        known = self._versions.get(name)
+        return (
+            known is not None
+            and known.held.holds(value)
+            and isinstance(known.contents, Complete)
+            and not hasattr(type(value), "__array__")
+            and not known.contents.same(value)
+        )
+
     def follows(self, name: str) -> bool:
         """Return whether ranks that have an object get its new state once it has changed here."""
         known = self._versions[name].contents
@@ -281,6 +317,7 @@ class Known:
             elif not version.held.holds(space[name]):
                 self._keep_class(version)
                 version.held, version.contents = _REPLACED, None
+                version.inside, version.inside_before = [], []
         self.there.forget(space)
         if not self._deleted:
             return []

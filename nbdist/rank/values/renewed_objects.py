@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import defaultdict, deque
-from types import SimpleNamespace
-from typing import Any
+from types import MemberDescriptorType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.kinds import GROWING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PYTHONS = 1 << 9
 """The type flag of classes that were defined in Python."""
@@ -20,10 +23,20 @@ class State:
     Other references to that object see the change, as in the notebook.
     """
 
-    def __init__(self, content: Any, kind: type | None = None) -> None:
-        self._content, self._kind = content, kind
+    def __init__(self, content: Any) -> None:
+        self._content = content
+        self._kind: type | None = None
+        """The class of an object that has attributes."""
+        self._attributes = dict[str, Any]()
+        self._slots = dict[str, Any]()
         self._factory: Any = None
         """What makes the values that a `defaultdict` lacks."""
+        self._inside: list[tuple[Any, State]] = []
+
+    def hold(self, parts: Iterable[Any]) -> None:
+        """Give their new states also to these objects, which have states and are or were inside."""
+        states = [(part, State.of(part)) for part in parts]
+        self._inside = [(part, state) for part, state in states if state is not None]
 
     @classmethod
     def of(cls, value: Any) -> State | None:
@@ -31,29 +44,45 @@ class State:
         if is_a(value, "torch.optim", "Optimizer"):
             return Settings.of(value)
         kind = type(value)
-        if kind in GROWING or kind is bytearray:
-            state = cls(dict(value) if issubclass(kind, dict) else [*value])
-            state._factory = getattr(value, "default_factory", None)
-            return state
+        base = _container(kind)
+        found = cls(None if base is None else _content(value, base))
+        found._factory = getattr(value, "default_factory", None) if base is defaultdict else None
+        if base is not None and kind is base:
+            return found
         is_own = kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__")
         settings = is_own or kind in (SimpleNamespace, Namespace)
-        if settings and not isinstance(value, type) and _has_only_dict(value):
-            return cls(dict(vars(value)), kind)
-        return None
+        if isinstance(value, type) or not settings or not _shows_all(kind, base):
+            return None
+        found._kind, found._attributes = kind, dict(getattr(value, "__dict__", {}))
+        found._slots = {name: slot.__get__(value) for name, slot in _slots(kind, value)}
+        return found
 
     def give_to(self, value: Any) -> None:
         """Update `value` in place."""
-        if isinstance(value, (list, bytearray)):
+        for part, state in self._inside:
+            state.give_to(part)
+        if self._kind is not None:
+            self._give_attributes(value, self._kind)
+        base: Any = _container(type(value))  # whose methods an own class may have replaced
+        if base is bytearray:
             value[:] = self._content
-            return
-        if self._kind is not None and type(value) is not self._kind:
-            value.__class__ = self._kind
-        if isinstance(value, defaultdict):
-            value.default_factory = self._factory
-        is_container = isinstance(value, (dict, set, deque))
-        inside = value if is_container else vars(value)
-        inside.clear()
-        (inside.extend if isinstance(inside, deque) else inside.update)(self._content)
+        elif base is not None:
+            base.clear(value)
+            if base is defaultdict:
+                value.default_factory = self._factory
+            (base.extend if issubclass(base, (list, deque)) else base.update)(value, self._content)
+
+    def _give_attributes(self, value: Any, kind: type) -> None:
+        if type(value) is not kind:
+            value.__class__ = kind
+        if hasattr(value, "__dict__"):
+            vars(value).clear()
+            vars(value).update(self._attributes)
+        for _, slot in _slots(kind, value):
+            slot.__delete__(value)
+        for name, slot in _slots(kind):
+            if name in self._slots:
+                slot.__set__(value, self._slots[name])
 
 
 class Settings(State):
@@ -73,11 +102,38 @@ class Settings(State):
             group.update({"params": parameters, **settings})
 
 
-def _has_only_dict(value: Any) -> bool:
-    """Return whether an object keeps all its state in its `__dict__`."""
-    if type(value) is SimpleNamespace:
+def _container(kind: type) -> Any:
+    """Return the type of a plain container that a class is or extends; None for others."""
+    return next((each for each in kind.__mro__ if each in GROWING or each is bytearray), None)
+
+
+def _content(value: Any, base: Any) -> Any:
+    """Return what a container holds, whatever methods its class has replaced."""
+    if issubclass(base, dict):
+        return dict(base.items(value))
+    return [*base.__iter__(value)]
+
+
+def _shows_all(kind: type, base: type | None) -> bool:
+    """Return whether objects keep all their state in attributes and in a container's content."""
+    if kind is SimpleNamespace:
         return True
-    kinds = type(value).__mro__[:-1]
-    return hasattr(value, "__dict__") and all(
-        kind.__flags__ & PYTHONS and not vars(kind).get("__slots__") for kind in kinds
-    )
+    known = (base or object).__mro__
+    return all(each in known or each.__flags__ & PYTHONS for each in kind.__mro__)
+
+
+def _slots(kind: type, value: Any = None) -> list[tuple[str, Any]]:
+    """Return the slots of a class; of an object only those that are set."""
+    found = [
+        pair for each in kind.__mro__ if each.__flags__ & PYTHONS for pair in vars(each).items()
+    ]
+    slots = [(name, slot) for name, slot in found if type(slot) is MemberDescriptorType]
+    return [pair for pair in slots if value is None or _is_set(pair[1], value)]
+
+
+def _is_set(slot: Any, value: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True

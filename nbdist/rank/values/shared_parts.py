@@ -5,7 +5,7 @@ For example, an optimizer that is sent after its model must update this model's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -62,6 +62,23 @@ class Parts:
             if type(part) in CONTAINERS:
                 self.containers.add(id(part))
         self._places = None
+
+    def add_earlier(self, name: str, parts: Iterable[tuple[object, str]]) -> list[object]:
+        """Add what the receivers have inside of a name by paths in its older state, and return it.
+
+        Not what they have elsewhere, too.
+        """
+        added = []
+        for part, path in parts:
+            way = name, INSIDE, path
+            known = self._found.get(id(part))
+            if known is None or not self._may_refer(known[1]):
+                self._found[id(part)] = part, way
+                added.append(part)
+                if type(part) in CONTAINERS:
+                    self.containers.add(id(part))
+        self.copied_inside.discard(name)
+        return added
 
     def forget_met(self) -> None:
         """Forget to what values have referred so far."""
