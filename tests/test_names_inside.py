@@ -335,7 +335,7 @@ def test_what_was_only_shown_together_does_not_follow(notebook: Kernel) -> None:
     assert on_ranks(notebook, "print(seen)").text == "[1]\n"
     assert on_ranks(notebook, "both = [shown, seen]").text
     notebook.run("shown['lr'] = 3")
-    assert "Brought to 2 ranks: shown" in on_ranks(notebook, "print(both)").text
+    assert "shown (dict)" in on_ranks(notebook, "print(both)").text
 
 
 def test_what_cannot_follow_into_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
@@ -378,9 +378,9 @@ def test_what_a_method_reads_that_was_put_into_a_class_later_follows(notebook: K
 def test_what_the_notebook_binds_anew_is_not_in_what_cells_have_made(notebook: Kernel) -> None:
     # Names of this test alone: cells of others have put `conf` together with much else.
     notebook.run("class Alone:\n    def f(self):\n        return 1\napart = {'lr': 1}")
-    on_ranks(notebook, "alone, aside = Alone(), Holder(apart)")
+    on_ranks(notebook, "lone, aside = Alone(), Holder(apart)")
     notebook.run("class Alone:\n    def f(self):\n        return 7\napart = {'lr': 7}")
-    cell = on_ranks(notebook, "print(alone.f(), aside.held[0])")
+    cell = on_ranks(notebook, "print(lone.f(), aside.held[0])")
     assert cell.text == "1 {'lr': 1}\n"
 
 

@@ -68,6 +68,9 @@ class Parts:
 
         Not what they have elsewhere, too.
         """
+        present = [key for key, (_, way) in self._found.items() if way[:2] == (name, INSIDE)]
+        for key in present:  # paths in its present state
+            del self._found[key]
         added = []
         for part, path in parts:
             way = name, INSIDE, path
