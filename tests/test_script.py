@@ -646,6 +646,16 @@ def test_a_write_that_fails_leaves_all_as_it_was(
     assert sorted(os.listdir(tmp_path)) == ["train.py", "train_data"]
 
 
+def test_what_a_script_itself_uses_leaves_the_notebooks_names_alone(
+    shell: InteractiveShell, tmp_path: Path
+) -> None:
+    shell.run_cell("from time import time\nimport math as _time").raise_error()
+    path = tmp_path / "train.py"
+    script(shell, "print(time() > 0, _time.floor(1.5), rank)", backend="ddp").write(path)
+    ran = run([sys.executable], path, tmp_path)
+    assert (ran.stdout, ran.returncode) == ("True 1 0\n", 0), ran.stderr
+
+
 def test_a_jobs_script_is_private(shell: InteractiveShell, tmp_path: Path) -> None:
     shell.user_ns["values"] = list(range(1000))
     script(shell, "values", saved=False).write(tmp_path / "train.py")

@@ -66,11 +66,15 @@ if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
 """
 LINGER = """\
-    time.sleep(0.1)  # let gloo's threads finish: while Python ends, they could abort it
+    import time as _time
+
+    _time.sleep(0.1)  # let gloo's threads finish: while Python ends, they could abort it
 """
 WORKERS_LINGER = """
 if __name__ == "__mp_main__":  # a spawned worker: gloo's threads could abort it while Python ends
-    atexit.register(time.sleep, 0.1)
+    import atexit as _atexit, time as _time
+
+    _atexit.register(_time.sleep, 0.1)
 """
 JOIN_XLA = """\
 torch.distributed.init_process_group("xla", init_method="xla://")
@@ -129,12 +133,10 @@ def preamble(
     if backend == "ddp":
         joining = SET_DEVICE if forms_group else SET_DEVICE + FORM
         imports = ["import os", "import torch", "import torch.distributed"]
-        leaving = LEAVE
-        if lingers:
-            imports, leaving = [*imports, "import time"], LEAVE + LINGER
+        leaving = LEAVE + (LINGER if lingers else "")
         return Preamble(imports, ENVIRONMENT + TORCH_DEVICE, joining, leaving)
     if backend == "own":
-        return Preamble(["import atexit", "import time"], WORKERS_LINGER, "")
+        return Preamble([], WORKERS_LINGER, "")
     if backend == "none":
         return Preamble(["import os"], ENVIRONMENT + 'device = "cpu"\n', "")
     if backend == "xla":

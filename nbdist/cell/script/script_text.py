@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GUARD = 'if __name__ == "__main__":'
 COROUTINE = "_cell"
-OWN_NAMES = re.compile(r"\b_(?:name|alone|gpus)\b")
+OWN_NAMES = re.compile(r"\b_(?:name|alone|gpus|atexit|time)\b")
 """Variables of the code around a cell."""
 DISPLAY = """
 try:
@@ -238,7 +238,10 @@ class Assembly:
         def free(text: str) -> str:
             return OWN_NAMES.sub(lambda found: self._free(found[0]), text)
 
-        return replace(around, anywhere=free(around.anywhere), joining=free(around.joining))
+        return replace(
+            around, anywhere=free(around.anywhere), joining=free(around.joining),
+            leaving=free(around.leaving),
+        )  # fmt: skip
 
     def _free(self, name: str) -> str:
         """Return this name with underscores added until it is not a name of the notebook."""
