@@ -282,7 +282,8 @@ class Known:
         """Return whether ranks have all that has changed in a value, under names of its own."""
         differing = [held.value() for held in self._versions[name].differing]
         return bool(differing) and all(
-            any(
+            one is not None  # it is gone
+            and any(
                 known.held.holds(one)
                 and not known.drifted
                 and self.follows(other)
