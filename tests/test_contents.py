@@ -87,10 +87,55 @@ EDITS = {
     "an array's names": ("x = np.zeros(2, [('a', 'i4')])", "x.dtype.names = ('b',)"),
     "a tensor's shape": ("x = nn.Linear(2, 1)", "x.weight.data = x.weight.data.view(2)"),
     "what a defaultdict makes": ("x = defaultdict(int)", "x.default_factory = list"),
+    "a class's ufunc": ("class x: act = np.tanh", "x.act = np.cos"),
+    "a model's distribution": (
+        "normal = torch.distributions.Normal\nx = Net(prior=normal(0.0, 1.0))",
+        "x.prior = normal(0.0, 5.0)",
+    ),
+    "a model's private settings": (
+        "class x(Net):\n forward = lambda self, x: x * self._k.k\nx = x(_k=Box(k=1))",
+        "x._k.k = 2",
+    ),
+    "a model's settings beside a tensor": (
+        "x = Net(ema={'mean': torch.ones(1), 'rate': 1})",
+        "x.ema['rate'] = 2",
+    ),
+    "private attributes with a state": (
+        "class x(Data):\n def __len__(self): return self._n\nx = x(); x._n = 1",
+        "x._n = 2",
+    ),
+    "pydantic's private ones": (
+        "import pydantic\nclass x(pydantic.BaseModel):\n _n: int = 1\nx = x()",
+        "x._n = 2",
+    ),
+    "a text in a table": (
+        "import pandas\nx = pandas.DataFrame({'a': ['b', 'c']})",
+        "x.loc[0, 'a'] = 'd'",
+    ),
+    "the name of its columns": (
+        "import pandas\nx = pandas.DataFrame({'a': [1]})",
+        "x.columns.name = 'b'",
+    ),
+    "an attribute of a parameter": ("x = nn.Linear(1, 1)", "x.weight.rate = 2"),
+    "an attribute of a tensor": ("x = torch.ones(1)", "x.tag = 'a'"),
+    "the place of an iterator": ("x = iter([1, 2])", "next(x)"),
+    "what is written into memory": ("import io\nx = io.StringIO()", "x.write('a')"),
+    "another method of the same name": (
+        "import types\ndef f(self): return 1\nx = Box(); x.f = types.MethodType(f, x)",
+        "def f(self): return 2\nx.f = types.MethodType(f, x)",
+    ),
 }
 USES = {
     "a forward": ("x = Net()", "x(torch.ones(2, 1)); x.eval(); x.train()"),
     "a forward inside": ("x = Box(net=Net())", "x.net(torch.ones(2, 1))"),
+    "a forward that keeps something": (
+        "import threading\nx = Net(lock=None)",
+        "x.lock = threading.Lock(); x.last, x._seen = {'a': torch.ones(1)}, [1]",
+    ),
+    "a table that is read": (
+        "import pandas\nx = pandas.DataFrame({'a': ['b', 'c'], 'n': [1, 2]})",
+        "x.a.str.upper(); x.groupby('a').n.sum(); x.set_index('a'); str(x); x.a.unique()",
+    ),
     "a file that is opened": ("x = [Data()]", "x[0][1]"),
     "a loader's turn": ("x = DataLoader(Data(), shuffle=True)", "list(x); len(x)"),
     "random numbers": (

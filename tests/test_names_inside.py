@@ -272,6 +272,8 @@ KEPT_THERE = {
     "def f(): return {'lr': rate}\n---\nmade = {}\n---\nmade['f'] = f": "made['f']()",
     "import torch\nown = torch.nn.Identity()\n---\n"
     "own.register_forward_hook(lambda m, i, o: {'lr': rate})": "own(1)",
+    "keep(conf)": "kept[0]",
+    "Shelf.keep(conf)": "Shelf.kept[-1]",
 }  # fmt: skip
 """Cells that keep what the notebook changes, in some way, and a use of it."""
 
@@ -285,6 +287,16 @@ class Net:
         self.c = c
 def register(nets, kind, *held):
     nets.append(kind(*held))
+kept = []
+def keep(c):
+    kept.append(c)
+class Base:
+    kept = []
+    @classmethod
+    def keep(cls, c):
+        cls.kept.append(c)
+class Shelf(Base):
+    pass
     """)
     for cell in cells.split("---\n"):
         on_ranks(notebook, cell)
@@ -456,6 +468,32 @@ def test_names_of_what_was_brought_inside_of_something_are_the_same_there(notebo
     assert on_ranks(notebook, "print(net)").stdout == "None\n", "a cell has bound it"
 
 
+LATER = {
+    "held = {(0, 1): [1]}": "held[0, 1]",
+    "class Split(enum.Enum):\n    A = 1\nheld = {Split.A: [1]}": "held[Split.A]",
+    "class Conf(dict):\n    __getattr__ = dict.__getitem__\nheld = Conf(a=[1])": "held.a",
+    "class Conf(list):\n    pass\nheld = Conf([[1]])": "held[0]",
+    "class held:\n    made = {'a': [1]}": "held.made['a']",
+    "class Conf:\n    __slots__ = ['a']\nheld = Conf(); held.a = [1]": "held.a",
+    "held = ([1], 2)": "held[0]",
+    "class Conf(typing.NamedTuple):\n    a: list\nheld = Conf([1])": "held.a",
+    "held = {notes(a=[1]): 1}": "[*held][0].a",
+    "held = types.SimpleNamespace(data=DataLoader(Subset([1], [0])))": "held.data.dataset.dataset",
+}
+"""What is brought, and a part of it that gets a name only then."""
+
+
+@pytest.mark.parametrize("given", LATER)
+def test_a_part_that_gets_a_name_later_is_the_same_object(notebook: Kernel, given: str) -> None:
+    notebook.run(
+        "import enum, typing\nclass notes:\n    def __init__(self, a):\n        self.a = a"
+    )
+    notebook.run(f"from torch.utils.data import DataLoader, Subset\n{given}")
+    on_ranks(notebook, "held")
+    notebook.run(f"part = {LATER[given]}")
+    assert on_ranks(notebook, f"part.append(2)\nprint({LATER[given]})").stdout == "[1, 2]\n"
+
+
 def test_what_the_ranks_do_not_have_alike_is_copied_from_what_holds_it(notebook: Kernel) -> None:
     notebook.run(f"{TRAINER}\ntrainer = Trainer(line(1))\ntrained = Trainer(line(1))")
     notebook.run("data = torch.utils.data.TensorDataset(torch.zeros(2))")
@@ -500,3 +538,21 @@ def test_what_holds_settings_is_not_said_to_be_changed_by_cells(notebook: Kernel
     notebook.run("conf['lr'] = 2")
     assert on_ranks(notebook, "print(held.held[1]['lr'], conf['lr'])").stdout == "2 2\n"
     assert "cells have changed it" not in notebook.run("held.held[1]").text
+
+
+def test_a_scheduler_that_is_brought_knows_of_its_optimizers_steps(notebook: Kernel) -> None:
+    notebook.run(
+        "net = torch.nn.Linear(1, 1)\nopt = torch.optim.SGD(net.parameters(), lr=1.0)\n"
+        "sched = torch.optim.lr_scheduler.StepLR(opt, 1)"
+    )
+    cell = on_ranks(notebook, "opt.step()\nsched.step()\nprint(opt.param_groups[0]['lr'])")
+    assert cell.stdout == "0.1\n"
+    assert "overridden" not in cell.text
+
+
+def test_a_name_that_a_function_binds_on_the_ranks_is_told(notebook: Kernel) -> None:
+    notebook.run("count = 0\ndef step():\n    global count\n    count += 1")
+    assert on_ranks(notebook, "step()\nprint(count)").stdout == "1\n"
+    notebook.run("count = 0")
+    told = "`count` got the value 0 in the notebook after a cell had assigned 1 on the ranks."
+    assert told in on_ranks(notebook, "print(count)").text

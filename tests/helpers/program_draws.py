@@ -28,6 +28,7 @@ SLIPS = (
     programs.edit_dict, programs.function, programs.a_class, programs.edit_class,
     programs.an_object, programs.edit_object, programs.an_array, programs.edit_array,
     program_sharing.a_module, program_sharing.train_module, program_sharing.a_holder,
+    program_sharing.a_large_value,
 )  # fmt: skip
 """What people write in a cell of either kind, and at times in the wrong one."""
 SUBJECTS = {
@@ -41,7 +42,7 @@ SUBJECTS = {
         program_sharing.wrapped_module, program_sharing.a_holder, programs.edit_in_place,
     ),
     "held": (
-        programs.a_list, programs.edit_list, programs.a_dict, programs.edit_dict,
+        program_sharing.a_large_value, programs.a_list, programs.edit_list, programs.a_dict, programs.edit_dict,
         programs.a_class, programs.an_object, programs.edit_object, programs.alias,
         program_sharing.a_holder, programs.edit_in_place,
     ),
@@ -96,7 +97,7 @@ def slips(draw: Any) -> Program:
 def made_there(draw: Any) -> Program:
     """Draw a slip: ranks make something of classes and settings, which the notebook changes then."""
     w = Writer(draw, {kind: names[:1] for kind, names in NAMES.items()})
-    makes = [programs.a_class, programs.a_list, programs.a_dict]
+    makes = [programs.a_class, programs.a_list, programs.a_dict, program_sharing.a_large_value]
     cells = [Cell(w.statement({draw(st.sampled_from(makes))}))]
     cells.append(Cell(w.own(), observes=True))
     (own,) = w.made_there()
@@ -116,7 +117,7 @@ def bundles(draw: Any) -> Program:
     w = Writer(draw, {kind: names[:1] for kind, names in NAMES.items()})
     make = {
         programs.a_list, programs.a_dict, programs.an_array, program_sharing.a_tensor,
-        program_sharing.a_module, programs.an_object,
+        program_sharing.a_module, program_sharing.a_large_value, programs.an_object,
     }  # fmt: skip
     cells = [Cell(w.statement(make))]
     while not w.having(*HELD):  # the class of an object

@@ -39,6 +39,7 @@ READ = {
         "int({0}.weight.item())",
         "int(0 if {0}.weight.grad is None else {0}.weight.grad.item())",
     ],
+    "large": ["sum({0})", "len({0})", "{0}[77]"],
     "optimizer": ["int({0}.param_groups[0]['params'][0].item())"],
     "holder": ["{0}()"],
     "own_int": ["{0}"],
@@ -269,6 +270,7 @@ HELD = {
     "tensor": "int({}.sum())",
     "module": "int({}.weight.item())",
     "obj": "{}.n",
+    "large": "sum({})",
 }
 """What can be held, with an expression that reads it."""
 
@@ -281,6 +283,7 @@ IN_PLACE = {
     "view": "{0}[...] = {1}",
     "tensor": "{0}[...] = {1}",
     "module": "{0}.weight.data.fill_({1})",
+    "large": "{0}[len({0}) // 3] = {1}",
     "optimizer": (
         "{0}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1) * {1}\n{0}.step()"
     ),
@@ -315,6 +318,7 @@ NAMES = {
     "module": ["net", "layer", "head"],
     "optimizer": ["opt", "sgd"],
     "holder": ["trainer", "bundle", "dataset"],
+    "large": ["table", "vocabulary"],
     "typed": ["Args", "parse", "main"],
     "misc": ["thing", "other", "_data", "_values", "_name", "time"],
 }

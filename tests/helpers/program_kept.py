@@ -1091,4 +1091,63 @@ d.default_factory = list
 print(d["b"])
 """,
     ),
+    "a dict that is its own attributes": (
+        "ranks: its items and its attributes were two dicts",
+        """
+# %%
+class Conf(dict):
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.__dict__ = self
+conf = Conf(lr=1)
+other = Conf(lr=1)
+# %% observes
+conf.new = 3
+print(conf, other)
+# %% observes
+conf["lr"] = 4
+print(conf.lr)
+# %%
+other.lr = 7
+# %% observes
+print(other["lr"], other.lr)
+""",
+    ),
+    "attributes of kinds that others define": (
+        "ranks: only those of known types were compared in classes and functions",
+        """
+# %%
+import functools, types
+import numpy as np, torch
+class Conf:
+    act = np.tanh
+def counted(f):
+    @functools.wraps(f)
+    def inner(x):
+        return f(x) * inner.k
+    inner.k = 1
+    return inner
+double = counted(torch.sum)
+class Box:
+    pass
+def step(self):
+    return 1
+box = Box()
+box.step = types.MethodType(step, box)
+# %% observes
+print(Conf.act.__name__, double(torch.ones(2)).item(), box.step())
+# %%
+Conf.act = np.cos
+double.k = 3
+def step(self):
+    return 2
+box.step = types.MethodType(step, box)
+# %% observes
+print(Conf.act.__name__)
+# %% observes
+print(double(torch.ones(2)).item())
+# %% observes
+print(box.step())
+""",
+    ),
 }

@@ -110,10 +110,26 @@ def wrapped_module(w: Writer) -> str:
     return w.bind(name, "module", "import torch\n" + form.format(name, w.one_of(modules)))
 
 
+# -- values that are too large to be compared at once ----------------------------------------------
+
+
+@rule(weight=2)
+def a_large_value(w: Writer) -> str:
+    name = w.name("large")
+    form = w.one_of(
+        [
+            "{0} = [{1}] * 30_000",
+            "{0} = [[{1}, i] for i in range(9_000)]\n{0} = [sum(each) for each in {0}]",
+            "{0} = list(range(40_000, 0, -1))",
+        ]
+    )
+    return w.bind(name, "large", form.format(name, w.number(name)))
+
+
 # -- what holds a value of another name ------------------------------------------------------------
 
 
-@rule("list", "dict", "array", "tensor", "module", "obj", weight=4)
+@rule(*HELD, weight=4)
 def a_holder(w: Writer) -> str:
     name = w.name("holder")
     held = w.having(*HELD, but=name)
@@ -132,11 +148,23 @@ def a_holder(w: Writer) -> str:
             "from functools import partial\n{0} = partial(lambda held: {3}, {1})",
             "{0} = (lambda inside: lambda: {4})([{1}])",
             "{0} = (lambda inside: lambda: {5})(dict(a={1}))",
+            "from collections import deque\n{0} = (lambda inside: lambda: {4})(deque([{1}]))",
+            (
+                "from types import SimpleNamespace\n"
+                "{0} = (lambda inside: lambda: {6})(SimpleNamespace(a={1}))"
+            ),
+            (
+                "from torch.utils.data import DataLoader\n"
+                "{0} = (lambda inside: lambda: {7})(DataLoader([{1}]))"
+            ),
+            (
+                "class {0}_kind:\n    held = {1}\n"
+                "    def __call__(self):\n        return {2}\n{0} = {0}_kind()"
+            ),
         ]
     )
-    text = form.format(
-        name, one, reads("self.held"), reads("held"), reads("inside[0]"), reads("inside['a']")
-    )
+    read = ("self.held", "held", "inside[0]", "inside['a']", "inside.a", "inside.dataset[0]")
+    text = form.format(name, one, *map(reads, read))
     return w.bind(name, "holder", text)
 
 

@@ -200,7 +200,7 @@ class Writer:
     def own(self) -> str:
         """Draw a statement that binds a name where it is observed, for later cells."""
         name = f"own_{len(self.things)}"
-        classes, settings = self.having("class"), self.having("dict", "list")
+        classes, settings = self.having("class"), self.having("dict", "list", "large")
         ways = ["obj", "class"] * bool(classes) + ["holder"] * bool(settings)
         way = self.one_of(["int", "func", "lambda", *ways * 2])
         if way == "holder":

@@ -92,13 +92,22 @@ class EarlierCells:
 
     def made(self, source: str, space: Mapping[str, Any]) -> None:
         """Record what each statement of a cell for the ranks brings together."""
-        for statement in statements(source):
-            self._code -= statement.binds
-            if statement.is_code:
-                self._code |= statement.binds
+        for each in statements(source):
+            self._code -= each.binds
+            if each.is_code:
+                self._code |= each.binds
+            statement = self._with_stores(each, space)
             for name in statement.names if len(statement.names) > 1 else ():
                 if name in statement.binds or self._may_hold(name, space):
                     self._statements.setdefault(name, set()).add(statement)
+
+    def _with_stores(self, statement: Statement, space: Mapping[str, Any]) -> Statement:
+        """Return a statement with what its functions read, where they may put their arguments."""
+        if statement.is_code:
+            return statement
+        names = (name for name in statement.names if isinstance(space.get(name), FunctionType))
+        read = {each for name in names for each in self._known.reads(name)}
+        return statement._replace(names=statement.names | {n for n in read if n in space})
 
     def _may_hold(self, name: str, space: Mapping[str, Any]) -> bool:
         """Return whether a statement may put something into the value of a name that it reads."""
@@ -106,7 +115,8 @@ class EarlierCells:
             return name not in self._code
         value = space.get(name, vars(builtins).get(name))
         if isinstance(value, type):  # as in `Net.made.append(net)`
-            return any(type(part) in GROWING for part in vars(value).values())
+            own = (each for each in value.__mro__ if each.__module__ == "__main__")
+            return any(type(part) in GROWING for each in own for part in vars(each).values())
         return not isinstance(value, HOLD_NOTHING)
 
     def behind(self, code: CodeType) -> tuple[set[str], set[str]]:

@@ -236,6 +236,7 @@ class _Trip:
             if isinstance(space[part], (FunctionType, type)):
                 reads[part] = None
         known.found(name, reads, mentions, by_code, {*self._parts.met} - {name})
+        known.found_code(name, trial.codes)
         self._mentioned |= mentions
         return self._new(name, [*reads, *changed])
 
@@ -248,6 +249,7 @@ class _Trip:
         reads = {**known.reads(name), **trial.uses}
         mentions = {**known.mentions(name), **trial.mentions}
         known.found(name, reads, mentions, {*known.by_code(name), *trial.read})
+        known.found_code(name, trial.codes)
         self._mentioned |= mentions
         return self._new(name, reads)
 
@@ -369,7 +371,8 @@ class _Trip:
         bringing = self._leave()
         if wanted.python is not None:
             uses = {*mentioned(wanted.python), *self.via, *self._ranks_use}
-            known.there.ran(wanted.python, bound_anywhere(wanted.python), uses, wanted.space)
+            binds = {*bound_anywhere(wanted.python)}.union(*map(known.binds, self._seen))
+            known.there.ran(wanted.python, binds, uses, wanted.space)
         return bringing
 
     def _leave(self) -> Bringing | None:

@@ -73,7 +73,8 @@ class References:
                 others.append(name)
             elif name not in forced and (theirs or all(version == token for version in found)):
                 self._versions[name] = token
-                self.parts.add(name, self._space[name])
+                if not isinstance(self._space[name], tuple):
+                    self.parts.add(name, self._space[name])
                 if theirs:
                     self._theirs.add(name)
             elif self._versions.pop(name, None):  # it is brought anew, as has been found since

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.earlier_cells import EarlierCells
+from nbdist.cell.names.used_names import bound_anywhere
 from nbdist.rank.values.contents import contents
 from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import is_open
@@ -20,6 +21,7 @@ from nbdist.rank.values.small_contents import Complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import CodeType
 
     from nbdist.wire.inspection import Look
 
@@ -52,6 +54,8 @@ class _Version:
     pickling it."""
     by_code: set[str] = field(default_factory=set)
     """Of these, the names that code reads."""
+    binds: set[str] = field(default_factory=set)
+    """Names that its functions declare `global` and bind."""
     mentions: dict[str, None] = field(default_factory=dict)
     """Names that annotations in the value mention."""
     parts: dict[str, str] = field(default_factory=dict)
@@ -174,6 +178,7 @@ class Known:
             reads={} if known is None else known.reads,
             mentions={} if known is None else known.mentions,
             by_code=set() if known is None else known.by_code,
+            binds=set() if known is None else known.binds,
             parts={} if known is None else known.parts,
         )
         made.inside = self._inside(made, value)
@@ -235,11 +240,15 @@ class Known:
         return known is not None and known.token == look.version and not self.changed(name, value)
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
-        """Return the versions of the names to whose objects other values may refer."""
+        """Return the versions of the names to whose objects other values may refer.
+
+        Of a tuple only to those inside: Python may have used it for something else, too.
+        """
         return {
             name: version.token
             for name, version in self._versions.items()
-            if version.held.holds(value := space.get(name, ABSENT)) and not isinstance(value, FIXED)
+            if version.held.holds(value := space.get(name, ABSENT))
+            and (isinstance(value, tuple) or not isinstance(value, FIXED))
         }
 
     def stale(self, name: str, value: object) -> bool:
@@ -365,6 +374,14 @@ class Known:
         known.by_code = set(by_code)
         if parts is not None:
             known.parts = {part: self._versions[part].object for part in parts}
+
+    def found_code(self, name: str, codes: Iterable[CodeType]) -> None:
+        """Record the code in this version of `name`."""
+        self._versions[name].binds = {each for code in codes for each in bound_anywhere(code)}
+
+    def binds(self, name: str) -> set[str]:
+        """Return the names that functions in the sent value of `name` bind as globals."""
+        return {each for known in self._with_parts(name) for each in known.binds}
 
     def reads(self, name: str) -> dict[str, None]:
         """Return the names that the sent value of `name` needs."""

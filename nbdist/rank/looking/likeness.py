@@ -88,7 +88,8 @@ class _Likeness(Digester):
         found = value.__reduce_ex__(4)
         if isinstance(found, str):
             return hashed("global", found)
-        parts = [[*part] if isinstance(part, Iterator) else part for part in found]
+        others = (part for part in found if part is not value)  # a dict may be its own `__dict__`
+        parts = [[*part] if isinstance(part, Iterator) else part for part in others]
         return self._of(parts, 10)
 
     def _of_definition(self, value: Any) -> bytes:

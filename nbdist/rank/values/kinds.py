@@ -16,7 +16,7 @@ import uuid
 from argparse import Namespace
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
-from types import MethodType, SimpleNamespace
+from types import MemberDescriptorType, MethodType, SimpleNamespace
 from typing import Any
 
 from nbdist.rank.values.user_errors import RAISED
@@ -32,6 +32,8 @@ OPEN = frozenset({
     MethodType, random.Random, tuple, frozenset, bytearray, array,
 })  # fmt: skip
 """Types that are pickled by their contents, without the user's code."""
+PYTHONS = 1 << 9
+"""The type flag of classes that were defined in Python."""
 GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
 
 
@@ -61,6 +63,23 @@ def is_open(kind: type) -> bool:
             and not _is_torchs(kind)
         )
     return is_value_of_library(kind)
+
+
+def slots_of(kind: type, value: Any = None) -> list[tuple[str, Any]]:
+    """Return the slots of a class; of an object only those that are set."""
+    found = [
+        pair for each in kind.__mro__ if each.__flags__ & PYTHONS for pair in vars(each).items()
+    ]
+    slots = [(name, slot) for name, slot in found if type(slot) is MemberDescriptorType]
+    return [pair for pair in slots if value is None or _is_set(pair[1], value)]
+
+
+def _is_set(slot: Any, value: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _is_torchs(kind: type) -> bool:

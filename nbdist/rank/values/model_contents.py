@@ -14,7 +14,11 @@ from typing import Any
 from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.gradients import Compared, GradientMarks, parameters_of
 from nbdist.rank.values.held import Contents
-from nbdist.rank.values.opened_objects import attributes_of_model, settings_of
+from nbdist.rank.values.opened_objects import (
+    attributes_of_model,
+    attributes_of_tensor,
+    settings_of,
+)
 from nbdist.rank.values.small_contents import Recorded, dumped
 
 
@@ -23,7 +27,10 @@ class _Tensors:
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         sums = Checksums()
-        self._known = [(weakref.ref(one), count_of(one), sums.of_tensor(one)) for one in tensors]
+        self._known = [
+            (weakref.ref(one), count_of(one), (sums.of_tensor(one), attributes_of_tensor(one)))
+            for one in tensors
+        ]
 
     def same(self) -> bool:
         tensors = []
@@ -34,7 +41,7 @@ class _Tensors:
             tensors.append(tensor)
         sums = Checksums()
         return all(
-            sums.of_tensor(tensor) == known
+            (sums.of_tensor(tensor), attributes_of_tensor(tensor)) == known
             for tensor, (*_, known) in zip(tensors, self._known, strict=True)
         )
 

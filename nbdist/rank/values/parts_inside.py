@@ -11,22 +11,33 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.rank.values.kinds import PLAIN, VALUES, attribute, is_open, is_value_of_library
-from nbdist.rank.values.opened_objects import shown
+from nbdist.rank.values.kinds import (
+    PLAIN,
+    VALUES,
+    attribute,
+    is_open,
+    is_value_of_library,
+    slots_of,
+)
+from nbdist.rank.values.opened_objects import is_familiar, members, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ATTRIBUTE, ITEM, MEMBER, CELL = "attribute", "item", "member", "cell"
+NTH, KEY = "nth", "key"
 OF_PARTIAL = ("func", "args", "keywords")
 OF_FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__")
 FIXED = (*PLAIN, *VALUES, tuple, frozenset, type, ModuleType, FunctionType, BuiltinFunctionType)
 """Types whose objects need not be the same object."""
 MAPPINGS = (dict, OrderedDict, defaultdict)
 SEQUENCES = (list, tuple, deque)
+KEYS = (str, int)
+"""Types of keys that a path has as they are; for others it has the number of the item."""
 DEEPEST = 5
 
 
@@ -48,23 +59,47 @@ def inside(value: object) -> Iterator[tuple[object, str]]:
 
 def _held_by(holder: Any, *, first: bool) -> Iterator[tuple[tuple[str, Any], Any]]:
     kind = type(holder)
-    if kind in MAPPINGS:
-        yield from (((ITEM, k), part) for k, part in holder.items() if type(k) in (str, int))
-    elif kind in SEQUENCES:
-        yield from (((ITEM, number), part) for number, part in enumerate(holder))
+    if kind is FunctionType:
+        yield from _of_function(holder)
     elif kind is partial:
         yield from (((MEMBER, name), getattr(holder, name)) for name in OF_PARTIAL)
-    elif kind is FunctionType:
-        yield from (((MEMBER, name), getattr(holder, name)) for name in OF_FUNCTION)
-        for number, cell in enumerate(holder.__closure__ or ()):
-            with suppress(ValueError):  # not bound yet
-                yield (CELL, number), cell.cell_contents
     elif is_model(holder):
         yield from (((how, path), part) for part, how, path in of_model(holder))
+    elif isinstance(holder, type):
+        if first and kind is type:
+            yield from (((MEMBER, name), part) for name, part in members(holder))
     else:
-        held = attribute(holder, "__dict__") if is_open(kind) else shown(holder) if first else None
+        yield from _of_container(holder)
+        looked = first or is_familiar(kind)
+        held = attribute(holder, "__dict__") if is_open(kind) else shown(holder) if looked else None
         if isinstance(held, dict):
             yield from (((ATTRIBUTE, name), part) for name, part in held.items())
+        if kind.__module__ == "__main__":
+            for name, slot in slots_of(kind, holder):
+                yield (MEMBER, name), slot.__get__(holder)
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[tuple[str, Any], Any]]:
+    yield from (((MEMBER, name), getattr(function, name)) for name in OF_FUNCTION)
+    for number, cell in enumerate(function.__closure__ or ()):
+        with suppress(ValueError):  # not bound yet
+            yield (CELL, number), cell.cell_contents
+
+
+def _of_container(holder: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+    kind = type(holder)
+    if kind in MAPPINGS or _extends(kind, dict):
+        for number, (key, part) in enumerate(dict.items(holder)):
+            yield (ITEM, key) if type(key) in KEYS else (NTH, number), part
+            if type(key) not in KEYS:
+                yield (KEY, number), key
+    elif kind in SEQUENCES or _extends(kind, list) or _extends(kind, tuple):
+        items = list.__iter__(holder) if isinstance(holder, list) else holder
+        yield from (((ITEM, number), part) for number, part in enumerate(items))
+
+
+def _extends(kind: type, base: type) -> bool:
+    return kind.__module__ == "__main__" and issubclass(kind, base)
 
 
 def is_model(value: object) -> bool:
@@ -90,7 +125,12 @@ def follow(value: Any, path: str) -> Any:
             case "attribute":
                 value = vars(value)[where]
             case "item":
-                value = value[where]
+                base = next((each for each in (dict, list) if isinstance(value, each)), None)
+                value = value[where] if base is None else base.__getitem__(value, where)
+            case "nth":
+                value = next(islice(dict.values(value), where, None))
+            case "key":
+                value = next(islice(dict.__iter__(value), where, None))
             case "member":
                 value = getattr(value, where)
             case "cell":

@@ -17,9 +17,11 @@ import typing
 from typing import Any
 
 from nbdist.rank.values import keras_models, wrapped_functions
+from nbdist.rank.values.describe import is_a
+from nbdist.rank.values.kinds import attribute
 
 PATCHED = ("step", "_opt_called")
-"""Attributes that a learning-rate scheduler sets in an optimizer, also when it is unpickled."""
+"""Attributes that a learning-rate scheduler sets in an optimizer (see `set_scheduler`)."""
 
 
 NEW_TYPES: Any = (typing.NewType, *filter(None, [getattr(typing, "TypeAliasType", None)]))
@@ -52,7 +54,13 @@ def reduce(obj: Any) -> Any:
     """
     if id(obj) in MARKS:
         return MARKS[id(obj)]
-    for reducer in (_of_error, _of_new_type, wrapped_functions.reduce, keras_models.reduce):
+    for reducer in (
+        _of_error,
+        _of_own_dict,
+        _of_new_type,
+        wrapped_functions.reduce,
+        keras_models.reduce,
+    ):
         reduced = reducer(obj)
         if reduced is not NotImplemented:
             return reduced
@@ -67,6 +75,8 @@ def _of_torch(torch: Any, obj: Any) -> Any:
         return _of_new_dtype(obj) if _is_new(obj.dtype) else _with_gradient(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_parametrized(obj)
+    if is_a(obj, "torch.optim.lr_scheduler", "LRScheduler"):
+        return _of_scheduler(obj)
     base = torch.optim.Optimizer if isinstance(obj, torch.optim.Optimizer) else _sparsifier(obj)
     return NotImplemented if base is None else _whole(obj, base)
 
@@ -81,6 +91,21 @@ def _of_error(obj: Any) -> Any:
     if not own or kind.__reduce__ is not BaseException.__reduce__:
         return NotImplemented
     return _new, (kind,), {**vars(obj), "args": obj.args}
+
+
+def _of_own_dict(obj: Any) -> Any:
+    """Reduce a dict that is its own `__dict__`, of which pickle would make two."""
+    kind: Any = type(obj)
+    plain = isinstance(obj, dict) and kind.__reduce_ex__ is object.__reduce_ex__
+    if not plain or attribute(obj, "__dict__") is not obj:
+        return NotImplemented
+    items: Any = iter(dict.items(obj))
+    return copyreg.__newobj__, (kind,), True, None, items, be_own_dict  # type: ignore[attr-defined]
+
+
+def be_own_dict(obj: Any, _: bool) -> None:
+    """Let the items of a dict be its attributes."""
+    object.__setattr__(obj, "__dict__", obj)
 
 
 def whole_class(kind: type, reduced: Any) -> Any:
@@ -144,6 +169,32 @@ def _whole(obj: Any, base: Any) -> Any:
         return NotImplemented
     added = {name: value for name, value in vars(obj).items() if name not in PATCHED}
     return copyreg.__newobj__, (kind,), {**added, **obj.__getstate__()}  # type: ignore[attr-defined]
+
+
+def _of_scheduler(scheduler: Any) -> Any:
+    """Reduce a learning-rate scheduler, which looks whether its optimizer has made a step."""
+    reduced = scheduler.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    usual = reduced[0] is copyreg.__newobj__ and not hasattr(type(scheduler), "__setstate__")  # type: ignore[attr-defined]
+    return (*reduced[:3], None, None, set_scheduler) if usual else NotImplemented
+
+
+def set_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
+    """Restore a scheduler, and let its optimizer tell of steps, as torch's constructor does.
+
+    Else torch warns at the first step of the scheduler.
+    """
+    vars(scheduler).update(state)
+    optimizer = scheduler.optimizer
+    step = optimizer.step
+    if not hasattr(step, "_wrapped_by_lr_sched"):
+
+        def counted(*args: Any, **named: Any) -> Any:
+            optimizer._opt_called = True
+            return step(*args, **named)
+
+        marked: Any = counted
+        marked._wrapped_by_lr_sched = True
+        optimizer.step = marked
 
 
 @functools.cache
@@ -217,6 +268,7 @@ def set_parametrized(module: Any, state: dict[str, Any]) -> None:
 
 
 MAKERS = (
-    _new, set_gradient, set_parametrized, keras_models.within_scope, *wrapped_functions.MAKERS,
+    _new, be_own_dict, set_gradient, set_parametrized, set_scheduler, keras_models.within_scope,
+    *wrapped_functions.MAKERS,
 )  # fmt: skip
 """The functions of this module that such a pickle refers to."""

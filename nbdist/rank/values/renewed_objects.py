@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import defaultdict, deque
-from types import MemberDescriptorType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.describe import is_a
-from nbdist.rank.values.kinds import GROWING
+from nbdist.rank.values.kinds import GROWING, PYTHONS, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-PYTHONS = 1 << 9
-"""The type flag of classes that were defined in Python."""
 
 
 class State:
@@ -54,7 +51,7 @@ class State:
         if isinstance(value, type) or not settings or not _shows_all(kind, base):
             return None
         found._kind, found._attributes = kind, dict(getattr(value, "__dict__", {}))
-        found._slots = {name: slot.__get__(value) for name, slot in _slots(kind, value)}
+        found._slots = {name: slot.__get__(value) for name, slot in slots_of(kind, value)}
         return found
 
     def give_to(self, value: Any) -> None:
@@ -78,9 +75,9 @@ class State:
         if hasattr(value, "__dict__"):
             vars(value).clear()
             vars(value).update(self._attributes)
-        for _, slot in _slots(kind, value):
+        for _, slot in slots_of(kind, value):
             slot.__delete__(value)
-        for name, slot in _slots(kind):
+        for name, slot in slots_of(kind):
             if name in self._slots:
                 slot.__set__(value, self._slots[name])
 
@@ -120,20 +117,3 @@ def _shows_all(kind: type, base: type | None) -> bool:
         return True
     known = (base or object).__mro__
     return all(each in known or each.__flags__ & PYTHONS for each in kind.__mro__)
-
-
-def _slots(kind: type, value: Any = None) -> list[tuple[str, Any]]:
-    """Return the slots of a class; of an object only those that are set."""
-    found = [
-        pair for each in kind.__mro__ if each.__flags__ & PYTHONS for pair in vars(each).items()
-    ]
-    slots = [(name, slot) for name, slot in found if type(slot) is MemberDescriptorType]
-    return [pair for pair in slots if value is None or _is_set(pair[1], value)]
-
-
-def _is_set(slot: Any, value: Any) -> bool:
-    try:
-        slot.__get__(value)
-    except AttributeError:
-        return False
-    return True

@@ -13,14 +13,15 @@ import pickle
 import sys
 from array import array
 from collections.abc import Iterable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.checksums import Checksums, memory_of
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.held import Contents, Held
 from nbdist.rank.values.kinds import GROWING, VALUES, is_open
-from nbdist.rank.values.opened_objects import FIXED, WRAPS, members, opened
+from nbdist.rank.values.opened_objects import FIXED, WRAPS, attributes_of_tensor, members, opened
+from nbdist.rank.values.pickles import namespace
 from nbdist.rank.values.user_errors import RAISED
 
 if TYPE_CHECKING:
@@ -173,12 +174,15 @@ class _Pickler(pickle.Pickler):
             return self._class(obj) if isinstance(obj, type) else self._mark(obj)
         if is_open(kind):
             self.looked = True
-            return self._own(obj) if self._depth else NotImplemented
+            return self._open(obj)
         return self._opaque(obj)
 
-    def _own(self, obj: Any) -> Any:
+    def _open(self, obj: Any) -> Any:
         """Keep an own object in a library's by itself: it may be brought under its own name."""
-        if type(obj).__module__ != "__main__" or isinstance(obj, VALUES):
+        if type(obj) is MethodType:  # which Python pickles with the name of its function
+            return _part, (0, obj.__func__, obj.__self__)
+        own = type(obj).__module__ == "__main__" and not isinstance(obj, VALUES)
+        if not own or not self._depth:
             return NotImplemented
         if id(obj) in self._met:
             return self._mark(obj)
@@ -197,7 +201,7 @@ class _Pickler(pickle.Pickler):
         found = opened(obj) if memory is None or is_model else None
         looked = found is not None and self._look_into(obj, found, is_model)
         self.looked = self.looked or looked or memory is not None
-        return self._mark(obj, *([] if memory is None else [memory]))
+        return self._mark(obj, *([] if memory is None else [memory, attributes_of_tensor(obj)]))
 
     def _look_into(self, obj: Any, found: Any, is_model: bool = False) -> bool:
         """Keep a digest of what is compared of an object; return whether it is not too much."""
@@ -229,7 +233,9 @@ class _Pickler(pickle.Pickler):
         return self._mark(cls, cls.__bases__, dict(members(cls)))
 
     def _function(self, function: FunctionType) -> Any:
-        if function.__module__ != "__main__" or id(function) in self._met:
+        # A function that `functools.wraps` a library's says that it is of its module.
+        own = function.__module__ == "__main__" or function.__globals__ is namespace()
+        if not own or id(function) in self._met:
             return self._mark(function)
         self._met.add(id(function))
         self.looked = True
