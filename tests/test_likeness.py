@@ -43,11 +43,15 @@ class Slots:
         self.held = held
 
 
+class Settings(dict):  # type: ignore[type-arg]
+    """A dict that is a user's class."""
+
+
 class AlsoAttributes(Slots):
     """A class whose objects have both kinds of attributes."""
 
 
-for own in (Holder, Rows, Slots, AlsoAttributes):
+for own in (Holder, Rows, Slots, Settings, AlsoAttributes):
     own.__module__ = "__main__"
 
 
@@ -71,6 +75,20 @@ def closure(number: int) -> Callable[[], int]:
     return inner
 
 
+def with_settings(held: object) -> Any:
+    """Return a model with an attribute."""
+    model: Any = torch.nn.Identity()
+    model.settings = held
+    return model
+
+
+def own_attributes(number: int) -> Settings:
+    """Return a dict that is its own `__dict__`."""
+    made = Settings(lr=number)
+    made.__dict__ = made
+    return made
+
+
 MAKES: dict[str, Callable[[int], Any]] = {
     "partial": lambda n: functools.partial(print, {"lr": n}),
     "partial inside": lambda n: Holder(functools.partial(print, n)),
@@ -88,6 +106,14 @@ MAKES: dict[str, Callable[[int], Any]] = {
     "deque": lambda n: collections.deque([n]),
     "array": lambda n: array.array("i", [n]),
     "bytearray": lambda n: bytearray([n]),
+    "layer": lambda n: [torch.nn.ReLU, torch.nn.Tanh][n % 2](),
+    "layers": lambda n: torch.nn.Sequential([torch.nn.ReLU, torch.nn.Tanh][n % 2]()),
+    "layer inside": lambda n: {"act": [torch.nn.ReLU, torch.nn.Tanh][n % 2]()},
+    "settings of a layer": torch.nn.AvgPool1d,
+    "names of layers": lambda n: torch.nn.ModuleDict({str(n): torch.nn.ReLU()}),
+    "settings of a model": lambda n: with_settings(Holder([n])),
+    "decorated": lambda n: [torch.no_grad(), torch.enable_grad()][n % 2](closure(1)),
+    "its own attributes": own_attributes,
     "generator of random numbers": random.Random,
     "NumPy array": lambda n: np.full(2, n),
     "NumPy number": np.float64,

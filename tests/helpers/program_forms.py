@@ -268,7 +268,9 @@ HELD = {
     "dict": "sum({}.values())",
     "array": "int({}.sum())",
     "tensor": "int({}.sum())",
-    "module": "int({}.weight.item())",
+    "module": (
+        "int({0}.weight.item() + (0 if {0}.weight.grad is None else {0}.weight.grad.item()))"
+    ),
     "obj": "{}.n",
     "large": "sum({})",
 }
@@ -283,6 +285,7 @@ IN_PLACE = {
     "view": "{0}[...] = {1}",
     "tensor": "{0}[...] = {1}",
     "module": "{0}.weight.data.fill_({1})",
+    "graded": "{0}.weight.grad = {0}.weight.detach() * 0 + {1}",
     "large": "{0}[len({0}) // 3] = {1}",
     "optimizer": (
         "{0}.param_groups[0]['params'][0].grad = __import__('torch').ones(1, 1) * {1}\n{0}.step()"

@@ -327,7 +327,10 @@ class Writer:
         held = [n for n in names if any(n in self.reach(o) for o in self.things if o != n)]
         own = [n for n in names if any(n in self.reach(o) for o in self.made_there())]
         name = self.one_of(self.one_of([names, held or names, own or held or names]))
-        return name, IN_PLACE[self.things[name].kind].format(name, self.new_number())
+        kind = self.things[name].kind
+        if kind == "module" and self.chance(2):
+            kind = "graded"
+        return name, IN_PLACE[kind].format(name, self.new_number())
 
     def made_there(self) -> list[str]:
         """Return the names that observing cells have bound."""

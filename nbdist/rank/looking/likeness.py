@@ -12,7 +12,7 @@ from typing import Any
 from nbdist.rank.looking.digests import Digester, TooMuch, Unknown, hashed
 from nbdist.rank.values.describe import PLAIN, describe, is_a
 from nbdist.rank.values.kinds import VALUES, is_open
-from nbdist.rank.values.opened_objects import WRAPS, members
+from nbdist.rank.values.opened_objects import WRAPS, attributes_of_model, members
 
 SECONDS = 0.05
 """How long one value may take."""
@@ -65,6 +65,12 @@ class _Likeness(Digester):
         self._bases = bases
         """Whether a class is digested with its bases, not only with their names."""
 
+    def digests(self, value: Any) -> tuple[str, str]:
+        found = super().digests(value)
+        if found[0] and is_a(value, "torch.nn", "Module"):
+            return found[0] + self._of_structure(value).hex(), found[1]
+        return found
+
     def _of_data(self, value: Any) -> bytes:
         kind = type(value)
         if isinstance(value, ModuleType):
@@ -80,8 +86,27 @@ class _Likeness(Digester):
             ]
             return hashed(super()._of_data(value), self._of(settings, 4))
         if is_a(value, "numpy", "generic") or not is_open(kind):
-            return super()._of_data(value)
+            found = super()._of_data(value)
+            is_model = is_a(value, "torch.nn", "Module")
+            return hashed(found, self._of_structure(value)) if is_model else found
         return self._of_pickled(value)
+
+    def _of_structure(self, model: Any) -> bytes:
+        """Digest a model's modules: their classes and attributes, without their modes."""
+        if id(model) in self._met:
+            return hashed("again")
+        self._met.add(id(model))
+        found = []
+        for (name, module), held in zip(
+            model.named_modules(), attributes_of_model(model), strict=True
+        ):
+            held.pop("training", None)
+            plain = sorted((key, one) for key, one in held.items() if type(one) in PLAIN)
+            others = sorted(held.keys() - {key for key, _ in plain})
+            parts = (part for key in others for part in (key, held[key]))
+            kind = self._of_parts([type(module)])
+            found.append(hashed(name, kind, repr(plain), self._of_parts(parts)))
+        return hashed(*found)
 
     def _of_pickled(self, value: Any) -> bytes:
         """Digest what a pickle of an object would hold, which is more than its attributes."""
@@ -138,5 +163,6 @@ class _Likeness(Digester):
             try:
                 found.append(self._of(part, 4))
             except Unknown:
-                found.append(hashed("a", type(part).__qualname__))
+                owner = getattr(part, "__self__", None)
+                found.append(hashed("a", type(part).__qualname__, type(owner).__qualname__))
         return hashed(*found)

@@ -135,9 +135,9 @@ def _state_of(optimizer: Any) -> tuple[list[int], list[Any]]:
     return [*map(id, tensors)], tensors
 
 
-def _parts_of(module: Any) -> list[int]:
-    parts = *module._modules.values(), *module._parameters.values(), *module._buffers.values()
-    return list(map(id, parts))
+def _parts_of(module: Any) -> list[tuple[str, int]]:
+    parts = *module._modules.items(), *module._parameters.items(), *module._buffers.items()
+    return [(name, id(part)) for name, part in parts]
 
 
 def _attributes_of(model: Any) -> Recorded | None:
