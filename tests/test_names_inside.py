@@ -350,6 +350,13 @@ def test_what_was_only_shown_together_does_not_follow(notebook: Kernel) -> None:
     assert "shown (dict)" in on_ranks(notebook, "print(both)").text
 
 
+def test_what_was_only_read_together_is_not_told(notebook: Kernel) -> None:
+    notebook.run("shown, seen = torch.ones(1), (torch.ones(1), [1])")
+    on_ranks(notebook, "print([x.item() for x in shown], [x.tolist() for x in seen[:1]])")
+    notebook.run("seen[0].zero_()")
+    assert on_ranks(notebook, "print(shown)").text == "tensor([1.])\n"
+
+
 def test_what_cannot_follow_into_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
     notebook.run("class Net:\n    def __init__(self, c):\n        self.c = c")
     for given, edit in {
@@ -492,6 +499,40 @@ def test_a_part_that_gets_a_name_later_is_the_same_object(notebook: Kernel, give
     on_ranks(notebook, "held")
     notebook.run(f"part = {LATER[given]}")
     assert on_ranks(notebook, f"part.append(2)\nprint({LATER[given]})").stdout == "[1, 2]\n"
+
+
+CONFIGURED = """
+class Conf:
+    def __init__(self):
+        self.k = 1
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.conf, self.heads = torch.nn.Linear(1, 1), Conf(), [torch.nn.ReLU()]
+net = Net()
+"""
+
+
+def test_an_attribute_of_a_model_that_gets_a_name_later_is_the_same_object(
+    notebook: Kernel,
+) -> None:
+    notebook.run(CONFIGURED)
+    on_ranks(notebook, "with torch.no_grad():\n    net.layer.weight += 1")
+    notebook.run("conf, head = net.conf, net.heads[0]")
+    use = "print(conf is net.conf, head is net.heads[0], net.conf.k)"
+    assert on_ranks(notebook, use).stdout == "True True 1\n"
+    notebook.run("conf.k = 5")
+    assert on_ranks(notebook, "print(net.conf.k)").text.endswith("\n5\n")
+
+
+def test_a_holder_is_told_of_a_change_that_only_a_copy_gets(notebook: Kernel) -> None:
+    notebook.run(CONFIGURED)
+    on_ranks(notebook, "net")
+    notebook.run("net.conf.k = 5\nconf = net.conf")
+    assert on_ranks(notebook, "print(conf.k)").stdout == "5\n"
+    cell = on_ranks(notebook, "print(net.conf.k)")
+    assert cell.stdout == "1\n"
+    assert "`net` was changed in place in the notebook" in cell.text
 
 
 def test_what_the_ranks_do_not_have_alike_is_copied_from_what_holds_it(notebook: Kernel) -> None:

@@ -16,6 +16,12 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 SHOW = frozenset({"print", "display", "len", "repr", "str", "type"})
 """Functions that store nothing."""
+READ = frozenset({
+    "item", "tolist", "numpy", "detach", "cpu", "keys", "values", "items", "get", "copy", "count",
+    "sum", "mean", "std", "max", "min", "norm", "round", "size", "numel", "dim", "format", "join",
+    "split", "strip", "upper", "lower", "head", "describe", "parameters", "state_dict",
+})  # fmt: skip
+"""Methods that store nothing in their arguments."""
 
 
 class Statement(NamedTuple):
@@ -63,7 +69,13 @@ def _only_shows(node: ast.stmt) -> bool:
         return False
     calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
     binds = any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
-    return not binds and all(isinstance(each, ast.Name) and each.id in SHOW for each in calls)
+    return not binds and all(map(_stores_nothing, calls))
+
+
+def _stores_nothing(called: ast.expr) -> bool:
+    if isinstance(called, ast.Attribute):
+        return called.attr in READ
+    return isinstance(called, ast.Name) and called.id in SHOW
 
 
 def _statement(node: ast.stmt) -> Statement:

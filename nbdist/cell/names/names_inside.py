@@ -41,7 +41,8 @@ class Inside:
 
     def meet(self, holder: str, ids: Container[int]) -> None:
         """Take note of the objects of a value that was pickled."""
-        self.holder.update((name, holder) for name, one in self._ids.items() if one in ids)
+        found = [name for name, one in self._ids.items() if one in ids and name != holder]
+        self.holder.update(dict.fromkeys(found, holder))
 
     def trained(self, updated: Collection[int]) -> list[str]:
         """Return the other models with parameters that optimizers update, given by their ids."""

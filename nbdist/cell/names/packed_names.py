@@ -149,8 +149,16 @@ class _Trip:
         self._kept.look_at_deleted(self._ask, (*self._ranks_use, *self.via, *used))
         if not refused:
             self._kept.notes += self._references.notes(packed)
+            self._note_shared()
             self._pack()
         return refused
+
+    def _note_shared(self) -> None:
+        """Record which of the objects in the parcel are also in others, there or in the parcel."""
+        for name in self._packed:
+            way = self._parts.way_to(self._wanted.space[name])
+            if name in self._inside.holder or (way is not None and way[0] != name):
+                self._known.shares(name)
 
     def _pack(self) -> None:
         """Pack for the ranks what has been tried."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbdist.rank.looking.likeness import alike
 from nbdist.rank.values.describe import is_a
+from nbdist.rank.values.parts_inside import is_model
 from nbdist.rank.values.shared_parts import Parts
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class References:
 
     def __init__(self, space: Mapping[str, Any], known: Known, ask: Ask) -> None:
         self._space, self._known, self._ask = space, known, ask
-        self.parts = Parts()
+        self.parts = Parts(lambda name: known.stale(name, space[name]))
         self._versions: dict[str, str] = {}
         """The names to whose objects values may refer."""
         self._stale: dict[str, bool] = {}
@@ -80,12 +81,18 @@ class References:
             elif self._versions.pop(name, None):  # it is brought anew, as has been found since
                 self.parts.copied.add(name)
                 self.parts.copied_inside.add(name)
-        for name in self._versions:
-            if self._known.compares_all(name):
-                self.parts.add_inside(name, self._space[name])
+        self._add_inside()
         for name in others:  # last: what has a name on the ranks, too, is there
             self.parts.add(name, self._space[name])
             self.parts.copied.add(name)
+
+    def _add_inside(self) -> None:
+        """Add what is inside of the objects that all ranks have."""
+        for name in self._versions:
+            if self._known.compares_all(name):
+                self.parts.add_inside(name, self._space[name])
+            elif is_model(self._space[name]):
+                self.parts.add_attributes(name, self._space[name])
 
     def judge(self, user: str) -> tuple[list[str], bool]:
         """Decide about the objects that `user` refers to, after a trial.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from nbdist.cell.names.bound_on_ranks import BoundOnRanks, same
 from nbdist.cell.names.earlier_cells import EarlierCells
+from nbdist.cell.names.one_version import Version
 from nbdist.cell.names.used_names import bound_anywhere
 from nbdist.rank.values.contents import contents
 from nbdist.rank.values.held import Contents, Held
@@ -39,38 +40,6 @@ new value (a model, a tensor) would undo the changes that cells have made on the
 model, or its optimizer, has other gradients, and is else the same."""
 
 
-@dataclass
-class _Version:
-    object: str
-    """An id that stays the same while the name is bound to the same object."""
-    held: Held
-    contents: Contents | None
-    edits: int = 0
-    drifted: bool = False
-    differing: list[Held] = field(default_factory=list)
-    """What in the value has changed without being sent with it."""
-    reads: dict[str, None] = field(default_factory=dict)
-    """Names that the value needs, as its code reads them or it has their classes: found by
-    pickling it."""
-    by_code: set[str] = field(default_factory=set)
-    """Of these, the names that code reads."""
-    binds: set[str] = field(default_factory=set)
-    """Names that its functions declare `global` and bind."""
-    mentions: dict[str, None] = field(default_factory=dict)
-    """Names that annotations in the value mention."""
-    parts: dict[str, str] = field(default_factory=dict)
-    """The names of objects inside of the value, with the ids of these objects: what their code
-    reads is found when they are sent themselves."""
-    inside: list[tuple[Held, str]] = field(default_factory=list)
-    """What plain data holds, each with its path."""
-    inside_before: list[tuple[Held, str]] = field(default_factory=list)
-    """The same, of the version before."""
-
-    @property
-    def token(self) -> str:
-        return f"{self.object}:{self.edits}"
-
-
 _REPLACED = Held(object())
 """Holds an object to which no name is bound."""
 
@@ -79,14 +48,14 @@ class Known:
     """The names that were sent to the ranks. Kernel's main thread."""
 
     def __init__(self) -> None:
-        self._versions: dict[str, _Version] = {}
+        self._versions: dict[str, Version] = {}
         self._modules: dict[str, tuple[Read, int]] = {}
         """The modules that ranks have imported, and how often the notebook has reloaded them."""
         self._deleted: set[str] = set()
         """Names that were deleted in the notebook, without a message so far."""
         self._earlier: WeakKeyDictionary[type, Contents] = WeakKeyDictionary()
         """The sent classes whose names have got other values since: objects may still have them."""
-        self._before: dict[str, _Version | None] = {}
+        self._before: dict[str, Version | None] = {}
         """What was recorded of names before this attempt at packing; None for a new name."""
         self._told_deleted: set[str] = set()
         """The deleted names of which this attempt says it."""
@@ -119,9 +88,7 @@ class Known:
         self._before.setdefault(name, None if known is None else replace(known))
         if known is None or not known.held.holds(value):
             self._keep_class(known)
-            made = self._versions[name] = _Version(
-                next(self._objects), Held(value), contents(value)
-            )
+            made = self._versions[name] = Version(next(self._objects), Held(value), contents(value))
             made.inside = self._inside(made, value)
             return made.token, "" if known is None else "bound"
         if not self._moved(known, value):
@@ -150,7 +117,7 @@ class Known:
         return known.token
 
     @staticmethod
-    def _inside(known: _Version, value: object) -> list[tuple[Held, str]]:
+    def _inside(known: Version, value: object) -> list[tuple[Held, str]]:
         """Return the objects inside of plain data that ranks can find again by their paths."""
         found = isinstance(known.contents, Complete) and known.contents.plain
         return [(Held(part), path) for part, path in inside(value)] if found else []
@@ -158,7 +125,7 @@ class Known:
     def inside_before(self, name: str, versions: set[str | None]) -> list[tuple[object, str]]:
         """Return what an edited object held in the version before, if all ranks have that."""
         known = self._versions[name]
-        if versions != {f"{known.object}:{known.edits - 1}"}:
+        if versions != {f"{known.id}:{known.edits - 1}"}:
             return []
         found = [(held.value(), path) for held, path in known.inside_before]
         return [(part, path) for part, path in found if part is not None]
@@ -170,8 +137,8 @@ class Known:
     def returned(self, name: str, value: object) -> None:
         """Record that a name's value came from the ranks, so that it need not be sent to them."""
         known = self._versions.get(name)
-        made = self._versions[name] = _Version(
-            next(self._objects) if known is None else known.object,
+        made = self._versions[name] = Version(
+            next(self._objects) if known is None else known.id,
             Held(value),
             contents(value),
             0 if known is None else known.edits,
@@ -199,7 +166,7 @@ class Known:
         return known is None or not known.held.holds(value) or self._moved(known, value)
 
     @staticmethod
-    def _moved(known: _Version, value: object) -> bool:
+    def _moved(known: Version, value: object) -> bool:
         """Return whether the notebook has changed an object since it was sent or last told of."""
         if known.contents is None:
             return False
@@ -289,18 +256,24 @@ class Known:
 
     def moved_with_others(self, name: str) -> bool:
         """Return whether ranks have all that has changed in a value, under names of its own."""
+        parts = self._versions[name].parts
         differing = [held.value() for held in self._versions[name].differing]
         return bool(differing) and all(
             one is not None  # it is gone
             and any(
-                known.held.holds(one)
+                (known.shared or other in parts)
+                and known.has(one)
                 and not known.drifted
                 and self.follows(other)
-                and not self.stale(other, one)
+                and not self.stale(other, known.held.value())
                 for other, known in self._versions.items()
             )
             for one in differing
         )
+
+    def shares(self, name: str) -> None:
+        """Record that other values on the ranks have the object of this name."""
+        self._versions[name].shared = True
 
     def compares_all(self, name: str) -> bool:
         """Return whether all that a plain value holds is compared."""
@@ -308,7 +281,7 @@ class Known:
 
     def are_same(self, name: str) -> Callable[[str | None], bool]:
         """Return a function that says whether a rank's version is of the same object as ours."""
-        mine = self._versions[name].object
+        mine = self._versions[name].id
         return lambda token: token is not None and token.partition(":")[0] == mine
 
     def forget(self, space: Mapping[str, Any], used: Iterable[str] = ()) -> list[str]:
@@ -337,7 +310,7 @@ class Known:
         self._told_deleted |= gone
         return sorted(gone)
 
-    def _keep_class(self, known: _Version | None) -> None:
+    def _keep_class(self, known: Version | None) -> None:
         """Remember a class whose name has got another value, while objects have it."""
         kind = None if known is None else known.held.value()
         if isinstance(kind, type) and known is not None and known.contents is not None:
@@ -373,7 +346,7 @@ class Known:
         known.reads, known.mentions = dict.fromkeys(reads), dict.fromkeys(mentions)
         known.by_code = set(by_code)
         if parts is not None:
-            known.parts = {part: self._versions[part].object for part in parts}
+            known.parts = {part: self._versions[part].id for part in parts}
 
     def found_code(self, name: str, codes: Iterable[CodeType]) -> None:
         """Record the code in this version of `name`."""
@@ -395,14 +368,14 @@ class Known:
         """Return the names that annotations in the sent value of `name` mention."""
         return {each: None for known in self._with_parts(name) for each in known.mentions}
 
-    def _with_parts(self, name: str) -> list[_Version]:
+    def _with_parts(self, name: str) -> list[Version]:
         """Return what was sent under a name, and under the names of objects inside of it."""
         found = {name: self._versions[name]} if name in self._versions else {}
         todo = [*found.values()]
         while todo:
             for part, made in todo.pop().parts.items():
                 known = self._versions.get(part)
-                if known is not None and known.object == made and part not in found:
+                if known is not None and known.id == made and part not in found:
                     found[part] = known
                     todo.append(known)
         return [*found.values()]

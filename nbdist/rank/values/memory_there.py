@@ -25,6 +25,8 @@ from nbdist.rank.values.pickles import namespace
 
 CLOSURE = "__closure__"
 INSIDE = "inside"
+OF_MODEL = "of model"
+"""Like INSIDE, in a model, whose tensors may differ."""
 Way = tuple[str, str, str]
 """A name, and how to get a part of its value: the arguments of `find`."""
 
@@ -34,7 +36,7 @@ def find(name: str, how: str, path: str) -> Any:
     value = namespace()[name]
     if how == CLOSURE:
         return value.__closure__[int(path)]
-    if how == INSIDE:
+    if how in (INSIDE, OF_MODEL):
         return follow(value, path)
     return getattr(value, how)(path) if how else value
 

@@ -43,10 +43,27 @@ DEEPEST = 5
 
 def inside(value: object) -> Iterator[tuple[object, str]]:
     """Yield the objects inside of a value, each with the path for `follow`."""
-    todo: list[tuple[object, list[tuple[str, Any]]]] = [(value, [])]
-    seen = {id(value)}
+    yield from _walk([(value, [])], first=value)
+
+
+def in_attributes(model: Any) -> Iterator[tuple[object, str]]:
+    """Yield what the modules of a model have as attributes, and what is inside, with the paths."""
+    attributes = {
+        id(one): (one, [("get_submodule", where), (ATTRIBUTE, name)])
+        for where, module in model.named_modules()
+        for name, one in vars(module).items()
+        if name[:1] != "_" and not isinstance(one, FIXED) and not is_value_of_library(type(one))
+    }
+    yield from ((one, repr(way)) for one, way in attributes.values())
+    yield from _walk([*attributes.values()])
+
+
+def _walk(
+    todo: list[tuple[Any, list[tuple[str, Any]]]], *, first: object = None
+) -> Iterator[tuple[object, str]]:
+    seen = {id(holder) for holder, _ in todo}
     for holder, path in todo:  # which grows meanwhile
-        for step, part in _held_by(holder, first=holder is value):
+        for step, part in _held_by(holder, first=holder is first):
             if id(part) in seen or isinstance(part, PLAIN):
                 continue
             seen.add(id(part))

@@ -5,14 +5,15 @@ For example, an optimizer that is sent after its model must update this model's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
 from nbdist.rank.values.describe import is_a
-from nbdist.rank.values.memory_there import CLOSURE, INSIDE, Places, Way, find
+from nbdist.rank.values.memory_there import CLOSURE, INSIDE, OF_MODEL, Places, Way, find
 from nbdist.rank.values.overlaps import Overlaps
-from nbdist.rank.values.parts_inside import inside, is_model, of_model
+from nbdist.rank.values.parts_inside import in_attributes, inside, is_model, of_model
 
 CONTAINERS = (list, dict, set)
 """Types that pickle copies without calling a reducer."""
@@ -21,7 +22,9 @@ CONTAINERS = (list, dict, set)
 class Parts:
     """Objects that the receivers have, with the path to each."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stale: Callable[[str], bool] = lambda _: True) -> None:
+        self._is_stale = functools.cache(is_stale)
+        """Whether the receivers may have the model of this name with older attributes."""
         self._found: dict[int, tuple[object, Way]] = {}
         self.met: dict[str, None] = {}
         """Names to which pickled values referred."""
@@ -59,6 +62,14 @@ class Parts:
         """Add what the value of a name holds, after all values themselves."""
         for part, path in inside(value):
             self._found.setdefault(id(part), (part, (name, INSIDE, path)))
+            if type(part) in CONTAINERS:
+                self.containers.add(id(part))
+        self._places = None
+
+    def add_attributes(self, name: str, model: object) -> None:
+        """Add what the modules of a model have as attributes, after what has a name of its own."""
+        for part, path in in_attributes(model):
+            self._found.setdefault(id(part), (part, (name, OF_MODEL, path)))
             if type(part) in CONTAINERS:
                 self.containers.add(id(part))
         self._places = None
@@ -108,11 +119,14 @@ class Parts:
 
     def _may_refer(self, way: Way) -> bool:
         name, how, _ = way
-        return name not in self.copied and not (how == INSIDE and name in self.copied_inside)
+        if name in self.copied or (how == INSIDE and name in self.copied_inside):
+            return False
+        return how != OF_MODEL or not self._is_stale(name)
 
     def _meet(self, way: Way) -> None:
         name, how, _ = way
-        (self.met_inside if how == INSIDE else self.met)[name] = None
+        if how != OF_MODEL:
+            (self.met_inside if how == INSIDE else self.met)[name] = None
 
     def in_memory(self, obj: Any) -> Any:
         """Return a reduction of an array or a storage to memory that the receivers have."""
@@ -131,7 +145,8 @@ class Parts:
         for part in (optimizer, *parameters):
             if found := self._found.get(id(part)):
                 name, how, _ = found[1]
-                (self.steered_inside if how == INSIDE else self.steered)[name] = None
+                if how != OF_MODEL:
+                    (self.steered_inside if how == INSIDE else self.steered)[name] = None
 
 
 def _of_function(value: Any) -> Iterator[tuple[object, str, str]]:
