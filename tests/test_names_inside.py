@@ -525,6 +525,18 @@ def test_an_attribute_of_a_model_that_gets_a_name_later_is_the_same_object(
     assert on_ranks(notebook, "print(net.conf.k)").text.endswith("\n5\n")
 
 
+def test_what_a_model_holds_follows_under_its_own_name(notebook: Kernel) -> None:
+    notebook.run(f"{CONFIGURED}\nsettings = {{'k': 1}}")
+    on_ranks(notebook, "settings")
+    notebook.run("net.settings, net.conf = settings, None")
+    use = "print(net.settings['k'])"
+    assert on_ranks(notebook, use).stdout == "1\n"
+    notebook.run("settings['k'] = 5")
+    cell = on_ranks(notebook, use)
+    assert cell.stdout == "5\n"
+    assert "was changed in place" not in cell.text
+
+
 def test_a_holder_is_told_of_a_change_that_only_a_copy_gets(notebook: Kernel) -> None:
     notebook.run(CONFIGURED)
     on_ranks(notebook, "net")

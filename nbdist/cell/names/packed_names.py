@@ -118,6 +118,8 @@ class _Trip:
         each with its path."""
         self._alike: list[str] = []
         """Names whose objects both ends have edited in the same way, to be read anew."""
+        self._drifted: list[str] = []
+        """Names of which something inside may be sent by itself."""
         self._graded: set[str] = set()
         """Packed names of which the ranks lack only the gradients."""
         self._kept = KeptValues(wanted, known)
@@ -195,7 +197,11 @@ class _Trip:
                     refused[name] = str(err)
             for name in self._alike:
                 names += self._read_anew(name)
+            for name in self._drifted:
+                moved = self._known.moves_with_others(name)
+                names += [each for each in moved if each not in self._seen]
             self._alike.clear()
+            self._drifted.clear()
             self._packed += lacking
         return refused
 
@@ -326,6 +332,7 @@ class _Trip:
             self._alike.append(name)
         elif change == "drifted":
             self._kept.found(name, change)
+            self._drifted.append(name)
         return False
 
     def _ask_about(self, names: list[str], edited: list[str]) -> list[Mapping[str, str]]:

@@ -21,7 +21,7 @@ from nbdist.rank.values.parts_inside import inside
 from nbdist.rank.values.small_contents import Complete
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType
 
     from nbdist.wire.inspection import Look
@@ -256,20 +256,25 @@ class Known:
 
     def moved_with_others(self, name: str) -> bool:
         """Return whether ranks have all that has changed in a value, under names of its own."""
-        parts = self._versions[name].parts
         differing = [held.value() for held in self._versions[name].differing]
         return bool(differing) and all(
-            one is not None  # it is gone
-            and any(
-                (known.shared or other in parts)
-                and known.has(one)
-                and not known.drifted
-                and self.follows(other)
-                and not self.stale(other, known.held.value())
-                for other, known in self._versions.items()
-            )
+            any(not self.stale(other, value) for other, value in self._inside_of(name, one))
             for one in differing
         )
+
+    def moves_with_others(self, name: str) -> list[str]:
+        """Return the names of objects inside of a value that have changed, and that can be sent."""
+        differing = [held.value() for held in self._versions[name].differing]
+        found = {other: value for one in differing for other, value in self._inside_of(name, one)}
+        return [other for other, value in found.items() if self.stale(other, value)]
+
+    def _inside_of(self, name: str, one: object) -> Iterator[tuple[str, object]]:
+        """Yield the names, and their values, that have this object, and that a value holds."""
+        parts = self._versions[name].parts
+        for other, known in self._versions.items():
+            inside = (known.shared or other in parts) and one is not None  # else it is gone
+            if inside and known.has(one) and not known.drifted and self.follows(other):
+                yield other, known.held.value()
 
     def shares(self, name: str) -> None:
         """Record that other values on the ranks have the object of this name."""

@@ -14,12 +14,13 @@ from typing import Any
 from nbdist.rank.values.checksums import Checksums, count_of
 from nbdist.rank.values.gradients import Compared, GradientMarks, parameters_of
 from nbdist.rank.values.held import Contents
+from nbdist.rank.values.kinds import GROWING
 from nbdist.rank.values.opened_objects import (
     attributes_of_model,
     attributes_of_tensor,
     settings_of,
 )
-from nbdist.rank.values.small_contents import Recorded, dumped
+from nbdist.rank.values.small_contents import Apart, Recorded, dumped
 
 
 class _Tensors:
@@ -141,4 +142,8 @@ def _parts_of(module: Any) -> list[tuple[str, int]]:
 
 
 def _attributes_of(model: Any) -> Recorded | None:
-    return dumped(attributes_of_model(model), map(id, model.modules()))
+    found = [
+        {name: Apart(one) if type(one) in GROWING else one for name, one in held.items()}
+        for held in attributes_of_model(model)
+    ]
+    return dumped(found, map(id, model.modules()))

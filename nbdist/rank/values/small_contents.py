@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbdist.rank.values.checksums import Checksums, memory_of
 from nbdist.rank.values.describe import is_a
@@ -39,6 +39,23 @@ LONG = 1000
 """The length from which a text is compared by its hash in such a value."""
 DEEPEST = 5
 """In how many libraries' objects another one may be, one in the other, to be looked into."""
+
+
+class Apart(NamedTuple):
+    """A container that is compared by itself: it may be brought under its own name."""
+
+    container: Any
+
+
+class _Any(Held):
+    """Equals any other, so that only what is inside counts."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Any)
+
+    __hash__ = None
 
 
 class Recorded(Contents):
@@ -172,13 +189,12 @@ class _Pickler(pickle.Pickler):
             return self._mark(obj, WRAPS[kind](obj))
         if isinstance(obj, FIXED):
             return self._class(obj) if isinstance(obj, type) else self._mark(obj)
-        if is_open(kind):
-            self.looked = True
-            return self._open(obj)
-        return self._opaque(obj)
+        how = self._apart if kind is Apart else self._open if is_open(kind) else self._opaque
+        return how(obj)
 
     def _open(self, obj: Any) -> Any:
         """Keep an own object in a library's by itself: it may be brought under its own name."""
+        self.looked = True
         if type(obj) is MethodType:  # which Python pickles with the name of its function
             return _part, (0, obj.__func__, obj.__self__)
         own = type(obj).__module__ == "__main__" and not isinstance(obj, VALUES)
@@ -222,6 +238,12 @@ class _Pickler(pickle.Pickler):
             return False
         self.inside.append((Held(obj), _digest(file.getvalue())))
         return True
+
+    def _apart(self, apart: Apart) -> Any:
+        if not self._look_into(apart, apart.container):
+            return NotImplemented
+        self.inside[-1] = _Any(apart.container), self.inside[-1][1]
+        return _part, (0,)
 
     def _class(self, cls: type) -> Any:
         """Mark a class; one without a name of its own is compared here."""
