@@ -268,9 +268,7 @@ HELD = {
     "dict": "sum({}.values())",
     "array": "int({}.sum())",
     "tensor": "int({}.sum())",
-    "module": (
-        "int({0}.weight.item() + (0 if {0}.weight.grad is None else {0}.weight.grad.item()))"
-    ),
+    "module": "int({}.weight.item())",
     "obj": "{}.n",
     "large": "sum({})",
 }
