@@ -1150,4 +1150,18 @@ print(double(torch.ones(2)).item())
 print(box.step())
 """,
     ),
+    "an attribute of a class with the name of what it reads": (
+        "script: the class statement read the present list, not the notebook's of then",
+        """
+# %%
+items = [1, 2]
+class Net:
+    scale = max(items)
+    items = [1, max(items)]
+# %%
+items.append(9)
+# %% observes
+print(Net.items, Net.scale)
+""",
+    ),
 }

@@ -160,8 +160,12 @@ class ClassComparison:
             self._computed.add(name)
             return
         now = self._now(name)
+        self._value(name, node, now)
+        # Only now: in `items = [*items]` the value reads the notebook's `items`.
         own = self._own.get(mangled(name, self._cls), now)
         self._local[name] = now if self._kind == "enum" else own
+
+    def _value(self, name: str, node: ast.expr, now: Any) -> None:
         if isinstance(node, ast.Lambda):
             self._lambda(node, now)
         elif self._kind == "dataclass" and self._is_field(node):
