@@ -41,6 +41,9 @@ SUBJECTS = {
         program_sharing.a_module, program_sharing.train_module, program_sharing.an_optimizer,
         program_sharing.wrapped_module, program_sharing.a_holder, programs.edit_in_place,
     ),
+    "gradients": (
+        program_sharing.a_module, program_sharing.a_gradient, program_sharing.wrapped_module,
+    ),
     "held": (
         program_sharing.a_large_value, programs.a_list, programs.edit_list, programs.a_dict, programs.edit_dict,
         programs.a_class, programs.an_object, programs.edit_object, programs.alias,

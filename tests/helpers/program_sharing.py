@@ -5,7 +5,7 @@ These rules join those of `tests/helpers/programs.py`.
 
 from __future__ import annotations
 
-from tests.helpers.program_forms import HELD
+from tests.helpers.program_forms import HELD, IN_PLACE
 from tests.helpers.programs import Writer, a_class, a_dict, an_array, rule
 
 # -- memory that several names share ---------------------------------------------------------------
@@ -83,6 +83,13 @@ def train_module(w: Writer) -> str:
     )
     text = form.format(name, w.number(name), w.new_number())
     return w.touch(name, f"import torch\n{text}")
+
+
+@rule("module")
+def a_gradient(w: Writer) -> str:
+    name = w.one_of(w.having("module"))
+    form = w.one_of(["{0}(torch.ones(1)).sum().backward()", IN_PLACE["graded"], "{0}.zero_grad()"])
+    return w.touch(name, "import torch\n" + form.format(name, w.new_number()))
 
 
 @rule("module")

@@ -18,7 +18,9 @@ from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import MemberDescriptorType, MethodType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from nbdist.rank.values.own_modules import module_of
 from nbdist.rank.values.user_errors import RAISED
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
@@ -37,6 +39,7 @@ PYTHONS = 1 << 9
 GROWING = frozenset({list, dict, set, OrderedDict, defaultdict, Counter, deque})
 
 
+_of_own_modules = WeakKeyDictionary[type, bool]()
 _plain_reduce = operator.attrgetter("__reduce_ex__", "__reduce__")
 _USUAL = _plain_reduce(object)
 _STATE = getattr(object, "__getstate__", None)
@@ -54,7 +57,7 @@ def is_open(kind: type) -> bool:
     """Return whether values of this type are pickled by their contents."""
     if kind in PLAIN or kind in GROWING or kind in OPEN or issubclass(kind, VALUES):
         return True
-    if kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__"):
+    if is_own(kind) or hasattr(kind, "__dataclass_fields__"):
         return (
             _plain_reduce(kind) == _USUAL
             and getattr(kind, "__getstate__", None) is _STATE
@@ -63,6 +66,15 @@ def is_open(kind: type) -> bool:
             and not _is_torchs(kind)
         )
     return is_value_of_library(kind)
+
+
+def is_own(kind: type) -> bool:
+    """Return whether a class is of the notebook, or of one of the user's own modules."""
+    if kind.__module__ == "__main__":
+        return True
+    if kind not in _of_own_modules:
+        _of_own_modules[kind] = module_of(kind) is not None
+    return _of_own_modules[kind]
 
 
 def slots_of(kind: type, value: Any = None) -> list[tuple[str, Any]]:

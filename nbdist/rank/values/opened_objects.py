@@ -17,8 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from nbdist.rank.values.describe import is_a
-from nbdist.rank.values.kinds import GROWING, PLAIN, attribute, is_open, slots_of
-from nbdist.rank.values.own_modules import module_of
+from nbdist.rank.values.kinds import GROWING, PLAIN, attribute, is_open, is_own, slots_of
 
 FIXED = (type, BuiltinFunctionType, ModuleType, CodeType)
 WRAPS: dict[type, Callable[[Any], Any]] = {
@@ -74,12 +73,7 @@ def shown(value: Any) -> dict[str, Any]:
 
 def is_familiar(kind: type) -> bool:
     """Return whether objects of a class are compared also where others have them."""
-    return _is_own(kind) or f"{kind.__module__}.".startswith(FAMILIAR)
-
-
-def _is_own(kind: type) -> bool:
-    """Return whether a class is the user's, of the notebook or of a module."""
-    return kind.__module__ == "__main__" or module_of(kind) is not None
+    return is_own(kind) or f"{kind.__module__}.".startswith(FAMILIAR)
 
 
 def attributes_of_model(model: Any) -> list[Any]:
@@ -127,7 +121,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     found = attribute(value, "__dict__", None)
     named = dict(found) if isinstance(found, dict) else {}
     kind = type(value)
-    if _is_own(kind):
+    if is_own(kind):
         named |= {name: slot.__get__(value) for name, slot in slots_of(kind, value)}
     # Extra and private values of pydantic's models are beside their other attributes.
     named["extra"] = attribute(value, "__pydantic_extra__") or named.get("extra")
@@ -143,12 +137,12 @@ def _is_set(name: str, value: Any, kind: type, mentioned: set[str]) -> bool:
     is_cache = name not in mentioned or type(value) in GROWING
     if name[:1] == "_" and name not in SETTINGS and is_cache:
         return False
-    return _is_compared(value) or (_is_own(kind) and not _is_opened(value))
+    return _is_compared(value) or (is_own(kind) and not _is_opened(value))
 
 
 def _mentioned(kind: type) -> set[str]:
     """Return the names that the user's own classes among the bases of a class mention."""
-    found, own = set[str](), filter(_is_own, kind.__mro__)
+    found, own = set[str](), filter(is_own, kind.__mro__)
     for name, member in (pair for each in own for pair in vars(each).items()):
         found.add(name)
         inside = WRAPS[type(member)](member) if type(member) in WRAPS else member

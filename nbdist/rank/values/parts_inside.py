@@ -20,6 +20,7 @@ from nbdist.rank.values.kinds import (
     VALUES,
     attribute,
     is_open,
+    is_own,
     is_value_of_library,
     slots_of,
 )
@@ -91,7 +92,7 @@ def _held_by(holder: Any, *, first: bool) -> Iterator[tuple[tuple[str, Any], Any
         held = attribute(holder, "__dict__") if is_open(kind) else shown(holder) if looked else None
         if isinstance(held, dict):
             yield from (((ATTRIBUTE, name), part) for name, part in held.items())
-        if kind.__module__ == "__main__":
+        if is_own(kind):
             for name, slot in slots_of(kind, holder):
                 yield (MEMBER, name), slot.__get__(holder)
 
@@ -116,7 +117,7 @@ def _of_container(holder: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _extends(kind: type, base: type) -> bool:
-    return kind.__module__ == "__main__" and issubclass(kind, base)
+    return issubclass(kind, base) and is_own(kind)
 
 
 def is_model(value: object) -> bool:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbdist.rank.values.describe import is_a
-from nbdist.rank.values.kinds import GROWING, PYTHONS, slots_of
+from nbdist.rank.values.kinds import GROWING, PYTHONS, is_own, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,8 +46,8 @@ class State:
         found._factory = getattr(value, "default_factory", None) if base is defaultdict else None
         if base is not None and kind is base:
             return found
-        is_own = kind.__module__ == "__main__" or hasattr(kind, "__dataclass_fields__")
-        settings = is_own or kind in (SimpleNamespace, Namespace)
+        known = is_own(kind) or hasattr(kind, "__dataclass_fields__")
+        settings = known or kind in (SimpleNamespace, Namespace)
         if isinstance(value, type) or not settings or not _shows_all(kind, base):
             return None
         found._kind, found._attributes = kind, dict(getattr(value, "__dict__", {}))

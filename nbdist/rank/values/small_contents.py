@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbdist.rank.values.checksums import Checksums, memory_of
 from nbdist.rank.values.describe import is_a
 from nbdist.rank.values.held import Contents, Held
-from nbdist.rank.values.kinds import GROWING, VALUES, is_open
+from nbdist.rank.values.kinds import GROWING, VALUES, is_open, is_own
 from nbdist.rank.values.opened_objects import FIXED, WRAPS, attributes_of_tensor, members, opened
 from nbdist.rank.values.pickles import namespace
 from nbdist.rank.values.user_errors import RAISED
@@ -197,7 +197,7 @@ class _Pickler(pickle.Pickler):
         self.looked = True
         if type(obj) is MethodType:  # which Python pickles with the name of its function
             return _part, (0, obj.__func__, obj.__self__)
-        own = type(obj).__module__ == "__main__" and not isinstance(obj, VALUES)
+        own = is_own(type(obj)) and not isinstance(obj, VALUES)
         if not own or not self._depth:
             return NotImplemented
         if id(obj) in self._met:
