@@ -752,7 +752,9 @@ def test_what_follows_by_itself_is_not_told_of_what_holds_it(notebook: Kernel) -
     assert "in place" not in seen.text
     assert "separate" not in seen.text
     notebook.run("own.k = 3")
-    assert "`--bring loader`" in on_ranks(notebook, f"{use})").text
+    seen = on_ranks(notebook, f"{use})")
+    assert seen.stdout == "3 2 0.25\n", "also in a cell that does not name it"
+    assert "in place" not in seen.text
     notebook.run("del own, part, loader, net, holder, opt, Own")
 
 

@@ -351,10 +351,10 @@ def test_what_was_only_shown_together_does_not_follow(notebook: Kernel) -> None:
 
 
 def test_what_was_only_read_together_is_not_told(notebook: Kernel) -> None:
-    notebook.run("shown, seen = torch.ones(1), (torch.ones(1), [1])")
-    on_ranks(notebook, "print([x.item() for x in shown], [x.tolist() for x in seen[:1]])")
-    notebook.run("seen[0].zero_()")
-    assert on_ranks(notebook, "print(shown)").text == "tensor([1.])\n"
+    notebook.run("viewed, watched = torch.ones(1), (torch.ones(1), [1])")
+    on_ranks(notebook, "print([x.item() for x in viewed], [x.tolist() for x in watched[:1]])")
+    notebook.run("watched[0].zero_()")
+    assert on_ranks(notebook, "print(viewed)").text == "tensor([1.])\n"
 
 
 def test_what_cannot_follow_into_what_cells_have_made_is_told_once(notebook: Kernel) -> None:
