@@ -174,8 +174,9 @@ def _whole(obj: Any, base: Any) -> Any:
 def _of_scheduler(scheduler: Any) -> Any:
     """Reduce a learning-rate scheduler, which looks whether its optimizer has made a step."""
     reduced = scheduler.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    usual = reduced[0] is copyreg.__newobj__ and not hasattr(type(scheduler), "__setstate__")  # type: ignore[attr-defined]
-    return (*reduced[:3], None, None, set_scheduler) if usual else NotImplemented
+    usual = reduced[0] is copyreg.__newobj__ and type(reduced[2]) is dict  # type: ignore[attr-defined]
+    own = hasattr(type(scheduler), "__setstate__") or not hasattr(scheduler, "optimizer")
+    return (*reduced[:3], None, None, set_scheduler) if usual and not own else NotImplemented
 
 
 def set_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
