@@ -350,6 +350,20 @@ def test_what_was_only_shown_together_does_not_follow(notebook: Kernel) -> None:
     assert "shown (dict)" in on_ranks(notebook, "print(both)").text
 
 
+def test_a_change_of_a_model_is_told_although_something_else_holds_a_copy(
+    notebook: Kernel,
+) -> None:
+    notebook.run("net = torch.nn.Linear(1, 1, bias=False)")
+    on_ranks(notebook, "net")
+    notebook.run(
+        "net.weight.data.fill_(5)\nclass Held:\n    net = net\n"
+        "    def value(self):\n        return self.net.weight.item()\nheld = Held()"
+    )
+    cell = on_ranks(notebook, "net.weight.data.fill_(9)\nprint(held.value())")
+    assert cell.stdout == "5.0\n"
+    assert "`net` was changed in place in the notebook" in cell.text
+
+
 def test_what_was_only_read_together_is_not_told(notebook: Kernel) -> None:
     notebook.run("viewed, watched = torch.ones(1), (torch.ones(1), [1])")
     on_ranks(notebook, "print([x.item() for x in viewed], [x.tolist() for x in watched[:1]])")

@@ -37,12 +37,16 @@ class Inside:
             and has(name)
         }
         self.holder: dict[str, str] = {}
-        """For each such name, the name whose value holds its object."""
+        """For each such name, the last name whose value was found to hold its object."""
+        self.holders: dict[str, set[str]] = {}
+        """For each such name, all of these."""
 
     def meet(self, holder: str, ids: Container[int]) -> None:
         """Take note of the objects of a value that was pickled."""
         found = [name for name, one in self._ids.items() if one in ids and name != holder]
         self.holder.update(dict.fromkeys(found, holder))
+        for name in found:
+            self.holders.setdefault(name, set()).add(holder)
 
     def trained(self, updated: Collection[int]) -> list[str]:
         """Return the other models with parameters that optimizers update, given by their ids."""

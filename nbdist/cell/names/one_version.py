@@ -31,8 +31,8 @@ class Version:
     parts: dict[str, str] = field(default_factory=dict)
     """The names of objects inside of the value, with the ids of these objects: what their code
     reads is found when they are sent themselves."""
-    shared: bool = False
-    """Whether other values on the ranks have this very object, as far as they have it here."""
+    holders: set[str] = field(default_factory=set)
+    """The names whose values have this very object on the ranks, too."""
     inside: list[tuple[Held, str]] = field(default_factory=list)
     """What plain data holds, each with its path."""
     inside_before: list[tuple[Held, str]] = field(default_factory=list)

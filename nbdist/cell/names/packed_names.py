@@ -156,11 +156,11 @@ class _Trip:
         return refused
 
     def _note_shared(self) -> None:
-        """Record which of the objects in the parcel are also in others, there or in the parcel."""
+        """Record which others, in the parcel or on the ranks, have the objects in the parcel."""
         for name in self._packed:
             way = self._parts.way_to(self._wanted.space[name])
-            if name in self._inside.holder or (way is not None and way[0] != name):
-                self._known.shares(name)
+            there = () if way is None else (way[0],)
+            self._known.shares(name, {*self._inside.holders.get(name, ()), *there})
 
     def _pack(self) -> None:
         """Pack for the ranks what has been tried."""

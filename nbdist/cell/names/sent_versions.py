@@ -272,13 +272,13 @@ class Known:
         """Yield the names, and their values, that have this object, and that a value holds."""
         parts = self._versions[name].parts
         for other, known in self._versions.items():
-            inside = (known.shared or other in parts) and one is not None  # else it is gone
+            inside = (name in known.holders or other in parts) and one is not None  # it is gone
             if inside and known.has(one) and not known.drifted and self.follows(other):
                 yield other, known.held.value()
 
-    def shares(self, name: str) -> None:
+    def shares(self, name: str, holders: Iterable[str]) -> None:
         """Record that other values on the ranks have the object of this name."""
-        self._versions[name].shared = True
+        self._versions[name].holders.update(holders)
 
     def compares_all(self, name: str) -> bool:
         """Return whether all that a plain value holds is compared."""
