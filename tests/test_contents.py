@@ -109,8 +109,8 @@ EDITS = {
         "x._n = 2",
     ),
     "a text in a table": (
-        "import pandas\nx = pandas.DataFrame({'a': ['b', 'c']})",
-        "x.loc[0, 'a'] = 'd'",
+        "import pandas\nx = pandas.Series(['b', 'c'])",
+        "x[0] = 'd'",
     ),
     "the name of its columns": (
         "import pandas\nx = pandas.DataFrame({'a': [1]})",

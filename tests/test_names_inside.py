@@ -458,6 +458,21 @@ from outer_part import Net, f
     notebook.run("%autoreload 0\n%unload_ext autoreload\nsys.path.pop(0)")
 
 
+def test_objects_of_the_users_own_modules_follow(notebook: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "of_the_user.py").write_text(
+        "class Conf:\n    k = 1\nclass Box:\n    def __init__(self, held):\n"
+        "        self.held = held\n"
+    )
+    notebook.run(
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom of_the_user import Box, Conf\n"
+        "boxed = Box(Conf())"
+    )
+    use = "print(boxed.held.k)"
+    assert on_ranks(notebook, use).stdout == "1\n"
+    notebook.run("boxed.held.k = 5\nsys.path.pop(0)")
+    assert on_ranks(notebook, use).stdout == "5\n"
+
+
 TRAINER = """
 import numpy as np, torch
 from torch import nn
